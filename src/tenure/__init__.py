@@ -1,0 +1,1 @@
+"""Tenure: reservations of cloud resources over time."""

@@ -1,0 +1,24 @@
+"""Whoever makes a call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """The caller: a user acting in a project, or Tenure itself.
+
+    ``token`` is a secret for what must be done as the caller; it is never stored and never shown.
+    """
+
+    user_id: str
+    project_id: str
+    roles: frozenset[str] = frozenset()
+    request_id: str | None = None
+    global_request_id: str | None = None
+    token: str | None = field(default=None, repr=False, compare=False)
+
+
+#: Who acts when the clock does.
+ENGINE = Actor(user_id="tenure", project_id="")

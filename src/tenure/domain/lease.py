@@ -1,0 +1,185 @@
+"""Leases, their reservations and events, and the state machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from tenure.domain.errors import InvalidState
+
+
+class LeaseStatus(StrEnum):
+    CREATING = "CREATING"  # booked, and something that the answer must show is being made
+    PENDING = "PENDING"  # waits for its start
+    STARTING = "STARTING"  # the cloud is being made ready
+    ACTIVE = "ACTIVE"  # its owner has what was promised
+    UPDATING = "UPDATING"  # the cloud is being made to match a change
+    TERMINATING = "TERMINATING"  # is being taken back
+    TERMINATED = "TERMINATED"  # is over
+    DELETING = "DELETING"  # is being taken back, then goes away
+    ERROR = "ERROR"  # failed; the reason stands beside it
+    DELETED = "DELETED"  # gone: known to the history only, never shown
+
+
+class Action(StrEnum):
+    """What moves a lease from one status to another."""
+
+    PREPARED = "prepared"
+    START = "start"
+    STARTED = "started"
+    UPDATE = "update"
+    UPDATED = "updated"
+    END = "end"
+    ENDED = "ended"
+    FAIL = "fail"
+    DELETE = "delete"
+    DELETED = "deleted"
+
+
+_S = LeaseStatus
+_A = Action
+
+#: Where an action leads. What is not here is not possible.
+NEXT: Mapping[tuple[LeaseStatus, Action], LeaseStatus] = {
+    (_S.CREATING, _A.PREPARED): _S.PENDING,
+    (_S.CREATING, _A.DELETE): _S.DELETING,
+    (_S.PENDING, _A.START): _S.STARTING,
+    (_S.PENDING, _A.UPDATE): _S.PENDING,  # a plan changes in one transaction
+    (_S.PENDING, _A.END): _S.TERMINATING,  # its start was missed
+    (_S.PENDING, _A.DELETE): _S.DELETING,
+    (_S.STARTING, _A.START): _S.STARTING,  # another attempt, perhaps by another worker
+    (_S.STARTING, _A.STARTED): _S.ACTIVE,
+    (_S.STARTING, _A.END): _S.TERMINATING,
+    (_S.STARTING, _A.FAIL): _S.ERROR,
+    (_S.STARTING, _A.DELETE): _S.DELETING,
+    (_S.ACTIVE, _A.UPDATE): _S.UPDATING,
+    (_S.ACTIVE, _A.END): _S.TERMINATING,
+    (_S.ACTIVE, _A.DELETE): _S.DELETING,
+    (_S.UPDATING, _A.UPDATE): _S.UPDATING,
+    (_S.UPDATING, _A.UPDATED): _S.ACTIVE,
+    (_S.UPDATING, _A.END): _S.TERMINATING,
+    (_S.UPDATING, _A.DELETE): _S.DELETING,
+    (_S.TERMINATING, _A.END): _S.TERMINATING,
+    (_S.TERMINATING, _A.ENDED): _S.TERMINATED,
+    (_S.TERMINATING, _A.FAIL): _S.ERROR,
+    (_S.TERMINATING, _A.DELETE): _S.DELETING,
+    (_S.TERMINATED, _A.DELETE): _S.DELETING,
+    (_S.ERROR, _A.END): _S.TERMINATING,
+    (_S.ERROR, _A.DELETE): _S.DELETING,
+    (_S.DELETING, _A.END): _S.DELETING,
+    (_S.DELETING, _A.DELETE): _S.DELETING,
+    (_S.DELETING, _A.DELETED): _S.DELETED,
+    (_S.DELETED, _A.DELETE): _S.DELETED,
+}
+STABLE = frozenset({_S.PENDING, _S.ACTIVE, _S.TERMINATED, _S.ERROR, _S.DELETED})
+#: Somebody is at work; an update has to wait.
+BUSY = frozenset({_S.CREATING, _S.STARTING, _S.UPDATING, _S.TERMINATING, _S.DELETING})
+
+
+def next_status(status: LeaseStatus, action: Action) -> LeaseStatus:
+    """Where ``action`` leads from ``status``; raises ``InvalidState`` where it leads nowhere."""
+    try:
+        return NEXT[status, action]
+    except KeyError:
+        raise InvalidState(f"A lease that is {status} cannot {action}.") from None
+
+
+class ReservationStatus(StrEnum):
+    PENDING = "pending"
+    ACTIVE = "active"
+    DELETED = "deleted"
+    ERROR = "error"
+
+
+class EventType(StrEnum):
+    START = "start_lease"
+    UPDATE = "update_lease"  # ours: makes the cloud match a change of a running lease
+    BEFORE_END = "before_end_lease"
+    END = "end_lease"
+
+    @property
+    def rank(self) -> int:
+        """The order of a lease's events that are due at the same time."""
+        return list(EventType).index(self)
+
+
+class EventStatus(StrEnum):
+    UNDONE = "UNDONE"
+    IN_PROGRESS = "IN_PROGRESS"
+    DONE = "DONE"
+    ERROR = "ERROR"
+
+
+class AllocationState(StrEnum):
+    PLANNED = "planned"  # a plan: may move to another resource until the start is claimed
+    HELD = "held"  # pinned by the claim of the start; the resource is, or is about to be, its owner's
+    RELEASED = "released"  # given back; kept as history
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A timed action of a lease."""
+
+    id: str
+    lease_id: str
+    event_type: EventType
+    due_at: datetime
+    status: EventStatus
+    attempts: int
+    created_at: datetime
+    updated_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """One request inside a lease. ``parameters`` belong to its resource type."""
+
+    id: str
+    lease_id: str
+    resource_type: str
+    status: ReservationStatus
+    parameters: Mapping[str, object]
+    missing_resources: bool
+    resources_changed: bool
+    created_at: datetime
+    updated_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The contract: who may use what, and when."""
+
+    id: str
+    name: str
+    project_id: str
+    user_id: str
+    starts_at: datetime
+    ends_at: datetime
+    status: LeaseStatus
+    status_reason: str | None
+    degraded: bool
+    version: int
+    reservations: tuple[Reservation, ...]
+    events: tuple[Event, ...]
+    created_at: datetime
+    updated_at: datetime | None = None
+
+    def event(self, event_type: EventType) -> Event | None:
+        """The lease's event of that type; the latest where there are several."""
+        return next((event for event in reversed(self.events) if event.event_type is event_type), None)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """What happened to a lease: who, when, from which status to which, and why."""
+
+    lease_id: str
+    at: datetime
+    actor: str
+    action: str
+    from_status: str | None
+    to_status: str
+    reason: str | None
+    request_id: str | None

@@ -1,0 +1,46 @@
+"""Stretches of time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+#: The smallest stretch that the ledger can hold: what all three databases store of a time.
+TICK = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Period:
+    """A half-open stretch of time: ``start`` belongs to it, ``end`` does not.
+
+    Raises ``ValueError`` for bounds without a zone and for a period that is empty or inverted.
+    """
+
+    start: datetime
+    end: datetime
+
+    def __post_init__(self) -> None:
+        if self.start.utcoffset() is None or self.end.utcoffset() is None:
+            raise ValueError("a period needs timezone-aware bounds")
+        if not self.start < self.end:
+            raise ValueError("a period must end after it starts")
+
+    @property
+    def length(self) -> timedelta:
+        return self.end - self.start
+
+    def overlaps(self, other: Period) -> bool:
+        """Whether the two share an instant; periods that merely touch do not."""
+        return self.start < other.end and other.start < self.end
+
+    def contains(self, instant: datetime) -> bool:
+        return self.start <= instant < self.end
+
+    def covers(self, other: Period) -> bool:
+        """Whether every instant of ``other`` lies in this period."""
+        return self.start <= other.start and other.end <= self.end
+
+
+def minute_of(instant: datetime) -> datetime:
+    """The minute that ``instant`` lies in, in UTC: the grain of Blazar's dates."""
+    return instant.astimezone(UTC).replace(second=0, microsecond=0)

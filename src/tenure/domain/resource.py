@@ -1,0 +1,83 @@
+"""Bookable things."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from tenure.domain.capacity import Capacity
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveredResource:
+    """A thing as its cloud describes it.
+
+    ``facts`` are what the cloud says of it, under the names that its type gives them, as JSON values.
+    """
+
+    resource_type: str
+    external_id: str
+    name: str
+    capacity: Capacity
+    facts: Mapping[str, object] = field(default_factory=dict)
+    traits: frozenset[str] = frozenset()
+    region: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A thing that Tenure may promise.
+
+    ``properties`` are its own, given by the operator; ``facts`` are the cloud's. ``version`` changes with everything
+    that changes what the resource can promise.
+    """
+
+    id: int
+    resource_type: str
+    region: str
+    external_id: str
+    name: str
+    capacity: Capacity
+    facts: Mapping[str, object]
+    properties: Mapping[str, str]
+    traits: frozenset[str]
+    reservable: bool
+    version: int
+    created_at: datetime
+    updated_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyValues:
+    """A property's name, whether it is kept from ordinary users, and the values that resources have."""
+
+    name: str
+    private: bool
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PropertySetting:
+    """What is set for a property of a resource type."""
+
+    id: int
+    resource_type: str
+    name: str
+    private: bool
+    created_at: datetime
+    updated_at: datetime | None
+
+
+#: Values that say that a property is absent; such a property makes a resource no rarer.
+_ABSENT = frozenset({"", "0", "false", "no", "none", "off"})
+
+
+def scarcity(properties: Mapping[str, str], traits: frozenset[str]) -> int:
+    """How special a resource is: the number of its own properties that say yes, and of its custom traits.
+
+    Requests are served from the least special resources that match, so that a host with a GPU is left for those
+    who ask for one. Facts that every resource has, such as its size, do not count.
+    """
+    special = sum(1 for value in properties.values() if value.strip().lower() not in _ABSENT)
+    return special + sum(1 for trait in traits if trait.startswith("CUSTOM_"))

@@ -1,0 +1,46 @@
+"""Why a request cannot be met."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """How many resources were left after one step of the choice."""
+
+    stage: str
+    count: int
+
+
+#: What the stages are called in a sentence.
+_WORDS: Mapping[str, str] = {
+    "reservable": "can be reserved",
+    "matching": "match the properties asked for",
+    "free": "are free for the whole period",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """A request that cannot be met, with what was asked and how many resources passed each stage."""
+
+    resource_type: str
+    noun: str
+    requested: int
+    stages: tuple[Stage, ...]
+    reservation: int = 0
+    unknown_properties: tuple[str, ...] = ()
+    kept: int | None = field(default=None)
+
+    @property
+    def message(self) -> str:
+        """One sentence for people; clients match on its beginning (``Not enough hosts available``)."""
+        counts = ", ".join(f"{stage.count} {_WORDS.get(stage.stage, stage.stage)}" for stage in self.stages)
+        text = f"Not enough {self.noun} available: {self.requested} asked for, {counts}."
+        if self.kept is not None:
+            text += f" A started reservation keeps the {self.noun} it holds ({self.kept})."
+        if self.unknown_properties:
+            text += f" No resource has the property {', '.join(self.unknown_properties)}."
+        return text

@@ -1,0 +1,147 @@
+"""What a cloud must offer so that Tenure can promise its resources.
+
+Everything here may be called again at any time, by any worker, also after a crash in the middle of a call or after an
+answer that was lost: a verb that starts with ``ensure`` makes something so, whatever was there before, and doing it
+again changes nothing. A driver knows neither the database nor the API. ``tests/drivers/contract.py`` is this contract
+as a test-suite that every driver passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from tenure.domain.resource import DiscoveredResource
+
+
+class CloudError(Exception):
+    """The root of what a driver raises; the text is for people to read."""
+
+
+class CloudBusy(CloudError):
+    """It did not work now and may work later: a time-out, an overload, a lost connection. Will be tried again."""
+
+
+class CloudRefused(CloudError):
+    """It will not work however often it is tried."""
+
+
+class CloudNotFound(CloudRefused):
+    """The cloud does not know the thing that was named."""
+
+
+class CloudAmbiguous(CloudRefused):
+    """The name fits several things."""
+
+
+class ResourceOccupied(CloudBusy):
+    """Somebody else's servers are on resources that were to be handed over.
+
+    Nothing was deleted, and nothing was handed over. ``resources`` maps external ids to what is in the way.
+    """
+
+    def __init__(self, resources: Mapping[str, str]) -> None:
+        self.resources = dict(resources)
+        super().__init__("; ".join(f"{name}: {reason}" for name, reason in sorted(self.resources.items())))
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceRef:
+    """A resource as the cloud knows it."""
+
+    external_id: str
+    name: str
+    region: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A reservation as a driver sees it: what should be its owner's, as of now."""
+
+    reservation_id: str
+    lease_id: str
+    lease_name: str
+    project_id: str
+    user_id: str
+    resource_type: str
+    parameters: Mapping[str, object]
+    resources: tuple[ResourceRef, ...]
+    ends_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a verb got: done, or still going on, with the time after which to look again."""
+
+    done: bool
+    look_again_after: timedelta = timedelta(0)
+    reason: str | None = None
+
+
+DONE = Progress(done=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether a resource can serve, and if not, why."""
+
+    well: bool
+    reason: str | None = None
+
+
+class CloudDriver(Protocol):
+    """A cloud.
+
+    Every method may raise ``CloudBusy`` (the engine tries again, later and later) and ``CloudRefused`` (it does not).
+    No method takes longer than the driver's ``longest_call``: what takes longer in the cloud is begun, reported as not
+    done, and asked for again.
+    """
+
+    #: An upper bound of how long one call takes; the engine's claims outlive it.
+    longest_call: timedelta
+
+    def discover(self, resource_type: str) -> list[DiscoveredResource]:
+        """Everything of that type that the cloud has, reservable or not, ordered by external id. Reads only."""
+
+    def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
+        """The one thing whose external id, or else whose name, is ``reference``. Reads only.
+
+        Raises ``CloudNotFound`` where there is none and ``CloudAmbiguous`` where the name fits several.
+        """
+
+    def ensure_registered(self, resource_type: str, resource: ResourceRef) -> None:
+        """Set the resource aside for reservations, closed to everybody else.
+
+        Raises ``ResourceOccupied`` when servers are on it.
+        """
+
+    def ensure_unregistered(self, resource_type: str, resource: ResourceRef) -> None:
+        """Give the resource back to general use. A resource that the cloud no longer has counts as given back."""
+
+    def ensure_prepared(self, order: Order) -> None:
+        """Make what clients must see as soon as the lease exists. Nothing for types that need nothing early."""
+
+    def ensure_started(self, order: Order) -> None:
+        """Make exactly ``order.resources`` usable by the owner, and by nobody else.
+
+        Resources that the reservation held and that are not in the order any more go back to the pool. Foreign servers
+        are never deleted: ``ResourceOccupied``.
+        """
+
+    def before_end(self, order: Order, action: str) -> Progress:
+        """Do what was asked for before the end (``snapshot``). Doing it again makes no second image."""
+
+    def ensure_ended(self, order: Order) -> Progress:
+        """Take everything back: delete the lease's servers, then return the resources to the pool.
+
+        Works for a reservation that never started, that started in part, and that is already ended. Not done while
+        servers are still vanishing; ``order.resources`` are not handed to anybody before it is done.
+        """
+
+    def held(self, resource_type: str) -> Iterable[str]:
+        """The ids of the reservations that have any effect in the cloud now. Reads only."""
+
+    def check(self, resource_type: str) -> Mapping[str, Health]:
+        """The health of every resource of the type, by external id. Reads only."""
