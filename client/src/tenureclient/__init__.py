@@ -1,0 +1,86 @@
+"""The client of the Tenure reservation service.
+
+    >>> from tenureclient import Client
+    >>> client = Client(session)                      # a keystoneauth session
+    >>> for lease in client.leases.list(status="ACTIVE"):
+    ...     print(lease.name, lease.end_date)
+
+It talks microversion 1.1, and falls back to 1.0 where the server is a Blazar.
+"""
+
+from tenureclient.client import Client
+from tenureclient.errors import (
+    ApiError,
+    BadRequest,
+    Conflict,
+    ConnectionFailed,
+    Forbidden,
+    InvalidState,
+    LeaseBusy,
+    LeaseFailed,
+    NeedsNewerServer,
+    NotEnoughResources,
+    NotFound,
+    NotUnique,
+    ServerError,
+    Shortfall,
+    Stage,
+    TenureError,
+    Unauthorized,
+    UnexpectedAnswer,
+    WaitTimedOut,
+)
+from tenureclient.leases import WaitProgress
+from tenureclient.models import (
+    Allocation,
+    Event,
+    HistoryEntry,
+    Host,
+    HostProperty,
+    Lease,
+    LeaseHost,
+    Reservation,
+    ReservedPeriod,
+)
+from tenureclient.moments import NOW
+from tenureclient.reservation_request import ReservationChange, ReservationRequest
+from tenureclient.wire import Version
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "NOW",
+    "Allocation",
+    "ApiError",
+    "BadRequest",
+    "Client",
+    "Conflict",
+    "ConnectionFailed",
+    "Event",
+    "Forbidden",
+    "HistoryEntry",
+    "Host",
+    "HostProperty",
+    "InvalidState",
+    "Lease",
+    "LeaseBusy",
+    "LeaseFailed",
+    "LeaseHost",
+    "NeedsNewerServer",
+    "NotEnoughResources",
+    "NotFound",
+    "NotUnique",
+    "Reservation",
+    "ReservationChange",
+    "ReservationRequest",
+    "ReservedPeriod",
+    "ServerError",
+    "Shortfall",
+    "Stage",
+    "TenureError",
+    "Unauthorized",
+    "UnexpectedAnswer",
+    "Version",
+    "WaitProgress",
+    "WaitTimedOut",
+]

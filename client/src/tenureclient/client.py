@@ -1,0 +1,53 @@
+"""The client object: one transport, one small interface for each kind of thing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from keystoneauth1 import adapter, session
+
+from tenureclient.allocations import Allocations
+from tenureclient.hosts import Hosts
+from tenureclient.leases import Leases
+from tenureclient.properties import HostProperties
+from tenureclient.transport import DEFAULT_TIMEOUT, Transport
+from tenureclient.wire import Version
+
+
+class Client:
+    """The reservation service, seen through a keystoneauth session (or an adapter of one).
+
+    ``endpoint_override`` replaces the look-up in the catalogue. ``clock`` and ``sleep`` are for tests of
+    code that waits: give those of a simulated clock and no test has to sleep. ``timeout`` limits each
+    single call.
+    """
+
+    def __init__(
+        self,
+        session: session.Session | adapter.Adapter,
+        *,
+        endpoint_override: str | None = None,
+        interface: str | None = None,
+        region_name: str | None = None,
+        timeout: timedelta | None = DEFAULT_TIMEOUT,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._transport = Transport(
+            session,
+            endpoint_override=endpoint_override,
+            interface=interface,
+            region_name=region_name,
+            timeout=timeout,
+        )
+        self.leases = Leases(self._transport, clock=clock, sleep=sleep)
+        self.hosts = Hosts(self._transport)
+        self.properties = HostProperties(self._transport)
+        self.allocations = Allocations(self._transport)
+
+    @property
+    def version(self) -> Version | None:
+        """The microversion that the server speaks; None before the first answer."""
+        return self._transport.version

@@ -1,0 +1,230 @@
+"""The errors of the client: one small tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tenureclient.wire import JsonObject, JsonValue
+
+_NAMES = {
+    400: "InvalidParameter",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    406: "NotAcceptable",
+    409: "Conflict",
+    413: "TooLarge",
+    415: "UnsupportedMediaType",
+    500: "Internal",
+    503: "Unavailable",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """How many resources were left after one step of the choice."""
+
+    stage: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """Why a request cannot be met: what was asked, and what each step of the choice left over."""
+
+    resource_type: str
+    requested: int
+    stages: tuple[Stage, ...]
+    reservation: int | None = None
+    unknown_properties: tuple[str, ...] = ()
+
+    @classmethod
+    def from_wire(cls, details: JsonObject) -> Shortfall | None:
+        """Read the details of a ``NotEnoughResources`` answer; None when they have another form."""
+        stages = details.get("stages")
+        requested = details.get("requested")
+        if not isinstance(stages, list) or not isinstance(requested, int):
+            return None
+        reservation = details.get("reservation")
+        unknown = details.get("unknown_properties")
+        return cls(
+            resource_type=str(details.get("resource_type", "")),
+            requested=requested,
+            stages=tuple(
+                Stage(stage=str(stage.get("stage", "")), count=_count(stage.get("count")))
+                for stage in stages
+                if isinstance(stage, Mapping)
+            ),
+            reservation=reservation if isinstance(reservation, int) else None,
+            unknown_properties=tuple(str(name) for name in unknown) if isinstance(unknown, list) else (),
+        )
+
+
+def _count(value: JsonValue) -> int:
+    return value if isinstance(value, int) else 0
+
+
+class TenureError(Exception):
+    """Anything that this client raises.
+
+    ``code`` is the HTTP status where a server answered, ``name`` a stable word for the kind of error,
+    ``field`` the field of the request at fault, ``details`` the reasons as data, and ``request_id`` what
+    an operator needs to find the request in the server's log.
+    """
+
+    default_name = "Error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: int | None = None,
+        name: str | None = None,
+        field: str | None = None,
+        details: JsonObject | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.name = name or self.default_name
+        self.field = field
+        self.details: JsonObject = details or {}
+        self.request_id = request_id
+
+
+class ConnectionFailed(TenureError):
+    """No answer: the service cannot be found or reached, or the sign-in did not come that far."""
+
+    default_name = "ConnectionFailed"
+
+
+class UnexpectedAnswer(TenureError):
+    """The server answered something that is not its API: often a proxy, or the wrong address."""
+
+    default_name = "UnexpectedAnswer"
+
+
+class NeedsNewerServer(TenureError):
+    """The server knows API 1.0 only (it may be a Blazar) and what was asked came with 1.1."""
+
+    default_name = "NeedsNewerServer"
+
+
+class NotUnique(TenureError):
+    """Several things have the name that was looked for."""
+
+    default_name = "NotUnique"
+
+
+class WaitTimedOut(TenureError):
+    """The time given for waiting is over and the status has not come."""
+
+    default_name = "WaitTimedOut"
+
+
+class LeaseFailed(TenureError):
+    """While waiting, the lease came to a status from which the wanted one does not follow."""
+
+    default_name = "LeaseFailed"
+
+
+class ApiError(TenureError):
+    """The server refused; the subclass says why."""
+
+    default_name = "ApiError"
+
+
+class BadRequest(ApiError):
+    """400: something in the request is wrong; ``field`` says what, from API 1.1 on."""
+
+
+class Unauthorized(ApiError):
+    """401: the token was not accepted."""
+
+
+class Forbidden(ApiError):
+    """403: the policy does not allow it."""
+
+
+class NotFound(ApiError):
+    """404: it does not exist."""
+
+
+class Conflict(ApiError):
+    """409: it contradicts what is stored."""
+
+
+class LeaseBusy(Conflict):
+    """The lease is being started, ended or changed just now; trying again later may work."""
+
+
+class InvalidState(Conflict):
+    """The lease is in a status in which this cannot be done."""
+
+
+class NotEnoughResources(ApiError):
+    """What was asked is not free; ``shortfall`` says why, from API 1.1 on.
+
+    The code is 409 at API 1.1, and 400 or 500 at 1.0.
+    """
+
+    @property
+    def shortfall(self) -> Shortfall | None:
+        return Shortfall.from_wire(self.details)
+
+
+class ServerError(ApiError):
+    """5xx: the server failed, or is not available now."""
+
+
+_BY_NAME: Mapping[str, type[ApiError]] = {
+    "NotEnoughResources": NotEnoughResources,
+    "LeaseBusy": LeaseBusy,
+    "InvalidState": InvalidState,
+}
+_BY_CODE: Mapping[int, type[ApiError]] = {
+    400: BadRequest,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+}
+# API 1.0 has no names: what clients must tell apart is known by its text.
+_BY_TEXT: Mapping[str, str] = {
+    "Not enough hosts available": "NotEnoughResources",
+    "Not enough floating IPs available": "NotEnoughResources",
+    "Invalid lease status.": "LeaseBusy",
+}
+
+
+def error_from_answer(code: int, body: JsonValue, request_id: str | None) -> ApiError:
+    """Build the error that an answer of 400 or above stands for, whatever the form of its body."""
+    facts = body if isinstance(body, Mapping) else {}
+    message = _message(code, facts)
+    name = facts.get("error_name")
+    if not isinstance(name, str) or name == "INTERNAL_SERVER_ERROR":
+        name = next((word for text, word in _BY_TEXT.items() if message.startswith(text)), None)
+    field = facts.get("field")
+    details = facts.get("details")
+    kind = _BY_NAME.get(name or "") or _BY_CODE.get(code) or (ServerError if code >= 500 else ApiError)
+    return kind(
+        message,
+        code=code,
+        name=name or _NAMES.get(code),
+        field=field if isinstance(field, str) else None,
+        details=details if isinstance(details, Mapping) else None,
+        request_id=request_id,
+    )
+
+
+def _message(code: int, facts: JsonObject) -> str:
+    text = facts.get("error_message")
+    if isinstance(text, str) and text:
+        return text
+    inner = facts.get("error")  # the form of keystonemiddleware
+    if isinstance(inner, Mapping) and isinstance(inner.get("message"), str):
+        return str(inner["message"])
+    return f"The server answered {code}."

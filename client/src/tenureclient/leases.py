@@ -1,0 +1,312 @@
+"""Leases: everything that can be done with them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+
+from tenureclient import errors
+from tenureclient.models import HistoryEntry, Lease, LeaseHost
+from tenureclient.moments import Moment, format_duration
+from tenureclient.reservation_request import ReservationChange, ReservationRequest
+from tenureclient.transport import Answer, Transport, parsed
+from tenureclient.wire import Fields, JsonObject, JsonValue, Version, moment_to_wire, rfc3339
+
+ACTIVE = frozenset({"ACTIVE"})
+SETTLED = frozenset({"PENDING", "ACTIVE", "TERMINATED"})
+SORT_KEYS = ("created_at", "name", "start_date", "end_date")
+
+_PAGE = 500
+_FINAL = frozenset({"ERROR", "TERMINATED", "DELETED"})
+_POLL = timedelta(seconds=3)
+_LONGEST_POLL = timedelta(seconds=60)
+_FAILURES_IN_A_ROW = 5
+
+
+@dataclass(frozen=True, slots=True)
+class WaitProgress:
+    """Where a wait is: the lease as last seen (None: it is gone) and the times around it."""
+
+    lease: Lease | None
+    elapsed: timedelta
+    until_start: timedelta | None
+    """How long until the lease starts; None when it should have started already."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseFilter:
+    """Which leases to list; what is None does not restrict."""
+
+    name: str | None = None
+    status: str | None = None
+    user_id: str | None = None
+    project_id: str | None = None
+    starts_before: datetime | None = None
+    ends_after: datetime | None = None
+
+    def to_query(self) -> dict[str, str]:
+        texts = {
+            "name": self.name,
+            "status": self.status,
+            "user_id": self.user_id,
+            "project_id": self.project_id,
+            "starts_before": self.starts_before and rfc3339(self.starts_before),
+            "ends_after": self.ends_after and rfc3339(self.ends_after),
+        }
+        return {key: text for key, text in texts.items() if text}
+
+    def holds_for(self, lease: Lease) -> bool:
+        """The same choice for a server of API 1.0, which lists everything."""
+        return (
+            self.name in (None, lease.name)
+            and self.status in (None, lease.status)
+            and self.user_id in (None, lease.user_id)
+            and self.project_id in (None, lease.project_id)
+            and (self.starts_before is None or lease.start_date < self.starts_before)
+            and (self.ends_after is None or lease.end_date > self.ends_after)
+        )
+
+
+class Leases:
+    """The leases of the caller's project; for an administrator those of all."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        clock: Callable[[], datetime],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._transport = transport
+        self._clock = clock
+        self._sleep = sleep
+
+    def create(
+        self,
+        name: str,
+        *,
+        start: Moment,
+        end: datetime,
+        reservations: Iterable[ReservationRequest] = (),
+        before_end: datetime | None = None,
+    ) -> Lease:
+        """Book everything that the reservations name, or nothing.
+
+        Raises ``NotEnoughResources`` when it is not free; its ``shortfall`` says why.
+        """
+        requests = tuple(reservations)
+
+        def body(version: Version) -> JsonObject:
+            document: dict[str, JsonValue] = {
+                "name": name,
+                "start_date": moment_to_wire(start, version),
+                "end_date": moment_to_wire(end, version),
+                "reservations": [request.to_wire(version) for request in requests],
+            }
+            if before_end is not None:
+                document["before_end_date"] = moment_to_wire(before_end, version)
+            return document
+
+        return _lease(self._transport.call("POST", "leases", body=body))
+
+    def get(self, lease_id: str) -> Lease:
+        return _lease(self._transport.call("GET", "leases", lease_id))
+
+    def find(self, name_or_id: str) -> Lease:
+        """Return the lease with this id, or else the only one with this name."""
+        if _is_uuid(name_or_id):
+            try:
+                return self.get(name_or_id)
+            except errors.NotFound:
+                pass  # a name may look like an id
+        named = list(islice(self.list(name=name_or_id), 3))
+        if not named:
+            raise errors.NotFound(f"There is no lease '{name_or_id}'.", code=404, name="NotFound")
+        if len(named) > 1:
+            ids = ", ".join(lease.id for lease in named[:2]) + (", ..." if len(named) > 2 else "")
+            raise errors.NotUnique(f"Several leases are named '{name_or_id}': {ids}. Give the id.")
+        return named[0]
+
+    def list(
+        self,
+        *,
+        name: str | None = None,
+        status: str | None = None,
+        user_id: str | None = None,
+        project_id: str | None = None,
+        starts_before: datetime | None = None,
+        ends_after: datetime | None = None,
+        sort_key: str = "created_at",
+        descending: bool = False,
+    ) -> Iterator[Lease]:
+        """Yield the leases that fit; further pages are fetched as they are needed."""
+        if sort_key not in SORT_KEYS:
+            raise ValueError(f"Leases can be sorted by {', '.join(SORT_KEYS)}, not by {sort_key}.")
+        chosen = LeaseFilter(name, status, user_id, project_id, starts_before, ends_after)
+        query = {
+            "limit": str(_PAGE),
+            "sort_key": sort_key,
+            "sort_dir": "desc" if descending else "asc",
+            **chosen.to_query(),
+        }
+        pages = self._transport.pages("leases", items="leases", query=query, read=Lease.from_wire)
+        first = next(pages, None)
+        if first is None:
+            return
+        if self._transport.version is Version.V1_0:
+            fitting = [lease for lease in (first, *pages) if chosen.holds_for(lease)]
+            yield from sorted(fitting, key=lambda lease: _sort_value(lease, sort_key), reverse=descending)
+            return
+        yield first
+        yield from pages
+
+    def update(
+        self,
+        lease_id: str,
+        *,
+        name: str | None = None,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        before_end: datetime | None = None,
+        reservations: Iterable[ReservationChange] = (),
+    ) -> Lease:
+        """Change what is given; what is absent stays. An end of ``NOW`` ends the lease."""
+        changes = tuple(reservations)
+
+        def body(version: Version) -> JsonObject:
+            dates = {"start_date": start, "end_date": end, "before_end_date": before_end}
+            document: dict[str, JsonValue] = {
+                key: moment_to_wire(moment, version) for key, moment in dates.items() if moment is not None
+            }
+            if name is not None:
+                document["name"] = name
+            if changes:
+                document["reservations"] = [change.to_wire() for change in changes]
+            return document
+
+        return _lease(self._transport.call("PUT", "leases", lease_id, body=body))
+
+    def delete(self, lease_id: str) -> None:
+        self._transport.call("DELETE", "leases", lease_id)
+
+    def history(self, lease_id: str) -> tuple[HistoryEntry, ...]:
+        """Return what happened to the lease, oldest first."""
+        answer = self._transport.call("GET", "leases", lease_id, "history", feature="the history of a lease")
+        return parsed(
+            lambda body: Fields(body, "the answer").each("history", HistoryEntry.from_wire), answer.body
+        )
+
+    def hosts(self, lease_id: str) -> tuple[LeaseHost, ...]:
+        """Return the hosts that the lease has, had or is planned to have."""
+        answer = self._transport.call(
+            "GET", "leases", lease_id, "hosts", feature="the list of a lease's hosts for its owner"
+        )
+        return parsed(lambda body: Fields(body, "the answer").each("hosts", LeaseHost.from_wire), answer.body)
+
+    def drop_reservation(self, lease_id: str, reservation_id: str) -> None:
+        """Give one reservation back; the rest of the lease stays. Repeating it does no harm."""
+        self._transport.call(
+            "DELETE",
+            "leases",
+            lease_id,
+            "reservations",
+            reservation_id,
+            feature="dropping one reservation of a lease",
+        )
+
+    def wait(
+        self,
+        lease_id: str,
+        statuses: Collection[str] = ACTIVE,
+        *,
+        timeout: timedelta | None = None,
+        on_progress: Callable[[WaitProgress], None] | None = None,
+    ) -> Lease:
+        """Return the lease once it has one of these statuses.
+
+        Raises ``LeaseFailed`` when it came to an end from which they do not follow, and ``WaitTimedOut``
+        when the time is over. A server that is out of reach for a moment does not end the wait.
+        """
+        for lease in self._watch(lease_id, timeout, on_progress, ", ".join(sorted(statuses))):
+            if lease is None:
+                raise errors.LeaseFailed(f"Lease {lease_id} was deleted.")
+            if lease.status in statuses:
+                return lease
+            if lease.status in _FINAL:
+                reason = f": {lease.status_reason}" if lease.status_reason else ""
+                raise errors.LeaseFailed(f"Lease {lease.name} went to {lease.status}{reason}")
+        raise AssertionError("a watch ends by an error only")
+
+    def wait_deleted(
+        self,
+        lease_id: str,
+        *,
+        timeout: timedelta | None = None,
+        on_progress: Callable[[WaitProgress], None] | None = None,
+    ) -> None:
+        """Return once the lease is gone."""
+        for lease in self._watch(lease_id, timeout, on_progress, "deleted"):
+            if lease is None or lease.status == "DELETED":
+                return
+            if lease.status == "ERROR":
+                reason = f": {lease.status_reason}" if lease.status_reason else ""
+                raise errors.LeaseFailed(f"Lease {lease.name} could not be deleted{reason}")
+
+    def _watch(
+        self,
+        lease_id: str,
+        timeout: timedelta | None,
+        on_progress: Callable[[WaitProgress], None] | None,
+        wanted: str,
+    ) -> Iterator[Lease | None]:
+        """Yield the lease again and again, None once it is gone, until the time is over."""
+        started = self._clock()
+        failures = 0
+        while True:
+            try:
+                lease: Lease | None = self.get(lease_id)
+            except errors.NotFound:
+                lease = None
+            except (errors.ConnectionFailed, errors.ServerError):
+                failures += 1
+                if failures >= _FAILURES_IN_A_ROW:
+                    raise
+            else:
+                failures = 0
+            now = self._clock()
+            until_start: timedelta | None = None
+            if not failures:
+                if lease is not None and lease.status in ("PENDING", "CREATING") and lease.start_date > now:
+                    until_start = lease.start_date - now
+                if on_progress is not None:
+                    on_progress(WaitProgress(lease, now - started, until_start))
+                yield lease
+            pause = _POLL if until_start is None else min(max(until_start, _POLL), _LONGEST_POLL)
+            if timeout is not None:
+                left = timeout - (now - started)
+                if left <= timedelta():
+                    raise errors.WaitTimedOut(
+                        f"Lease {lease_id} did not come to {wanted} within {format_duration(timeout)}."
+                    )
+                pause = min(pause, left)
+            self._sleep(pause.total_seconds())
+
+
+def _lease(answer: Answer) -> Lease:
+    return parsed(Lease.from_wire, answer.body.get("lease"))
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _sort_value(lease: Lease, key: str) -> str:
+    value = getattr(lease, key)
+    return rfc3339(value) if isinstance(value, datetime) else str(value or "")

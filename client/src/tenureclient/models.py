@@ -1,0 +1,315 @@
+"""What the server tells, as values. Dates are aware and in UTC, whatever version was spoken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from tenureclient.wire import Fields, JsonObject, JsonValue
+
+_RESERVATION_FIELDS = frozenset(
+    [
+        "id",
+        "lease_id",
+        "resource_id",
+        "resource_type",
+        "status",
+        "missing_resources",
+        "resources_changed",
+        "created_at",
+        "updated_at",
+    ]
+)
+# At API 1.0 the properties of a host stand beside its fields.
+_HOST_FIELDS = frozenset(
+    [
+        "id",
+        "hypervisor_hostname",
+        "service_name",
+        "hypervisor_type",
+        "hypervisor_version",
+        "vcpus",
+        "memory_mb",
+        "local_gb",
+        "cpu_info",
+        "availability_zone",
+        "traits",
+        "reservable",
+        "created_at",
+        "updated_at",
+        "status",
+        "trust_id",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """One request inside a lease. ``parameters`` are those of its resource type."""
+
+    id: str
+    lease_id: str
+    resource_type: str
+    status: str
+    missing_resources: bool
+    resources_changed: bool
+    created_at: datetime | None
+    updated_at: datetime | None
+    parameters: JsonObject
+
+    @classmethod
+    def from_wire(cls, document: JsonValue) -> Reservation:
+        fields = Fields(document, "a reservation")
+        return cls(
+            id=fields.text("id"),
+            lease_id=fields.loose_text("lease_id"),
+            resource_type=fields.text("resource_type"),
+            status=fields.loose_text("status"),
+            missing_resources=fields.flag("missing_resources"),
+            resources_changed=fields.flag("resources_changed"),
+            created_at=fields.maybe_moment("created_at"),
+            updated_at=fields.maybe_moment("updated_at"),
+            parameters={name: fields.value(name) for name in fields if name not in _RESERVATION_FIELDS},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A timed action of a lease: ``start_lease``, ``before_end_lease`` or ``end_lease``."""
+
+    id: str
+    lease_id: str
+    event_type: str
+    time: datetime | None
+    status: str
+    created_at: datetime | None
+    updated_at: datetime | None
+
+    @classmethod
+    def from_wire(cls, document: JsonValue) -> Event:
+        fields = Fields(document, "an event")
+        return cls(
+            id=fields.text("id"),
+            lease_id=fields.loose_text("lease_id"),
+            event_type=fields.loose_text("event_type"),
+            time=fields.maybe_moment("time"),
+            status=fields.loose_text("status"),
+            created_at=fields.maybe_moment("created_at"),
+            updated_at=fields.maybe_moment("updated_at"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A user's contract: what is reserved, for whom and for which period."""
+
+    id: str
+    name: str
+    project_id: str
+    user_id: str
+    start_date: datetime
+    end_date: datetime
+    before_end_date: datetime | None
+    status: str
+    status_reason: str | None
+    degraded: bool
+    created_at: datetime | None
+    updated_at: datetime | None
+    reservations: tuple[Reservation, ...]
+    events: tuple[Event, ...]
+
+    @property
+    def duration(self) -> timedelta:
+        return self.end_date - self.start_date
+
+    @classmethod
+    def from_wire(cls, document: JsonValue) -> Lease:
+        fields = Fields(document, "a lease")
+        events = fields.each("events", Event.from_wire)
+        before_end = fields.maybe_moment("before_end_date")
+        if before_end is None:  # API 1.0 tells it by the event only
+            before_end = next((e.time for e in events if e.event_type == "before_end_lease"), None)
+        return cls(
+            id=fields.text("id"),
+            name=fields.loose_text("name"),
+            project_id=fields.loose_text("project_id"),
+            user_id=fields.loose_text("user_id"),
+            start_date=fields.moment("start_date"),
+            end_date=fields.moment("end_date"),
+            before_end_date=before_end,
+            status=fields.loose_text("status"),
+            status_reason=fields.maybe_text("status_reason"),
+            degraded=fields.flag("degraded"),
+            created_at=fields.maybe_moment("created_at"),
+            updated_at=fields.maybe_moment("updated_at"),
+            reservations=fields.each("reservations", Reservation.from_wire),
+            events=events,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One thing that happened to a lease: who did what, when and why."""
+
+    at: datetime
+    actor: str | None
+    action: str
+    from_status: str | None
+    to_status: str | None
+    reason: str | None
+    request_id: str | None
+
+    @classmethod
+    def from_wire(cls, document: JsonValue) -> HistoryEntry:
+        fields = Fields(document, "a history entry")
+        return cls(
+            at=fields.moment("at"),
+            actor=fields.maybe_text("actor"),
+            action=fields.loose_text("action"),
+            from_status=fields.maybe_text("from_status"),
+            to_status=fields.maybe_text("to_status"),
+            reason=fields.maybe_text("reason"),
+            request_id=fields.maybe_text("request_id"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseHost:
+    """A host of a lease, as its owner sees it. ``status`` is ``planned``, ``held`` or ``released``."""
+
+    id: str
+    hypervisor_hostname: str
+    availability_zone: str
+    vcpus: int
+    memory_mb: int
+    local_gb: int
+    properties: Mapping[str, str]
+    reservation_id: str
+    start_date: datetime
+    end_date: datetime
+    status: str
+
+    @classmethod
+    def from_wire(cls, document: JsonValue) -> LeaseHost:
+        fields = Fields(document, "a host of a lease")
+        return cls(
+            id=fields.loose_text("id"),
+            hypervisor_hostname=fields.loose_text("hypervisor_hostname"),
+            availability_zone=fields.loose_text("availability_zone"),
+            vcpus=fields.number("vcpus"),
+            memory_mb=fields.number("memory_mb"),
+            local_gb=fields.number("local_gb"),
+            properties=_properties(fields.value("properties")),
+            reservation_id=fields.text("reservation_id"),
+            start_date=fields.moment("start_date"),
+            end_date=fields.moment("end_date"),
+            status=fields.loose_text("status"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A compute host that can be reserved. ``properties`` are its own, given by the operator."""
+
+    id: str
+    hypervisor_hostname: str
+    service_name: str
+    hypervisor_type: str
+    hypervisor_version: int
+    vcpus: int
+    memory_mb: int
+    local_gb: int
+    cpu_info: str
+    availability_zone: str
+    traits: tuple[str, ...]
+    reservable: bool
+    properties: Mapping[str, str]
+    created_at: datetime | None
+    updated_at: datetime | None
+
+    @classmethod
+    def from_wire(cls, document: JsonValue) -> Host:
+        fields = Fields(document, "a host")
+        own = fields.value("properties")
+        if not isinstance(own, Mapping):
+            own = {name: fields.value(name) for name in fields if name not in _HOST_FIELDS}
+        return cls(
+            id=fields.loose_text("id"),
+            hypervisor_hostname=fields.loose_text("hypervisor_hostname"),
+            service_name=fields.loose_text("service_name"),
+            hypervisor_type=fields.loose_text("hypervisor_type"),
+            hypervisor_version=fields.number("hypervisor_version"),
+            vcpus=fields.number("vcpus"),
+            memory_mb=fields.number("memory_mb"),
+            local_gb=fields.number("local_gb"),
+            cpu_info=fields.loose_text("cpu_info"),
+            availability_zone=fields.loose_text("availability_zone"),
+            traits=fields.each("traits", str),
+            reservable=fields.flag("reservable", default=True),
+            properties=_properties(own),
+            created_at=fields.maybe_moment("created_at"),
+            updated_at=fields.maybe_moment("updated_at"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HostProperty:
+    """A property that hosts can be chosen by. ``private`` and ``values`` are told only in detail."""
+
+    name: str
+    private: bool | None = None
+    values: tuple[str, ...] | None = None
+
+    @classmethod
+    def from_wire(cls, document: JsonValue) -> HostProperty:
+        fields = Fields(document, "a property")
+        private = fields.value("private")
+        return cls(
+            # The answer to a change has the name under another key than the list has.
+            name=fields.maybe_text("property") or fields.text("property_name"),
+            private=None if private is None else bool(private),
+            values=None if fields.value("values") is None else fields.each("values", str),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedPeriod:
+    """For which reservation, and when, a resource is allocated."""
+
+    id: str
+    lease_id: str
+    start_date: datetime
+    end_date: datetime
+
+    @classmethod
+    def from_wire(cls, document: JsonValue) -> ReservedPeriod:
+        fields = Fields(document, "an allocated reservation")
+        return cls(
+            id=fields.text("id"),
+            lease_id=fields.text("lease_id"),
+            start_date=fields.moment("start_date"),
+            end_date=fields.moment("end_date"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What one resource is reserved for."""
+
+    resource_id: str
+    reservations: tuple[ReservedPeriod, ...]
+
+    @classmethod
+    def from_wire(cls, document: JsonValue) -> Allocation:
+        fields = Fields(document, "an allocation")
+        return cls(
+            resource_id=fields.loose_text("resource_id"),
+            reservations=fields.each("reservations", ReservedPeriod.from_wire),
+        )
+
+
+def _properties(document: JsonValue) -> Mapping[str, str]:
+    if not isinstance(document, Mapping):
+        return {}
+    return {name: str(value) for name, value in document.items() if value is not None}

@@ -1,0 +1,203 @@
+"""Dates and durations as people write them.
+
+The moment "now" and the zone are arguments, so that the same text always means the same. A zone of
+None is the one of this machine, with its changes between summer and winter time.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, time, timedelta, tzinfo
+from typing import Final, Literal, TypeAlias
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+NOW: Final = "now"
+Moment: TypeAlias = datetime | Literal["now"]
+
+MOMENT_FORMS = (
+    "now, +2h, 'tomorrow 09:00', 'friday 14:00', 14:00, '2027-03-01 09:30', '2027-03-01 09:30"
+    " Europe/Berlin', 2027-03-01T09:30:00Z"
+)
+DURATION_FORMS = "90m, 2h, 3d, 1w, 1d12h, 1.5h"
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_UNIT_NAMES = {
+    **{unit: unit for unit in _UNITS},
+    "sec": "s",
+    "secs": "s",
+    "second": "s",
+    "seconds": "s",
+    "min": "m",
+    "mins": "m",
+    "minute": "m",
+    "minutes": "m",
+    "hr": "h",
+    "hrs": "h",
+    "hour": "h",
+    "hours": "h",
+    "day": "d",
+    "days": "d",
+    "week": "w",
+    "weeks": "w",
+}
+_DURATION_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.ASCII)
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_DATE = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[T ]+(\d{2}:\d{2}.*))?", re.ASCII | re.IGNORECASE)
+_CLOCK = re.compile(r"(\d{1,2})(?::(\d{2})(?::(\d{2}))?)?\s*(am|pm)?", re.ASCII)
+
+
+class UnreadableMoment(ValueError):
+    """A text that names no moment, or one that does not exist."""
+
+
+class UnreadableDuration(ValueError):
+    """A text that names no duration."""
+
+
+def parse_duration(text: str) -> timedelta:
+    """Return a duration such as ``90m``, ``2h``, ``3d``, ``1w``, ``1d12h`` or ``2 days``.
+
+    A day is always 24 hours, also where a clock change lies in between.
+    """
+    seconds = 0.0
+    position = 0
+    lowered = text.strip().lower()
+    while match := _DURATION_PART.match(lowered, position):
+        unit = _UNIT_NAMES.get(match[2])
+        if unit is None:
+            break
+        seconds += float(match[1]) * _UNITS[unit]
+        position = match.end()
+    if not lowered or position != len(lowered):
+        raise UnreadableDuration(f"'{text}' is not a duration; write it like {DURATION_FORMS}.")
+    try:
+        return timedelta(seconds=round(seconds))
+    except OverflowError:
+        raise UnreadableDuration(f"'{text}' is too long.") from None
+
+
+def format_duration(duration: timedelta) -> str:
+    """Return a duration in the form that ``parse_duration`` reads, to the second."""
+    seconds = round(duration.total_seconds())
+    sign = "-" if seconds < 0 else ""
+    seconds = abs(seconds)
+    parts = []
+    for unit in ("d", "h", "m", "s"):
+        count, seconds = divmod(seconds, _UNITS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return sign + ("".join(parts) or "0s")
+
+
+def parse_moment(text: str, *, now: datetime, zone: tzinfo | None = None) -> Moment:
+    """Return the moment that a text means, in UTC; the word ``now`` stays a word for the server.
+
+    A time of day alone is its next occurrence, a day of the week alone its next beginning. A date
+    without a zone is one of ``zone``; a text may end in another zone's name.
+    """
+    words = text.split()
+    if [word.lower() for word in words] == [NOW]:
+        return NOW
+    try:
+        return _read(text, words, now, zone)
+    except OverflowError:
+        raise UnreadableMoment(f"'{text}' is too far away.") from None
+
+
+def format_moment(moment: datetime, zone: tzinfo | None = None) -> str:
+    """Return a moment as the clocks of a zone show it, with the zone's name."""
+    local = moment.astimezone(zone)
+    seconds = ":%S" if local.second or local.microsecond else ""
+    return local.strftime(f"%Y-%m-%d %H:%M{seconds} %Z")
+
+
+def _read(text: str, words: list[str], now: datetime, zone: tzinfo | None) -> datetime:
+    stripped = " ".join(words)
+    if stripped.startswith("+"):
+        return now.astimezone(UTC) + parse_duration(stripped[1:])
+    if len(words) > 1 and words[0].lower() == "in":
+        return now.astimezone(UTC) + parse_duration(" ".join(words[1:]))
+    if len(words) > 1 and (named := _zone_named(words[-1])) is not None:
+        words, zone = words[:-1], named
+    moment = _date(text, " ".join(words), zone) or _day_and_clock(words, now, zone)
+    if moment is None:
+        raise UnreadableMoment(f"'{text}' is not a date; write it like {MOMENT_FORMS}.")
+    return moment
+
+
+def _zone_named(name: str) -> tzinfo | None:
+    if name.upper() in ("UTC", "GMT", "Z"):
+        return UTC
+    if "/" not in name:
+        return None
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise UnreadableMoment(f"'{name}' is not a time zone that is known here.") from None
+
+
+def _date(text: str, stripped: str, zone: tzinfo | None) -> datetime | None:
+    """Read the forms that begin with a calendar date."""
+    match = _DATE.fullmatch(stripped)
+    if match is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(f"{match[1]}T{(match[2] or '00:00').replace(' ', '').upper()}")
+    except ValueError as error:
+        raise UnreadableMoment(f"'{text}' is not a date: {error}.") from None
+    return _on_the_clocks_of(zone, moment) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _day_and_clock(words: list[str], now: datetime, zone: tzinfo | None) -> datetime | None:
+    """Read a day by name and a time of day, or one of the two."""
+    words = [word.lower() for word in words if word.lower() != "at"]
+    if not words:
+        return None
+    today = now.astimezone(zone).date()
+    days = _days_ahead(words[0], today.weekday())
+    clock = _clock(" ".join(words if days is None else words[1:]), default=days is not None)
+    if clock is None:
+        return None
+    moment = _on_the_clocks_of(zone, datetime.combine(today + timedelta(days=days or 0), clock))
+    if moment <= now and words[0] not in ("today", "tomorrow"):
+        period = 1 if days is None else 7
+        later = today + timedelta(days=(days or 0) + period)
+        moment = _on_the_clocks_of(zone, datetime.combine(later, clock))
+    return moment
+
+
+def _days_ahead(word: str, weekday: int) -> int | None:
+    if word in ("today", "tomorrow"):
+        return int(word == "tomorrow")
+    for number, name in enumerate(_WEEKDAYS):
+        if word in (name, name[:3]):
+            return (number - weekday) % 7
+    return None
+
+
+def _clock(text: str, *, default: bool) -> time | None:
+    if not text:
+        return time() if default else None
+    match = _CLOCK.fullmatch(text)
+    if match is None or (match[2] is None and match[4] is None):
+        return None
+    hour, half = int(match[1]), match[4]
+    if half:
+        if not 1 <= hour <= 12:
+            return None
+        hour = hour % 12 + (12 if half == "pm" else 0)
+    try:
+        return time(hour, int(match[2] or 0), int(match[3] or 0))
+    except ValueError:
+        return None
+
+
+def _on_the_clocks_of(zone: tzinfo | None, wall: datetime) -> datetime:
+    """Return the moment at which the clocks of a zone show this; of two such moments the first."""
+    local = wall.astimezone() if zone is None else wall.replace(tzinfo=zone)
+    moment = local.astimezone(UTC)
+    if moment.astimezone(zone).replace(tzinfo=None) != wall:
+        raise UnreadableMoment(
+            f"{wall:%Y-%m-%d %H:%M} does not exist in this time zone: the clocks are put forward then."
+        )
+    return moment

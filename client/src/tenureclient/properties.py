@@ -1,0 +1,42 @@
+"""The properties that hosts can be chosen by."""
+
+from __future__ import annotations
+
+from tenureclient import errors
+from tenureclient.models import HostProperty
+from tenureclient.transport import Transport, parsed
+from tenureclient.wire import Fields
+
+
+class HostProperties:
+    """Names, values and visibility of the properties of hosts."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def list(self, *, detail: bool = False, include_private: bool = False) -> tuple[HostProperty, ...]:
+        """Return the properties, in detail with their values. Only administrators see private ones."""
+        query = {}
+        if detail:
+            query["detail"] = "True"
+        if include_private:
+            query["all"] = "True"
+        answer = self._transport.call("GET", "os-hosts", "properties", query=query)
+        return parsed(
+            lambda body: Fields(body, "the answer").each("resource_properties", HostProperty.from_wire),
+            answer.body,
+        )
+
+    def show(self, name: str) -> HostProperty:
+        """Return one property with its values, also a private one where the caller may see it."""
+        for found in self.list(detail=True, include_private=True):
+            if found.name == name:
+                return found
+        raise errors.NotFound(f"No host has a property '{name}'.", code=404, name="NotFound")
+
+    def set(self, name: str, *, private: bool) -> HostProperty:
+        """Hide a property from users, or show it to them."""
+        answer = self._transport.call(
+            "PATCH", "os-hosts", "properties", name, body=lambda _: {"private": private}
+        )
+        return parsed(HostProperty.from_wire, answer.body.get("resource_property"))

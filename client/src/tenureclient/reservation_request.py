@@ -1,0 +1,57 @@
+"""What is asked of the server: reservations to make and to change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tenureclient.conditions import conditions_to_json
+from tenureclient.wire import JsonObject, JsonValue, Version
+
+# Blazar wants these keys to be present, whatever they hold.
+_KEYS_OF_1_0: Mapping[str, JsonObject] = {
+    "physical:host": {"hypervisor_properties": "", "resource_properties": ""},
+    "virtual:instance": {"affinity": None, "resource_properties": ""},
+    "flavor:instance": {"affinity": None},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationRequest:
+    """A reservation to make: a resource type and the parameters of that type."""
+
+    resource_type: str
+    parameters: JsonObject = field(default_factory=dict)
+
+    @classmethod
+    def hosts(
+        cls,
+        minimum: int,
+        maximum: int | None = None,
+        *,
+        conditions: Iterable[str] = (),
+    ) -> ReservationRequest:
+        """Ask for whole hosts; each condition, such as ``vcpus>=8`` or ``gpu=v100``, must hold."""
+        return cls(
+            "physical:host",
+            {
+                "min": minimum,
+                "max": minimum if maximum is None else maximum,
+                "resource_properties": conditions_to_json(conditions),
+            },
+        )
+
+    def to_wire(self, version: Version) -> JsonObject:
+        keys = _KEYS_OF_1_0.get(self.resource_type, {}) if version is Version.V1_0 else {}
+        return {"resource_type": self.resource_type, **keys, **self.parameters}
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationChange:
+    """What is to change in the reservation of this id."""
+
+    id: str
+    parameters: Mapping[str, JsonValue]
+
+    def to_wire(self) -> JsonObject:
+        return {"id": self.id, **self.parameters}

@@ -1,0 +1,31 @@
+"""A reservation service for the tests of your own code.
+
+``FakeServer`` is a real HTTP server on a free port of this machine, with hosts and leases in memory and
+a clock that only your test moves:
+
+    from datetime import timedelta
+    from tenureclient import NOW, ReservationRequest
+    from tenureclient.testing import FakeServer
+
+    def test_my_code():
+        with FakeServer() as server:
+            server.add_host("compute-1", vcpus=16, properties={"gpu": "v100"})
+            client = server.client()
+            lease = client.leases.create(
+                "bio-42",
+                start=NOW,
+                end=server.now + timedelta(days=1),
+                reservations=[ReservationRequest.hosts(1, conditions=["gpu=v100"])],
+            )
+            assert client.leases.wait(lease.id).status == "ACTIVE"   # no test sleeps
+            server.advance(timedelta(days=1))
+            assert client.leases.get(lease.id).status == "TERMINATED"
+
+A program that runs by itself reaches it with the environment of ``server.environment()``.
+``FakeServer(versions=("1.0",))`` behaves as a Blazar, which knows API 1.0 only.
+"""
+
+from tenureclient.testing.cloud import FakeHost, FakeLease
+from tenureclient.testing.server import FakeServer, SeenRequest
+
+__all__ = ["FakeHost", "FakeLease", "FakeServer", "SeenRequest"]

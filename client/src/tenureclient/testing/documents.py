@@ -1,0 +1,218 @@
+"""The documents of the fake server, read and written in the form of each API version."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from tenureclient.testing.cloud import FakeHost, FakeLease, FakeReservation, Refusal
+from tenureclient.wire import JsonObject, JsonValue, Version, rfc3339
+
+_LEASE_FIELDS = frozenset(["name", "start_date", "end_date", "before_end_date", "reservations"])
+_TYPES = frozenset(["physical:host", "virtual:instance", "flavor:instance", "virtual:floatingip"])
+
+
+def check_fields(body: JsonObject, known: frozenset[str], version: Version) -> None:
+    """Refuse fields that are not known; API 1.0 lets them pass."""
+    for name in body:
+        if version is Version.V1_1 and name not in known:
+            raise Refusal(400, "InvalidParameter", f"Unknown field {name}", field=name)
+
+
+def check_lease_fields(body: JsonObject, version: Version) -> None:
+    check_fields(body, _LEASE_FIELDS, version)
+
+
+def read_date(body: JsonObject, name: str, version: Version, now: datetime) -> datetime | None:
+    """Return a date of a request; None when it is absent."""
+    text = body.get(name)
+    if text is None:
+        return None
+    if text == "now":
+        return now.replace(second=0, microsecond=0) if version is Version.V1_0 else now
+    try:
+        if version is Version.V1_0:
+            return datetime.strptime(str(text), "%Y-%m-%d %H:%M").replace(tzinfo=UTC)
+        moment = datetime.fromisoformat(str(text))
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        wanted = "%Y-%m-%d %H:%M" if version is Version.V1_0 else "RFC 3339 with a zone"
+        raise Refusal(
+            400, "InvalidParameter", f"{text} is an invalid date. Required format: {wanted}", field=name
+        )
+    return moment.astimezone(UTC)
+
+
+def read_reservation(document: JsonValue, place: str) -> FakeReservation:
+    """Read a reservation to make."""
+    if not isinstance(document, Mapping):
+        raise Refusal(400, "InvalidParameter", f"{place} is not an object", field=place)
+    parameters = dict(document)
+    resource_type = parameters.pop("resource_type", None)
+    if resource_type is None:
+        raise Refusal(
+            400, "MissingParameter", "Missing parameter resource_type", field=f"{place}.resource_type"
+        )
+    if resource_type not in _TYPES:
+        raise Refusal(
+            400,
+            "InvalidParameter",
+            f"The {resource_type} resource type is not supported",
+            field=f"{place}.resource_type",
+        )
+    if resource_type == "physical:host":
+        for name, default in (
+            ("hypervisor_properties", ""),
+            ("resource_properties", ""),
+            ("before_end", "default"),
+        ):
+            parameters.setdefault(name, default)
+    return FakeReservation(id=str(uuid.uuid4()), resource_type=str(resource_type), parameters=parameters)
+
+
+def date(moment: datetime | None, version: Version) -> str | None:
+    """Write a date of a lease, an event or an allocation."""
+    if moment is None:
+        return None
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%f") if version is Version.V1_0 else rfc3339(moment)
+
+
+def stamp(moment: datetime, version: Version) -> str:
+    """Write when something was made."""
+    return moment.strftime("%Y-%m-%d %H:%M:%S") if version is Version.V1_0 else rfc3339(moment)
+
+
+def lease_document(lease: FakeLease, version: Version) -> JsonObject:
+    document: dict[str, JsonValue] = {
+        "id": lease.id,
+        "name": lease.name,
+        "project_id": "fake-project",
+        "user_id": "fake-user",
+        "start_date": date(lease.start, version),
+        "end_date": date(lease.end, version),
+        "status": lease.status,
+        "degraded": lease.degraded,
+        "created_at": stamp(lease.created_at, version),
+        "updated_at": None,
+        "reservations": [
+            _reservation_document(lease, reservation, version) for reservation in lease.reservations
+        ],
+        "events": _events(lease, version),
+    }
+    if version is Version.V1_1:
+        document["before_end_date"] = date(lease.before_end, version)
+        document["status_reason"] = lease.status_reason
+    return document
+
+
+def _reservation_document(lease: FakeLease, reservation: FakeReservation, version: Version) -> JsonObject:
+    statuses = {"ACTIVE": "active", "PENDING": "pending", "ERROR": "error"}
+    return {
+        "id": reservation.id,
+        "lease_id": lease.id,
+        "resource_type": reservation.resource_type,
+        "status": "deleted" if reservation.dropped else statuses.get(lease.status, "deleted"),
+        "missing_resources": False,
+        "resources_changed": False,
+        "created_at": stamp(lease.created_at, version),
+        "updated_at": None,
+        **reservation.parameters,
+    }
+
+
+def _events(lease: FakeLease, version: Version) -> list[JsonValue]:
+    times = {"start_lease": lease.start, "before_end_lease": lease.before_end, "end_lease": lease.end}
+    done = {
+        "start_lease": lease.status in ("ACTIVE", "TERMINATED"),
+        "before_end_lease": lease.status == "TERMINATED",
+        "end_lease": lease.status == "TERMINATED",
+    }
+    return [
+        {
+            "id": str(uuid.uuid5(uuid.UUID(lease.id), event_type)),
+            "lease_id": lease.id,
+            "event_type": event_type,
+            "time": date(time, version),
+            "status": "DONE" if done[event_type] else "UNDONE",
+            "created_at": stamp(lease.created_at, version),
+            "updated_at": None,
+        }
+        for event_type, time in times.items()
+        if time is not None
+    ]
+
+
+def host_document(host: FakeHost, version: Version) -> JsonObject:
+    document: dict[str, JsonValue] = {
+        "id": host.id,
+        "hypervisor_hostname": host.hypervisor_hostname,
+        "service_name": host.hypervisor_hostname,
+        "hypervisor_type": "fake",
+        "hypervisor_version": 1,
+        "vcpus": host.vcpus,
+        "memory_mb": host.memory_mb,
+        "local_gb": host.local_gb,
+        "cpu_info": "{}",
+        "availability_zone": host.availability_zone,
+        "reservable": host.reservable,
+        "created_at": stamp(host.created_at, version),
+        "updated_at": None,
+    }
+    if version is Version.V1_0:
+        return {**document, "status": None, "trust_id": "", **host.properties}
+    return {**document, "traits": [], "properties": host.properties}
+
+
+def lease_host_document(lease: FakeLease, reservation: FakeReservation, host: FakeHost) -> JsonObject:
+    held = {"PENDING": "planned", "ACTIVE": "held"}
+    return {
+        "id": host.id,
+        "hypervisor_hostname": host.hypervisor_hostname,
+        "availability_zone": host.availability_zone,
+        "vcpus": host.vcpus,
+        "memory_mb": host.memory_mb,
+        "local_gb": host.local_gb,
+        "properties": host.properties,
+        "reservation_id": reservation.id,
+        "start_date": date(lease.start, Version.V1_1),
+        "end_date": date(lease.end, Version.V1_1),
+        "status": "released" if reservation.dropped else held.get(lease.status, "released"),
+    }
+
+
+def allocation_document(
+    host_id: str,
+    parts: list[tuple[FakeLease, FakeReservation]],
+    version: Version,
+) -> JsonObject:
+    return {
+        "resource_id": host_id,
+        "reservations": [
+            {
+                "id": reservation.id,
+                "lease_id": lease.id,
+                "start_date": date(lease.start, version),
+                "end_date": date(lease.end, version),
+            }
+            for lease, reservation in parts
+        ],
+    }
+
+
+def error_document(refusal: Refusal, version: Version) -> tuple[int, JsonObject]:
+    """Return the status and the body of an error; API 1.0 has fewer statuses and no reasons."""
+    if version is Version.V1_0:
+        code = 400 if refusal.name == "NotEnoughResources" else refusal.code
+        return code, {"error_code": code, "error_name": code, "error_message": refusal.message}
+    document: dict[str, JsonValue] = {
+        "error_code": refusal.code,
+        "error_name": refusal.name,
+        "error_message": refusal.message,
+    }
+    if refusal.field is not None:
+        document["field"] = refusal.field
+    if refusal.details is not None:
+        document["details"] = refusal.details
+    return refusal.code, document

@@ -1,0 +1,240 @@
+"""One call to the service: where it is, which version it speaks, and what a refusal means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+from urllib.parse import parse_qsl, quote, urlsplit
+
+import requests
+from keystoneauth1 import adapter, session
+from keystoneauth1 import exceptions as ksa_exceptions
+
+from tenureclient import errors
+from tenureclient.wire import JsonObject, JsonValue, MalformedDocument, Version
+
+SERVICE_TYPE = "reservation"
+DEFAULT_TIMEOUT = timedelta(seconds=120)
+
+_VERSIONED = re.compile(r"/v\d+(\.\d+)?$")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A successful answer and the version it is written in."""
+
+    version: Version
+    body: JsonObject
+
+
+Body = Callable[[Version], JsonObject]
+
+
+class Transport:
+    """Calls the service at 1.1, and for good at 1.0 once the server has shown that it knows no more.
+
+    A server shows that by 406, or, where it is older than microversions, by an answer that does not
+    name the version. Refused writes are then sent again in the form of 1.0, which is safe: neither
+    answer has had an effect.
+    """
+
+    def __init__(
+        self,
+        connection: session.Session | adapter.Adapter,
+        *,
+        endpoint_override: str | None = None,
+        interface: str | None = None,
+        region_name: str | None = None,
+        timeout: timedelta | None = DEFAULT_TIMEOUT,
+    ) -> None:
+        if isinstance(connection, adapter.Adapter):
+            self._adapter = connection
+        else:
+            self._adapter = adapter.Adapter(
+                connection,
+                service_type=SERVICE_TYPE,
+                interface=interface or "public",
+                region_name=region_name,
+            )
+        self._endpoint = _with_version(endpoint_override) if endpoint_override else None
+        self._timeout = timeout
+        self._version: Version | None = None
+
+    @property
+    def version(self) -> Version | None:
+        """The version that the server speaks; None before the first answer."""
+        return self._version
+
+    def call(
+        self,
+        method: str,
+        *path: str,
+        query: Mapping[str, str] | None = None,
+        body: Body | None = None,
+        feature: str | None = None,
+    ) -> Answer:
+        """Make one call and return its answer, or raise the error that it stands for.
+
+        ``path`` is quoted part by part. ``feature`` names, in words for a user, something that API 1.1
+        brought: a server that lacks it raises ``NeedsNewerServer``.
+        """
+        if feature and self._version is Version.V1_0:
+            raise self._too_old(feature)
+        asked = self._version or Version.V1_1
+        response = self._send(method, path, query, body, asked)
+        if self._version is None:
+            self._version = _spoken(response, writes=body is not None)
+            if self._version is Version.V1_0:
+                if feature:
+                    raise self._too_old(feature)
+                asked = Version.V1_0
+                if response.status_code >= 400:
+                    response = self._send(method, path, query, body, asked)
+        return Answer(version=asked, body=_read(response))
+
+    def pages(
+        self,
+        *path: str,
+        items: str,
+        query: Mapping[str, str],
+        read: Callable[[JsonValue], T],
+    ) -> Iterator[T]:
+        """Yield the items of a list, page by page, for as long as the answer links to a next one.
+
+        Only the query of a link is followed: the host and the path stay ours, since a server behind a
+        proxy may not know its own address, and a token must not travel elsewhere.
+        """
+        seen = {tuple(sorted(query.items()))}
+        while True:
+            body = self.call("GET", *path, query=query).body
+            documents = body.get(items)
+            if not isinstance(documents, list):
+                raise errors.UnexpectedAnswer(f"The answer has no list of {items}.")
+            for document in documents:
+                yield parsed(read, document)
+            following = _next_query(body.get(f"{items}_links"))
+            if following is None:
+                return
+            mark = tuple(sorted(following.items()))
+            if mark in seen:
+                raise errors.UnexpectedAnswer(f"The pages of {items} lead back to one already seen.")
+            seen.add(mark)
+            query = following
+
+    def endpoint(self) -> str:
+        """Return the address of the service, looked up in the catalogue if none was given."""
+        if self._endpoint is None:
+            try:
+                found = self._adapter.get_endpoint()
+            except ksa_exceptions.ClientException as error:
+                raise _no_answer(error) from error
+            if not found:
+                raise errors.ConnectionFailed(
+                    f"The cloud's catalogue has no endpoint of type '{SERVICE_TYPE}' for this region and"
+                    " interface; one can be given as reservation_endpoint_override."
+                )
+            self._endpoint = _with_version(found)
+        return self._endpoint
+
+    def _send(
+        self,
+        method: str,
+        path: tuple[str, ...],
+        query: Mapping[str, str] | None,
+        body: Body | None,
+        version: Version,
+    ) -> requests.Response:
+        url = "/" + "/".join(quote(part, safe="") for part in path)
+        # 1.0 is asked for as Blazar's own clients do it: without the header.
+        microversion = None if version is Version.V1_0 else version.value
+        try:
+            return self._adapter.request(
+                url,
+                method,
+                endpoint_override=self.endpoint(),
+                headers={"Accept": "application/json"},
+                json=None if body is None else body(version),
+                microversion=microversion,
+                microversion_service_type=SERVICE_TYPE,
+                params=dict(query or {}),
+                raise_exc=False,
+                timeout=None if self._timeout is None else self._timeout.total_seconds(),
+            )
+        except ksa_exceptions.ClientException as error:
+            raise _no_answer(error) from error
+
+    def _too_old(self, feature: str) -> errors.NeedsNewerServer:
+        return errors.NeedsNewerServer(
+            f"The server at {self.endpoint()} speaks API 1.0 only (it may be a Blazar);"
+            f" {feature} came with API 1.1 of Tenure."
+        )
+
+
+def parsed(read: Callable[[JsonValue], T], document: JsonValue) -> T:
+    """Read a document of the server; raise our own error when it has not the expected form."""
+    try:
+        return read(document)
+    except MalformedDocument as error:
+        raise errors.UnexpectedAnswer(f"The server's answer cannot be read: {error}.") from error
+
+
+def _with_version(endpoint: str) -> str:
+    trimmed = endpoint.rstrip("/")
+    return trimmed if _VERSIONED.search(trimmed) else trimmed + "/v1"
+
+
+def _spoken(response: requests.Response, *, writes: bool) -> Version | None:
+    """Return the version of the server as far as this answer to a request at 1.1 tells it."""
+    if response.status_code == 406:
+        return Version.V1_0
+    header = response.headers.get("OpenStack-API-Version", "")
+    if header.split() == [SERVICE_TYPE, Version.V1_1.value]:
+        return Version.V1_1
+    # A sign-in that failed or a proxy in trouble says nothing about the service behind it.
+    if response.ok or (response.status_code == 400 and writes):
+        return Version.V1_0
+    return None
+
+
+def _read(response: requests.Response) -> JsonObject:
+    request_id = response.headers.get("x-openstack-request-id")
+    document: JsonValue = None
+    if response.content:
+        try:
+            document = response.json()
+        except ValueError:
+            document = None
+    if response.status_code >= 400:
+        raise errors.error_from_answer(response.status_code, document, request_id)
+    if response.status_code == 204:
+        return {}
+    if not isinstance(document, Mapping):
+        raise errors.UnexpectedAnswer(
+            f"The server answered {response.status_code} with something that is not a JSON object.",
+            code=response.status_code,
+            request_id=request_id,
+        )
+    return document
+
+
+def _next_query(links: JsonValue) -> Mapping[str, str] | None:
+    for link in links if isinstance(links, list) else ():
+        if isinstance(link, Mapping) and link.get("rel") == "next":
+            return dict(parse_qsl(urlsplit(str(link.get("href", ""))).query, keep_blank_values=True))
+    return None
+
+
+def _no_answer(error: ksa_exceptions.ClientException) -> errors.TenureError:
+    if isinstance(error, ksa_exceptions.Unauthorized):
+        return errors.Unauthorized(
+            f"Keystone did not accept the sign-in: {error}",
+            code=401,
+            name="Unauthorized",
+            request_id=error.request_id,
+        )
+    return errors.ConnectionFailed(str(error))

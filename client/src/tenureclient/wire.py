@@ -1,0 +1,127 @@
+"""JSON as it travels: types, and reading it with complaints that name the field."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TypeAlias, TypeVar
+
+from tenureclient.moments import NOW, Moment
+
+JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | Mapping[str, JsonValue] | None"
+JsonObject: TypeAlias = Mapping[str, JsonValue]
+
+T = TypeVar("T")
+
+
+class Version(enum.Enum):
+    """A microversion that this client speaks."""
+
+    V1_0 = "1.0"
+    V1_1 = "1.1"
+
+
+class MalformedDocument(ValueError):
+    """A document of the server lacks a field or has it in a form that cannot be read."""
+
+
+class Fields:
+    """Reads the fields of one JSON object as the types that are expected."""
+
+    def __init__(self, document: JsonValue, what: str) -> None:
+        if not isinstance(document, Mapping):
+            raise MalformedDocument(f"{what} is not an object")
+        self._document = document
+        self._what = what
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._document)
+
+    def value(self, name: str) -> JsonValue:
+        """Return the raw value; None when it is absent."""
+        return self._document.get(name)
+
+    def text(self, name: str) -> str:
+        value = self._document.get(name)
+        if not isinstance(value, str):
+            raise self._malformed(name, "text")
+        return value
+
+    def maybe_text(self, name: str) -> str | None:
+        return None if self._document.get(name) is None else self.text(name)
+
+    def loose_text(self, name: str) -> str:
+        """Return a value that some servers send as a number as text; empty when it is absent."""
+        value = self._document.get(name)
+        return "" if value is None else str(value)
+
+    def number(self, name: str) -> int:
+        """Return a whole number; 0 when it is absent. Text is taken: Blazar lets a property hide it."""
+        value = self._document.get(name)
+        if value is None:
+            return 0
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise self._malformed(name, "a whole number")
+        try:
+            return int(value)
+        except ValueError:
+            raise self._malformed(name, "a whole number") from None
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self._document.get(name)
+        return default if value is None else bool(value)
+
+    def moment(self, name: str) -> datetime:
+        moment = self.maybe_moment(name)
+        if moment is None:
+            raise self._malformed(name, "a date")
+        return moment
+
+    def maybe_moment(self, name: str) -> datetime | None:
+        value = self._document.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise self._malformed(name, "a date")
+        try:
+            return read_moment(value)
+        except ValueError:
+            raise self._malformed(name, "a date") from None
+
+    def each(self, name: str, read: Callable[[JsonValue], T]) -> tuple[T, ...]:
+        """Read every item of a list; an absent list is empty."""
+        value = self._document.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list):
+            raise self._malformed(name, "a list")
+        return tuple(read(item) for item in value)
+
+    def _malformed(self, name: str, expected: str) -> MalformedDocument:
+        return MalformedDocument(f"{self._what}: {name} is not {expected}: {self._document.get(name)!r}")
+
+
+def read_moment(text: str) -> datetime:
+    """Return the moment that a date of either API version means; a date without zone is UTC."""
+    moment = datetime.fromisoformat(text)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def rfc3339(moment: datetime) -> str:
+    """Return the form of API 1.1: UTC, with a fraction only where there is one."""
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+
+
+def blazar_minute(moment: datetime) -> str:
+    """Return the form that API 1.0 takes: UTC without a zone, cut to the minute."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def moment_to_wire(moment: Moment, version: Version) -> str:
+    """Return a date in the form of a version; API 1.0 knows minutes only, so seconds are cut there."""
+    if not isinstance(moment, datetime):
+        return NOW
+    if moment.tzinfo is None:
+        raise ValueError("A date needs a time zone; datetime.now(UTC) has one, datetime.now() has none.")
+    return blazar_minute(moment) if version is Version.V1_0 else rfc3339(moment)
