@@ -114,15 +114,20 @@ def format_moment(moment: datetime, zone: tzinfo | None = None) -> str:
 def _read(text: str, words: list[str], now: datetime, zone: tzinfo | None) -> datetime:
     stripped = " ".join(words)
     if stripped.startswith("+"):
-        return now.astimezone(UTC) + parse_duration(stripped[1:])
+        return _after(now, parse_duration(stripped[1:]))
     if len(words) > 1 and words[0].lower() == "in":
-        return now.astimezone(UTC) + parse_duration(" ".join(words[1:]))
+        return _after(now, parse_duration(" ".join(words[1:])))
     if len(words) > 1 and (named := _zone_named(words[-1])) is not None:
         words, zone = words[:-1], named
     moment = _date(text, " ".join(words), zone) or _day_and_clock(words, now, zone)
     if moment is None:
         raise UnreadableMoment(f"'{text}' is not a date; write it like {MOMENT_FORMS}.")
     return moment
+
+
+def _after(now: datetime, duration: timedelta) -> datetime:
+    """Return the moment this long after now, in whole seconds: nobody means less by such a text."""
+    return now.astimezone(UTC).replace(microsecond=0) + duration
 
 
 def _zone_named(name: str) -> tzinfo | None:

@@ -1,0 +1,1 @@
+"""The commands, shared by ``tenure ...`` and ``openstack reservation ...``."""

@@ -1,0 +1,75 @@
+"""allocation list, show"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne
+from tenureclient.cli.render import allocation_row, fields, table
+
+
+class _AllocationOptions(ReservationCommand):
+    """The arguments that both commands have."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("resource_type", choices=["host"], help="Type of the resources")
+        parser.add_argument("--reservation-id", metavar="RESERVATION_ID", help="Only of this reservation")
+        parser.add_argument("--lease-id", metavar="LEASE_ID", help="Only of this lease")
+        return parser
+
+
+class ListAllocations(_AllocationOptions, ReservationLister):
+    """List what each resource of a type is reserved for."""
+
+    examples = (
+        ("host", "all hosts"),
+        ("host --lease-id e9d72175-b5cc-4e1f-9ca2-e0317e7bc44f", "the hosts of one lease"),
+    )
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--sort-by",
+            metavar="<allocation_column>",
+            choices=("resource_id",),
+            default="resource_id",
+            help="Field to sort by: resource_id",
+        )
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+        found = self.client().allocations.list(
+            lease_id=parsed_args.lease_id, reservation_id=parsed_args.reservation_id
+        )
+        zone = self.surroundings.zone
+        ordered = sorted(found, key=lambda allocation: allocation.resource_id)
+        return table(
+            ordered,
+            lambda each: allocation_row(each, zone),
+            ("resource_id", "reservations"),
+            parsed_args.columns,
+        )
+
+
+class ShowAllocation(_AllocationOptions, ReservationShowOne):
+    """Show what one resource is reserved for."""
+
+    examples = (("host compute-1", "by name"),)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("resource", metavar="RESOURCE", help="Name or id of the resource")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+        client = self.client()
+        allocation = client.allocations.get(
+            client.hosts.find(parsed_args.resource).id,
+            lease_id=parsed_args.lease_id,
+            reservation_id=parsed_args.reservation_id,
+        )
+        return fields(allocation_row(allocation, self.surroundings.zone))

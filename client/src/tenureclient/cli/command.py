@@ -1,0 +1,105 @@
+"""What all commands have in common: the client, the clock, help with examples, readable errors."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import ClassVar, TextIO, TypeVar
+
+from cliff import _argparse as cliff_argparse
+from osc_lib import exceptions
+from osc_lib.command import command
+
+from tenureclient.cli.report import describe
+from tenureclient.client import Client
+from tenureclient.conditions import UnreadableCondition
+from tenureclient.errors import TenureError
+from tenureclient.moments import Moment, UnreadableDuration, UnreadableMoment, parse_moment
+from tenureclient.osc import make_client
+from tenureclient.reservation_text import UnreadableReservation
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The clock, the pause and the zone that commands use. A zone of None is that of this machine."""
+
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    sleep: Callable[[float], None] = time.sleep
+    zone: tzinfo | None = None
+
+
+class _HelpWithExamples(argparse.RawDescriptionHelpFormatter, cliff_argparse.SmartHelpFormatter):
+    """Keeps the lines of the description and of the examples as they are written."""
+
+
+class ReservationCommand(command.Command):
+    """A command of the reservation service.
+
+    ``examples`` are command lines without the program and the command, with what they are for.
+    """
+
+    examples: ClassVar[tuple[tuple[str, str], ...]] = ()
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.formatter_class = _HelpWithExamples
+        lines = [f"  {purpose}:\n    {prog_name} {arguments}" for arguments, purpose in self.examples]
+        parts = ["\n".join(["examples:", *lines]) if lines else "", parser.epilog or ""]
+        parser.epilog = "\n\n".join(part for part in parts if part)
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        try:
+            return super().run(parsed_args)
+        except TenureError as error:
+            raise exceptions.CommandError(describe(error)) from error
+        except (UnreadableCondition, UnreadableDuration, UnreadableReservation) as error:
+            raise exceptions.CommandError(str(error)) from error
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """The ones that a test gave to the application, or the real ones."""
+        given = getattr(self.app, "surroundings", None)
+        return given if isinstance(given, Surroundings) else Surroundings()
+
+    @property
+    def output(self) -> TextIO:
+        stream: TextIO = self.app.stdout
+        return stream
+
+    def client(self) -> Client:
+        return make_client(
+            self.app.client_manager, clock=self.surroundings.now, sleep=self.surroundings.sleep
+        )
+
+    def moment(self, text: str, option: str, *, zone: tzinfo | None) -> Moment:
+        """Read a date of the command line; a complaint names the option."""
+        try:
+            return parse_moment(text, now=self.surroundings.now(), zone=zone)
+        except (UnreadableMoment, UnreadableDuration) as error:
+            raise exceptions.CommandError(f"{option}: {error}") from error
+
+
+class ReservationLister(ReservationCommand, command.Lister):
+    """A command that prints a table."""
+
+
+class ReservationShowOne(ReservationCommand, command.ShowOne):
+    """A command that prints the fields of one thing."""
+
+
+def reading(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Turn a reader into one for argparse, which shows the text of no other error than its own."""
+
+    def typed(text: str) -> T:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return typed

@@ -1,0 +1,186 @@
+"""host list, show, create, set, unset, delete"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from osc_lib import exceptions
+
+from tenureclient.cli.command import (
+    ReservationCommand,
+    ReservationLister,
+    ReservationShowOne,
+    reading,
+)
+from tenureclient.cli.render import fields, host_row, table
+
+_LISTED = ("id", "hypervisor_hostname", "vcpus", "memory_mb", "local_gb")
+_SORTABLE = (
+    "id",
+    "hypervisor_hostname",
+    "vcpus",
+    "memory_mb",
+    "local_gb",
+    "availability_zone",
+    "service_name",
+)
+
+
+def _key_value(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ValueError(f"'{text}' is not key=value.")
+    return key, value
+
+
+def _add_host(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("host", metavar="HOST", help="Name or id of the host")
+
+
+def _add_values(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--extra",
+        "--property",
+        dest="properties",
+        metavar="<key>=<value>",
+        type=reading(_key_value),
+        action="append",
+        default=[],
+        help="A property of the host, by which users can choose it (may be repeated)",
+    )
+
+
+class ListHosts(ReservationLister):
+    """List the hosts that can be reserved.
+
+    With -c any field of a host can be asked for.
+    """
+
+    examples = (("--reservable -c hypervisor_hostname -c properties", "by what users choose them"),)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--sort-by",
+            metavar="<host_column>",
+            choices=_SORTABLE,
+            default="hypervisor_hostname",
+            help=f"Field to sort by: {', '.join(_SORTABLE)} (default: hypervisor_hostname)",
+        )
+        reservable = parser.add_mutually_exclusive_group()
+        reservable.add_argument(
+            "--reservable", action="store_true", default=None, help="Only hosts that take reservations"
+        )
+        reservable.add_argument(
+            "--not-reservable",
+            dest="reservable",
+            action="store_false",
+            default=None,
+            help="Only hosts that take none, for example failed ones",
+        )
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+        found = sorted(
+            self.client().hosts.list(reservable=parsed_args.reservable),
+            key=lambda host: (getattr(host, parsed_args.sort_by), host.hypervisor_hostname),
+        )
+        zone = self.surroundings.zone
+        return table(found, lambda host: host_row(host, zone), _LISTED, parsed_args.columns)
+
+
+class ShowHost(ReservationShowOne):
+    """Show a host with its properties."""
+
+    examples = (("compute-1", "by name"),)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        _add_host(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+        return fields(host_row(self.client().hosts.find(parsed_args.host), self.surroundings.zone))
+
+
+class CreateHost(ReservationShowOne):
+    """Make a host of Nova reservable. Nothing may run on it."""
+
+    examples = (("compute-1 --extra gpu=v100 --extra rack=r2", "with two properties"),)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("name", metavar="HOST", help="Host name of the hypervisor")
+        _add_values(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+        host = self.client().hosts.create(parsed_args.name, properties=dict(parsed_args.properties))
+        return fields(host_row(host, self.surroundings.zone))
+
+
+class SetHost(ReservationCommand):
+    """Give properties to a host, or change their values."""
+
+    examples = (("compute-1 --extra gpu=a100", "another value"),)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        _add_host(parser)
+        _add_values(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        if not parsed_args.properties:
+            raise exceptions.CommandError("Nothing to change: give --extra KEY=VALUE.")
+        client = self.client()
+        host = client.hosts.find(parsed_args.host)
+        client.hosts.update(host.id, properties=dict(parsed_args.properties))
+        self.output.write(f"Updated host: {parsed_args.host}\n")
+
+
+class UnsetHost(ReservationCommand):
+    """Take properties away from a host."""
+
+    examples = (("compute-1 --extra gpu", "one property"),)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        _add_host(parser)
+        parser.add_argument(
+            "--extra",
+            "--property",
+            dest="names",
+            metavar="<key>",
+            action="append",
+            default=[],
+            help="Name of a property (may be repeated)",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        if not parsed_args.names:
+            raise exceptions.CommandError("Nothing to change: give --extra KEY.")
+        client = self.client()
+        client.hosts.unset(client.hosts.find(parsed_args.host).id, parsed_args.names)
+        self.output.write(f"Updated host: {parsed_args.host}\n")
+
+
+class DeleteHost(ReservationCommand):
+    """Give hosts back to Nova. No lease may need them any more."""
+
+    examples = (("compute-1", "one host"),)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("hosts", metavar="HOST", nargs="+", help="Name or id of a host")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        client = self.client()
+        for name in parsed_args.hosts:
+            client.hosts.delete(client.hosts.find(name).id)
+            self.output.write(f"Deleted host: {name}\n")

@@ -1,0 +1,77 @@
+"""Options that several lease commands have."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Collection
+from datetime import UTC, timedelta
+
+from osc_lib import exceptions
+
+from tenureclient.cli.command import ReservationCommand, reading
+from tenureclient.cli.progress import ProgressDisplay
+from tenureclient.client import Client
+from tenureclient.leases import ACTIVE
+from tenureclient.models import Lease
+from tenureclient.moments import Moment, parse_duration
+
+BLAZAR_DATE = "a date without a zone is UTC, as in python-blazarclient"
+
+
+def add_wait_options(parser: argparse.ArgumentParser, wanted: str) -> None:
+    parser.add_argument("--wait", action="store_true", help=f"Wait {wanted}; the progress goes to stderr")
+    add_timeout_option(parser)
+
+
+def add_timeout_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--wait-timeout",
+        metavar="DURATION",
+        type=reading(parse_duration),
+        help="How long to wait at most, such as 30m (default: without end)",
+    )
+
+
+def wait_for(
+    client: Client,
+    lease_id: str,
+    parsed_args: argparse.Namespace,
+    statuses: Collection[str] = ACTIVE,
+) -> Lease:
+    """Wait with a progress display on stderr."""
+    timeout: timedelta | None = parsed_args.wait_timeout
+    with ProgressDisplay(sys.stderr) as display:
+        return client.leases.wait(lease_id, statuses, timeout=timeout, on_progress=display)
+
+
+def wait_deleted(client: Client, lease_id: str, parsed_args: argparse.Namespace) -> None:
+    """Wait with a progress display on stderr until a lease is gone."""
+    with ProgressDisplay(sys.stderr) as display:
+        client.leases.wait_deleted(lease_id, timeout=parsed_args.wait_timeout, on_progress=display)
+
+
+def read_date(
+    command: ReservationCommand,
+    parsed_args: argparse.Namespace,
+    friendly: str,
+    compatible: str,
+) -> Moment | None:
+    """Return the date given by an option of ours, or by the one that python-blazarclient has.
+
+    They differ in one thing: without a zone ours is a local date, the other one is in UTC.
+    """
+    text = getattr(parsed_args, friendly)
+    if text is not None:
+        option = "--" + friendly.replace("_", "-")
+        return command.moment(text, option, zone=command.surroundings.zone)
+    text = getattr(parsed_args, compatible)
+    if text is None:
+        return None
+    return command.moment(text, "--" + compatible.replace("_", "-"), zone=UTC)
+
+
+def not_now(moment: Moment | None, option: str) -> None:
+    """Refuse the word "now" where the API has no use for it."""
+    if isinstance(moment, str):
+        raise exceptions.CommandError(f"{option}: 'now' is not possible here.")

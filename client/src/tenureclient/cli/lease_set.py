@@ -1,0 +1,105 @@
+"""lease set"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
+
+from osc_lib import exceptions
+
+from tenureclient.cli.command import ReservationCommand, reading
+from tenureclient.cli.lease_options import BLAZAR_DATE, add_wait_options, read_date, wait_for
+from tenureclient.leases import ACTIVE, SETTLED
+from tenureclient.models import Lease
+from tenureclient.moments import NOW, Moment, parse_duration
+from tenureclient.reservation_text import parse_reservation_change
+
+_ENDED = frozenset({"TERMINATED"})
+
+
+class SetLease(ReservationCommand):
+    """Change a lease: its name, its dates or its reservations."""
+
+    examples = (
+        ("bio-42 --prolong-for 12h", "twelve hours longer"),
+        ("bio-42 --end now --wait", "end it early"),
+        ("bio-42 --start 'monday 09:00' --end 'friday 18:00'", "other dates"),
+        ("bio-42 --reservation id=708732fc-f222-4437-acc2-3b9d36539b4c,min=2,max=4", "more hosts"),
+    )
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
+        parser.add_argument("--name", help="New name for the lease")
+        _add_dates(parser)
+        parser.add_argument(
+            "--reservation",
+            metavar="KEY=VALUE[,KEY=VALUE...]",
+            type=reading(parse_reservation_change),
+            action="append",
+            default=[],
+            help="What changes in a reservation, which is chosen by id=... (may be repeated)",
+        )
+        add_wait_options(parser, "until the lease has a lasting status again")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        start = read_date(self, parsed_args, "start", "start_date")
+        end = read_date(self, parsed_args, "end", "end_date")
+        before_end = read_date(self, parsed_args, "before_end", "before_end_date")
+        if before_end is not None and not isinstance(before_end, datetime):
+            raise exceptions.CommandError("--before-end: 'now' is not possible here.")
+        client = self.client()
+        lease = client.leases.find(parsed_args.lease)
+        start = start or _moved(lease.start_date, parsed_args.defer_by, parsed_args.advance_by)
+        end = end or _moved(lease.end_date, parsed_args.prolong_for, parsed_args.reduce_by)
+        if not (parsed_args.name or start or end or before_end or parsed_args.reservation):
+            raise exceptions.CommandError("Nothing to change: give a name, a date or a reservation.")
+        client.leases.update(
+            lease.id,
+            name=parsed_args.name,
+            start=start,
+            end=end,
+            before_end=before_end,
+            reservations=parsed_args.reservation,
+        )
+        if parsed_args.wait:
+            wait_for(client, lease.id, parsed_args, _awaited(lease, start, end))
+        self.output.write(f"Updated lease: {parsed_args.lease}\n")
+
+
+def _add_dates(parser: argparse.ArgumentParser) -> None:
+    duration = reading(parse_duration)
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument(
+        "--prolong-for", "--prolong_for", metavar="DURATION", type=duration, help="Move the end back"
+    )
+    end.add_argument("--reduce-by", metavar="DURATION", type=duration, help="Move the end forward")
+    end.add_argument("--end", metavar="DATE", help="New end, in local time; 'now' ends the lease")
+    end.add_argument("--end-date", metavar="DATE", help=f"The same, but {BLAZAR_DATE}")
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument("--defer-by", metavar="DURATION", type=duration, help="Start later")
+    start.add_argument("--advance-by", metavar="DURATION", type=duration, help="Start earlier")
+    start.add_argument("--start", metavar="DATE", help="New start, in local time")
+    start.add_argument("--start-date", metavar="DATE", help=f"The same, but {BLAZAR_DATE}")
+    before_end = parser.add_mutually_exclusive_group()
+    before_end.add_argument("--before-end", metavar="DATE", help="New time of the warning before the end")
+    before_end.add_argument("--before-end-date", metavar="DATE", help=f"The same, but {BLAZAR_DATE}")
+
+
+def _moved(date: datetime, later: timedelta | None, earlier: timedelta | None) -> datetime | None:
+    by = later or (-earlier if earlier else None)
+    try:
+        return None if by is None else (date + by).astimezone(UTC)
+    except OverflowError:
+        raise exceptions.CommandError("The new date is too far away.") from None
+
+
+def _awaited(lease: Lease, start: Moment | None, end: Moment | None) -> Collection[str]:
+    """What there is to wait for: what was told to happen now, else any lasting status."""
+    if end == NOW:
+        return _ENDED
+    if start == NOW and lease.status == "PENDING":
+        return ACTIVE
+    return SETTLED

@@ -1,0 +1,201 @@
+"""lease list, show, delete, history, hosts, wait; lease reservation drop"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import islice
+
+from osc_lib import exceptions
+
+from tenureclient import leases
+from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne
+from tenureclient.cli.lease_options import add_timeout_option, add_wait_options, wait_deleted, wait_for
+from tenureclient.cli.render import fields, history_row, lease_host_row, lease_row, table
+
+_LISTED = ("id", "name", "start_date", "end_date", "status")
+
+
+class ListLeases(ReservationLister):
+    """List the leases of the project; for an administrator those of all projects.
+
+    With -c any field of a lease can be asked for.
+    """
+
+    examples = (
+        ("--status ACTIVE", "what is running"),
+        ("--ends-after now --sort-by start_date -f json", "what has not ended, as JSON"),
+        ("-c name -c status_reason --status ERROR", "what failed, and why"),
+    )
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--sort-by",
+            metavar="<lease_column>",
+            choices=("id", *leases.SORT_KEYS),
+            default="name",
+            help="Field to sort by: id, name, start_date, end_date, created_at (default: name)",
+        )
+        parser.add_argument("--name", help="Only leases of this name")
+        parser.add_argument("--status", help="Only leases in this status, such as ACTIVE")
+        parser.add_argument("--user", metavar="USER_ID", help="Only leases of this user")
+        parser.add_argument("--project", metavar="PROJECT_ID", help="Only leases of this project")
+        parser.add_argument("--starts-before", metavar="DATE", help="Only leases that start before this")
+        parser.add_argument("--ends-after", metavar="DATE", help="Only leases that end after this")
+        parser.add_argument("--limit", metavar="COUNT", type=int, help="Not more than this many")
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+        by_id = parsed_args.sort_by == "id"
+        found = self.client().leases.list(
+            name=parsed_args.name,
+            status=parsed_args.status and parsed_args.status.upper(),
+            user_id=parsed_args.user,
+            project_id=parsed_args.project,
+            starts_before=self._instant(parsed_args.starts_before, "--starts-before"),
+            ends_after=self._instant(parsed_args.ends_after, "--ends-after"),
+            sort_key="created_at" if by_id else parsed_args.sort_by,
+        )
+        if by_id:
+            found = iter(sorted(found, key=lambda lease: lease.id))
+        zone = self.surroundings.zone
+        listed = islice(found, parsed_args.limit)
+        return table(listed, lambda lease: lease_row(lease, zone), _LISTED, parsed_args.columns)
+
+    def _instant(self, text: str | None, option: str) -> datetime | None:
+        if text is None:
+            return None
+        moment = self.moment(text, option, zone=self.surroundings.zone)
+        return moment if isinstance(moment, datetime) else self.surroundings.now()
+
+
+class ShowLease(ReservationShowOne):
+    """Show a lease with its reservations and events."""
+
+    examples = (("bio-42", "by name"), ("bio-42 -f json -c status -c end_date", "some fields as JSON"))
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+        return fields(lease_row(self.client().leases.find(parsed_args.lease), self.surroundings.zone))
+
+
+class DeleteLease(ReservationCommand):
+    """End leases and take them off the list. What runs on their resources is removed."""
+
+    examples = (("bio-42", "one lease"), ("bio-42 bio-43 --wait", "several, waiting until they are gone"))
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("leases", metavar="LEASE", nargs="+", help="Name or id of a lease")
+        add_wait_options(parser, "until the leases are gone")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        client = self.client()
+        deleted: list[tuple[str, str]] = []
+        for name in parsed_args.leases:
+            lease_id = client.leases.find(name).id
+            client.leases.delete(lease_id)
+            deleted.append((name, lease_id))
+        for name, lease_id in deleted:
+            if parsed_args.wait:
+                wait_deleted(client, lease_id, parsed_args)
+            self.output.write(f"Deleted lease: {name}\n")
+
+
+class ListLeaseHistory(ReservationLister):
+    """List what happened to a lease: who did what, when and why."""
+
+    examples = (("bio-42", "the whole history, oldest first"),)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+        client = self.client()
+        history = client.leases.history(client.leases.find(parsed_args.lease).id)
+        zone = self.surroundings.zone
+        shown = ("at", "actor", "action", "from_status", "to_status", "reason")
+        return table(history, lambda entry: history_row(entry, zone), shown, parsed_args.columns)
+
+
+class ListLeaseHosts(ReservationLister):
+    """List the hosts of a lease: planned, held or released."""
+
+    examples = (("bio-42", "its hosts"), ("bio-42 -f value -c hypervisor_hostname", "their names only"))
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+        client = self.client()
+        hosts = client.leases.hosts(client.leases.find(parsed_args.lease).id)
+        zone = self.surroundings.zone
+        shown = ("id", "hypervisor_hostname", "status", "vcpus", "memory_mb", "local_gb", "reservation_id")
+        return table(hosts, lambda host: lease_host_row(host, zone), shown, parsed_args.columns)
+
+
+class WaitLease(ReservationShowOne):
+    """Wait until a lease has a status, and show it then.
+
+    Ends with an error when the lease comes to an end from which the status cannot follow.
+    """
+
+    examples = (("bio-42 --until ACTIVE --wait-timeout 2h", "until it has started"),)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
+        parser.add_argument(
+            "--until",
+            metavar="STATUS",
+            action="append",
+            help="The status to wait for (default: ACTIVE; may be repeated, any of them will do)",
+        )
+        add_timeout_option(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+        client = self.client()
+        statuses = {status.upper() for status in parsed_args.until or ["ACTIVE"]}
+        lease = wait_for(client, client.leases.find(parsed_args.lease).id, parsed_args, statuses)
+        return fields(lease_row(lease, self.surroundings.zone))
+
+
+class DropReservation(ReservationCommand):
+    """Give one reservation of a lease back; the others stay."""
+
+    examples = (("bio-42 708732fc-f222-4437-acc2-3b9d36539b4c", "as shown by 'lease show'"),)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
+        parser.add_argument("reservation", metavar="RESERVATION", help="Id of the reservation")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        client = self.client()
+        lease = client.leases.find(parsed_args.lease)
+        if parsed_args.reservation not in {reservation.id for reservation in lease.reservations}:
+            ids = ", ".join(reservation.id for reservation in lease.reservations) or "none"
+            raise exceptions.CommandError(
+                f"Lease {lease.name} has no reservation '{parsed_args.reservation}'; it has: {ids}"
+            )
+        client.leases.drop_reservation(lease.id, parsed_args.reservation)
+        self.output.write(f"Dropped reservation: {parsed_args.reservation}\n")

@@ -1,0 +1,58 @@
+"""How a wait is shown while it lasts."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from types import TracebackType
+from typing import Self, TextIO
+
+from tenureclient.leases import WaitProgress
+from tenureclient.moments import format_duration
+
+_QUIET = timedelta(minutes=1)
+
+
+class ProgressDisplay:
+    """Shows the status, the time spent and the time to the start.
+
+    On a terminal it is one line that changes; elsewhere, as in a log, a line for each change of the
+    status, and one a minute so that it is seen to be alive.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._on_terminal = stream.isatty()
+        self._width = 0
+        self._last_status: str | None = None
+        self._last_shown = timedelta()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._width:
+            self._stream.write("\n")
+            self._stream.flush()
+
+    def __call__(self, progress: WaitProgress) -> None:
+        status = "gone" if progress.lease is None else progress.lease.status
+        text = _text(progress, status)
+        if self._on_terminal:
+            self._stream.write("\r" + text.ljust(self._width))
+            self._width = len(text)
+        elif status != self._last_status or progress.elapsed - self._last_shown >= _QUIET:
+            self._stream.write(text + "\n")
+            self._last_shown = progress.elapsed
+        self._last_status = status
+        self._stream.flush()
+
+
+def _text(progress: WaitProgress, status: str) -> str:
+    name = "" if progress.lease is None else f" {progress.lease.name}"
+    start = "" if progress.until_start is None else f", starts in {format_duration(progress.until_start)}"
+    return f"Lease{name}: {status}{start} ({format_duration(progress.elapsed)} elapsed)"

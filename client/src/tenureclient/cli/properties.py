@@ -1,0 +1,73 @@
+"""host property list, show, set"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne
+from tenureclient.cli.render import fields, property_row, table
+
+
+class ListHostProperties(ReservationLister):
+    """List the properties by which hosts can be chosen."""
+
+    examples = (("--detail", "with the values that hosts have"),)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--detail", action="store_true", help="Show values and visibility as well")
+        parser.add_argument(
+            "--sort-by",
+            metavar="<property_column>",
+            choices=("property", "private"),
+            default="property",
+            help="Field to sort by: property or private (default: property)",
+        )
+        parser.add_argument(
+            "--all", action="store_true", help="Show private properties too (for administrators)"
+        )
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+        found = self.client().properties.list(detail=parsed_args.detail, include_private=parsed_args.all)
+        if parsed_args.sort_by == "private":
+            ordered = sorted(found, key=lambda each: (bool(each.private), each.name))
+        else:
+            ordered = sorted(found, key=lambda each: each.name)
+        shown = ("property", "private", "property_values") if parsed_args.detail else ("property",)
+        return table(ordered, property_row, shown, ())
+
+
+class ShowHostProperty(ReservationShowOne):
+    """Show a property with the values that hosts have."""
+
+    examples = (("gpu", "one property"),)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("name", metavar="PROPERTY_NAME", help="Name of the property")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+        return fields(property_row(self.client().properties.show(parsed_args.name)))
+
+
+class SetHostProperty(ReservationCommand):
+    """Hide a property from users, or show it to them."""
+
+    examples = (("rack --private", "for administrators only"),)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("name", metavar="PROPERTY_NAME", help="Name of the property")
+        visibility = parser.add_mutually_exclusive_group()
+        visibility.add_argument("--private", action="store_true", help="Only administrators see it")
+        visibility.add_argument("--public", action="store_true", help="Everybody sees it (default)")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        self.client().properties.set(parsed_args.name, private=parsed_args.private)
+        self.output.write(f"Updated host property: {parsed_args.name}\n")

@@ -1,0 +1,227 @@
+"""Values as columns: for people in tables, as plain data in JSON, YAML, CSV and value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, tzinfo
+from typing import TypeVar
+
+from cliff import columns
+
+from tenureclient.models import (
+    Allocation,
+    Event,
+    HistoryEntry,
+    Host,
+    HostProperty,
+    Lease,
+    LeaseHost,
+    Reservation,
+)
+from tenureclient.moments import format_moment
+from tenureclient.wire import JsonObject, JsonValue, rfc3339
+
+Row = Mapping[str, object]
+T = TypeVar("T")
+
+
+class MomentColumn(columns.FormattableColumn[str]):
+    """A date: on the clocks of the user with the zone in tables, RFC 3339 in UTC elsewhere."""
+
+    def __init__(self, moment: datetime, zone: tzinfo | None) -> None:
+        super().__init__(rfc3339(moment))
+        self._shown = format_moment(moment, zone)
+
+    def human_readable(self) -> str:
+        return self._shown
+
+
+class DataColumn(columns.FormattableColumn[JsonValue]):
+    """A list or an object: lines of text in tables, the data itself elsewhere."""
+
+    def __init__(self, value: JsonValue, lines: Iterable[str]) -> None:
+        super().__init__(value)
+        self._shown = "\n".join(lines)
+
+    def human_readable(self) -> str:
+        return self._shown
+
+
+def lease_row(lease: Lease, zone: tzinfo | None) -> Row:
+    """Return every field of a lease, in the order in which they are shown."""
+    return {
+        "id": lease.id,
+        "name": lease.name,
+        "status": lease.status,
+        "status_reason": lease.status_reason,
+        "start_date": MomentColumn(lease.start_date, zone),
+        "end_date": MomentColumn(lease.end_date, zone),
+        "before_end_date": _moment(lease.before_end_date, zone),
+        "degraded": lease.degraded,
+        "project_id": lease.project_id,
+        "user_id": lease.user_id,
+        "created_at": _moment(lease.created_at, zone),
+        "updated_at": _moment(lease.updated_at, zone),
+        "reservations": DataColumn(
+            [_reservation(reservation) for reservation in lease.reservations],
+            (line for reservation in lease.reservations for line in _reservation_lines(reservation)),
+        ),
+        "events": DataColumn(
+            [_event(event) for event in lease.events],
+            (_event_line(event, zone) for event in sorted(lease.events, key=_event_order)),
+        ),
+    }
+
+
+def history_row(entry: HistoryEntry, zone: tzinfo | None) -> Row:
+    return {
+        "at": MomentColumn(entry.at, zone),
+        "actor": entry.actor,
+        "action": entry.action,
+        "from_status": entry.from_status,
+        "to_status": entry.to_status,
+        "reason": entry.reason,
+        "request_id": entry.request_id,
+    }
+
+
+def lease_host_row(host: LeaseHost, zone: tzinfo | None) -> Row:
+    return {
+        "id": host.id,
+        "hypervisor_hostname": host.hypervisor_hostname,
+        "status": host.status,
+        "availability_zone": host.availability_zone,
+        "vcpus": host.vcpus,
+        "memory_mb": host.memory_mb,
+        "local_gb": host.local_gb,
+        "properties": _pairs(host.properties),
+        "reservation_id": host.reservation_id,
+        "start_date": MomentColumn(host.start_date, zone),
+        "end_date": MomentColumn(host.end_date, zone),
+    }
+
+
+def host_row(host: Host, zone: tzinfo | None) -> Row:
+    """Return every field of a host, in the order in which they are shown."""
+    return {
+        "id": host.id,
+        "hypervisor_hostname": host.hypervisor_hostname,
+        "vcpus": host.vcpus,
+        "memory_mb": host.memory_mb,
+        "local_gb": host.local_gb,
+        "availability_zone": host.availability_zone,
+        "reservable": host.reservable,
+        "properties": _pairs(host.properties),
+        "traits": DataColumn(list(host.traits), host.traits),
+        "service_name": host.service_name,
+        "hypervisor_type": host.hypervisor_type,
+        "hypervisor_version": host.hypervisor_version,
+        "cpu_info": host.cpu_info,
+        "created_at": _moment(host.created_at, zone),
+        "updated_at": _moment(host.updated_at, zone),
+    }
+
+
+def property_row(found: HostProperty) -> Row:
+    values = list[JsonValue](found.values or ())
+    return {
+        "property": found.name,
+        "private": found.private,
+        "property_values": DataColumn(values, found.values or ()),
+    }
+
+
+def allocation_row(allocation: Allocation, zone: tzinfo | None) -> Row:
+    data: list[JsonValue] = [
+        {
+            "id": reserved.id,
+            "lease_id": reserved.lease_id,
+            "start_date": rfc3339(reserved.start_date),
+            "end_date": rfc3339(reserved.end_date),
+        }
+        for reserved in allocation.reservations
+    ]
+    lines = (
+        f"{format_moment(reserved.start_date, zone)} to {format_moment(reserved.end_date, zone)}:"
+        f" reservation {reserved.id} of lease {reserved.lease_id}"
+        for reserved in allocation.reservations
+    )
+    return {"resource_id": allocation.resource_id, "reservations": DataColumn(data, lines)}
+
+
+def table(
+    things: Iterable[T],
+    row: Callable[[T], Row],
+    shown: Sequence[str],
+    asked: Sequence[str],
+) -> tuple[Sequence[str], list[tuple[object, ...]]]:
+    """Return what cliff prints: the usual columns, or, where columns are asked for by name, all."""
+    rows = [row(thing) for thing in things]
+    names: Sequence[str] = (
+        list(rows[0]) if asked and rows else [*shown, *(c for c in asked if c not in shown)]
+    )
+    return names, [tuple(cells[name] for name in names) for cells in rows]
+
+
+def fields(row: Row) -> tuple[Sequence[str], Sequence[object]]:
+    """Return what cliff prints for one thing."""
+    return list(row), list(row.values())
+
+
+def _moment(moment: datetime | None, zone: tzinfo | None) -> MomentColumn | None:
+    return None if moment is None else MomentColumn(moment, zone)
+
+
+def _pairs(properties: Mapping[str, str]) -> DataColumn:
+    return DataColumn(dict(properties), (f"{name}={value}" for name, value in sorted(properties.items())))
+
+
+def _reservation(reservation: Reservation) -> JsonObject:
+    return {
+        "id": reservation.id,
+        "lease_id": reservation.lease_id,
+        "resource_type": reservation.resource_type,
+        "status": reservation.status,
+        "missing_resources": reservation.missing_resources,
+        "resources_changed": reservation.resources_changed,
+        "created_at": None if reservation.created_at is None else rfc3339(reservation.created_at),
+        "updated_at": None if reservation.updated_at is None else rfc3339(reservation.updated_at),
+        **reservation.parameters,
+    }
+
+
+def _reservation_lines(reservation: Reservation) -> list[str]:
+    marks = [
+        mark
+        for mark, is_set in (
+            ("missing resources", reservation.missing_resources),
+            ("resources changed", reservation.resources_changed),
+        )
+        if is_set
+    ]
+    head = f"{reservation.id} {reservation.resource_type} {reservation.status} {', '.join(marks)}".rstrip()
+    parameters = (
+        f"  {name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in reservation.parameters.items()
+        if value not in (None, "", [])
+    )
+    return [head, *parameters]
+
+
+def _event(event: Event) -> JsonObject:
+    return {
+        "id": event.id,
+        "event_type": event.event_type,
+        "time": None if event.time is None else rfc3339(event.time),
+        "status": event.status,
+    }
+
+
+def _event_line(event: Event, zone: tzinfo | None) -> str:
+    time = "never" if event.time is None else format_moment(event.time, zone)
+    return f"{time} {event.event_type} {event.status}".rstrip()
+
+
+def _event_order(event: Event) -> str:
+    return "" if event.time is None else rfc3339(event.time)

@@ -1,0 +1,36 @@
+"""Errors as text for people."""
+
+from __future__ import annotations
+
+from tenureclient.errors import ConnectionFailed, NotEnoughResources, Shortfall, TenureError, Unauthorized
+
+_STAGES = {
+    "reservable": "can be reserved at all",
+    "matching": "of those, match the properties",
+    "free": "of those, free for the whole period",
+}
+
+
+def describe(error: TenureError) -> str:
+    """Return the message of an error and, on further lines, what else is known of it."""
+    lines = [error.message]
+    if error.field is not None:
+        lines.append(f"  field: {error.field}")
+    if isinstance(error, NotEnoughResources) and error.shortfall is not None:
+        lines.extend(_describe_shortfall(error.shortfall))
+    if isinstance(error, ConnectionFailed | Unauthorized):
+        lines.append("  Is the cloud, its address and its token right? See 'tenure --help' and clouds.yaml.")
+    if error.request_id is not None:
+        lines.append(f"  error: {error.code} {error.name}, request: {error.request_id}")
+    return "\n".join(lines)
+
+
+def _describe_shortfall(shortfall: Shortfall) -> list[str]:
+    which = "" if shortfall.reservation is None else f" (number {shortfall.reservation + 1})"
+    lines = [f"  asked: {shortfall.requested} of {shortfall.resource_type}{which}"]
+    named = [(_STAGES.get(stage.stage, stage.stage), stage.count) for stage in shortfall.stages]
+    width = max((len(name) for name, _ in named), default=0)
+    lines += [f"    {name:<{width}}  {count}" for name, count in named]
+    if shortfall.unknown_properties:
+        lines.append(f"  no resource has the property: {', '.join(shortfall.unknown_properties)}")
+    return lines
