@@ -1,0 +1,324 @@
+"""What is in a simulated cloud, and what people other than Tenure do to it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from tenure.drivers.contract import CloudAmbiguous, CloudNotFound, CloudRefused
+from tenure.drivers.simulated.fleet import HostModel, host_model
+from tenure.drivers.simulated.state import Effect, EffectKind, StateFile
+
+#: The pool's name, which no reservation has: their ids are UUIDs.
+POOL: Final = "freepool"
+
+
+class NoValidHost(CloudRefused):
+    """No host would have the server: Nova's scheduler says the same."""
+
+
+class HostHealth(StrEnum):
+    UP = "up"
+    DOWN = "down"
+    DISABLED = "disabled"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host, with where it belongs: to general use (None), to the pool, or to the reservation of that id."""
+
+    id: str
+    name: str
+    facts: Mapping[str, object]
+    traits: frozenset[str]
+    health: HostHealth
+    belongs_to: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The hosts that a project has for a reservation."""
+
+    reservation_id: str
+    lease_id: str
+    project_id: str
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    id: str
+    name: str
+    host: str
+    project_id: str
+    reservation_id: str | None
+    vanishing: bool
+
+
+class ImageStatus(StrEnum):
+    SAVING = "saving"
+    ACTIVE = "active"
+    LOST = "lost"  # its server was deleted before it was saved
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    id: str
+    name: str
+    project_id: str
+    reservation_id: str
+    server_id: str
+    status: ImageStatus
+
+
+class World:
+    """The cloud behind the driver. A host is named by its id or its name."""
+
+    def __init__(self, state: StateFile) -> None:
+        self._state = state
+
+    def ensure_hosts(self, count: int) -> None:
+        """Let the fleet have ``count`` hosts or more: the same each time, and none again that was removed."""
+        with self._state.change() as tx:
+            size = tx.execute("SELECT size FROM fleet").fetchone()[0]
+            if size >= count:
+                return
+            models = (host_model(number) for number in range(size + 1, count + 1))
+            tx.executemany(
+                "INSERT INTO host (name, facts, traits) VALUES (?, ?, ?)",
+                (_host_values(model) for model in models),
+            )
+            tx.execute("UPDATE fleet SET size = ?", (count,))
+
+    def add_host(
+        self,
+        name: str | None = None,
+        *,
+        facts: Mapping[str, object] | None = None,
+        traits: Iterable[str] | None = None,
+    ) -> str:
+        """A host beside the fleet, like one of it but for what is given here. Returns its id."""
+        with self._state.change() as tx:
+            number = tx.execute("SELECT coalesce(max(id), 0) + 1 FROM host").fetchone()[0]
+            model = host_model(number)
+            name = name or f"sim-extra-{number:03d}"
+            own = {"hypervisor_hostname": name, "service_name": name, **(facts or {})}
+            added = HostModel(
+                name, {**model.facts, **own}, model.traits if traits is None else frozenset(traits)
+            )
+            tx.execute("INSERT INTO host (name, facts, traits) VALUES (?, ?, ?)", _host_values(added))
+            return str(tx.execute("SELECT last_insert_rowid()").fetchone()[0])
+
+    def change_host(
+        self, host: str, *, facts: Mapping[str, object] | None = None, traits: Iterable[str] | None = None
+    ) -> None:
+        """Change what the cloud says of a host: facts that are not given stay, traits are replaced."""
+        with self._state.change() as tx:
+            row = find_host(tx, host)
+            tx.execute(
+                "UPDATE host SET facts = ?, traits = ? WHERE id = ?",
+                (
+                    json.dumps({**json.loads(row["facts"]), **(facts or {})}),
+                    row["traits"] if traits is None else json.dumps(sorted(traits)),
+                    row["id"],
+                ),
+            )
+
+    def remove_host(self, host: str) -> None:
+        """The host is gone for good, and its servers with it."""
+        with self._state.change() as tx:
+            host_id = find_host(tx, host)["id"]
+            tx.execute("DELETE FROM server WHERE host_id = ?", (host_id,))
+            tx.execute("DELETE FROM host WHERE id = ?", (host_id,))
+
+    def mark_host(self, host: str, health: HostHealth) -> None:
+        with self._state.change() as tx:
+            tx.execute("UPDATE host SET health = ? WHERE id = ?", (health, find_host(tx, host)["id"]))
+
+    def take_out(self, host: str) -> None:
+        """Somebody takes the host out of the pool or group it is in: it is in general use then."""
+        with self._state.change() as tx:
+            host_id = find_host(tx, host)["id"]
+            tx.execute("UPDATE host SET pooled = 0, reservation_id = NULL WHERE id = ?", (host_id,))
+
+    def drop_group(self, reservation_id: str) -> None:
+        """Somebody deletes a reservation's group: its hosts are in general use then."""
+        with self._state.change() as tx:
+            tx.execute("UPDATE host SET reservation_id = NULL WHERE reservation_id = ?", (reservation_id,))
+            tx.execute("DELETE FROM host_group WHERE reservation_id = ?", (reservation_id,))
+
+    def boot_server(
+        self,
+        project_id: str,
+        *,
+        name: str = "server",
+        reservation_id: str | None = None,
+        host: str | None = None,
+    ) -> str:
+        """Boot a server as a user does, with ``reservation_id`` as the scheduler hint. Returns its id.
+
+        Goes to the first host that is up and that the user may use, or to ``host`` if it is such a one. With
+        the hint that is a host of that reservation, for the project that owns it; without, one in general
+        use. Raises ``NoValidHost``.
+        """
+        with self._state.change() as tx:
+            conditions = ["health = 'up'"]
+            values: list[object] = []
+            if host is not None:
+                conditions.append("id = ?")
+                values.append(find_host(tx, host)["id"])
+            if reservation_id is None:
+                conditions.append("NOT pooled AND reservation_id IS NULL")
+            else:
+                conditions.append(
+                    "reservation_id = (SELECT reservation_id FROM host_group"
+                    " WHERE reservation_id = ? AND project_id = ?)"
+                )
+                values += (reservation_id, project_id)
+            found = tx.execute(
+                f"SELECT id FROM host WHERE {' AND '.join(conditions)} ORDER BY id LIMIT 1", values
+            )
+            row = found.fetchone()
+            if row is None:
+                raise NoValidHost(
+                    "No valid host was found: none is up, and open to this project and this hint."
+                )
+            return self._boot(tx, row["id"], project_id, name, reservation_id)
+
+    def force_server(self, project_id: str, host: str, *, name: str = "server") -> str:
+        """Boot a server on that host whoever may use it, as an administrator can. Returns its id."""
+        with self._state.change() as tx:
+            return self._boot(tx, find_host(tx, host)["id"], project_id, name, None)
+
+    def delete_server(self, server_id: str) -> None:
+        """Delete a server as its user does. One that is gone is no error."""
+        with self._state.change() as tx:
+            tx.execute("DELETE FROM server WHERE number = ?", (_number(server_id),))
+
+    def hosts(self) -> list[Host]:
+        with self._state.look() as tx:
+            rows = tx.execute("SELECT * FROM host ORDER BY id").fetchall()
+        return [_host(row) for row in rows]
+
+    def host(self, host: str) -> Host:
+        with self._state.look() as tx:
+            return _host(find_host(tx, host))
+
+    def pool(self) -> frozenset[str]:
+        """The ids of the hosts that are set aside and free."""
+        with self._state.look() as tx:
+            return frozenset(str(row["id"]) for row in tx.execute("SELECT id FROM host WHERE pooled"))
+
+    def groups(self) -> dict[str, Group]:
+        """The groups by reservation."""
+        with self._state.look() as tx:
+            members: dict[str, list[str]] = {}
+            for row in tx.execute(
+                "SELECT id, reservation_id FROM host WHERE reservation_id IS NOT NULL ORDER BY id"
+            ):
+                members.setdefault(row["reservation_id"], []).append(str(row["id"]))
+            rows = tx.execute("SELECT * FROM host_group ORDER BY reservation_id").fetchall()
+        return {
+            row["reservation_id"]: Group(
+                row["reservation_id"],
+                row["lease_id"],
+                row["project_id"],
+                tuple(members.get(row["reservation_id"], ())),
+            )
+            for row in rows
+        }
+
+    def servers(self, host: str | None = None) -> list[Server]:
+        """All servers, or those of one host; those that are vanishing are still there."""
+        with self._state.look() as tx:
+            where, values = ("", ()) if host is None else ("WHERE host_id = ?", (find_host(tx, host)["id"],))
+            rows = tx.execute(f"SELECT * FROM server {where} ORDER BY number", values).fetchall()
+        return [
+            Server(
+                server_id(row["number"]),
+                row["name"],
+                str(row["host_id"]),
+                row["project_id"],
+                row["reservation_id"],
+                bool(row["vanishing"]),
+            )
+            for row in rows
+        ]
+
+    def images(self, reservation_id: str | None = None) -> list[Image]:
+        with self._state.look() as tx:
+            rows = tx.execute("SELECT * FROM image ORDER BY number").fetchall()
+        return [
+            Image(
+                f"image-{row['number']:06d}",
+                row["name"],
+                row["project_id"],
+                row["reservation_id"],
+                row["server_id"],
+                ImageStatus(row["status"]),
+            )
+            for row in rows
+            if reservation_id in (None, row["reservation_id"])
+        ]
+
+    def journal(self, reservation_id: str | None = None) -> list[Effect]:
+        """Everything that Tenure and users changed, or what was changed for one reservation, oldest first."""
+        return self._state.journal(reservation_id)
+
+    def _boot(
+        self, tx: sqlite3.Connection, host_id: int, project_id: str, name: str, reservation_id: str | None
+    ) -> str:
+        cursor = tx.execute(
+            "INSERT INTO server (name, host_id, project_id, reservation_id) VALUES (?, ?, ?, ?)",
+            (name, host_id, project_id, reservation_id),
+        )
+        assert cursor.lastrowid is not None
+        booted = server_id(cursor.lastrowid)
+        self._state.record(
+            tx, "boot", EffectKind.SERVER_BOOTED, reservation_id=reservation_id, host=host_id, subject=booted
+        )
+        return booted
+
+
+def find_host(tx: sqlite3.Connection, reference: str) -> sqlite3.Row:
+    """The row of the host with that id, or else that name; raises as ``CloudDriver.look_up`` does."""
+    if reference.isascii() and reference.isdigit():
+        row: sqlite3.Row | None = tx.execute("SELECT * FROM host WHERE id = ?", (reference,)).fetchone()
+        if row is not None and str(row["id"]) == reference:
+            return row
+    rows: list[sqlite3.Row] = tx.execute("SELECT * FROM host WHERE name = ? LIMIT 2", (reference,)).fetchall()
+    if not rows:
+        raise CloudNotFound(f"There is no host {reference}.")
+    if len(rows) > 1:
+        raise CloudAmbiguous(f"Several hosts are named {reference}.")
+    return rows[0]
+
+
+def server_id(number: int) -> str:
+    return f"server-{number:06d}"
+
+
+def _number(server: str) -> int:
+    prefix, _, number = server.partition("-")
+    if prefix != "server" or not (number.isascii() and number.isdigit()):
+        raise CloudNotFound(f"There is no server {server}.")
+    return int(number)
+
+
+def _host_values(model: HostModel) -> tuple[str, str, str]:
+    return model.name, json.dumps(model.facts), json.dumps(sorted(model.traits))
+
+
+def _host(row: sqlite3.Row) -> Host:
+    return Host(
+        str(row["id"]),
+        row["name"],
+        json.loads(row["facts"]),
+        frozenset(json.loads(row["traits"])),
+        HostHealth(row["health"]),
+        POOL if row["pooled"] else row["reservation_id"],
+    )
