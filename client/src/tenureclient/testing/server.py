@@ -199,6 +199,9 @@ def _json(content: bytes) -> tuple[JsonValue, bool]:
 def _handler_of(server: FakeServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # Send each answer as one packet: halves of it would wait for each other.
+        wbufsize = -1
+        disable_nagle_algorithm = True
 
         def _serve(self) -> None:
             content = self.rfile.read(int(self.headers.get("Content-Length") or 0))

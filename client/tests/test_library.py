@@ -1,0 +1,362 @@
+"""The library against a server of API 1.1, over real HTTP."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from keystoneauth1 import adapter, session, token_endpoint
+
+from conftest import BEGINNING
+from tenureclient import (
+    NOW,
+    BadRequest,
+    Client,
+    Conflict,
+    ConnectionFailed,
+    Lease,
+    LeaseFailed,
+    NotEnoughResources,
+    NotFound,
+    NotUnique,
+    ReservationChange,
+    ReservationRequest,
+    ServerError,
+    Stage,
+    Unauthorized,
+    UnexpectedAnswer,
+    Version,
+    WaitProgress,
+    WaitTimedOut,
+)
+from tenureclient.testing import FakeServer
+
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+
+
+def book(
+    client: Client,
+    name: str = "bio",
+    *,
+    hosts: int = 1,
+    start: datetime = BEGINNING + DAY,
+    length: timedelta = DAY,
+) -> Lease:
+    return client.leases.create(
+        name, start=start, end=start + length, reservations=[ReservationRequest.hosts(hosts)]
+    )
+
+
+def test_a_lease_is_made_as_it_was_asked_for(server: FakeServer) -> None:
+    server.add_host("c1", vcpus=16)
+    client = server.client()
+    start = datetime(2027, 3, 2, 10, 0, 30, tzinfo=UTC)
+    lease = client.leases.create(
+        "bio",
+        start=start,
+        end=start + DAY,
+        before_end=start + HOUR,
+        reservations=[ReservationRequest.hosts(1, 2, conditions=["vcpus>=8"])],
+    )
+    assert client.version is Version.V1_1
+    assert (lease.name, lease.status, lease.start_date, lease.duration) == ("bio", "PENDING", start, DAY)
+    assert lease.before_end_date == start + HOUR
+    assert lease.reservations[0].parameters["resource_properties"] == '[">=", "$vcpus", "8"]'
+    assert {event.event_type for event in lease.events} == {"start_lease", "before_end_lease", "end_lease"}
+    assert client.leases.get(lease.id) == lease
+    assert server.requests[0].version == "1.1"
+    assert server.requests[0].body == {
+        "name": "bio",
+        "start_date": "2027-03-02T10:00:30Z",
+        "end_date": "2027-03-03T10:00:30Z",
+        "before_end_date": "2027-03-02T11:00:30Z",
+        "reservations": [
+            {
+                "resource_type": "physical:host",
+                "min": 1,
+                "max": 2,
+                "resource_properties": '[">=", "$vcpus", "8"]',
+            }
+        ],
+    }
+
+
+def test_a_full_cloud_says_where_the_resources_went(server: FakeServer) -> None:
+    for number in range(3):
+        server.add_host(f"c{number}", properties={"gpu": "v100"} if number else {})
+    client = server.client()
+    client.leases.create(
+        "first",
+        start=BEGINNING,
+        end=BEGINNING + DAY,
+        reservations=[ReservationRequest.hosts(1, conditions=["gpu=v100"])],
+    )
+    with pytest.raises(NotEnoughResources) as refusal:
+        client.leases.create(
+            "second",
+            start=BEGINNING,
+            end=BEGINNING + DAY,
+            reservations=[ReservationRequest.hosts(2, conditions=["gpu=v100"])],
+        )
+    error = refusal.value
+    assert (error.code, error.name, error.field) == (409, "NotEnoughResources", "reservations[0].min")
+    assert error.request_id is not None
+    assert error.shortfall is not None
+    assert (error.shortfall.requested, error.shortfall.reservation) == (2, 0)
+    assert error.shortfall.stages == (Stage("reservable", 3), Stage("matching", 2), Stage("free", 1))
+
+
+def test_an_unknown_property_is_named(server: FakeServer) -> None:
+    server.add_host("c1")
+    with pytest.raises(NotEnoughResources) as refusal:
+        server.client().leases.create(
+            "x",
+            start=NOW,
+            end=BEGINNING + DAY,
+            reservations=[ReservationRequest.hosts(1, conditions=["gpo=1"])],
+        )
+    assert refusal.value.shortfall is not None
+    assert refusal.value.shortfall.unknown_properties == ("gpo",)
+
+
+def test_a_bad_request_names_its_field(server: FakeServer) -> None:
+    with pytest.raises(BadRequest) as refusal:
+        server.client().leases.create("x", start=BEGINNING + DAY, end=BEGINNING)
+    assert (refusal.value.name, refusal.value.field) == ("InvalidParameter", "end_date")
+
+
+def test_a_date_without_a_zone_never_leaves(server: FakeServer) -> None:
+    with pytest.raises(ValueError, match="time zone"):
+        server.client().leases.create("x", start=NOW, end=datetime(2027, 3, 2))
+    assert server.requests == []
+
+
+def test_lists_follow_their_pages() -> None:
+    with FakeServer(now=BEGINNING, page_size=2) as server:
+        client = server.client()
+        for number in range(5):
+            server.add_host(f"c{number}")
+            book(client, f"lease-{number}")
+        assert [lease.name for lease in client.leases.list(sort_key="name", descending=True)] == [
+            f"lease-{number}" for number in (4, 3, 2, 1, 0)
+        ]
+        assert len(list(client.hosts.list())) == 5
+        assert len(list(client.allocations.list())) == 5
+        pages = [
+            request for request in server.requests if request.path == "/v1/leases" and request.method == "GET"
+        ]
+        assert len(pages) == 3
+        assert [page.query["sort_dir"] for page in pages] == ["desc"] * 3
+
+
+def test_pages_are_fetched_only_as_they_are_needed() -> None:
+    with FakeServer(now=BEGINNING, page_size=2) as server:
+        client = server.client()
+        for number in range(5):
+            server.add_host(f"c{number}")
+        found = client.hosts.list()
+        next(found)
+        assert len(server.requests) == 1
+
+
+def test_leases_are_filtered(server: FakeServer) -> None:
+    server.add_host("c1")
+    client = server.client()
+    book(client, "early")
+    book(client, "late", start=BEGINNING + 5 * DAY)
+
+    def names(**filters: object) -> list[str]:
+        return [lease.name for lease in client.leases.list(**filters)]  # type: ignore[arg-type] # any filter
+
+    assert names(name="late") == ["late"]
+    assert names(status="ACTIVE") == []
+    assert names(project_id="another") == []
+    assert names(starts_before=BEGINNING + 3 * DAY) == ["early"]
+    assert names(ends_after=BEGINNING + 3 * DAY) == ["late"]
+    with pytest.raises(ValueError, match="sorted by"):
+        list(client.leases.list(sort_key="colour"))
+
+
+def test_a_lease_is_found_by_id_or_by_its_only_name(server: FakeServer) -> None:
+    server.add_host("c1")
+    client = server.client()
+    lease = book(client)
+    assert client.leases.find(lease.id) == lease
+    assert client.leases.find("bio") == lease
+    with pytest.raises(NotFound):
+        client.leases.find("other")
+    with pytest.raises(NotFound):
+        client.leases.find("00000000-0000-0000-0000-000000000000")
+    book(client, start=BEGINNING + 5 * DAY)
+    with pytest.raises(NotUnique, match=lease.id):
+        client.leases.find("bio")
+
+
+def test_a_name_that_looks_like_an_id_is_found(server: FakeServer) -> None:
+    server.add_host("c1")
+    client = server.client()
+    name = "00000000-0000-0000-0000-000000000000"
+    lease = book(client, name)
+    assert client.leases.find(name) == lease
+
+
+def test_what_is_absent_from_an_update_stays(server: FakeServer) -> None:
+    server.add_host("c1")
+    server.add_host("c2")
+    client = server.client()
+    lease = book(client)
+    renamed = client.leases.update(lease.id, name="new")
+    assert (renamed.name, renamed.start_date, renamed.end_date) == ("new", lease.start_date, lease.end_date)
+    longer = client.leases.update(lease.id, end=lease.end_date + HOUR)
+    assert longer.end_date == lease.end_date + HOUR
+    change = ReservationChange(lease.reservations[0].id, {"min": 2, "max": 2})
+    assert client.leases.update(lease.id, reservations=[change]).reservations[0].parameters["min"] == 2
+    assert server.requests[-1].body == {"reservations": [{"id": change.id, "min": 2, "max": 2}]}
+
+
+def test_a_lease_can_be_ended_at_once(server: FakeServer) -> None:
+    server.add_host("c1")
+    client = server.client()
+    lease = client.leases.wait(book(client, start=BEGINNING).id)
+    client.leases.update(lease.id, end=NOW)
+    assert client.leases.wait(lease.id, {"TERMINATED"}).status == "TERMINATED"
+
+
+def test_hosts_history_and_dropping_a_reservation(server: FakeServer) -> None:
+    server.add_host("c1", properties={"gpu": "v100"})
+    client = server.client()
+    lease = book(client)
+    (host,) = client.leases.hosts(lease.id)
+    assert (host.hypervisor_hostname, host.status, host.properties) == ("c1", "planned", {"gpu": "v100"})
+    server.advance(DAY)
+    assert [(entry.action, entry.to_status) for entry in client.leases.history(lease.id)] == [
+        ("create", "PENDING"),
+        ("start", "ACTIVE"),
+    ]
+    for _ in range(2):
+        client.leases.drop_reservation(lease.id, lease.reservations[0].id)
+    assert client.leases.hosts(lease.id)[0].status == "released"
+    assert client.leases.get(lease.id).reservations[0].status == "deleted"
+
+
+def test_a_wait_tells_how_far_it_is(server: FakeServer) -> None:
+    server.add_host("c1")
+    client = server.client()
+    lease = book(client, start=BEGINNING + timedelta(minutes=5))
+    seen: list[WaitProgress] = []
+    assert client.leases.wait(lease.id, on_progress=seen.append).status == "ACTIVE"
+    assert (seen[0].elapsed, seen[0].until_start) == (timedelta(), timedelta(minutes=5))
+    assert seen[-1].until_start is None
+    assert seen[-1].elapsed == timedelta(minutes=5)
+    assert len(seen) < 10
+
+
+def test_a_wait_ends_when_its_time_is_over(server: FakeServer) -> None:
+    server.add_host("c1")
+    client = server.client()
+    lease = book(client)
+    with pytest.raises(WaitTimedOut, match="30m"):
+        client.leases.wait(lease.id, timeout=timedelta(minutes=30))
+    assert server.now == BEGINNING + timedelta(minutes=30)
+
+
+def test_a_wait_ends_when_the_lease_fails(server: FakeServer) -> None:
+    server.add_host("c1")
+    client = server.client()
+    lease = book(client)
+    server.set_status(lease.id, "ERROR", "the switch is on fire")
+    with pytest.raises(LeaseFailed, match="the switch is on fire"):
+        client.leases.wait(lease.id)
+    with pytest.raises(LeaseFailed, match="the switch is on fire"):
+        client.leases.wait_deleted(lease.id)
+    client.leases.delete(lease.id)
+    with pytest.raises(LeaseFailed, match="deleted"):
+        client.leases.wait(lease.id)
+    client.leases.wait_deleted(lease.id)
+
+
+def test_a_wait_survives_a_short_failure_of_the_server(server: FakeServer) -> None:
+    server.add_host("c1")
+    client = server.client()
+    lease = book(client, start=BEGINNING)
+    server.fail_next(503, 500, 502)
+    assert client.leases.wait(lease.id).status == "ACTIVE"
+    server.fail_next(*[503] * 5)
+    with pytest.raises(ServerError):
+        client.leases.wait(lease.id)
+
+
+def test_hosts_and_their_properties(server: FakeServer) -> None:
+    client = server.client()
+    host = client.hosts.create("c1", properties={"gpu": "v100"})
+    assert (host.hypervisor_hostname, host.properties) == ("c1", {"gpu": "v100"})
+    assert client.hosts.find("c1") == client.hosts.find(host.id) == client.hosts.get(host.id) == host
+    assert client.hosts.update(host.id, properties={"rack": "r2"}).properties == {"gpu": "v100", "rack": "r2"}
+    assert client.properties.set("rack", private=True).private is True
+    assert [found.name for found in client.properties.list()] == ["gpu"]
+    assert [found.name for found in client.properties.list(include_private=True)] == ["gpu", "rack"]
+    assert client.properties.show("rack").values == ("r2",)
+    assert client.hosts.unset(host.id, ["rack"]).properties == {"gpu": "v100"}
+    with pytest.raises(NotFound):
+        client.properties.show("rack")
+    with pytest.raises(Conflict):
+        client.hosts.create("c1")
+    assert list(client.hosts.list(reservable=False)) == []
+    book(client)
+    with pytest.raises(Conflict):
+        client.hosts.delete(host.id)
+    for lease in client.leases.list():
+        client.leases.delete(lease.id)
+    client.hosts.delete(host.id)
+    with pytest.raises(NotFound, match="no host 'c1'"):
+        client.hosts.find("c1")
+
+
+def test_allocations(server: FakeServer) -> None:
+    host = server.add_host("c1")
+    server.add_host("c2")
+    client = server.client()
+    lease = book(client)
+    (allocation,) = client.allocations.list(lease_id=lease.id)
+    assert allocation.resource_id == host.id
+    assert allocation.reservations[0].lease_id == lease.id
+    assert client.allocations.get(host.id).reservations == allocation.reservations
+    assert client.allocations.get(host.id, reservation_id="another").reservations == ()
+    assert len(list(client.allocations.list())) == 2
+
+
+def test_an_address_without_a_version_gets_one(server: FakeServer) -> None:
+    signed_in = session.Session(auth=token_endpoint.Token(server.url.removesuffix("/v1"), server.token))
+    assert list(Client(signed_in).leases.list()) == []
+    given = adapter.Adapter(signed_in, service_type="reservation")
+    assert list(Client(given, endpoint_override=server.url + "/").leases.list()) == []
+
+
+def test_a_wrong_token_is_named(server: FakeServer) -> None:
+    signed_in = session.Session(auth=token_endpoint.Token(server.url, "wrong"))
+    with pytest.raises(Unauthorized) as refusal:
+        list(Client(signed_in).leases.list())
+    assert refusal.value.code == 401
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    signed_in = session.Session(auth=token_endpoint.Token("http://127.0.0.1:9/v1", "t"))
+    with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1"):
+        list(Client(signed_in).leases.list())
+
+
+def test_a_proxy_in_trouble_does_not_make_the_server_a_blazar(server: FakeServer) -> None:
+    client = server.client()
+    server.fail_next(502)
+    with pytest.raises(ServerError):
+        list(client.leases.list())
+    list(client.leases.list())
+    assert client.version is Version.V1_1
+
+
+def test_an_answer_that_is_no_lease_is_an_error_of_ours(server: FakeServer) -> None:
+    client = server.client()
+    server.fail_next(200)
+    with pytest.raises(UnexpectedAnswer):
+        client.leases.get("x")

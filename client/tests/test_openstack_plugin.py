@@ -1,0 +1,95 @@
+"""``openstack reservation ...``, in this process, without another client beside."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from openstackclient import shell
+
+from conftest import Outcome, Run
+from tenureclient import osc
+from tenureclient.cli.command import Surroundings
+from tenureclient.testing import FakeServer
+
+
+@pytest.fixture
+def openstack(
+    server: FakeServer,
+    surroundings: Surroundings,
+    clean_environment: None,
+    plain_logging: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Run:
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+
+    def run(*arguments: str) -> Outcome:
+        application: Any = shell.OpenStackShell()
+        application.NAME = "openstack"  # and not the name of the test runner
+        application.surroundings = surroundings
+        try:
+            code = application.run(list(arguments))
+        except SystemExit as end:
+            code = int(end.code or 0)
+        printed = capsys.readouterr()
+        return Outcome(code, printed.out, printed.err)
+
+    return run
+
+
+def test_it_is_alone_here() -> None:
+    assert osc.API_NAME == "tenure"
+
+
+def test_a_lease_from_beginning_to_end(server: FakeServer, openstack: Run) -> None:
+    server.add_host("c1")
+    made = openstack(
+        *("reservation", "lease", "create", "bio", "--hosts", "1", "--start", "+10m", "--wait", "-f", "json")
+    )
+    assert made.code == 0, made.errors
+    assert json.loads(made.output)["status"] == "ACTIVE"
+    assert "starts in 10m" in made.errors
+    listed = openstack("reservation", "lease", "list", "-f", "value", "-c", "name", "-c", "status")
+    assert listed.output == "bio ACTIVE\n"
+    assert openstack("reservation", "lease", "hosts", "bio", "-f", "value", "-c", "id").output == "1\n"
+    assert openstack("reservation", "lease", "set", "bio", "--prolong_for", "1h").code == 0
+    assert openstack("reservation", "lease", "delete", "bio").output == "Deleted lease: bio\n"
+    assert openstack("reservation", "lease", "show", "bio").code == 1
+
+
+def test_a_refusal_is_readable(openstack: Run) -> None:
+    refused = openstack("reservation", "lease", "create", "bio", "--hosts", "1")
+    assert refused.code == 1
+    assert "of those, free for the whole period  0" in refused.errors
+    assert "Traceback" not in refused.errors
+
+
+def test_help_has_the_examples_and_the_option(openstack: Run) -> None:
+    shown = openstack("reservation", "lease", "create", "--help").output
+    assert "    openstack reservation lease create bio-42 --hosts 2 --for 3d" in shown
+    overview = openstack("--help")
+    assert overview.code == 0
+    assert "--os-reservation-api-version" in overview.output
+    assert "reservation lease reservation drop" in overview.output
+
+
+@pytest.mark.parametrize("version", ["1", "1.0", "1.1"])
+def test_versions_of_the_first_api_are_accepted(openstack: Run, version: str) -> None:
+    outcome = openstack("--os-reservation-api-version", version, "reservation", "lease", "list", "-f", "json")
+    assert (outcome.code, outcome.output) == (0, "[]\n")
+
+
+def test_another_version_is_refused(openstack: Run) -> None:
+    outcome = openstack("--os-reservation-api-version", "2", "reservation", "lease", "list")
+    assert outcome.code == 1
+    assert "no reservation API version 2" in outcome.errors
+
+
+def test_no_command_is_registered_twice(openstack: Run, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="cliff"):
+        openstack("reservation", "lease", "list")
+    assert [record.message for record in caplog.records if "duplicate" in record.message] == []

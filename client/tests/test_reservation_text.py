@@ -1,0 +1,166 @@
+"""Reservations and conditions as they are written on a command line."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenureclient import ReservationChange, ReservationRequest, Version
+from tenureclient.conditions import UnreadableCondition, conditions_to_json
+from tenureclient.reservation_text import (
+    UnreadableReservation,
+    parse_count,
+    parse_pairs,
+    parse_reservation,
+    parse_reservation_change,
+)
+from tenureclient.wire import JsonValue
+
+
+def test_the_form_of_python_blazarclient_is_read() -> None:
+    text = (
+        'resource_type=physical:host,min=1,max=2,hypervisor_properties=[">=", "$vcpus", "2"],'
+        'resource_properties=["and", ["==", "$gpu", "v100"], ["!=", "$rack", "a,b"]]'
+    )
+    assert parse_reservation(text) == ReservationRequest(
+        "physical:host",
+        {
+            "min": 1,
+            "max": 2,
+            "hypervisor_properties": '[">=", "$vcpus", "2"]',
+            "resource_properties": '["and", ["==", "$gpu", "v100"], ["!=", "$rack", "a,b"]]',
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a=1", {"a": 1}),
+        ("min=3", {"min": 3}),
+        ("flavor_id=3", {"flavor_id": "3"}),
+        ("a=", {"a": ""}),
+        ("resource_properties=", {"resource_properties": ""}),
+        ("a=x=y", {"a": "x=y"}),
+        (" a = b , c = d ", {"a": "b", "c": "d"}),
+        ("a='b,c',d=1", {"a": "b,c", "d": 1}),
+        ('a="b,c",d=1', {"a": "b,c", "d": 1}),
+        ("a=it's,b=2", {"a": "it's", "b": 2}),
+        ("a=x[1,b=2", {"a": "x[1", "b": 2}),
+        (
+            'resource_properties=["==", "$a", "]"],min=1',
+            {"resource_properties": '["==", "$a", "]"]', "min": 1},
+        ),
+        (
+            'resource_properties=["==", "$a", "\\",["],min=1',
+            {"resource_properties": '["==", "$a", "\\",["]', "min": 1},
+        ),
+        ('resource_properties=\'["==", "$a", "1"]\'', {"resource_properties": '["==", "$a", "1"]'}),
+        ('required_floatingips=["10.0.0.6","10.0.0.7"]', {"required_floatingips": ["10.0.0.6", "10.0.0.7"]}),
+        ("affinity=None,x=-1", {"affinity": None, "x": -1}),
+        ("affinity=True", {"affinity": True}),
+        ("affinity=0", {"affinity": False}),
+    ],
+)
+def test_pairs_are_read(text: str, values: dict[str, JsonValue]) -> None:
+    assert parse_pairs(text) == values
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("min=1", "resource_type"),
+        ("resource_type=physical:host", "min"),
+        ("resource_type=physical:host,min=two", "min=two"),
+        ("resource_type=physical:host,min=", "min="),
+        ("resource_type=physical:host,min=1,min=2", "twice"),
+        ("resource_type=physical:host,min=1,oops", "oops"),
+        ('resource_type=physical:host,min=1,resource_properties=["==", "$a"', "not closed"),
+        ("resource_type=virtual:instance,affinity=perhaps", "affinity"),
+        ("resource_type=virtual:floatingip,required_floatingips=[x]", "required_floatingips"),
+        ("", "key=value"),
+    ],
+)
+def test_what_cannot_be_read_is_named(text: str, complaint: str) -> None:
+    with pytest.raises(UnreadableReservation, match=complaint):
+        parse_reservation(text)
+
+
+def test_counts_of_hosts_complete_each_other() -> None:
+    assert parse_reservation("resource_type=physical:host,min=2").parameters == {"min": 2, "max": 2}
+    assert parse_reservation("resource_type=physical:host,max=2").parameters == {"max": 2, "min": 1}
+
+
+def test_a_change_names_its_reservation() -> None:
+    assert parse_reservation_change("id=abc,min=2") == ReservationChange("abc", {"min": 2})
+    for text in ("min=2", "id=abc", "id=,min=2"):
+        with pytest.raises(UnreadableReservation):
+            parse_reservation_change(text)
+
+
+@pytest.mark.parametrize(("text", "count"), [("2", (2, 2)), ("2-4", (2, 4)), (" 1-1 ", (1, 1))])
+def test_a_count_is_read(text: str, count: tuple[int, int]) -> None:
+    assert parse_count(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "0", "4-2", "-2", "2-", "two", "1.5"])
+def test_what_is_not_a_count_is_refused(text: str) -> None:
+    with pytest.raises(UnreadableReservation):
+        parse_count(text)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expression"),
+    [
+        ([], ""),
+        (["vcpus>=8"], '[">=", "$vcpus", "8"]'),
+        (["gpu=v100"], '["==", "$gpu", "v100"]'),
+        (["gpu == v100", "rack!=r2"], '["and", ["==", "$gpu", "v100"], ["!=", "$rack", "r2"]]'),
+        (["$a.b:c-d<x y"], '["<", "$a.b:c-d", "x y"]'),
+        (["url=http://x?a=b"], '["==", "$url", "http://x?a=b"]'),
+    ],
+)
+def test_conditions_become_an_expression(conditions: list[str], expression: str) -> None:
+    assert conditions_to_json(conditions) == expression
+
+
+@pytest.mark.parametrize("condition", ["", "vcpus", "vcpus>=", ">=8", "a b=c", "a=>3", "a<=>3"])
+def test_what_is_not_a_condition_is_refused(condition: str) -> None:
+    with pytest.raises(UnreadableCondition):
+        conditions_to_json([condition])
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["name", "other", "third"]),
+        st.lists(
+            st.tuples(st.sampled_from(["==", ">="]), st.text(max_size=5), st.text(max_size=5)), max_size=3
+        ),
+        min_size=1,
+    )
+)
+def test_json_values_come_through_whatever_they_hold(values: dict[str, list[tuple[str, str, str]]]) -> None:
+    text = ",".join(f"{key}={json.dumps(value)}" for key, value in values.items())
+    assert parse_pairs(text) == json.loads(json.dumps(values))
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with suppress(UnreadableReservation):
+        parse_pairs(text)
+
+
+def test_blazar_gets_the_keys_that_it_wants() -> None:
+    request = ReservationRequest("physical:host", {"min": 1, "max": 1})
+    assert request.to_wire(Version.V1_0) == {
+        "resource_type": "physical:host",
+        "hypervisor_properties": "",
+        "resource_properties": "",
+        "min": 1,
+        "max": 1,
+    }
+    assert request.to_wire(Version.V1_1) == {"resource_type": "physical:host", "min": 1, "max": 1}
