@@ -128,7 +128,7 @@ class SimulatedCloud:
                 host = host_of(tx, resource)
                 free = not host["pooled"] and host["reservation_id"] is None
                 if free:
-                    refuse_occupied(tx, [host])
+                    refuse_occupied(tx, [host], None)
                     tx.execute("UPDATE host SET pooled = 1 WHERE id = ?", (host["id"],))
                     self._state.record(tx, "ensure_registered", EffectKind.HOST_POOLED, host=host["id"])
             if free:
@@ -158,8 +158,7 @@ class SimulatedCloud:
         with self._order_call("ensure_started", order) as call:
             with self._state.look() as tx:
                 hosts = [host_of(tx, resource) for resource in order.resources]
-                refuse_occupied(tx, hosts)
-            self._effects.ensure_group(call, order)
+                refuse_occupied(tx, hosts, order.reservation_id)
             # What the reservation gives up goes first: of two that trade hosts, neither then waits for the
             # other.
             lingering = self._effects.return_surplus(call, order, keep={host["id"] for host in hosts})

@@ -43,9 +43,11 @@ class Effects:
         call.effect_happened()
 
     def take_all(self, call: Call, order: Order, hosts: Sequence[sqlite3.Row]) -> None:
+        """Hand all of them over, or none while somebody has one of them."""
         with self._state.look() as tx:
             for host in hosts:
                 refuse_held(_host_by_id(tx, host["id"], host["name"]), order.reservation_id)
+        self.ensure_group(call, order)
         taken: list[int] = []
         for host in hosts:
             try:
@@ -64,7 +66,7 @@ class Effects:
             if host["reservation_id"] == reservation_id:
                 return False
             refuse_held(host, reservation_id)
-            refuse_occupied(tx, [host])
+            refuse_occupied(tx, [host], reservation_id)
             if not tx.execute(
                 "SELECT 1 FROM host_group WHERE reservation_id = ?", (reservation_id,)
             ).fetchone():
@@ -182,12 +184,19 @@ def refuse_held(host: sqlite3.Row, reservation_id: str) -> None:
         raise CloudBusy(f"{host['name']} is not released yet by reservation {host['reservation_id']}.")
 
 
-def refuse_occupied(tx: sqlite3.Connection, hosts: Iterable[sqlite3.Row]) -> None:
-    """Refuse free hosts that have servers. One that is in a group is not asked: it was handed over before."""
+def refuse_occupied(tx: sqlite3.Connection, hosts: Iterable[sqlite3.Row], reservation_id: str | None) -> None:
+    """Refuse free hosts with servers of others than this reservation.
+
+    One that is in a group is not asked: it was handed over before.
+    """
     occupied: dict[str, str] = {}
     for host in hosts:
         if host["reservation_id"] is None:
-            count = tx.execute("SELECT count(*) FROM server WHERE host_id = ?", (host["id"],)).fetchone()[0]
+            count = tx.execute(
+                "SELECT count(*) FROM server WHERE host_id = ?"
+                " AND (reservation_id IS NULL OR reservation_id IS NOT ?)",
+                (host["id"], reservation_id),
+            ).fetchone()[0]
             if count:
                 occupied[str(host["id"])] = f"{count} servers of others run on {host['name']}"
     if occupied:

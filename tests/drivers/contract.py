@@ -1,0 +1,572 @@
+"""The contract of ``tenure.drivers.contract`` as tests that every driver passes.
+
+A driver's own test module has a class that inherits ``DriverContract``, and a fixture ``rig`` that fits
+``Rig``: a fresh cloud with at least four resources that are empty and in general use.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+import pytest
+
+from tenure.drivers.contract import (
+    CloudAmbiguous,
+    CloudBusy,
+    CloudDriver,
+    CloudNotFound,
+    CloudRefused,
+    Order,
+    ResourceOccupied,
+    ResourceRef,
+)
+
+OWNER = "b0a6f3a1c2de4c9d9a3a1f3f5f6f7a01"
+NEIGHBOUR = "c1b7f4b2d3ef4dae8b4b2a4a6a7a8b02"
+
+
+class Rig(Protocol):
+    """A driver, and the cloud behind it: to look at, and to meddle with."""
+
+    driver: CloudDriver
+    resource_type: str
+
+    def reopen(self) -> None:
+        """Replace the driver by one that remembers nothing, as a new process has."""
+
+    def resources(self) -> list[ResourceRef]:
+        """The cloud's resources, ordered by external id."""
+
+    def boot(self, resource: ResourceRef, project_id: str, reservation_id: str | None = None) -> str | None:
+        """Boot a server there as a user does; its id, or None when the cloud would not have it."""
+
+    def force(self, resource: ResourceRef, project_id: str) -> str:
+        """Boot a server there whoever may use it, as an administrator; its id."""
+
+    def servers(self) -> set[str]:
+        """The ids of all servers that are there, or still vanishing."""
+
+    def images(self) -> list[str]:
+        """The names of all images."""
+
+    def effects(self) -> int:
+        """How many things the driver has changed in the cloud so far."""
+
+    def fail(self, verb: str, *, after_effects: int) -> None:
+        """Let one call of the verb fail for now, when it has changed so many things."""
+
+    def lose_reply(self, verb: str) -> None:
+        """Let one call of the verb do everything, and fail then."""
+
+    def hold(self) -> None:
+        """From now on servers do not vanish, and images do not get ready."""
+
+    def let_go(self) -> None:
+        """They do again."""
+
+    def mark_down(self, resource: ResourceRef) -> None: ...
+
+    def remove(self, resource: ResourceRef) -> None:
+        """The resource is gone for good."""
+
+    def add_namesake(self, resource: ResourceRef) -> None:
+        """Add another resource of the same name."""
+
+    def take_out(self, resource: ResourceRef) -> None:
+        """Somebody takes the resource out of whatever Tenure put it in."""
+
+    def drop_group(self, order: Order) -> None:
+        """Somebody deletes what the driver made for the reservation; its servers stay."""
+
+
+def order_of(
+    *resources: ResourceRef, reservation_id: str = "r-1", project_id: str = OWNER, resource_type: str
+) -> Order:
+    return Order(
+        reservation_id=reservation_id,
+        lease_id=f"lease-of-{reservation_id}",
+        lease_name="a lease",
+        project_id=project_id,
+        user_id="d2c8",
+        resource_type=resource_type,
+        parameters={},
+        resources=resources,
+        ends_at=datetime(2030, 1, 1, tzinfo=UTC),
+    )
+
+
+class DriverContract:
+    """What every driver does."""
+
+    @pytest.fixture
+    def hosts(self, rig: Rig) -> list[ResourceRef]:
+        """Three resources that are set aside for reservations."""
+        chosen = rig.resources()[:3]
+        for resource in chosen:
+            rig.driver.ensure_registered(rig.resource_type, resource)
+        return chosen
+
+    # Reading
+
+    def test_discovers_everything_in_order(self, rig: Rig):
+        found = rig.driver.discover(rig.resource_type)
+        ids = [resource.external_id for resource in found]
+        assert len(ids) >= 4
+        assert ids == sorted(ids)
+        assert len(set(ids)) == len(ids)
+        for resource in found:
+            assert resource.resource_type == rig.resource_type
+            assert resource.capacity
+            assert json.loads(json.dumps(dict(resource.facts))) == dict(resource.facts)
+
+    def test_discovers_also_what_is_registered_or_reserved(self, rig: Rig, hosts: list[ResourceRef]):
+        before = rig.driver.discover(rig.resource_type)
+        rig.driver.ensure_started(order_of(hosts[0], resource_type=rig.resource_type))
+        assert rig.driver.discover(rig.resource_type) == before
+
+    def test_looks_up_by_id_and_by_name(self, rig: Rig):
+        for resource in rig.driver.discover(rig.resource_type):
+            assert rig.driver.look_up(rig.resource_type, resource.external_id) == resource
+            assert rig.driver.look_up(rig.resource_type, resource.name) == resource
+
+    @pytest.mark.parametrize("reference", ["", "no-such-thing", "999999", "0", "-1", "²", "1 ", "x" * 300])
+    def test_does_not_find_what_is_not_there(self, rig: Rig, reference: str):
+        with pytest.raises(CloudNotFound):
+            rig.driver.look_up(rig.resource_type, reference)
+
+    def test_refuses_a_name_that_fits_several(self, rig: Rig):
+        resource = rig.resources()[0]
+        rig.add_namesake(resource)
+        with pytest.raises(CloudAmbiguous):
+            rig.driver.look_up(rig.resource_type, resource.name)
+        assert rig.driver.look_up(rig.resource_type, resource.external_id).external_id == resource.external_id
+
+    def test_tells_the_health_of_everything(self, rig: Rig):
+        first, *others = rig.resources()
+        rig.mark_down(first)
+        health = rig.driver.check(rig.resource_type)
+        assert set(health) == {resource.external_id for resource in (first, *others)}
+        assert not health[first.external_id].well
+        assert health[first.external_id].reason
+        assert all(health[other.external_id].well for other in others)
+
+    def test_reading_changes_nothing(self, rig: Rig, hosts: list[ResourceRef]):
+        rig.driver.ensure_started(order_of(hosts[0], resource_type=rig.resource_type))
+        before = rig.effects()
+        rig.driver.discover(rig.resource_type)
+        rig.driver.look_up(rig.resource_type, hosts[0].external_id)
+        rig.driver.check(rig.resource_type)
+        list(rig.driver.held(rig.resource_type))
+        assert rig.effects() == before
+
+    # Registering
+
+    def test_a_registered_resource_is_closed_to_everybody(self, rig: Rig):
+        resource = rig.resources()[0]
+        assert rig.boot(rig.resources()[1], NEIGHBOUR)
+        rig.driver.ensure_registered(rig.resource_type, resource)
+        assert rig.boot(resource, NEIGHBOUR) is None
+        assert rig.boot(resource, OWNER, "r-1") is None
+
+    def test_registering_again_changes_nothing(self, rig: Rig, hosts: list[ResourceRef]):
+        rig.driver.ensure_started(order_of(hosts[0], resource_type=rig.resource_type))
+        before = rig.effects()
+        for resource in hosts:
+            rig.driver.ensure_registered(rig.resource_type, resource)
+        assert rig.effects() == before
+
+    def test_a_resource_with_servers_is_not_registered(self, rig: Rig):
+        resource = rig.resources()[0]
+        server = rig.boot(resource, NEIGHBOUR)
+        before = rig.effects()
+        with pytest.raises(ResourceOccupied) as caught:
+            rig.driver.ensure_registered(rig.resource_type, resource)
+        assert set(caught.value.resources) == {resource.external_id}
+        assert rig.effects() == before
+        assert server in rig.servers()
+        assert rig.boot(resource, NEIGHBOUR)
+
+    def test_an_unregistered_resource_is_open_again(self, rig: Rig, hosts: list[ResourceRef]):
+        for _ in range(2):
+            rig.driver.ensure_unregistered(rig.resource_type, hosts[0])
+        assert rig.boot(hosts[0], NEIGHBOUR)
+        before = rig.effects()
+        rig.driver.ensure_unregistered(rig.resource_type, hosts[0])
+        assert rig.effects() == before
+
+    def test_what_a_reservation_holds_is_not_unregistered(self, rig: Rig, hosts: list[ResourceRef]):
+        rig.driver.ensure_started(order_of(hosts[0], resource_type=rig.resource_type))
+        with pytest.raises(CloudBusy):
+            rig.driver.ensure_unregistered(rig.resource_type, hosts[0])
+        assert rig.boot(hosts[0], NEIGHBOUR) is None
+
+    def test_a_resource_that_is_gone_counts_as_given_back(self, rig: Rig, hosts: list[ResourceRef]):
+        rig.remove(hosts[0])
+        rig.driver.ensure_unregistered(rig.resource_type, hosts[0])
+        with pytest.raises(CloudNotFound):
+            rig.driver.ensure_registered(rig.resource_type, hosts[0])
+
+    # Starting
+
+    def test_preparing_can_be_repeated_and_undone(self, rig: Rig, hosts: list[ResourceRef]):
+        order = order_of(hosts[0], resource_type=rig.resource_type)
+        rig.driver.ensure_prepared(order)
+        before = rig.effects()
+        rig.driver.ensure_prepared(order)
+        assert rig.effects() == before
+        assert rig.driver.ensure_ended(order).done
+        assert list(rig.driver.held(rig.resource_type)) == []
+
+    def test_a_start_opens_exactly_its_resources_to_the_owner_alone(self, rig: Rig, hosts: list[ResourceRef]):
+        rig.driver.ensure_started(order_of(*hosts[:2], resource_type=rig.resource_type))
+        for resource in hosts[:2]:
+            assert rig.boot(resource, OWNER, "r-1")
+            assert rig.boot(resource, OWNER) is None
+            assert rig.boot(resource, NEIGHBOUR) is None
+            assert rig.boot(resource, NEIGHBOUR, "r-1") is None
+            assert rig.boot(resource, OWNER, "r-2") is None
+        assert rig.boot(hosts[2], OWNER, "r-1") is None
+
+    def test_starting_again_changes_nothing(self, rig: Rig, hosts: list[ResourceRef]):
+        order = order_of(*hosts, resource_type=rig.resource_type)
+        rig.driver.ensure_started(order)
+        server = rig.boot(hosts[0], OWNER, "r-1")
+        before = rig.effects()
+        rig.driver.ensure_started(order)
+        rig.reopen()
+        rig.driver.ensure_started(order)
+        assert rig.effects() == before
+        assert server in rig.servers()
+
+    def test_a_start_without_resources_holds_nothing_usable(self, rig: Rig, hosts: list[ResourceRef]):
+        order = order_of(resource_type=rig.resource_type)
+        rig.driver.ensure_started(order)
+        assert rig.boot(hosts[0], OWNER, "r-1") is None
+        assert rig.driver.ensure_ended(order).done
+
+    def test_what_is_no_longer_in_the_order_goes_back_to_the_pool(self, rig: Rig, hosts: list[ResourceRef]):
+        rig.driver.ensure_started(order_of(*hosts[:2], resource_type=rig.resource_type))
+        kept, dropped = rig.boot(hosts[1], OWNER, "r-1"), rig.boot(hosts[0], OWNER, "r-1")
+        rig.driver.ensure_started(order_of(*hosts[1:], resource_type=rig.resource_type))
+        assert rig.boot(hosts[0], OWNER, "r-1") is None
+        assert rig.boot(hosts[0], NEIGHBOUR) is None
+        assert rig.boot(hosts[2], OWNER, "r-1")
+        assert kept in rig.servers()
+        assert dropped not in rig.servers()
+        rig.driver.ensure_started(
+            order_of(hosts[0], reservation_id="r-2", project_id=NEIGHBOUR, resource_type=rig.resource_type)
+        )
+        assert rig.boot(hosts[0], NEIGHBOUR, "r-2")
+
+    def test_what_still_vanishes_is_not_given_up(self, rig: Rig, hosts: list[ResourceRef]):
+        rig.driver.ensure_started(order_of(*hosts[:2], resource_type=rig.resource_type))
+        assert rig.boot(hosts[0], OWNER, "r-1")
+        rig.hold()
+        smaller = order_of(*hosts[1:], resource_type=rig.resource_type)
+        with pytest.raises(CloudBusy):
+            rig.driver.ensure_started(smaller)
+        # The owner need not wait for the new one because the old one is slow.
+        assert rig.boot(hosts[2], OWNER, "r-1")
+        with pytest.raises(CloudBusy):
+            rig.driver.ensure_started(
+                order_of(
+                    hosts[0], reservation_id="r-2", project_id=NEIGHBOUR, resource_type=rig.resource_type
+                )
+            )
+        rig.let_go()
+        rig.driver.ensure_started(smaller)
+        assert rig.boot(hosts[0], OWNER, "r-1") is None
+
+    def test_foreign_servers_stop_a_start_and_live(self, rig: Rig, hosts: list[ResourceRef]):
+        foreign = {rig.force(hosts[1], NEIGHBOUR), rig.force(hosts[1], OWNER)}
+        before = rig.effects()
+        with pytest.raises(ResourceOccupied) as caught:
+            rig.driver.ensure_started(order_of(*hosts, resource_type=rig.resource_type))
+        assert set(caught.value.resources) == {hosts[1].external_id}
+        assert hosts[1].name in str(caught.value)
+        assert rig.effects() == before
+        assert foreign <= rig.servers()
+        assert all(rig.boot(resource, OWNER, "r-1") is None for resource in hosts)
+
+    def test_foreign_servers_on_what_it_has_do_not_disturb_a_running_reservation(
+        self, rig: Rig, hosts: list[ResourceRef]
+    ):
+        order = order_of(*hosts[:2], resource_type=rig.resource_type)
+        rig.driver.ensure_started(order)
+        foreign = rig.force(hosts[0], NEIGHBOUR)
+        rig.driver.ensure_started(order)
+        assert rig.boot(hosts[0], OWNER, "r-1")
+        assert rig.driver.ensure_ended(order).done
+        assert rig.servers() == {foreign}
+
+    def test_a_start_waits_for_the_end_of_the_one_before(self, rig: Rig, hosts: list[ResourceRef]):
+        first = order_of(*hosts[:2], resource_type=rig.resource_type)
+        second = order_of(
+            *hosts[1:], reservation_id="r-2", project_id=NEIGHBOUR, resource_type=rig.resource_type
+        )
+        rig.driver.ensure_started(first)
+        server = rig.boot(hosts[1], OWNER, "r-1")
+        with pytest.raises(CloudBusy) as caught:
+            rig.driver.ensure_started(second)
+        assert not isinstance(caught.value, ResourceOccupied)
+        assert server in rig.servers()
+        assert rig.boot(hosts[1], OWNER, "r-1")
+        assert rig.boot(hosts[2], NEIGHBOUR, "r-2") is None
+        assert rig.driver.ensure_ended(first).done
+        rig.driver.ensure_started(second)
+        assert rig.boot(hosts[1], NEIGHBOUR, "r-2")
+        assert rig.boot(hosts[0], OWNER, "r-1") is None
+
+    def test_two_reservations_can_trade(self, rig: Rig, hosts: list[ResourceRef]):
+        rig.driver.ensure_started(order_of(hosts[0], resource_type=rig.resource_type))
+        rig.driver.ensure_started(order_of(hosts[1], reservation_id="r-2", resource_type=rig.resource_type))
+        traded = (
+            order_of(hosts[1], resource_type=rig.resource_type),
+            order_of(hosts[0], reservation_id="r-2", resource_type=rig.resource_type),
+        )
+        with pytest.raises(CloudBusy):
+            rig.driver.ensure_started(traded[0])
+        rig.driver.ensure_started(traded[1])
+        rig.driver.ensure_started(traded[0])
+        assert rig.boot(hosts[1], OWNER, "r-1")
+        assert rig.boot(hosts[0], OWNER, "r-2")
+
+    def test_a_start_of_what_is_not_there_is_refused(self, rig: Rig, hosts: list[ResourceRef]):
+        rig.remove(hosts[0])
+        with pytest.raises(CloudNotFound):
+            rig.driver.ensure_started(order_of(*hosts, resource_type=rig.resource_type))
+        assert rig.driver.ensure_ended(order_of(*hosts, resource_type=rig.resource_type)).done
+
+    def test_a_start_repairs_what_others_took_apart(self, rig: Rig, hosts: list[ResourceRef]):
+        order = order_of(*hosts, resource_type=rig.resource_type)
+        rig.driver.ensure_started(order)
+        server = rig.boot(hosts[2], OWNER, "r-1")
+        rig.take_out(hosts[0])
+        rig.driver.ensure_started(order)
+        assert rig.boot(hosts[0], OWNER, "r-1")
+        rig.drop_group(order)
+        rig.driver.ensure_started(order)
+        assert all(rig.boot(resource, OWNER, "r-1") for resource in hosts)
+        assert all(rig.boot(resource, NEIGHBOUR) is None for resource in hosts)
+        assert server in rig.servers()
+
+    def test_refuses_a_type_that_it_does_not_have(self, rig: Rig, hosts: list[ResourceRef]):
+        with pytest.raises(CloudRefused):
+            rig.driver.ensure_started(order_of(hosts[0], resource_type="no:such"))
+        assert rig.driver.discover("no:such") == []
+        assert list(rig.driver.held("no:such")) == []
+        assert dict(rig.driver.check("no:such")) == {}
+
+    # Before the end
+
+    def test_a_snapshot_makes_one_image_of_each_server(self, rig: Rig, hosts: list[ResourceRef]):
+        order = order_of(*hosts[:2], resource_type=rig.resource_type)
+        rig.driver.ensure_started(order)
+        for resource in hosts[:2]:
+            assert rig.boot(resource, OWNER, "r-1")
+        rig.force(hosts[0], NEIGHBOUR)
+        assert rig.driver.before_end(order, "snapshot").done
+        assert len(rig.images()) == 2
+        rig.reopen()
+        assert rig.driver.before_end(order, "snapshot").done
+        assert len(rig.images()) == 2
+        assert len(rig.servers()) == 3
+        assert rig.driver.ensure_ended(order).done
+        assert len(rig.images()) == 2
+
+    def test_a_snapshot_is_waited_for(self, rig: Rig, hosts: list[ResourceRef]):
+        order = order_of(hosts[0], resource_type=rig.resource_type)
+        rig.driver.ensure_started(order)
+        rig.boot(hosts[0], OWNER, "r-1")
+        rig.hold()
+        progress = rig.driver.before_end(order, "snapshot")
+        assert not progress.done
+        assert progress.look_again_after > timedelta(0)
+        rig.let_go()
+        assert rig.driver.before_end(order, "snapshot").done
+        assert len(rig.images()) == 1
+
+    def test_a_snapshot_of_nothing_is_done(self, rig: Rig, hosts: list[ResourceRef]):
+        assert rig.driver.before_end(order_of(hosts[0], resource_type=rig.resource_type), "snapshot").done
+        assert rig.images() == []
+
+    def test_an_unknown_action_is_refused(self, rig: Rig, hosts: list[ResourceRef]):
+        with pytest.raises(CloudRefused):
+            rig.driver.before_end(order_of(hosts[0], resource_type=rig.resource_type), "explode")
+
+    # Ending
+
+    def test_an_end_deletes_the_servers_and_closes_the_resources(self, rig: Rig, hosts: list[ResourceRef]):
+        order = order_of(*hosts, resource_type=rig.resource_type)
+        rig.driver.ensure_started(order)
+        for resource in hosts:
+            assert rig.boot(resource, OWNER, "r-1")
+        elsewhere = rig.boot(rig.resources()[3], OWNER)
+        assert rig.driver.ensure_ended(order).done
+        assert rig.servers() == {elsewhere}
+        for resource in hosts:
+            assert rig.boot(resource, OWNER, "r-1") is None
+            assert rig.boot(resource, NEIGHBOUR) is None
+
+    def test_ending_again_changes_nothing(self, rig: Rig, hosts: list[ResourceRef]):
+        order = order_of(*hosts, resource_type=rig.resource_type)
+        rig.driver.ensure_started(order)
+        rig.driver.ensure_ended(order)
+        before = rig.effects()
+        rig.reopen()
+        assert rig.driver.ensure_ended(order).done
+        assert rig.effects() == before
+
+    def test_what_never_started_ends_without_effect(self, rig: Rig, hosts: list[ResourceRef]):
+        before = rig.effects()
+        assert rig.driver.ensure_ended(order_of(*hosts, resource_type=rig.resource_type)).done
+        assert rig.effects() == before
+
+    def test_an_old_order_does_not_touch_what_the_next_one_has(self, rig: Rig, hosts: list[ResourceRef]):
+        first = order_of(*hosts, resource_type=rig.resource_type)
+        second = order_of(
+            hosts[0], reservation_id="r-2", project_id=NEIGHBOUR, resource_type=rig.resource_type
+        )
+        rig.driver.ensure_started(first)
+        rig.driver.ensure_ended(first)
+        rig.driver.ensure_started(second)
+        server = rig.boot(hosts[0], NEIGHBOUR, "r-2")
+        assert rig.driver.ensure_ended(first).done
+        assert server in rig.servers()
+        assert rig.boot(hosts[0], NEIGHBOUR, "r-2")
+
+    def test_an_end_is_not_done_while_servers_vanish(self, rig: Rig, hosts: list[ResourceRef]):
+        order = order_of(*hosts[:2], resource_type=rig.resource_type)
+        rig.driver.ensure_started(order)
+        rig.boot(hosts[0], OWNER, "r-1")
+        rig.hold()
+        for _ in range(2):
+            progress = rig.driver.ensure_ended(order)
+            assert not progress.done
+            assert progress.reason
+            assert progress.look_again_after > timedelta(0)
+        before = rig.effects()
+        rig.driver.ensure_ended(order)
+        assert rig.effects() == before  # a deletion is ordered once
+        assert list(rig.driver.held(rig.resource_type)) == ["r-1"]
+        with pytest.raises(CloudBusy):
+            rig.driver.ensure_started(
+                order_of(
+                    hosts[0], reservation_id="r-2", project_id=NEIGHBOUR, resource_type=rig.resource_type
+                )
+            )
+        rig.let_go()
+        assert rig.driver.ensure_ended(order).done
+        assert rig.servers() == set()
+        assert list(rig.driver.held(rig.resource_type)) == []
+
+    def test_the_end_copes_with_what_others_took_apart(self, rig: Rig, hosts: list[ResourceRef]):
+        order = order_of(*hosts, resource_type=rig.resource_type)
+        rig.driver.ensure_started(order)
+        for resource in hosts:
+            assert rig.boot(resource, OWNER, "r-1")
+        rig.take_out(hosts[0])
+        rig.remove(hosts[1])
+        assert rig.driver.ensure_ended(order).done
+        assert rig.servers() == set()
+        rig.driver.ensure_started(order_of(hosts[2], resource_type=rig.resource_type))
+        again = rig.boot(hosts[2], OWNER, "r-1")
+        rig.drop_group(order)
+        assert again in rig.servers()
+        assert list(rig.driver.held(rig.resource_type)) == ["r-1"]
+        assert rig.driver.ensure_ended(order).done
+        assert rig.servers() == set()
+
+    # What is held
+
+    def test_knows_which_reservations_have_effects(self, rig: Rig, hosts: list[ResourceRef]):
+        one = order_of(hosts[0], resource_type=rig.resource_type)
+        two = order_of(hosts[1], reservation_id="r-2", resource_type=rig.resource_type)
+        assert set(rig.driver.held(rig.resource_type)) == set()
+        rig.driver.ensure_started(one)
+        rig.driver.ensure_started(two)
+        assert set(rig.driver.held(rig.resource_type)) == {"r-1", "r-2"}
+        rig.reopen()
+        assert set(rig.driver.held(rig.resource_type)) == {"r-1", "r-2"}
+        rig.driver.ensure_ended(one)
+        assert set(rig.driver.held(rig.resource_type)) == {"r-2"}
+
+    # Failures in the middle
+
+    @pytest.mark.parametrize("effects", range(5))
+    @pytest.mark.parametrize("reopened", [False, True], ids=["same driver", "new driver"])
+    def test_a_start_that_broke_off_is_completed(
+        self, rig: Rig, hosts: list[ResourceRef], effects: int, reopened: bool
+    ):
+        order = order_of(*hosts, resource_type=rig.resource_type)
+        before = rig.effects()
+        rig.fail("ensure_started", after_effects=effects)
+        try:
+            rig.driver.ensure_started(order)
+        except CloudBusy:
+            if reopened:
+                rig.reopen()
+            rig.driver.ensure_started(order)
+        assert all(rig.boot(resource, OWNER, "r-1") for resource in hosts)
+        assert rig.effects() - before == self.effects_of_a_start(len(hosts))
+
+    @pytest.mark.parametrize("effects", range(5))
+    def test_a_start_that_broke_off_is_undone(self, rig: Rig, hosts: list[ResourceRef], effects: int):
+        order = order_of(*hosts, resource_type=rig.resource_type)
+        rig.fail("ensure_started", after_effects=effects)
+        try:
+            rig.driver.ensure_started(order)
+        except CloudBusy:
+            rig.reopen()
+        assert rig.driver.ensure_ended(order).done
+        assert list(rig.driver.held(rig.resource_type)) == []
+        assert all(rig.boot(resource, OWNER, "r-1") is None for resource in hosts)
+        assert all(rig.boot(resource, NEIGHBOUR) is None for resource in hosts)
+
+    @pytest.mark.parametrize("effects", range(8))
+    def test_an_end_that_broke_off_is_completed(self, rig: Rig, hosts: list[ResourceRef], effects: int):
+        order = order_of(*hosts, resource_type=rig.resource_type)
+        rig.driver.ensure_started(order)
+        for resource in hosts:
+            assert rig.boot(resource, OWNER, "r-1")
+        rig.fail("ensure_ended", after_effects=effects)
+        try:
+            progress = rig.driver.ensure_ended(order)
+        except CloudBusy:
+            rig.reopen()
+            progress = rig.driver.ensure_ended(order)
+        assert progress.done
+        assert rig.servers() == set()
+        assert list(rig.driver.held(rig.resource_type)) == []
+        rig.driver.ensure_started(
+            order_of(*hosts, reservation_id="r-2", project_id=NEIGHBOUR, resource_type=rig.resource_type)
+        )
+
+    @pytest.mark.parametrize("verb", ["ensure_started", "before_end", "ensure_ended"])
+    def test_a_lost_reply_is_no_second_effect(self, rig: Rig, hosts: list[ResourceRef], verb: str):
+        order = order_of(*hosts[:2], resource_type=rig.resource_type)
+        if verb != "ensure_started":
+            rig.driver.ensure_started(order)
+            rig.boot(hosts[0], OWNER, "r-1")
+
+        def call() -> None:
+            match verb:
+                case "ensure_started":
+                    rig.driver.ensure_started(order)
+                case "before_end":
+                    assert rig.driver.before_end(order, "snapshot").done
+                case _:
+                    assert rig.driver.ensure_ended(order).done
+
+        rig.lose_reply(verb)
+        with pytest.raises(CloudBusy):
+            call()
+        before = rig.effects()
+        call()
+        assert rig.effects() == before
+
+    def effects_of_a_start(self, resources: int) -> int:
+        """How many things a start of so many resources changes: one for the reservation, one for each."""
+        return 1 + resources

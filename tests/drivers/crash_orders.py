@@ -1,0 +1,22 @@
+"""The orders that the crash tests and the processes they kill agree on."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from tenure.drivers.contract import Order, ResourceRef
+
+
+def order_for(reservation_id: str, hosts: str) -> Order:
+    """An order for the hosts of those ids, parted by commas."""
+    return Order(
+        reservation_id=reservation_id,
+        lease_id=f"lease-of-{reservation_id}",
+        lease_name=f"lease of {reservation_id}",
+        project_id=f"project-of-{reservation_id}",
+        user_id="d2c8",
+        resource_type="physical:host",
+        parameters={},
+        resources=tuple(ResourceRef(host, f"sim-host-{host:0>3}") for host in hosts.split(",")),
+        ends_at=datetime(2030, 1, 1, tzinfo=UTC),
+    )

@@ -1,0 +1,46 @@
+"""A process that works on a simulated cloud until it is killed; told what to do by its arguments.
+
+``hold FILE VERB HOSTS``: calls the verb and says ``held`` when a fault stops it.
+``churn FILE RESERVATION HOSTS``: starts and ends the reservation for ever, and says so after each round.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from tenure.drivers.contract import CloudBusy
+from tenure.drivers.simulated import SimulatedCloud
+from tests.drivers.crash_orders import order_for
+
+
+def hold(path: str, verb: str, hosts: str) -> None:
+    cloud = SimulatedCloud(path)
+    order = order_for("r-1", hosts)
+    calls = {
+        "ensure_started": lambda: cloud.ensure_started(order),
+        "before_end": lambda: cloud.before_end(order, "snapshot"),
+        "ensure_ended": lambda: cloud.ensure_ended(order),
+    }
+    threading.Thread(target=calls[verb], daemon=True).start()
+    print("held" if cloud.wait_until_blocked() else "was never held", flush=True)
+    threading.Event().wait()
+
+
+def churn(path: str, reservation_id: str, hosts: str) -> None:
+    cloud = SimulatedCloud(path)
+    order = order_for(reservation_id, hosts)
+    while True:
+        try:
+            cloud.ensure_started(order)
+            for _ in order.resources:
+                cloud.world.boot_server(order.project_id, reservation_id=reservation_id)
+            cloud.before_end(order, "snapshot")
+            assert cloud.ensure_ended(order).done
+        except CloudBusy:
+            continue
+        print("round", flush=True)
+
+
+if __name__ == "__main__":
+    {"hold": hold, "churn": churn}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,255 @@
+"""The simulated cloud under threads, under several processes, and when a process is killed."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+import tenure
+from tenure.drivers.contract import CloudBusy, ResourceRef
+from tenure.drivers.simulated import POOL, EffectKind, Fault, FaultKind, SimulatedCloud
+from tests.drivers.crash_orders import order_for
+
+HOST = "physical:host"
+ROOT = Path(__file__).parents[2]
+SOURCES = Path(tenure.__file__).parents[1]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "cloud.db"
+    with SimulatedCloud.create(path, hosts=6) as cloud:
+        for number in range(1, 7):
+            cloud.ensure_registered(HOST, ResourceRef(str(number), f"sim-host-{number:03d}"))
+    return path
+
+
+@contextmanager
+def worker(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.drivers.crash_worker", *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{SOURCES}{os.pathsep}{ROOT}"},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def assert_whole(path: Path, cloud: SimulatedCloud) -> None:
+    """The file is sound, and the journal tells how everything came to be where it is."""
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+    place: dict[str | None, str | None] = {}
+    for effect in cloud.world.journal():
+        match effect.kind:
+            case EffectKind.HOST_POOLED:
+                place[effect.host] = POOL
+            case EffectKind.HOST_TAKEN:
+                assert place[effect.host] == POOL
+                place[effect.host] = effect.reservation_id
+            case EffectKind.HOST_RETURNED:
+                assert place[effect.host] == effect.reservation_id
+                place[effect.host] = POOL
+            case _:
+                pass
+    assert place == {host.id: host.belongs_to for host in cloud.world.hosts()}
+    subjects = Counter((effect.kind, effect.subject) for effect in cloud.world.journal() if effect.subject)
+    assert set(subjects.values()) <= {1}
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("effects", range(4))
+def test_a_start_that_was_killed_is_completed_by_another_process(path: Path, effects: int):
+    with SimulatedCloud(path) as cloud:
+        cloud.inject(Fault(FaultKind.BLOCK, "ensure_started", after_effects=effects))
+        with worker("hold", str(path), "ensure_started", "1,2,3") as process:
+            assert said(process) == "held"
+            process.kill()
+            process.wait()
+        assert len(cloud.world.journal("r-1")) == effects
+        assert_whole(path, cloud)
+
+        cloud.clear_faults()
+        cloud.ensure_started(order_for("r-1", "1,2,3"))
+        assert cloud.world.groups()["r-1"].hosts == ("1", "2", "3")
+        assert len(cloud.world.journal("r-1")) == 4
+        assert_whole(path, cloud)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    ("verb", "effects"), [("before_end", 1), *(("ensure_ended", effects) for effects in range(6))]
+)
+def test_an_end_that_was_killed_is_completed_by_another_process(path: Path, verb: str, effects: int):
+    order = order_for("r-1", "1,2,3")
+    with SimulatedCloud(path) as cloud:
+        cloud.ensure_started(order)
+        for _ in range(2):
+            cloud.world.boot_server(order.project_id, reservation_id="r-1")
+        before = len(cloud.world.journal("r-1"))
+        cloud.inject(Fault(FaultKind.BLOCK, verb, after_effects=effects))
+        with worker("hold", str(path), verb, "1,2,3") as process:
+            assert said(process) == "held"
+            process.kill()
+            process.wait()
+        assert len(cloud.world.journal("r-1")) == before + effects
+        assert_whole(path, cloud)
+
+        cloud.clear_faults()
+        assert cloud.before_end(order, "snapshot").done
+        assert cloud.ensure_ended(order).done
+        assert cloud.world.servers() == []
+        assert cloud.world.pool() == {"1", "2", "3", "4", "5", "6"}
+        assert_whole(path, cloud)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("rounds", [1, 3, 7])
+def test_a_process_that_is_killed_anywhere_leaves_a_whole_file(path: Path, rounds: int):
+    with worker("churn", str(path), "r-1", "1,2,3") as process:
+        for _ in range(rounds):
+            assert said(process) == "round"
+        process.kill()
+        process.wait()
+    with SimulatedCloud(path) as cloud:
+        assert_whole(path, cloud)
+        assert cloud.ensure_ended(order_for("r-1", "1,2,3")).done
+        assert cloud.world.pool() == {"1", "2", "3", "4", "5", "6"}
+        assert cloud.world.servers() == []
+        assert_whole(path, cloud)
+
+
+@pytest.mark.races
+def test_processes_share_a_cloud(path: Path):
+    """Four processes, two of which want the same hosts, all get on, and one is killed in the middle."""
+    with (
+        worker("churn", str(path), "r-1", "1,2") as one,
+        worker("churn", str(path), "r-2", "2,3") as two,
+        worker("churn", str(path), "r-3", "4,5") as three,
+        SimulatedCloud(path) as cloud,
+    ):
+        assert said(three) == "round"
+        three.kill()
+        three.wait()
+        for _ in range(10):
+            assert said(one) == "round"
+            assert said(two) == "round"
+        for process in (one, two):
+            process.kill()
+            process.wait()
+        for reservation, hosts in (("r-1", "1,2"), ("r-2", "2,3"), ("r-3", "4,5")):
+            assert cloud.ensure_ended(order_for(reservation, hosts)).done
+        assert list(cloud.held(HOST)) == []
+        assert cloud.world.pool() == {"1", "2", "3", "4", "5", "6"}
+        assert_whole(path, cloud)
+
+
+@pytest.mark.races
+@pytest.mark.parametrize("in_memory", [False, True], ids=["file", "memory"])
+def test_sixteen_threads_make_each_effect_once(path: Path, in_memory: bool):
+    cloud = SimulatedCloud.create(hosts=6) if in_memory else SimulatedCloud(path)
+    ready = threading.Barrier(16)
+
+    def work(order_number: int) -> None:
+        order = order_for(f"r-{order_number % 2}", "1,2,3" if order_number % 2 else "4,5,6")
+        ready.wait()
+        cloud.ensure_started(order)
+        cloud.discover(HOST)
+        assert order.reservation_id in cloud.held(HOST)
+
+    with cloud, ThreadPoolExecutor(16) as pool:
+        for call in [pool.submit(work, number) for number in range(16)]:
+            call.result()
+        effects = Counter(
+            (effect.kind, effect.reservation_id, effect.host) for effect in cloud.world.journal()
+        )
+        assert set(effects.values()) == {1}
+        assert len([effect for effect in effects if effect[0] is EffectKind.HOST_TAKEN]) == 6
+
+
+@pytest.mark.races
+def test_sixteen_threads_want_the_same_host(path: Path):
+    """Never do two reservations have it at once; each that gets it gives it back."""
+    ready = threading.Barrier(16)
+
+    def work(cloud: SimulatedCloud, number: int) -> int:
+        order = order_for(f"r-{number}", "1")
+        got = 0
+        ready.wait()
+        for _ in range(20):
+            try:
+                cloud.ensure_started(order)
+            except CloudBusy:
+                continue
+            got += 1
+            assert cloud.world.host("1").belongs_to == order.reservation_id
+            assert cloud.ensure_ended(order).done
+        return got
+
+    with SimulatedCloud(path) as cloud, ThreadPoolExecutor(16) as pool:
+        calls = [pool.submit(work, cloud, number) for number in range(16)]
+        assert sum(call.result() for call in calls) >= 1
+        for number in range(16):
+            assert cloud.ensure_ended(order_for(f"r-{number}", "1")).done
+        assert_whole(path, cloud)
+
+
+@pytest.mark.races
+def test_a_start_and_an_end_at_once_leave_one_or_the_other(path: Path):
+    order = order_for("r-1", "1,2,3")
+    ready = threading.Barrier(2)
+
+    def work(cloud: SimulatedCloud, end: bool) -> None:
+        for _ in range(30):
+            ready.wait()
+            try:
+                if end:
+                    cloud.ensure_ended(order)
+                else:
+                    cloud.ensure_started(order)
+            except CloudBusy:
+                continue
+
+    with SimulatedCloud(path) as cloud, ThreadPoolExecutor(2) as pool:
+        for call in [pool.submit(work, cloud, end) for end in (False, True)]:
+            call.result()
+        assert_whole(path, cloud)
+        assert cloud.ensure_ended(order).done
+        assert cloud.world.pool() == {"1", "2", "3", "4", "5", "6"}
+
+
+@pytest.mark.races
+def test_many_openings_of_a_new_file_agree(tmp_path: Path):
+    path = tmp_path / "new.db"
+    ready = threading.Barrier(8)
+
+    def open_it() -> int:
+        ready.wait()
+        with SimulatedCloud.create(path, hosts=50) as cloud:
+            return len(cloud.discover(HOST))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert {call.result() for call in [pool.submit(open_it) for _ in range(8)]} == {50}

@@ -1,0 +1,196 @@
+"""However verbs, faults and restarts are mixed: what is asked for last is what is there in the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tenure.clock import SimulatedClock
+from tenure.drivers.contract import CloudBusy, Order, ResourceRef
+from tenure.drivers.simulated import EffectKind, Fault, FaultKind, NoValidHost, SimulatedCloud
+from tests.drivers.contract import order_of
+
+HOST = "physical:host"
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+FLEET = [ResourceRef(str(number), f"sim-host-{number:03d}") for number in range(1, 6)]
+RESERVATIONS = ("r-1", "r-2", "r-3")
+
+reservations = st.sampled_from(RESERVATIONS)
+some_hosts = st.lists(st.sampled_from(FLEET), unique=True, max_size=4)
+verbs = st.sampled_from(["ensure_started", "before_end", "ensure_ended", "ensure_registered"])
+
+
+def project_of(reservation_id: str) -> str:
+    return f"project-of-{reservation_id}"
+
+
+def order(reservation_id: str, hosts: list[ResourceRef]) -> Order:
+    return order_of(
+        *hosts, reservation_id=reservation_id, project_id=project_of(reservation_id), resource_type=HOST
+    )
+
+
+class AnyInterleaving(RuleBasedStateMachine):
+    """Reservations come and go in any order, while calls break off anywhere."""
+
+    @initialize()
+    def open(self) -> None:
+        self.cloud = SimulatedCloud.create(hosts=len(FLEET), clock=SimulatedClock(NOW))
+        self.foreign: set[str] = set()
+        self.wanted: dict[str, list[ResourceRef]] = {}
+        for host in FLEET:
+            self.cloud.ensure_registered(HOST, host)
+
+    def teardown(self) -> None:
+        self.cloud.close()
+
+    @rule(verb=verbs, effects=st.integers(0, 5))
+    def break_off(self, verb: str, effects: int) -> None:
+        self.cloud.inject(Fault(FaultKind.BUSY, verb, after_effects=effects))
+
+    @rule(verb=verbs)
+    def lose_reply(self, verb: str) -> None:
+        self.cloud.inject(Fault(FaultKind.LOST_REPLY, verb))
+
+    @rule(reservation=reservations)
+    def hold_servers(self, reservation: str) -> None:
+        self.cloud.inject(Fault(FaultKind.SLOW, reservation_id=reservation))
+
+    @rule()
+    def clear_faults(self) -> None:
+        self.cloud.clear_faults()
+
+    @rule(reservation=reservations, hosts=some_hosts)
+    def start(self, reservation: str, hosts: list[ResourceRef]) -> None:
+        try:
+            self.cloud.ensure_started(order(reservation, hosts))
+        except CloudBusy:
+            return
+        group = self.cloud.world.groups()[reservation]
+        assert set(group.hosts) == {host.external_id for host in hosts}
+        assert group.project_id == project_of(reservation)
+
+    @rule(reservation=reservations, hosts=some_hosts)
+    def end(self, reservation: str, hosts: list[ResourceRef]) -> None:
+        try:
+            progress = self.cloud.ensure_ended(order(reservation, hosts))
+        except CloudBusy:
+            return
+        assert progress.done is (reservation not in self.cloud.held(HOST))
+
+    @rule(reservation=reservations)
+    def snapshot(self, reservation: str) -> None:
+        try:
+            self.cloud.before_end(order(reservation, []), "snapshot")
+        except CloudBusy:
+            return
+
+    @rule(reservation=reservations)
+    def boot(self, reservation: str) -> None:
+        try:
+            self.cloud.world.boot_server(project_of(reservation), reservation_id=reservation)
+        except NoValidHost:
+            return
+
+    @rule(host=st.sampled_from(FLEET))
+    def force(self, host: ResourceRef) -> None:
+        self.foreign.add(self.cloud.world.force_server("stranger", host.external_id))
+
+    @rule(host=st.sampled_from(FLEET))
+    def take_out(self, host: ResourceRef) -> None:
+        self.cloud.world.take_out(host.external_id)
+
+    @rule(reservation=reservations)
+    def drop_group(self, reservation: str) -> None:
+        self.cloud.world.drop_group(reservation)
+
+    @rule(host=st.sampled_from(FLEET))
+    def register(self, host: ResourceRef) -> None:
+        try:
+            self.cloud.ensure_registered(HOST, host)
+        except CloudBusy:
+            return
+
+    @invariant()
+    def foreign_servers_live(self) -> None:
+        assert self.foreign <= {server.id for server in self.cloud.world.servers()}
+
+    @invariant()
+    def nothing_is_done_twice(self) -> None:
+        done = Counter(
+            (effect.kind, effect.reservation_id, effect.subject)
+            for effect in self.cloud.world.journal()
+            if effect.kind in (EffectKind.SERVER_DELETED, EffectKind.IMAGE_MADE)
+        )
+        assert all(count == 1 for count in done.values())
+
+    @invariant()
+    def the_journal_adds_up(self) -> None:
+        """What the journal says was taken and not returned is what is held, but for what others took away."""
+        taken: dict[str, str] = {}
+        for effect in self.cloud.world.journal():
+            if effect.kind is EffectKind.HOST_TAKEN:
+                assert effect.host is not None
+                assert effect.reservation_id is not None
+                taken[effect.host] = effect.reservation_id
+            elif effect.kind in (EffectKind.HOST_RETURNED, EffectKind.HOST_POOLED):
+                taken.pop(effect.host or "", None)
+        held = {
+            host: group.reservation_id for group in self.cloud.world.groups().values() for host in group.hosts
+        }
+        assert held.items() <= taken.items()
+
+    @rule()
+    def settle(self) -> None:
+        """Once faults and foreign servers are gone, one call each brings everything to where it belongs."""
+        self.cloud.clear_faults()
+        for server in self.cloud.world.servers():
+            if server.id in self.foreign:
+                self.cloud.world.delete_server(server.id)
+        self.foreign.clear()
+        for reservation in RESERVATIONS:
+            assert self.cloud.ensure_ended(order(reservation, [])).done
+        for host in FLEET:
+            self.cloud.ensure_registered(HOST, host)
+        assert self.cloud.world.pool() == {host.external_id for host in FLEET}
+        assert self.cloud.world.servers() == []
+        assert list(self.cloud.held(HOST)) == []
+
+
+AnyInterleaving.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnyInterleaving = AnyInterleaving.TestCase
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["ensure_started", "ensure_ended"]), st.integers(0, 6), st.booleans()),
+        max_size=6,
+    ),
+    some_hosts,
+)
+def test_a_start_with_any_faults_and_retries_has_each_effect_once(
+    faults: list[tuple[str, int, bool]], hosts: list[ResourceRef]
+):
+    with SimulatedCloud.create(hosts=len(FLEET), clock=SimulatedClock(NOW)) as cloud:
+        for verb, effects, lost in faults:
+            kind = FaultKind.LOST_REPLY if lost else FaultKind.BUSY
+            cloud.inject(Fault(kind, verb, after_effects=effects))
+        for call in (cloud.ensure_started, cloud.ensure_ended):
+            for _ in range(len(faults) + 1):
+                try:
+                    call(order("r-1", hosts))
+                except CloudBusy:
+                    continue
+                break
+        kinds = Counter((effect.kind, effect.host) for effect in cloud.world.journal("r-1"))
+        expected = {(EffectKind.GROUP_MADE, None), (EffectKind.GROUP_REMOVED, None)} | {
+            (kind, host.external_id)
+            for kind in (EffectKind.HOST_TAKEN, EffectKind.HOST_RETURNED)
+            for host in hosts
+        }
+        assert kinds == dict.fromkeys(expected, 1)
+        assert list(cloud.held(HOST)) == []
