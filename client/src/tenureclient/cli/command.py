@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import ClassVar, TextIO, TypeVar
 
-from cliff import _argparse as cliff_argparse
 from osc_lib import exceptions
 from osc_lib.command import command
 
@@ -33,10 +32,6 @@ class Surroundings:
     zone: tzinfo | None = None
 
 
-class _HelpWithExamples(argparse.RawDescriptionHelpFormatter, cliff_argparse.SmartHelpFormatter):
-    """Keeps the lines of the description and of the examples as they are written."""
-
-
 class ReservationCommand(command.Command):
     """A command of the reservation service.
 
@@ -47,7 +42,7 @@ class ReservationCommand(command.Command):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.formatter_class = _HelpWithExamples
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter  # the examples keep their lines
         lines = [f"  {purpose}:\n    {prog_name} {arguments}" for arguments, purpose in self.examples]
         parts = ["\n".join(["examples:", *lines]) if lines else "", parser.epilog or ""]
         parser.epilog = "\n\n".join(part for part in parts if part)

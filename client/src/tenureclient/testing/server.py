@@ -137,7 +137,7 @@ class FakeServer:
         with self._lock:
             self._failures.extend(codes)
 
-    def answer(
+    def _answer(
         self,
         method: str,
         url: str,
@@ -206,7 +206,7 @@ def _handler_of(server: FakeServer) -> type[BaseHTTPRequestHandler]:
         def _serve(self) -> None:
             content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             lowered = {name.lower(): value for name, value in self.headers.items()}
-            status, headers, document = server.answer(self.command, self.path, lowered, content)
+            status, headers, document = server._answer(self.command, self.path, lowered, content)
             answer = b"" if document is None else json.dumps(document).encode()
             self.send_response(status)
             for name, value in headers.items():
