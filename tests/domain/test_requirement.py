@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenure.domain.errors import InvalidParameter
+from tenure.domain.requirement import (
+    MAX_COMPARISONS,
+    MAX_DEPTH,
+    OPERATORS,
+    Comparison,
+    Expression,
+    number_of,
+    parse_expression,
+)
+
+#: What Blazar 18 read and refused on a real cloud; it also read what it then found no host to have.
+ACCEPTED_BY_BLAZAR = [
+    "",
+    "[]",
+    '["==", "$vcpus", "8"]',
+    '["=", "$vcpus", "8"]',
+    '[">=", "$memory_mb", "30000"]',
+    '["==", "$nosuch", "1"]',
+    '["==", "$rack", "r2"]',
+    '["!=", "$rack", "r2"]',
+    '["==", "$gpu", "True"]',
+    '["==", "$hypervisor_hostname", "compute-3"]',
+    '["and", [">=", "$vcpus", "1"], ["<", "$vcpus", "10"]]',
+]
+REFUSED_BY_BLAZAR = {
+    "not json": "not json",
+    '["==", "vcpus", "8"]': "['==', 'vcpus', '8']",
+    '["or", ["==", "$vcpus", "8"], ["==", "$vcpus", "16"]]': (
+        "['or', ['==', '$vcpus', '8'], ['==', '$vcpus', '16']]"
+    ),
+    '["in", "$rack", "r1", "r2"]': "['in', '$rack', 'r1', 'r2']",
+    '["not", ["==", "$rack", "r2"]]': "['not', ['==', '$rack', 'r2']]",
+    '{"a": 1}': "{'a': 1}",
+    '["=="]': "['==']",
+    '["==", "$vcpus", 8]': "['==', '$vcpus', 8]",
+    '["~", "$vcpus", "8"]': "['~', '$vcpus', '8']",
+}
+REFUSED = [
+    "['==', '$vcpus', '8']",
+    '["==", "$", "8"]',
+    '["==", "$vcpus", ""]',
+    '["==", "$vcpus", null]',
+    '["==", "$vcpus", true]',
+    '["==", "$vcpus", ["8"]]',
+    '["==", 8, "8"]',
+    '["==", "$vcpus", "8", "9"]',
+    '["==", "$vcpus"]',
+    '["and"]',
+    '["and", []]',
+    '["and", "$vcpus"]',
+    '["and", ["==", "$vcpus", "8"], ["or", ["==", "$vcpus", "8"]]]',
+    '["AND", ["==", "$vcpus", "8"], ["==", "$vcpus", "8"]]',
+    '[["==", "$vcpus", "8"]]',
+    '[null, "$vcpus", "8"]',
+    '[["and"], "$vcpus", "8"]',
+    '[{}, "$vcpus", "8"]',
+    '["", "$vcpus", "8"]',
+    "null",
+    "0",
+    "{}",
+    '""',
+    "false",
+    "NaN",
+    '["==", "$vcpus", NaN]',
+    "[" * 100_000,
+    '["==", "$vcpus", "8"',
+]
+
+names = st.text(min_size=1, max_size=8)
+values = st.text(min_size=1, max_size=8) | st.integers().map(str) | st.floats(allow_nan=False).map(str)
+comparisons = st.builds(Comparison, st.sampled_from(OPERATORS), names, values)
+
+
+def read(text: str) -> Expression:
+    return parse_expression(text, field="resource_properties")
+
+
+def matches(text: str, **properties: str) -> bool:
+    return read(text).matches(properties)
+
+
+def conjunction(branches: list[list[object]]) -> list[object]:
+    return ["and", *branches]
+
+
+def term(comparison: Comparison) -> list[object]:
+    return [comparison.op, f"${comparison.name}", comparison.value]
+
+
+@pytest.mark.parametrize("text", ACCEPTED_BY_BLAZAR)
+def test_accepts_what_blazar_accepts(text: str):
+    read(text)
+
+
+@pytest.mark.parametrize(("text", "shown"), REFUSED_BY_BLAZAR.items())
+def test_refuses_what_blazar_refuses_in_its_words(text: str, shown: str):
+    with pytest.raises(InvalidParameter) as caught:
+        read(text)
+    assert str(caught.value) == f"Malformed requirements {shown}"
+    assert caught.value.field == "resource_properties"
+
+
+@pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:60])
+def test_refuses_everything_else(text: str):
+    with pytest.raises(InvalidParameter, match=r"^Malformed requirements"):
+        read(text)
+
+
+@pytest.mark.parametrize("text", ["", "  ", "[]", " [ ] "])
+def test_no_expression_asks_for_nothing(text: str):
+    assert read(text) == Expression()
+    assert read(text).matches({})
+
+
+def test_both_spellings_of_equal_are_the_same():
+    assert read('["=", "$gpu", "a100"]') == read('["==", "$gpu", "a100"]')
+
+
+def test_a_nested_and_keeps_all_its_terms():
+    text = '["and", ["and", ["==", "$a", "1"], ["==", "$b", "2"]], ["and", ["==", "$c", "3"]]]'
+    assert [comparison.name for comparison in read(text).comparisons] == ["a", "b", "c"]
+    assert not matches(text, a="1", b="1", c="3")
+    assert matches(text, a="1", b="2", c="3")
+
+
+@pytest.mark.parametrize(
+    ("op", "value", "found", "matched"),
+    [
+        ("==", "8", "8", True),
+        ("==", "8", "8.0", True),
+        ("==", "1e3", "1000", True),
+        ("!=", "8", "8.0", False),
+        (">", "9", "10", True),  # Blazar compared letters here: "10" < "9"
+        ("<", "9", "10", False),
+        (">=", "10", "10", True),
+        ("<=", "-1", "-2", True),
+        # A number is not held against a property that is none.
+        ("==", "8", "eight", False),
+        ("!=", "8", "eight", True),
+        (">", "8", "eight", False),
+        ("<", "8", "eight", False),
+        # Text is compared as text, letter by letter.
+        ("==", "r2", "r2", True),
+        ("==", "True", "true", False),
+        (">", "r10", "r9", True),
+        ("<", "r10", "r9", False),
+        ("!=", "r2", "2", True),
+        ("==", "8 ", "8", False),
+        ("==", "nan", "nan", True),
+        ("==", "inf", "inf", True),
+        ("==", "1_000", "1000", False),
+        ("==", "٨", "8", False),
+    ],
+)
+def test_numbers_compare_as_numbers_and_text_as_text(op: str, value: str, found: str, matched: bool):
+    assert matches(json.dumps([op, "$property", value]), property=found) is matched
+
+
+@given(comparisons, st.dictionaries(names, values))
+def test_without_the_property_nothing_matches(comparison: Comparison, properties: dict[str, str]):
+    properties.pop(comparison.name, None)
+    assert not comparison.matches(properties)
+
+
+@given(st.integers(), st.integers())
+def test_whole_numbers_are_ordered_as_numbers(one: int, other: int):
+    if float(one) != float(other):
+        assert matches(json.dumps(["<", "$n", str(other)]), n=str(one)) is (one < other)
+        assert matches(json.dumps([">", "$n", str(other)]), n=str(one)) is (one > other)
+
+
+@given(names, values, values)
+def test_the_operators_agree_with_each_other(name: str, value: str, found: str):
+    answers = {op: Comparison(op, name, value).matches({name: found}) for op in OPERATORS}
+    assert answers["=="] is not answers["!="]
+    assert answers["<="] is (answers["<"] or answers["=="])
+    assert answers[">="] is (answers[">"] or answers["=="])
+    assert answers["<"] + answers["=="] + answers[">"] <= 1
+
+
+@given(
+    st.recursive(
+        comparisons.map(term), lambda inner: st.lists(inner, min_size=1, max_size=3).map(conjunction)
+    )
+)
+def test_an_expression_is_the_conjunction_of_all_its_terms(tree: list[object]):
+    expression = read(json.dumps(tree))
+    assert [term(comparison) for comparison in expression.comparisons] == list(_leaves(tree))
+
+
+@given(st.lists(comparisons, max_size=4), st.lists(comparisons, max_size=4), st.dictionaries(names, values))
+def test_two_expressions_together_ask_for_both(
+    one: list[Comparison], other: list[Comparison], properties: dict[str, str]
+):
+    first, second = Expression(tuple(one)), Expression(tuple(other))
+    assert (first & second).matches(properties) is (first.matches(properties) and second.matches(properties))
+    assert (first & second).names == first.names | second.names
+
+
+@given(
+    st.text() | st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists).map(json.dumps)
+)
+def test_anything_is_either_read_or_refused(text: str):
+    try:
+        read(text)
+    except InvalidParameter as refused:
+        refusal = refused
+    else:
+        return
+    assert str(refusal).startswith("Malformed requirements")
+
+
+def test_an_expression_has_limits():
+    leaf: list[object] = ["==", "$a", "1"]
+    assert len(read(json.dumps(["and", *[leaf] * MAX_COMPARISONS])).comparisons) == MAX_COMPARISONS
+    with pytest.raises(InvalidParameter, match="more than 64 comparisons"):
+        read(json.dumps(["and", *[leaf] * (MAX_COMPARISONS + 1)]))
+    deep = leaf
+    for _ in range(MAX_DEPTH):
+        deep = ["and", deep]
+    read(json.dumps(deep))
+    with pytest.raises(InvalidParameter, match="Malformed requirements"):
+        read(json.dumps(["and", deep]))
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("8", 8.0),
+        ("-8", -8.0),
+        ("+8", 8.0),
+        ("8.5", 8.5),
+        (".5", 0.5),
+        ("5.", 5.0),
+        ("1e3", 1000.0),
+        ("1E-3", 0.001),
+        *(
+            (text, None)
+            for text in ("", " 8", "8 ", "8\n", "nan", "inf", "-inf", "1e999", "1_0", "0x10", "٨", "e5")
+        ),
+        *((text, None) for text in ("8GB", "-", ".", "+", "1e", "--8", "1,5")),
+    ],
+)
+def test_what_reads_as_a_number(text: str, number: float | None):
+    assert number_of(text) == number
+
+
+def _leaves(tree: list[object]) -> list[object]:
+    if tree[0] != "and":
+        return [tree]
+    return [leaf for branch in tree[1:] if isinstance(branch, list) for leaf in _leaves(branch)]

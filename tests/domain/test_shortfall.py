@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from tenure.domain.errors import LeaseBusy, MissingParameter, NotEnoughResources
+from tenure.domain.shortfall import Shortfall, Stage
+
+STAGES = (Stage("reservable", 10), Stage("matching", 4), Stage("free", 1))
+
+
+def test_says_how_many_passed_each_stage():
+    shortfall = Shortfall("physical:host", "hosts", 3, STAGES)
+    assert shortfall.message == (
+        "Not enough hosts available: 3 asked for, 10 can be reserved, 4 match the properties asked for,"
+        " 1 are free for the whole period."
+    )
+
+
+def test_says_what_else_stands_in_the_way():
+    shortfall = Shortfall("physical:host", "hosts", 3, STAGES, unknown_properties=("gqu", "rak"), kept=2)
+    assert "keeps the hosts it holds (2)" in shortfall.message
+    assert shortfall.message.endswith("No resource has the property gqu, rak.")
+
+
+def test_an_error_carries_its_facts():
+    error = NotEnoughResources(Shortfall("physical:host", "hosts", 3, STAGES, reservation=1), field="min")
+    assert str(error) == error.message == error.shortfall.message
+    assert error.field == "min"
+    assert error.details == {
+        "resource_type": "physical:host",
+        "reservation": 1,
+        "requested": 3,
+        "stages": [
+            {"stage": "reservable", "count": 10},
+            {"stage": "matching", "count": 4},
+            {"stage": "free", "count": 1},
+        ],
+        "unknown_properties": [],
+    }
+    assert MissingParameter("name").field == "name"
+    assert MissingParameter("name", "min").field is None
+    assert str(MissingParameter("name", "min")) == "Missing parameter name, min"
+    assert LeaseBusy("STARTING").status == "STARTING"
