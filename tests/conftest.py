@@ -22,7 +22,7 @@ from tests.support.databases import (  # noqa: E402 - after its assertions were 
 
 # Time limits for one example fail on a busy machine and say nothing about the code.
 settings.register_profile("quick", deadline=None, print_blob=True)
-settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=500)
+settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=300)
 settings.load_profile("quick")
 
 #: With this set to 1, a run that leaves anything out fails.

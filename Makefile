@@ -1,0 +1,82 @@
+# Everything there is to do here; `make` alone lists it.
+
+VENV  ?= .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.made
+
+# The suites that `make test` runs, all of them if empty; the processes that `make check` runs tests in.
+SUITES ?=
+JOBS   ?= auto
+
+# The distributions beside the server's, each with a pyproject.toml of its own.
+OTHERS := $(patsubst %/pyproject.toml,%,$(wildcard client/pyproject.toml nova/pyproject.toml))
+
+INSTALLED := -e '.[postgresql,mariadb,openstack,test]' $(foreach other,$(OTHERS),-e './$(other)[test]')
+QUICK     := not (postgresql or mariadb or slow or races or crash or install)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo run check test bench constraints clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r target what; do \
+		printf '  make %-12s %s\n' "$$target" "$$what"; done
+
+setup: $(STAMP) ## Make .venv with everything that development needs
+
+$(STAMP): pyproject.toml $(OTHERS:%=%/pyproject.toml) constraints.txt
+	@set -e; \
+	if ! $(BIN)/python -c 'import pip' 2>/dev/null; then \
+		python=; \
+		for candidate in python3.11 python3; do \
+			if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+			then python=$$candidate; break; fi; \
+		done; \
+		if [ -z "$$python" ]; then \
+			echo "Tenure needs Python 3.11 or newer: there is no python3.11 here, and python3 is" \
+			     "$$(python3 --version 2>&1 || true)." >&2; exit 1; \
+		fi; \
+		if ! $$python -c 'import ensurepip, venv' 2>/dev/null; then \
+			echo "$$python cannot make virtual environments. On Debian and Ubuntu that is a package of its" \
+			     "own: apt-get install $$($$python -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')" >&2; \
+			exit 1; \
+		fi; \
+		rm -rf $(VENV); \
+		$$python -m venv $(VENV); \
+	fi
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt $(INSTALLED)
+	@touch $@
+
+demo: $(STAMP) ## Show what Tenure does, in half a minute, in this terminal
+	$(BIN)/python tools/demo.py
+
+run: $(STAMP) ## Serve the API on a simulated cloud; what it knows is kept in .run
+	$(BIN)/tenure-standalone --data-dir .run
+
+check: $(STAMP) ## The quick loop: style, types, and the tests that need no service
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -n $(JOBS) -m '$(QUICK)'
+	@set -e; for other in $(OTHERS); do \
+		echo "##### $$other"; \
+		(cd $$other && $(abspath $(BIN))/mypy && $(abspath $(BIN))/python -m pytest -q -n $(JOBS) -m '$(QUICK)'); \
+	done
+
+test: $(STAMP) ## Every suite, on SQLite, PostgreSQL and MariaDB (SUITES="store api" for some)
+	$(BIN)/python -m tests.support.suites $(SUITES)
+
+bench: $(STAMP) ## How fast it is, and how we know
+	$(BIN)/python -m bench
+
+constraints: $(STAMP) ## Choose the newest version of everything that is used, and write constraints.txt
+	$(BIN)/python -m venv --clear $(VENV)/newest
+	$(VENV)/newest/bin/python -m pip install -q --disable-pip-version-check $(INSTALLED)
+	{ sed -n '/^#/p' constraints.txt; \
+	  $(VENV)/newest/bin/python -m pip freeze --exclude-editable; } > constraints.txt.new
+	mv constraints.txt.new constraints.txt
+	rm -rf $(VENV)/newest
+
+clean: ## Remove what building, running and testing left behind
+	rm -rf $(VENV) .run .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -name '*.egg-info' -type d -prune -exec rm -rf {} +
