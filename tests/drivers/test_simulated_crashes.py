@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import tenure
-from tenure.drivers.contract import CloudBusy, ResourceRef
+from tenure.drivers.contract import CloudBusy, ResourceOccupied, ResourceRef
 from tenure.drivers.simulated import POOL, EffectKind, Fault, FaultKind, SimulatedCloud
 from tests.drivers.crash_orders import order_for
 
@@ -253,3 +253,47 @@ def test_many_openings_of_a_new_file_agree(tmp_path: Path):
 
     with ThreadPoolExecutor(8) as pool:
         assert {call.result() for call in [pool.submit(open_it) for _ in range(8)]} == {50}
+
+
+def test_a_server_that_is_forced_onto_a_host_during_a_start_undoes_it(path: Path):
+    with SimulatedCloud(path) as cloud, ThreadPoolExecutor() as pool:
+        cloud.inject(Fault(FaultKind.BLOCK, "ensure_started", after_effects=2))
+        start = pool.submit(cloud.ensure_started, order_for("r-1", "1,2"))
+        assert cloud.wait_until_blocked()
+        assert cloud.world.groups()["r-1"].hosts == ("1",)
+        cloud.world.force_server("stranger", "2")
+        cloud.clear_faults()
+        with pytest.raises(ResourceOccupied, match="sim-host-002"):
+            start.result(timeout=10)
+        assert cloud.world.groups()["r-1"].hosts == ()
+        assert "1" in cloud.world.pool()
+        assert len(cloud.world.servers()) == 1
+
+
+def test_an_end_during_which_a_late_start_runs_is_not_done(path: Path):
+    order = order_for("r-1", "1,2")
+    with SimulatedCloud(path) as cloud, ThreadPoolExecutor() as pool:
+        cloud.ensure_started(order)
+        cloud.inject(Fault(FaultKind.BLOCK, "ensure_ended", after_effects=1))
+        end = pool.submit(cloud.ensure_ended, order)
+        assert cloud.wait_until_blocked()
+        cloud.ensure_started(order)
+        cloud.clear_faults()
+        assert not end.result(timeout=10).done
+        assert list(cloud.held(HOST)) == ["r-1"]
+        assert cloud.ensure_ended(order).done
+        assert cloud.world.pool() == {"1", "2", "3", "4", "5", "6"}
+
+
+def test_a_start_that_an_end_overtakes_takes_nothing_more(path: Path):
+    order = order_for("r-1", "1,2")
+    with SimulatedCloud(path) as cloud, ThreadPoolExecutor() as pool:
+        cloud.inject(Fault(FaultKind.BLOCK, "ensure_started", after_effects=2))
+        start = pool.submit(cloud.ensure_started, order)
+        assert cloud.wait_until_blocked()
+        assert cloud.ensure_ended(order).done
+        cloud.clear_faults()
+        with pytest.raises(CloudBusy, match="was removed meanwhile"):
+            start.result(timeout=10)
+        assert list(cloud.held(HOST)) == []
+        assert cloud.world.pool() == {"1", "2", "3", "4", "5", "6"}
