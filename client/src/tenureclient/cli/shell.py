@@ -48,16 +48,10 @@ class TenureShell(shell.OpenStackShell):
         version: str | None,
         argparse_kwargs: dict[str, Any] | None = None,
     ) -> argparse.ArgumentParser:
-        parser = super().build_option_parser(
-            description,
-            version,
-            {
-                "prog": self.NAME,
-                "usage": f"{self.NAME} [options] COMMAND [arguments]",
-                "formatter_class": argparse.RawDescriptionHelpFormatter,
-                **(argparse_kwargs or {}),
-            },
-        )
+        parser = super().build_option_parser(description, version)
+        parser.prog = self.NAME
+        parser.usage = f"{self.NAME} [options] COMMAND [arguments]"
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
         return auth.build_auth_plugins_option_parser(parser)
 
     def _final_defaults(self) -> None:
