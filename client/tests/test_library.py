@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from keystoneauth1 import adapter, session, token_endpoint
+from keystoneauth1 import access, adapter, session, token_endpoint
+from keystoneauth1.identity.access import AccessInfoPlugin
 
 from conftest import BEGINNING
 from tenureclient import (
@@ -331,6 +332,37 @@ def test_an_address_without_a_version_gets_one(server: FakeServer) -> None:
     assert list(Client(signed_in).leases.list()) == []
     given = adapter.Adapter(signed_in, service_type="reservation")
     assert list(Client(given, endpoint_override=server.url + "/").leases.list()) == []
+
+
+def signed_in_by_keystone(token: str, service_type: str, url: str) -> session.Session:
+    """Return a session with a catalogue that has one service in two regions."""
+    endpoints = [
+        {"id": region, "interface": "public", "region": region, "region_id": region, "url": address}
+        for region, address in (("here", url), ("there", "http://127.0.0.1:9/v1"))
+    ]
+    catalog = [{"id": "s", "name": "s", "type": service_type, "endpoints": endpoints}]
+    scoped = {"methods": ["password"], "expires_at": "2100-01-01T00:00:00.000000Z", "catalog": catalog}
+    return session.Session(auth=AccessInfoPlugin(access.AccessInfoV3({"token": scoped}, token)))
+
+
+def test_the_service_is_found_in_the_catalogue(server: FakeServer) -> None:
+    signed_in = signed_in_by_keystone(server.token, "reservation", server.url)
+    assert list(Client(signed_in, region_name="here").leases.list()) == []
+    assert list(Client(signed_in, region_name="").leases.list()) == []
+    with pytest.raises(ConnectionFailed):
+        list(Client(signed_in, region_name="there").leases.list())
+
+
+def test_a_catalogue_without_the_service_is_explained(server: FakeServer) -> None:
+    signed_in = signed_in_by_keystone(server.token, "compute", server.url)
+    with pytest.raises(ConnectionFailed, match="no endpoint of type 'reservation'"):
+        list(Client(signed_in).leases.list())
+    assert list(Client(signed_in, endpoint_override=server.url).leases.list()) == []
+
+
+def test_a_session_without_a_sign_in_is_explained() -> None:
+    with pytest.raises(ConnectionFailed):
+        list(Client(session.Session()).leases.list())
 
 
 def test_a_wrong_token_is_named(server: FakeServer) -> None:

@@ -1,7 +1,12 @@
-"""``openstack reservation ...``, in this process, without another client beside."""
+"""``openstack reservation ...``, in this process.
+
+The environment of the tests may have python-blazarclient or not: the commands are made ours either way.
+"""
 
 from __future__ import annotations
 
+import importlib
+import importlib.metadata
 import json
 import logging
 from typing import Any
@@ -13,6 +18,8 @@ from conftest import Outcome, Run
 from tenureclient import osc
 from tenureclient.cli.command import Surroundings
 from tenureclient.testing import FakeServer
+
+PLUGINS = importlib.metadata.entry_points(group="openstack.cli.extension")
 
 
 @pytest.fixture
@@ -27,6 +34,9 @@ def openstack(
     for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
 
+    monkeypatch.setenv("OS_RESERVATION_CLIENT", "tenure")
+    importlib.reload(osc)  # it decides when it is loaded
+
     def run(*arguments: str) -> Outcome:
         application: Any = shell.OpenStackShell()
         application.NAME = "openstack"  # and not the name of the test runner
@@ -39,10 +49,6 @@ def openstack(
         return Outcome(code, printed.out, printed.err)
 
     return run
-
-
-def test_it_is_alone_here() -> None:
-    assert osc.API_NAME == "tenure"
 
 
 def test_a_lease_from_beginning_to_end(server: FakeServer, openstack: Run) -> None:
@@ -90,6 +96,8 @@ def test_another_version_is_refused(openstack: Run) -> None:
 
 
 def test_no_command_is_registered_twice(openstack: Run, caplog: pytest.LogCaptureFixture) -> None:
+    if any(plugin.module == "blazarclient.osc.plugin" for plugin in PLUGINS):
+        pytest.skip("python-blazarclient is installed here; test_beside_blazarclient.py is about that")
     with caplog.at_level(logging.WARNING, logger="cliff"):
         openstack("reservation", "lease", "list")
     assert [record.message for record in caplog.records if "duplicate" in record.message] == []

@@ -59,7 +59,7 @@ class Transport:
                 connection,
                 service_type=SERVICE_TYPE,
                 interface=interface or "public",
-                region_name=region_name,
+                region_name=region_name or None,  # an empty one would fit no endpoint
             )
         self._endpoint = _with_version(endpoint_override) if endpoint_override else None
         self._timeout = timeout

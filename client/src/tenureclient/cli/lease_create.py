@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from osc_lib import exceptions
 
 from tenureclient.cli.command import ReservationShowOne, reading
-from tenureclient.cli.lease_options import BLAZAR_DATE, add_wait_options, read_date, wait_for
+from tenureclient.cli.lease_options import BLAZAR_DATE, add_wait_options, read_date, read_instant, wait_for
 from tenureclient.cli.render import fields, lease_row
 from tenureclient.conditions import CONDITION_FORMS, conditions_to_json
 from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, NOW, Moment, parse_duration
@@ -51,9 +51,7 @@ class CreateLease(ReservationShowOne):
         reservations = _reservations(parsed_args)
         start = read_date(self, parsed_args, "start", "start_date") or NOW
         end = self._end(parsed_args, start)
-        before_end = read_date(self, parsed_args, "before_end", "before_end_date")
-        if before_end is not None and not isinstance(before_end, datetime):
-            raise exceptions.CommandError("--before-end: the lease cannot be warned of its end now.")
+        before_end = read_instant(self, parsed_args, "before_end", "before_end_date")
         if parsed_args.event:
             self.log.warning("--event has no effect: a lease has the events that its dates make.")
         client = self.client()
@@ -65,17 +63,15 @@ class CreateLease(ReservationShowOne):
         return fields(lease_row(lease, self.surroundings.zone))
 
     def _end(self, parsed_args: argparse.Namespace, start: Moment) -> datetime:
-        end = read_date(self, parsed_args, "end", "end_date")
-        if end is None:
-            length: timedelta = parsed_args.length or _DEFAULT_LENGTH
-            now = self.surroundings.now().replace(microsecond=0)
-            try:
-                return (start if isinstance(start, datetime) else now) + length
-            except OverflowError:
-                raise exceptions.CommandError("--for: the end is too far away.") from None
-        if not isinstance(end, datetime):
-            raise exceptions.CommandError("--end: a lease that ends now holds nothing.")
-        return end
+        end = read_instant(self, parsed_args, "end", "end_date")
+        if end is not None:
+            return end
+        length: timedelta = parsed_args.length or _DEFAULT_LENGTH
+        now = self.surroundings.now().replace(microsecond=0)
+        try:
+            return (start if isinstance(start, datetime) else now) + length
+        except OverflowError:
+            raise exceptions.CommandError("--for: the end is too far away.") from None
 
 
 def _add_dates(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Collection
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 
 from osc_lib import exceptions
 
@@ -71,7 +71,14 @@ def read_date(
     return command.moment(text, "--" + compatible.replace("_", "-"), zone=UTC)
 
 
-def not_now(moment: Moment | None, option: str) -> None:
-    """Refuse the word "now" where the API has no use for it."""
-    if isinstance(moment, str):
-        raise exceptions.CommandError(f"{option}: 'now' is not possible here.")
+def read_instant(
+    command: ReservationCommand,
+    parsed_args: argparse.Namespace,
+    friendly: str,
+    compatible: str,
+) -> datetime | None:
+    """The same for a date that the word "now" makes no sense for."""
+    moment = read_date(command, parsed_args, friendly, compatible)
+    if moment is None or isinstance(moment, datetime):
+        return moment
+    raise exceptions.CommandError(f"--{friendly.replace('_', '-')}: 'now' is not possible here.")

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from osc_lib import exceptions
 
 from tenureclient.cli.command import ReservationCommand, reading
-from tenureclient.cli.lease_options import BLAZAR_DATE, add_wait_options, read_date, wait_for
+from tenureclient.cli.lease_options import BLAZAR_DATE, add_wait_options, read_date, read_instant, wait_for
 from tenureclient.leases import ACTIVE, SETTLED
 from tenureclient.models import Lease
 from tenureclient.moments import NOW, Moment, parse_duration
@@ -47,9 +47,7 @@ class SetLease(ReservationCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         start = read_date(self, parsed_args, "start", "start_date")
         end = read_date(self, parsed_args, "end", "end_date")
-        before_end = read_date(self, parsed_args, "before_end", "before_end_date")
-        if before_end is not None and not isinstance(before_end, datetime):
-            raise exceptions.CommandError("--before-end: 'now' is not possible here.")
+        before_end = read_instant(self, parsed_args, "before_end", "before_end_date")
         client = self.client()
         lease = client.leases.find(parsed_args.lease)
         start = start or _moved(lease.start_date, parsed_args.defer_by, parsed_args.advance_by)
