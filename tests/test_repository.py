@@ -1,0 +1,198 @@
+"""What a checkout promises outside of its code: commands, licence, pinned versions, release notes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.support.suites import find_suites
+
+REPOSITORY = Path(__file__).parents[1]
+DISTRIBUTIONS = sorted(path.parent for path in REPOSITORY.glob("*/pyproject.toml"))
+
+
+@cache
+def tracked_files() -> list[Path]:
+    """Return the files that git knows or would add."""
+    if not (REPOSITORY / ".git").exists():
+        pytest.skip("not a git checkout")
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    paths = [REPOSITORY / name for name in names.split("\0") if name]
+    return [path for path in paths if path.is_file() and not path.is_symlink()]
+
+
+def pyproject(folder: Path = REPOSITORY) -> dict[str, Any]:
+    return tomllib.loads((folder / "pyproject.toml").read_text())
+
+
+def lines_matching(pattern: str, files: Iterable[Path]) -> list[str]:
+    expression = re.compile(pattern)
+    return [
+        f"{path.relative_to(REPOSITORY)}:{number}: {line.strip()[:100]}"
+        for path in files
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1)
+        if expression.search(line)
+    ]
+
+
+# Commands
+
+
+def make(*arguments: str) -> str:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    command = ["make", "--no-print-directory", *arguments]
+    result = subprocess.run(command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def targets() -> set[str]:
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    return set(phony.split())
+
+
+def test_every_target_is_in_the_help():
+    shown = dict(re.findall(r"^  make ([a-z]+) +(\S.*)$", make("help"), re.MULTILINE))
+    assert shown.keys() == targets()
+
+
+def test_make_alone_lists_what_there_is():
+    assert make() == make("help")
+
+
+@pytest.mark.parametrize("target", ["setup", "demo", "run", "check", "test", "bench", "clean"])
+def test_the_commands_of_every_day_are_there(target: str):
+    assert target in targets()
+
+
+def test_every_command_that_the_guides_name_exists():
+    guides = [REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+    named = {target for guide in guides for target in re.findall(r"`make ([a-z]+)", guide.read_text())}
+    assert named <= targets()
+
+
+def test_ci_runs_the_commands_of_the_guides():
+    script = REPOSITORY / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert set(re.findall(r"^(?:step )?make ([a-z]+)$", script.read_text(), re.MULTILINE)) <= targets()
+    subprocess.run(["bash", "-n", script], check=True)
+
+
+# The licence
+
+#: The words of the text that the Apache Software Foundation publishes.
+APACHE_2 = "0ffddef9e48f8a09aed5caf2d44f7ba1c1be2d9b8e0a6f693b1635b2d5566645"
+
+
+@pytest.mark.parametrize("folder", [REPOSITORY, *DISTRIBUTIONS], ids=lambda folder: folder.name)
+def test_the_licence_is_apache_2_in_full(folder: Path):
+    assert pyproject(folder)["project"]["license"] == "Apache-2.0"
+    words = (folder / "LICENSE").read_text().replace("https://", "http://").split()
+    assert sha256(" ".join(words).encode()).hexdigest() == APACHE_2
+
+
+# Versions
+
+
+def constraints() -> dict[str, str]:
+    lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert [pin for pin in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", pin)] == []
+    return {canonicalize_name(name): version for name, _, version in (pin.partition("==") for pin in pins)}
+
+
+@pytest.mark.parametrize("folder", [REPOSITORY, *DISTRIBUTIONS], ids=lambda folder: folder.name)
+def test_every_dependency_is_pinned_to_a_version_that_it_allows(folder: Path):
+    project = pyproject(folder)["project"]
+    extras = project.get("optional-dependencies", {})
+    stated = [*project.get("dependencies", ()), *(text for extra in extras.values() for text in extra)]
+    pins = constraints()
+    for requirement in map(Requirement, stated):
+        if requirement.marker is None or requirement.marker.evaluate():
+            assert pins[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+
+
+def test_the_standalone_service_stays_light():
+    """Nothing of the OpenStack extra may be needed by what is always installed."""
+    heavy = {Requirement(text).name for text in pyproject()["project"]["optional-dependencies"]["openstack"]}
+    assert heavy.isdisjoint(Requirement(text).name for text in pyproject()["project"]["dependencies"])
+
+
+# Files
+
+
+def test_no_file_names_a_place_on_one_machine():
+    places = "|".join(["/work" + "/", "/tmp/" + "venv", "/home/" + r"\w+/", r"\." + "pyenv", "/root" + "/"])
+    assert lines_matching(rf"(?<![\w./-])({places})", tracked_files()) == []
+
+
+def test_no_file_holds_what_a_merge_left():
+    assert lines_matching("^(<<<<<<<|>>>>>>>) ", tracked_files()) == []
+
+
+def test_text_ends_with_one_newline_and_lines_without_blanks():
+    text = [
+        path for path in tracked_files() if path.suffix in {".py", ".md", ".toml", ".txt", ".yaml", ".yml"}
+    ]
+    assert [path for path in text if path.stat().st_size and not path.read_text().endswith("\n")] == []
+    assert lines_matching(r"[ \t]+$", text) == []
+
+
+def test_every_entry_point_of_the_server_leads_to_something():
+    project = pyproject()["project"]
+    groups = [project["scripts"], *project["entry-points"].values()]
+    for target in (target for group in groups for target in group.values()):
+        module, _, name = target.partition(":")
+        command = [sys.executable, "-c", f"import {module}; {module}.{name}"]
+        subprocess.run(command, check=True)
+
+
+# Documents
+
+
+def suites_of_the_guide() -> set[str]:
+    guide = (REPOSITORY / "docs" / "contributor" / "testing.md").read_text()
+    return set(re.findall(r"^\| `([a-z]+)` \|", guide, re.MULTILINE))
+
+
+def test_the_guide_to_testing_lists_every_suite():
+    assert {suite.name for suite in find_suites(REPOSITORY, jobs=1)} <= suites_of_the_guide()
+
+
+def test_links_between_documents_lead_somewhere():
+    for page in (path for path in tracked_files() if path.suffix == ".md"):
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.relative_to(REPOSITORY)}: {target}"
+
+
+# Release notes
+
+
+NOTES = sorted((REPOSITORY / "releasenotes" / "notes").iterdir())
+
+
+@pytest.mark.parametrize("path", NOTES, ids=lambda path: path.name)
+def test_a_release_note_has_sections_that_are_known_and_full(path: Path):
+    config = yaml.safe_load((REPOSITORY / "releasenotes" / "config.yaml").read_text())
+    known = {"prelude", *(name for name, _ in config["sections"])}
+    assert re.fullmatch(r"[a-z0-9-]+-[0-9a-f]{16}\.yaml", path.name)
+    note = yaml.safe_load(path.read_text())
+    assert note
+    assert note.keys() <= known
+    for section, entries in note.items():
+        assert isinstance(entries, str if section == "prelude" else list)
+        assert all(entries)
