@@ -131,6 +131,8 @@ class Transport:
         if self._endpoint is None:
             try:
                 found = self._adapter.get_endpoint()
+            except ksa_exceptions.CatalogException:
+                found = None
             except ksa_exceptions.ClientException as error:
                 raise _no_answer(error) from error
             if not found:
