@@ -224,6 +224,17 @@ def test_a_lease_can_be_ended_at_once(server: FakeServer) -> None:
     assert client.leases.wait(lease.id, {"TERMINATED"}).status == "TERMINATED"
 
 
+def test_deleting_twice_does_no_harm(server: FakeServer) -> None:
+    server.add_host("c1")
+    client = server.client()
+    lease = book(client)
+    client.leases.delete(lease.id)
+    client.leases.delete(lease.id)
+    assert list(client.leases.list()) == []
+    with pytest.raises(NotFound):
+        client.leases.delete("never there")
+
+
 def test_hosts_history_and_dropping_a_reservation(server: FakeServer) -> None:
     server.add_host("c1", properties={"gpu": "v100"})
     client = server.client()

@@ -103,6 +103,7 @@ class FakeCloud:
         self.hosts: dict[str, FakeHost] = {}
         self.leases: dict[str, FakeLease] = {}
         self.private_properties: set[str] = set()
+        self.deleted: set[str] = set()
 
     def settle(self) -> None:
         """Start and end what is due."""
@@ -205,6 +206,11 @@ class FakeCloud:
                 reservation.dropped = True
                 return
         raise Refusal(404, "NotFound", f"Object with {{'reservation_id': '{reservation_id}'}} not found")
+
+    def delete(self, lease_id: str) -> None:
+        self.lease(lease_id)
+        del self.leases[lease_id]
+        self.deleted.add(lease_id)
 
     def lease(self, lease_id: str) -> FakeLease:
         if lease_id not in self.leases:

@@ -80,8 +80,8 @@ class Routes:
             case ("PUT", "v1", "leases", lease_id):
                 return 200, self._update_lease(self._cloud.lease(lease_id), call)
             case ("DELETE", "v1", "leases", lease_id):
-                self._cloud.lease(lease_id)
-                del self._cloud.leases[lease_id]
+                if not (newer and lease_id in self._cloud.deleted):
+                    self._cloud.delete(lease_id)
                 return 204, None
             case ("GET", "v1", "leases", lease_id, "history") if newer:
                 return 200, {"history": list(self._cloud.lease(lease_id).history)}
