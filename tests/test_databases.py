@@ -152,7 +152,7 @@ def test_a_missing_server_is_named_with_its_package(kind: str, monkeypatch: pyte
     monkeypatch.setattr("tests.support.databases.find_program", lambda name: None)
     with (
         DatabaseServers({}) as servers,
-        pytest.raises(ServerMissing, match=rf"{kind}: .* not found; install .*{VARIABLES[kind]}"),
+        pytest.raises(ServerMissing, match=rf"{kind}: .* not found; apt-get install .*{VARIABLES[kind]}"),
     ):
         servers.url(kind)
 

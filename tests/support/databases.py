@@ -43,15 +43,15 @@ VARIABLES: Mapping[str, str] = {
     MARIADB: "TENURE_TEST_MARIADB",
 }
 
-#: The programs that a server needs, and the Debian packages that bring them.
+#: The programs that a server needs, and the Debian packages with them: the first choice that a release has.
 PROGRAMS: Mapping[str, tuple[str, ...]] = {
     POSTGRESQL: ("initdb", "postgres"),
-    MARIADB: ("mariadb-install-db", "mariadbd"),
+    MARIADB: ("mariadb-install-db", "my_print_defaults", "mariadbd"),
 }
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     POSTGRESQL: ("postgresql",),
-    # The core package has the server without a service and without an account; not every release has it.
-    MARIADB: ("mariadb-server-core", "mariadb-server"),
+    # The core packages have the programs without a service and without an account.
+    MARIADB: ("mariadb-server-core mariadb-client-core", "mariadb-server"),
 }
 
 START_SECONDS = 90
@@ -155,7 +155,7 @@ class DatabaseServers(AbstractContextManager["DatabaseServers"]):
         missing = missing_programs(kind)
         if missing:
             raise ServerMissing(
-                f"{kind}: {' and '.join(missing)} not found; install the package {PACKAGES[kind][0]}, "
+                f"{kind}: {', '.join(missing)} not found; apt-get install {PACKAGES[kind][0]}, "
                 f"or name a server in {VARIABLES[kind]}"
             )
         return self._running.enter_context(_running_server(_SERVERS[kind]))

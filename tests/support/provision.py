@@ -62,7 +62,7 @@ def _install(kinds: Iterable[str]) -> str:
     services = _enabled_services()
     try:
         _apt("update")
-        packages = [_first_known(PACKAGES[kind]) for kind in kinds]
+        packages = [package for kind in kinds for package in _first_known(PACKAGES[kind])]
         with _no_service_starts(POLICY):
             _apt("install", "--no-install-recommends", *packages)
     except subprocess.CalledProcessError as error:
@@ -77,12 +77,13 @@ def _apt(*arguments: str) -> None:
     subprocess.run(["apt-get", "-q", "-y", *arguments], check=True, env=environ, stdin=subprocess.DEVNULL)
 
 
-def _first_known(packages: tuple[str, ...]) -> str:
-    """Return the first of the packages that this release has; the last one if it has none."""
-    for package in packages[:-1]:
-        if subprocess.run(["apt-cache", "show", package], capture_output=True, check=False).returncode == 0:
-            return package
-    return packages[-1]
+def _first_known(choices: tuple[str, ...]) -> list[str]:
+    """Return the packages of the first choice that this release has; of the last one if it has none."""
+    for choice in choices[:-1]:
+        packages = choice.split()
+        if subprocess.run(["apt-cache", "show", *packages], capture_output=True, check=False).returncode == 0:
+            return packages
+    return choices[-1].split()
 
 
 @contextmanager
