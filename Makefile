@@ -33,7 +33,8 @@ $(STAMP): pyproject.toml $(OTHERS:%=%/pyproject.toml) constraints.txt
 		done; \
 		if [ -z "$$python" ]; then \
 			echo "Tenure needs Python 3.11 or newer: there is no python3.11 here, and python3 is" \
-			     "$$(python3 --version 2>&1 || true)." >&2; exit 1; \
+			     "$$(python3 -c 'import platform; print(platform.python_version())' 2>/dev/null || echo missing)." >&2; \
+			exit 1; \
 		fi; \
 		if ! $$python -c 'import ensurepip, venv' 2>/dev/null; then \
 			echo "$$python cannot make virtual environments. On Debian and Ubuntu that is a package of its" \
