@@ -126,9 +126,7 @@ def folder_of(url: str) -> Path:
 
 
 def pid_of(folder: Path) -> int:
-    pid_file = next(
-        path for path in (folder / "data/postmaster.pid", folder / "mariadb.pid") if path.exists()
-    )
+    pid_file = next(path for path in (folder / "data/postmaster.pid", folder / "mariadb.pid") if path.exists())
     return int(pid_file.read_text().split()[0])
 
 

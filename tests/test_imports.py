@@ -208,9 +208,7 @@ def test_modules_that_import_each_other_are_seen():
     }
     (violation,) = violations(cycle)
     assert violation.startswith("modules import each other: ")
-    assert {"tenure.domain.lease", "tenure.domain.period", "tenure.domain.allocation"} <= set(
-        violation.split()
-    )
+    assert {"tenure.domain.lease", "tenure.domain.period", "tenure.domain.allocation"} <= set(violation.split())
 
 
 @pytest.mark.parametrize(

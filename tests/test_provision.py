@@ -21,9 +21,7 @@ def test_where_it_may_not_install_it_says_what_is_missing_and_why(monkeypatch: p
     monkeypatch.setenv("TENURE_TEST_INSTALL", "0")
     monkeypatch.setenv("TENURE_TEST_MARIADB", "mysql://tenure@127.0.0.1")
     (sentence,) = provision.provision()
-    assert sentence.startswith(
-        "postgresql: not installed (TENURE_TEST_INSTALL=0); apt-get install postgresql,"
-    )
+    assert sentence.startswith("postgresql: not installed (TENURE_TEST_INSTALL=0); apt-get install postgresql,")
 
 
 @pytest.mark.parametrize("before", [None, "#!/bin/sh\nexit 0\n"], ids=["no policy", "a policy"])

@@ -145,9 +145,7 @@ def test_no_file_holds_what_a_merge_left():
 
 
 def test_text_ends_with_one_newline_and_lines_without_blanks():
-    text = [
-        path for path in tracked_files() if path.suffix in {".py", ".md", ".toml", ".txt", ".yaml", ".yml"}
-    ]
+    text = [path for path in tracked_files() if path.suffix in {".py", ".md", ".toml", ".txt", ".yaml", ".yml"}]
     assert [path for path in text if path.stat().st_size and not path.read_text().endswith("\n")] == []
     assert lines_matching(r"[ \t]+$", text) == []
 

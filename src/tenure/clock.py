@@ -43,8 +43,10 @@ class SimulatedClock:
         self.set(self._now + step)
 
     def set(self, now: datetime) -> None:
+        if now.utcoffset() is None:
+            raise ValueError("a clock needs a timezone-aware time")
         with self._moved:
-            self._now = now
+            self._now = now.astimezone(UTC)
             self._moved.notify_all()
 
     def wait(self, wake: threading.Event, until: datetime) -> None:

@@ -13,9 +13,7 @@ from tenure.domain.period import Period
 ORIGIN = datetime(2030, 1, 1, tzinfo=UTC)
 Usages = list[tuple[Period, Capacity]]
 
-capacities = st.dictionaries(st.sampled_from(["VCPU", "MEMORY_MB", "DISK_GB"]), st.integers(0, 9)).map(
-    Capacity
-)
+capacities = st.dictionaries(st.sampled_from(["VCPU", "MEMORY_MB", "DISK_GB"]), st.integers(0, 9)).map(Capacity)
 
 
 @st.composite
@@ -110,9 +108,7 @@ def test_booking_what_fits_never_exceeds_the_capacity(requests: Usages, capacity
 
 
 def test_what_ends_makes_room_for_what_starts_at_that_instant():
-    one, two = (
-        Period(ORIGIN + timedelta(hours=hour), ORIGIN + timedelta(hours=hour + 1)) for hour in range(2)
-    )
+    one, two = (Period(ORIGIN + timedelta(hours=hour), ORIGIN + timedelta(hours=hour + 1)) for hour in range(2))
     day = Period(ORIGIN, ORIGIN + timedelta(days=1))
     whole = Capacity({"WHOLE": 1})
     assert peak([(one, whole), (two, whole)], day) == whole

@@ -87,9 +87,7 @@ def test_the_choice_does_not_depend_on_the_order_of_candidates(
 
 
 @given(candidates, st.integers(0, 12), st.integers(0, 60))
-def test_the_choice_is_of_the_candidates_and_leaves_the_most_special(
-    found: list[Candidate], count: int, turn: int
-):
+def test_the_choice_is_of_the_candidates_and_leaves_the_most_special(found: list[Candidate], count: int, turn: int):
     taken = choose(found, PERIOD, count, turn=turn)
     left = [candidate for candidate in found if candidate not in taken]
     assert len(taken) == min(count, len(found))

@@ -271,9 +271,7 @@ class DriverContract:
         assert rig.boot(hosts[2], OWNER, "r-1")
         with pytest.raises(CloudBusy):
             rig.driver.ensure_started(
-                order_of(
-                    hosts[0], reservation_id="r-2", project_id=NEIGHBOUR, resource_type=rig.resource_type
-                )
+                order_of(hosts[0], reservation_id="r-2", project_id=NEIGHBOUR, resource_type=rig.resource_type)
             )
         rig.let_go()
         rig.driver.ensure_started(smaller)
@@ -303,9 +301,7 @@ class DriverContract:
 
     def test_a_start_waits_for_the_end_of_the_one_before(self, rig: Rig, hosts: list[ResourceRef]):
         first = order_of(*hosts[:2], resource_type=rig.resource_type)
-        second = order_of(
-            *hosts[1:], reservation_id="r-2", project_id=NEIGHBOUR, resource_type=rig.resource_type
-        )
+        second = order_of(*hosts[1:], reservation_id="r-2", project_id=NEIGHBOUR, resource_type=rig.resource_type)
         rig.driver.ensure_started(first)
         server = rig.boot(hosts[1], OWNER, "r-1")
         with pytest.raises(CloudBusy) as caught:
@@ -426,9 +422,7 @@ class DriverContract:
 
     def test_an_old_order_does_not_touch_what_the_next_one_has(self, rig: Rig, hosts: list[ResourceRef]):
         first = order_of(*hosts, resource_type=rig.resource_type)
-        second = order_of(
-            hosts[0], reservation_id="r-2", project_id=NEIGHBOUR, resource_type=rig.resource_type
-        )
+        second = order_of(hosts[0], reservation_id="r-2", project_id=NEIGHBOUR, resource_type=rig.resource_type)
         rig.driver.ensure_started(first)
         rig.driver.ensure_ended(first)
         rig.driver.ensure_started(second)
@@ -453,9 +447,7 @@ class DriverContract:
         assert list(rig.driver.held(rig.resource_type)) == ["r-1"]
         with pytest.raises(CloudBusy):
             rig.driver.ensure_started(
-                order_of(
-                    hosts[0], reservation_id="r-2", project_id=NEIGHBOUR, resource_type=rig.resource_type
-                )
+                order_of(hosts[0], reservation_id="r-2", project_id=NEIGHBOUR, resource_type=rig.resource_type)
             )
         rig.let_go()
         assert rig.driver.ensure_ended(order).done

@@ -55,15 +55,11 @@ class SimulatedRig:
         self.driver = self.cloud
 
     def resources(self) -> list[ResourceRef]:
-        return [
-            ResourceRef(found.external_id, found.name) for found in self.cloud.discover(self.resource_type)
-        ]
+        return [ResourceRef(found.external_id, found.name) for found in self.cloud.discover(self.resource_type)]
 
     def boot(self, resource: ResourceRef, project_id: str, reservation_id: str | None = None) -> str | None:
         try:
-            return self.cloud.world.boot_server(
-                project_id, reservation_id=reservation_id, host=resource.external_id
-            )
+            return self.cloud.world.boot_server(project_id, reservation_id=reservation_id, host=resource.external_id)
         except NoValidHost:
             return None
 
@@ -166,9 +162,7 @@ class TestFleet:
         assert cloud.look_up(HOST, "sim-host-021").external_id == "21"
 
     def test_takes_hosts_of_all_kinds(self, cloud: SimulatedCloud):
-        added = cloud.world.add_host(
-            "big", facts={"vcpus": 512, "availability_zone": "lab"}, traits={"CUSTOM_X"}
-        )
+        added = cloud.world.add_host("big", facts={"vcpus": 512, "availability_zone": "lab"}, traits={"CUSTOM_X"})
         found = cloud.look_up(HOST, "big")
         assert (found.external_id, found.capacity["VCPU"]) == (added, 512)
         assert found.traits == {"CUSTOM_X"}

@@ -100,9 +100,7 @@ def test_a_start_that_was_killed_is_completed_by_another_process(path: Path, eff
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize(
-    ("verb", "effects"), [("before_end", 1), *(("ensure_ended", effects) for effects in range(6))]
-)
+@pytest.mark.parametrize(("verb", "effects"), [("before_end", 1), *(("ensure_ended", effects) for effects in range(6))])
 def test_an_end_that_was_killed_is_completed_by_another_process(path: Path, verb: str, effects: int):
     order = order_for("r-1", "1,2,3")
     with SimulatedCloud(path) as cloud:
@@ -183,9 +181,7 @@ def test_sixteen_threads_make_each_effect_once(path: Path, in_memory: bool):
     with cloud, ThreadPoolExecutor(16) as pool:
         for call in [pool.submit(work, number) for number in range(16)]:
             call.result()
-        effects = Counter(
-            (effect.kind, effect.reservation_id, effect.host) for effect in cloud.world.journal()
-        )
+        effects = Counter((effect.kind, effect.reservation_id, effect.host) for effect in cloud.world.journal())
         assert set(effects.values()) == {1}
         assert len([effect for effect in effects if effect[0] is EffectKind.HOST_TAKEN]) == 6
 

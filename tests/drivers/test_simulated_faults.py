@@ -128,9 +128,7 @@ def test_servers_vanish_when_the_time_has_come(cloud: SimulatedCloud, clock: Sim
     order = order_of(*HOSTS[:2], resource_type=HOST)
     cloud.ensure_started(order)
     cloud.world.boot_server(OWNER, reservation_id="r-1")
-    cloud.inject(
-        Fault(FaultKind.SLOW, "ensure_ended", until=NOW + timedelta(seconds=20), reason="a stuck host")
-    )
+    cloud.inject(Fault(FaultKind.SLOW, "ensure_ended", until=NOW + timedelta(seconds=20), reason="a stuck host"))
 
     progress = cloud.ensure_ended(order)
     assert (progress.done, progress.look_again_after, progress.reason) == (

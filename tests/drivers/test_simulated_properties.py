@@ -29,9 +29,7 @@ def project_of(reservation_id: str) -> str:
 
 
 def order(reservation_id: str, hosts: list[ResourceRef]) -> Order:
-    return order_of(
-        *hosts, reservation_id=reservation_id, project_id=project_of(reservation_id), resource_type=HOST
-    )
+    return order_of(*hosts, reservation_id=reservation_id, project_id=project_of(reservation_id), resource_type=HOST)
 
 
 class AnyInterleaving(RuleBasedStateMachine):
@@ -139,9 +137,7 @@ class AnyInterleaving(RuleBasedStateMachine):
                 taken[effect.host] = effect.reservation_id
             elif effect.kind in (EffectKind.HOST_RETURNED, EffectKind.HOST_POOLED):
                 taken.pop(effect.host or "", None)
-        held = {
-            host: group.reservation_id for group in self.cloud.world.groups().values() for host in group.hosts
-        }
+        held = {host: group.reservation_id for group in self.cloud.world.groups().values() for host in group.hosts}
         assert held.items() <= taken.items()
 
     @rule()
@@ -188,9 +184,7 @@ def test_a_start_with_any_faults_and_retries_has_each_effect_once(
                 break
         kinds = Counter((effect.kind, effect.host) for effect in cloud.world.journal("r-1"))
         expected = {(EffectKind.GROUP_MADE, None), (EffectKind.GROUP_REMOVED, None)} | {
-            (kind, host.external_id)
-            for kind in (EffectKind.HOST_TAKEN, EffectKind.HOST_RETURNED)
-            for host in hosts
+            (kind, host.external_id) for kind in (EffectKind.HOST_TAKEN, EffectKind.HOST_RETURNED) for host in hosts
         }
         assert kinds == dict.fromkeys(expected, 1)
         assert list(cloud.held(HOST)) == []

@@ -309,9 +309,7 @@ def _run(command: list[str], folder: Path, account: pwd.struct_passwd | None) ->
         raise ServerFailed(f"{command[0]} ended with {code}:\n{_tail(log)}")
 
 
-def _spawn(
-    command: list[str], folder: Path, account: pwd.struct_passwd | None, output: int
-) -> subprocess.Popen[bytes]:
+def _spawn(command: list[str], folder: Path, account: pwd.struct_passwd | None, output: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
         cwd=folder,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from tenure.domain.period import Period
@@ -32,7 +32,7 @@ class Capacity(Mapping[str, int]):
     def __contains__(self, resource_class: object) -> bool:
         return resource_class in self._amounts
 
-    def __iter__(self):  # type: ignore[no-untyped-def]  # typed by Mapping
+    def __iter__(self) -> Iterator[str]:
         return iter(self._amounts)
 
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ def peak(usages: Iterable[tuple[Period, Capacity]], within: Period) -> Capacity:
 
 def _highest(changes: list[tuple[object, int]]) -> int:
     level = highest = 0
-    for _, change in sorted(changes):  # type: ignore[type-var]  # at equal times the release sorts first
+    for _, change in sorted(changes):  # at equal times the release sorts first
         level += change
         highest = max(highest, level)
     return highest

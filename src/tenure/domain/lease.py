@@ -44,6 +44,7 @@ _A = Action
 #: Where an action leads. What is not here is not possible.
 NEXT: Mapping[tuple[LeaseStatus, Action], LeaseStatus] = {
     (_S.CREATING, _A.PREPARED): _S.PENDING,
+    (_S.CREATING, _A.END): _S.TERMINATING,
     (_S.CREATING, _A.DELETE): _S.DELETING,
     (_S.PENDING, _A.START): _S.STARTING,
     (_S.PENDING, _A.UPDATE): _S.PENDING,  # a plan changes in one transaction
@@ -68,7 +69,7 @@ NEXT: Mapping[tuple[LeaseStatus, Action], LeaseStatus] = {
     (_S.TERMINATED, _A.DELETE): _S.DELETING,
     (_S.ERROR, _A.END): _S.TERMINATING,
     (_S.ERROR, _A.DELETE): _S.DELETING,
-    (_S.DELETING, _A.END): _S.DELETING,
+    (_S.DELETING, _A.END): _S.DELETING,  # tried again for as long as it takes: what was deleted must go
     (_S.DELETING, _A.DELETE): _S.DELETING,
     (_S.DELETING, _A.DELETED): _S.DELETED,
     (_S.DELETED, _A.DELETE): _S.DELETED,

@@ -123,6 +123,9 @@ def _flatten(tree: object, *, depth: int) -> Iterator[Comparison]:
     op = "==" if op == "=" else op
     if op not in _OPERATORS or len(key) < 2 or key[0] != "$" or not value:
         raise ValueError
+    if "\0" in key + value:
+        raise ValueError  # no database keeps it
+    (key + value).encode()  # nor half a character; UnicodeEncodeError is a ValueError
     yield Comparison(op, key[1:], value)
 
 

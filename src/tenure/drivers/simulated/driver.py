@@ -187,9 +187,7 @@ class SimulatedCloud:
     def ensure_ended(self, order: Order) -> Progress:
         with self._order_call("ensure_ended", order) as call:
             with self._state.look() as tx:
-                group = tx.execute(
-                    "SELECT 1 FROM host_group WHERE reservation_id = ?", (order.reservation_id,)
-                )
+                group = tx.execute("SELECT 1 FROM host_group WHERE reservation_id = ?", (order.reservation_id,))
                 if group.fetchone() is None and not servers_of(tx, order.reservation_id):
                     return DONE
                 hosts = hosts_held(tx, order.reservation_id)
@@ -225,9 +223,7 @@ class SimulatedCloud:
     @contextmanager
     def _order_call(self, verb: str, order: Order) -> Iterator[Call]:
         _refuse_type(order.resource_type)
-        hosts = frozenset(
-            name for resource in order.resources for name in (resource.external_id, resource.name)
-        )
+        hosts = frozenset(name for resource in order.resources for name in (resource.external_id, resource.name))
         with self._faults.call(Scope(verb, order.reservation_id, order.lease_name, hosts)) as call:
             yield call
 

@@ -67,13 +67,9 @@ class Effects:
                 return False
             refuse_held(host, reservation_id)
             refuse_occupied(tx, [host], reservation_id)
-            if not tx.execute(
-                "SELECT 1 FROM host_group WHERE reservation_id = ?", (reservation_id,)
-            ).fetchone():
+            if not tx.execute("SELECT 1 FROM host_group WHERE reservation_id = ?", (reservation_id,)).fetchone():
                 raise CloudBusy(f"The group of reservation {reservation_id} was removed meanwhile.")
-            tx.execute(
-                "UPDATE host SET pooled = 0, reservation_id = ? WHERE id = ?", (reservation_id, host["id"])
-            )
+            tx.execute("UPDATE host SET pooled = 0, reservation_id = ? WHERE id = ?", (reservation_id, host["id"]))
             self._state.record(
                 tx, "ensure_started", EffectKind.HOST_TAKEN, reservation_id=reservation_id, host=host["id"]
             )
@@ -99,9 +95,7 @@ class Effects:
                 (host, reservation_id),
             ).rowcount
             if returned:
-                self._state.record(
-                    tx, call.verb, EffectKind.HOST_RETURNED, reservation_id=reservation_id, host=host
-                )
+                self._state.record(tx, call.verb, EffectKind.HOST_RETURNED, reservation_id=reservation_id, host=host)
         if returned:
             call.effect_happened()
 
@@ -121,9 +115,7 @@ class Effects:
             ).rowcount
             if ordered:
                 name = server_id(seen["number"])
-                tx.execute(
-                    "UPDATE image SET status = 'lost' WHERE server_id = ? AND status = 'saving'", (name,)
-                )
+                tx.execute("UPDATE image SET status = 'lost' WHERE server_id = ? AND status = 'saving'", (name,))
                 self._state.record(
                     tx,
                     call.verb,
@@ -140,12 +132,8 @@ class Effects:
     def remove_group(self, call: Call, reservation_id: str) -> Progress:
         with self._state.change() as tx:
             if hosts_held(tx, reservation_id) or servers_of(tx, reservation_id):
-                return Progress(
-                    False, timedelta(seconds=1), "The reservation got more while it was taken back."
-                )
-            removed = tx.execute(
-                "DELETE FROM host_group WHERE reservation_id = ?", (reservation_id,)
-            ).rowcount
+                return Progress(False, timedelta(seconds=1), "The reservation got more while it was taken back.")
+            removed = tx.execute("DELETE FROM host_group WHERE reservation_id = ?", (reservation_id,)).rowcount
             if removed:
                 self._state.record(tx, call.verb, EffectKind.GROUP_REMOVED, reservation_id=reservation_id)
         if removed:
@@ -193,8 +181,7 @@ def refuse_occupied(tx: sqlite3.Connection, hosts: Iterable[sqlite3.Row], reserv
     for host in hosts:
         if host["reservation_id"] is None:
             count = tx.execute(
-                "SELECT count(*) FROM server WHERE host_id = ?"
-                " AND (reservation_id IS NULL OR reservation_id IS NOT ?)",
+                "SELECT count(*) FROM server WHERE host_id = ? AND (reservation_id IS NULL OR reservation_id IS NOT ?)",
                 (host["id"], reservation_id),
             ).fetchone()[0]
             if count:
@@ -222,6 +209,4 @@ def hosts_held(tx: sqlite3.Connection, reservation_id: str) -> list[int]:
 
 
 def servers_of(tx: sqlite3.Connection, reservation_id: str) -> list[sqlite3.Row]:
-    return tx.execute(
-        "SELECT * FROM server WHERE reservation_id = ? ORDER BY number", (reservation_id,)
-    ).fetchall()
+    return tx.execute("SELECT * FROM server WHERE reservation_id = ? ORDER BY number", (reservation_id,)).fetchall()

@@ -100,10 +100,7 @@ class Call:
 
     def strike(self) -> None:
         for fault_id, fault in self._armed:
-            if (
-                fault.kind not in (FaultKind.LOST_REPLY, FaultKind.SLOW)
-                and fault.after_effects == self._effects
-            ):
+            if fault.kind not in (FaultKind.LOST_REPLY, FaultKind.SLOW) and fault.after_effects == self._effects:
                 self._faults.strike(fault_id, fault, self._scope)
 
     def lose_reply(self) -> None:
@@ -205,8 +202,7 @@ class Faults:
         """Count the strike; of several calls at once no more than the count are struck."""
         with self._state.change() as tx:
             struck = tx.execute(
-                "UPDATE fault SET remaining = remaining - 1"
-                " WHERE id = ? AND (remaining IS NULL OR remaining > 0)",
+                "UPDATE fault SET remaining = remaining - 1 WHERE id = ? AND (remaining IS NULL OR remaining > 0)",
                 (fault_id,),
             ).rowcount
             if kind is not FaultKind.BLOCK:  # which holds the calls that it struck for as long as it is there

@@ -66,6 +66,4 @@ def host_model(number: int) -> HostModel:
 def capacity_of(facts: Mapping[str, object]) -> Capacity:
     """The inventory of a host with such facts."""
     classes = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "local_gb"}
-    return Capacity(
-        {name: amount for name, fact in classes.items() if isinstance(amount := facts[fact], int)}
-    )
+    return Capacity({name: amount for name, fact in classes.items() if isinstance(amount := facts[fact], int)})

@@ -159,9 +159,7 @@ class StateFile:
 
     def journal(self, reservation_id: str | None = None) -> list[Effect]:
         """Every effect, or those of one reservation, in the order in which they happened."""
-        where, values = (
-            ("", ()) if reservation_id is None else ("WHERE reservation_id = ?", (reservation_id,))
-        )
+        where, values = ("", ()) if reservation_id is None else ("WHERE reservation_id = ?", (reservation_id,))
         with self.look() as tx:
             rows = tx.execute(f"SELECT * FROM journal {where} ORDER BY sequence", values).fetchall()
         return [
@@ -205,9 +203,7 @@ class StateFile:
             if found == _FORMAT:
                 return
             if found or tx.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                raise ValueError(
-                    "the file is not the state of a simulated cloud, or of another version of it"
-                )
+                raise ValueError("the file is not the state of a simulated cloud, or of another version of it")
             for statement in _TABLES:
                 tx.execute(statement)
             tx.execute(f"PRAGMA user_version = {_FORMAT}")

@@ -107,9 +107,7 @@ class World:
             model = host_model(number)
             name = name or f"sim-extra-{number:03d}"
             own = {"hypervisor_hostname": name, "service_name": name, **(facts or {})}
-            added = HostModel(
-                name, {**model.facts, **own}, model.traits if traits is None else frozenset(traits)
-            )
+            added = HostModel(name, {**model.facts, **own}, model.traits if traits is None else frozenset(traits))
             tx.execute("INSERT INTO host (name, facts, traits) VALUES (?, ?, ?)", _host_values(added))
             return str(tx.execute("SELECT last_insert_rowid()").fetchone()[0])
 
@@ -179,14 +177,10 @@ class World:
                     " WHERE reservation_id = ? AND project_id = ?)"
                 )
                 values += (reservation_id, project_id)
-            found = tx.execute(
-                f"SELECT id FROM host WHERE {' AND '.join(conditions)} ORDER BY id LIMIT 1", values
-            )
+            found = tx.execute(f"SELECT id FROM host WHERE {' AND '.join(conditions)} ORDER BY id LIMIT 1", values)
             row = found.fetchone()
             if row is None:
-                raise NoValidHost(
-                    "No valid host was found: none is up, and open to this project and this hint."
-                )
+                raise NoValidHost("No valid host was found: none is up, and open to this project and this hint.")
             return self._boot(tx, row["id"], project_id, name, reservation_id)
 
     def force_server(self, project_id: str, host: str, *, name: str = "server") -> str:
@@ -217,9 +211,7 @@ class World:
         """The groups by reservation."""
         with self._state.look() as tx:
             members: dict[str, list[str]] = {}
-            for row in tx.execute(
-                "SELECT id, reservation_id FROM host WHERE reservation_id IS NOT NULL ORDER BY id"
-            ):
+            for row in tx.execute("SELECT id, reservation_id FROM host WHERE reservation_id IS NOT NULL ORDER BY id"):
                 members.setdefault(row["reservation_id"], []).append(str(row["id"]))
             rows = tx.execute("SELECT * FROM host_group ORDER BY reservation_id").fetchall()
         return {

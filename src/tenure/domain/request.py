@@ -1,0 +1,170 @@
+"""What callers ask for, validated in form by the API and judged by the services."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Generic, TypeVar
+
+from tenure.domain.allocation import Booking
+from tenure.domain.lease import AllocationState
+from tenure.domain.period import Period
+from tenure.domain.resource import Resource
+
+T = TypeVar("T")
+
+
+class Moment(Enum):
+    """A point in time that the service itself looks up."""
+
+    NOW = "now"
+    THIS_MINUTE = "this minute"  # Blazar's ``now``: the minute that has begun
+
+
+#: A date as asked for.
+When = datetime | Moment
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationRequest:
+    """A reservation to be made; ``parameters`` have passed the model of the type."""
+
+    resource_type: str
+    parameters: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRequest:
+    """A lease to be made."""
+
+    name: str
+    starts_at: When
+    ends_at: When
+    before_end_at: datetime | Moment | None = None
+    reservations: tuple[ReservationRequest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationChange:
+    """What changes in one reservation; parameters that are not named stay."""
+
+    reservation_id: str
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    resource_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseChange:
+    """What changes in a lease; None stays as it is."""
+
+    name: str | None = None
+    starts_at: When | None = None
+    ends_at: When | None = None
+    before_end_at: When | None = None
+    reservations: tuple[ReservationChange, ...] = ()
+
+    @property
+    def only_name(self) -> bool:
+        return self.name is not None and self == LeaseChange(name=self.name)
+
+    @property
+    def is_empty(self) -> bool:
+        return self == LeaseChange()
+
+
+class LeaseOrder(Enum):
+    """What lists of leases can be sorted by; equal ones by id."""
+
+    CREATED_AT = "created_at"
+    NAME = "name"
+    STARTS_AT = "start_date"
+    ENDS_AT = "end_date"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseQuery:
+    """Which leases to list, and which page of them. ``marker`` is the id of the last lease of the page before."""
+
+    limit: int
+    marker: str | None = None
+    order: LeaseOrder = LeaseOrder.CREATED_AT
+    descending: bool = False
+    name: str | None = None
+    status: str | None = None
+    user_id: str | None = None
+    project_id: str | None = None
+    starts_before: datetime | None = None
+    ends_after: datetime | None = None
+
+
+class ResourceOrder(Enum):
+    """What lists of resources can be sorted by."""
+
+    ID = "id"  # the order of registration
+    NAME = "name"
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceQuery:
+    """Which resources to list, and which page of them. ``marker`` is the external id of the last one seen."""
+
+    resource_type: str
+    limit: int
+    marker: str | None = None
+    order: ResourceOrder = ResourceOrder.ID
+    descending: bool = False
+    name: str | None = None
+    reservable: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BookingQuery:
+    """Whose parts in which resources to list.
+
+    Without ``lease_id`` and ``reservation_id`` those of leases that have not ended; with one of them, all of its. Every
+    resource is listed, also those without a part, unless ``only_booked``.
+    """
+
+    resource_type: str
+    limit: int
+    marker: str | None = None
+    lease_id: str | None = None
+    reservation_id: str | None = None
+    only_booked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """One page of a list; ``marker`` asks for the next one, None on the last."""
+
+    items: tuple[T, ...]
+    marker: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceBookings:
+    """A resource, by its external id, and who has a part in it."""
+
+    external_id: str
+    bookings: tuple[Booking, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedResource:
+    """A resource that a lease has, had or will have, and when."""
+
+    resource: Resource
+    reservation_id: str
+    period: Period
+    state: AllocationState
+
+
+@dataclass(frozen=True, slots=True)
+class PartHealth:
+    """Whether one part of the service is well, and if not, what ails it."""
+
+    part: str
+    well: bool
+    reason: str | None = None

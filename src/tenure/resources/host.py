@@ -1,0 +1,164 @@
+"""Whole compute hosts: ``physical:host``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr, model_validator
+from pydantic_core import PydanticCustomError
+
+from tenure.domain.allocation import Demand
+from tenure.domain.capacity import WHOLE, Capacity
+from tenure.domain.requirement import parse_expression
+
+#: What fits every database's integer.
+MAX_AMOUNT = 2**31 - 1
+
+
+def _whole_number(value: Any) -> Any:
+    """A number as Blazar's clients send it: ``2`` or ``"2"``."""
+    if isinstance(value, str) and value.isascii() and value.lstrip("-").isdigit() and len(value) < 20:
+        return int(value)
+    return value
+
+
+def _text(value: Any) -> Any:
+    """An expression as Blazar's clients send it: text, or null for none."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise PydanticCustomError(
+            "malformed_requirements", "Malformed requirements {value}", {"value": repr(value)[:200]}
+        )
+    return value
+
+
+def _before_end(value: Any) -> Any:
+    return "default" if value is None else value
+
+
+LenientCount = Annotated[StrictInt, BeforeValidator(_whole_number), Field(le=MAX_AMOUNT)]
+LenientExpression = Annotated[StrictStr, BeforeValidator(_text), Field(max_length=16384)]
+LenientAction = Annotated[Literal["default", "snapshot", ""], BeforeValidator(_before_end)]
+Count = Annotated[StrictInt, Field(ge=1, le=MAX_AMOUNT, description="A number of hosts.")]
+PropertyExpression = Annotated[
+    StrictStr,
+    Field(
+        max_length=16384,
+        description='An expression of the property language as JSON text, such as `["==", "$gpu", "a100"]`; empty for none.',
+    ),
+]
+BeforeEnd = Annotated[
+    Literal["default", "snapshot", ""],
+    Field(description="What is done before the end: `snapshot`, nothing (empty), or what the operator has set."),
+]
+
+
+def _check_range(minimum: int, maximum: int) -> None:
+    if minimum < 1 or maximum < 1:
+        raise PydanticCustomError("range", "Malformed parameter min and max (must be greater than or equal to 1)")
+    if maximum < minimum:
+        raise PydanticCustomError(
+            "range", "Invalid values for min/max of hosts. Max must be equal to or larger than min."
+        )
+
+
+class _Ranged(BaseModel):
+    @model_validator(mode="after")
+    def _ordered(self) -> _Ranged:
+        minimum, maximum = getattr(self, "min", None), getattr(self, "max", None)
+        if minimum is not None and maximum is not None:
+            _check_range(minimum, maximum)
+        elif minimum is not None or maximum is not None:
+            _check_range(minimum or maximum or 0, maximum or minimum or 0)
+        return self
+
+
+class LenientHostReservation(_Ranged):
+    """A reservation of hosts, as Blazar takes it."""
+
+    model_config = ConfigDict(extra="ignore", title="HostReservation")
+
+    resource_type: Literal["physical:host"]
+    min: LenientCount
+    max: LenientCount
+    hypervisor_properties: LenientExpression
+    resource_properties: LenientExpression
+    before_end: LenientAction = "default"
+
+
+class HostReservation(_Ranged):
+    """A reservation of between ``min`` and ``max`` whole hosts."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    resource_type: Literal["physical:host"]
+    min: Count
+    max: Count
+    hypervisor_properties: PropertyExpression = ""
+    resource_properties: PropertyExpression = ""
+    before_end: BeforeEnd = "default"
+
+
+class LenientHostChange(_Ranged):
+    """What may change in a reservation of hosts, as Blazar takes it."""
+
+    model_config = ConfigDict(extra="ignore", title="HostChange")
+
+    min: LenientCount | None = None
+    max: LenientCount | None = None
+    hypervisor_properties: LenientExpression | None = None
+    resource_properties: LenientExpression | None = None
+    before_end: LenientAction | None = None
+
+
+class HostChange(_Ranged):
+    """What may change in a reservation of hosts."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    min: Count | None = None
+    max: Count | None = None
+    hypervisor_properties: PropertyExpression | None = None
+    resource_properties: PropertyExpression | None = None
+    before_end: BeforeEnd | None = None
+
+
+class HostType:
+    """Whole compute hosts, handed to one project for the period."""
+
+    name = "physical:host"
+    noun = "hosts"
+    inventory = "physical:host"
+
+    def __init__(self, default_before_end: str = "") -> None:
+        self._default_before_end = default_before_end
+
+    def request_model(self, *, strict: bool) -> type[BaseModel]:
+        return HostReservation if strict else LenientHostReservation
+
+    def change_model(self, *, strict: bool) -> type[BaseModel]:
+        return HostChange if strict else LenientHostChange
+
+    def merge(self, current: Mapping[str, object], change: Mapping[str, object]) -> Mapping[str, object]:
+        given = {name: value for name, value in change.items() if value is not None}
+        merged = LenientHostReservation.model_validate({**current, **given, "resource_type": self.name})
+        return merged.model_dump(exclude={"resource_type"})
+
+    def demand(self, parameters: Mapping[str, object]) -> Demand:
+        reservation = LenientHostReservation.model_validate({**parameters, "resource_type": self.name})
+        return Demand(
+            inventory=self.inventory,
+            noun=self.noun,
+            minimum=reservation.min,
+            maximum=reservation.max,
+            expression=parse_expression(reservation.hypervisor_properties, field="hypervisor_properties")
+            & parse_expression(reservation.resource_properties, field="resource_properties"),
+            amounts=Capacity({WHOLE: 1}),
+            exclusive=True,
+        )
+
+    def before_end(self, parameters: Mapping[str, object]) -> str | None:
+        action = str(parameters.get("before_end", "default"))
+        return (self._default_before_end if action == "default" else action) or None
