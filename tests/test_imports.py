@@ -23,7 +23,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
         "drivers": "domain clock",
         "services": "domain clock store resources drivers.contract",
         "engine": "domain clock services drivers.contract",
-        "api": "domain clock services",
+        "api": "domain clock services resources.contract",
         "rpc": "domain clock services",
         "web": "domain clock services",
         "factory": "domain clock config store resources drivers services engine api rpc web",

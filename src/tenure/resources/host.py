@@ -46,7 +46,8 @@ PropertyExpression = Annotated[
     StrictStr,
     Field(
         max_length=16384,
-        description='An expression of the property language as JSON text, such as `["==", "$gpu", "a100"]`; empty for none.',
+        description="An expression of the property language as JSON text, such as "
+        '`["==", "$gpu", "a100"]`; empty for none.',
     ),
 ]
 BeforeEnd = Annotated[

@@ -1,0 +1,171 @@
+"""Transactions: the only way to the database."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event, func, make_url, select, text
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.orm import Session
+
+from tenure.clock import Clock
+from tenure.domain.errors import TooManyConflicts
+from tenure.store.allocations import AllocationStore
+from tenure.store.conflict import Overtaken
+from tenure.store.events import EventStore
+from tenure.store.leases import LeaseStore
+from tenure.store.outbox import OutboxStore
+from tenure.store.resources import ResourceStore
+
+T = TypeVar("T")
+LOG = logging.getLogger(__name__)
+
+#: How often a transaction that met another is tried, the last time with the rows locked first.
+ATTEMPTS = 10
+
+#: MariaDB: record changed since last read, lock wait time-out, deadlock (also Galera's failed certification).
+_MARIADB_RETRY = frozenset({1020, 1205, 1213})
+#: PostgreSQL: serialization failure, deadlock, exclusion violation.
+_POSTGRESQL_RETRY = frozenset({"40001", "40P01", "23P01"})
+
+
+class Transaction:
+    """The stores, on one session. Never commits itself."""
+
+    def __init__(self, session: Session, database: Database, *, locking: bool = False) -> None:
+        self.session = session
+        #: Whether rows that will be changed are to be locked when they are read: the last attempt.
+        self.locking = locking
+        self._database = database
+        self.leases = LeaseStore(session)
+        self.resources = ResourceStore(session)
+        self.allocations = AllocationStore(session)
+        self.events = EventStore(session)
+        self.outbox = OutboxStore(session)
+
+    def defer_checks(self) -> None:
+        """Let the exclusion constraint judge the end of the transaction, so that resources can be swapped in it."""
+        if self._database.dialect == "postgresql":
+            self.session.execute(text("SET CONSTRAINTS ALL DEFERRED"))
+
+    def now(self) -> datetime:
+        """The time by which claims are timed: the database's own, unless a test's clock stands for it."""
+        return self._database.now(self.session)
+
+
+class Database:
+    """A database, reached through a pool of connections.
+
+    ``clock`` replaces the time of the database; without one, all managers read the same clock, whatever theirs say.
+    """
+
+    def __init__(self, url: str, *, clock: Clock | None = None, pool_size: int = 20, echo: bool = False) -> None:
+        self.engine = _engine(url, pool_size=pool_size, echo=echo)
+        self._clock = clock
+
+    @property
+    def dialect(self) -> str:
+        return self.engine.dialect.name
+
+    def now(self, session: Session) -> datetime:
+        if self._clock is not None:
+            return self._clock.now()
+        if self.dialect == "sqlite":
+            return datetime.now(UTC)  # the one machine that holds the file
+        moment = session.execute(
+            select(func.clock_timestamp() if self.dialect == "postgresql" else text("UTC_TIMESTAMP(6)"))
+        ).scalar_one()
+        assert isinstance(moment, datetime)
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+    def write(self, work: Callable[[Transaction], T]) -> T:
+        """Do ``work`` in one transaction, again from the beginning when others got in between.
+
+        Raises ``TooManyConflicts`` when that does not help; nothing is written then.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                with Session(self.engine, expire_on_commit=False) as session, session.begin():
+                    return work(Transaction(session, self, locking=attempt == ATTEMPTS))
+            except (Overtaken, DBAPIError) as error:
+                if not _again(error):
+                    raise
+                LOG.debug("attempt %d met another transaction: %s", attempt, error)
+            if attempt < ATTEMPTS:
+                time.sleep(random.uniform(0, 0.002 * 2**attempt))  # apart from each other, not secret
+        raise TooManyConflicts
+
+    @contextmanager
+    def read(self) -> Iterator[Transaction]:
+        """A transaction that only reads, on one state of the database."""
+        with self.engine.connect() as connection:
+            if self.dialect == "sqlite":
+                connection = connection.execution_options(tenure_reading=True)
+            elif self.dialect == "postgresql":
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            with Session(connection, expire_on_commit=False) as session:
+                yield Transaction(session, self)
+
+    def ping(self) -> None:
+        """Ask the database for nothing; raises what it raises."""
+        with self.engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def _again(error: Exception) -> bool:
+    """Whether the transaction may succeed when it is tried again."""
+    if isinstance(error, Overtaken):
+        return True
+    if not isinstance(error, OperationalError | IntegrityError | DBAPIError):
+        return False
+    original: Any = error.orig
+    if getattr(original, "sqlstate", None) in _POSTGRESQL_RETRY:
+        return True
+    arguments = getattr(original, "args", ())
+    if arguments and arguments[0] in _MARIADB_RETRY:
+        return True
+    return "database is locked" in str(original)
+
+
+def _engine(url: str, *, pool_size: int, echo: bool) -> Engine:
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        engine = create_engine(
+            parsed, echo=echo, pool_size=pool_size, max_overflow=pool_size, connect_args={"timeout": 30}
+        )
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", begin_immediate)
+        return engine
+    return create_engine(
+        parsed,
+        echo=echo,
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_pre_ping=True,
+        pool_recycle=1800,
+        **({"isolation_level": "READ COMMITTED"} if parsed.get_backend_name() == "postgresql" else {}),
+    )
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # we begin transactions ourselves
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def begin_immediate(connection: Connection) -> None:
+    """Take SQLite's write lock at the beginning, so that what a transaction reads is still so when it writes."""
+    reading = connection.get_execution_options().get("tenure_reading", False)
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")

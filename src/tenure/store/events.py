@@ -1,0 +1,210 @@
+"""Events: what is due, and who is at it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, exists, func, insert, not_, or_, select, update
+from sqlalchemy.orm import Session, aliased
+
+from tenure.domain.lease import AllocationState, Event, EventStatus, EventType, LeaseStatus
+from tenure.store.conflict import Overtaken
+from tenure.store.leases import event_of
+from tenure.store.tables import AllocationRow, EventRow, LeaseRow, ReservationRow
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """An event with what only the engine needs of it."""
+
+    event: Event
+    ready_at: datetime | None
+    claim_token: str | None
+    payload: Mapping[str, Any] | None = None
+
+
+class EventStore:
+    """The table of events."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def add(
+        self,
+        events: Iterable[Event],
+        *,
+        claim: tuple[str, datetime] | None = None,
+        payload: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write new events; with ``claim`` (token and expiry) already claimed."""
+        rows = [
+            {
+                "id": event.id,
+                "lease_id": event.lease_id,
+                "event_type": event.event_type.value,
+                "rank": event.event_type.rank,
+                "due_at": event.due_at,
+                "status": event.status.value,
+                "ready_at": claim[1] if claim else event.due_at,
+                "claim_token": claim[0] if claim else None,
+                "attempts": event.attempts,
+                "payload": payload,
+                "created_at": event.created_at,
+            }
+            for event in events
+        ]
+        if rows:
+            self._session.execute(insert(EventRow), rows)
+
+    def get(self, event_id: str) -> StoredEvent | None:
+        row = self._session.get(EventRow, event_id, populate_existing=True)
+        return StoredEvent(event_of(row), row.ready_at, row.claim_token, row.payload) if row else None
+
+    def of_lease(self, lease_id: str) -> list[StoredEvent]:
+        rows = self._session.execute(
+            select(EventRow)
+            .where(EventRow.lease_id == lease_id)
+            .order_by(EventRow.rank, EventRow.created_at, EventRow.id)
+            .execution_options(populate_existing=True)
+        ).scalars()
+        return [StoredEvent(event_of(row), row.ready_at, row.claim_token, row.payload) for row in rows]
+
+    def ready(self, now: datetime, limit: int) -> list[str]:
+        """The ids of events that a worker may claim now, the longest ready first, an end before a start.
+
+        Ends come first at the same instant, so that what is given back can be handed on. Starts whose resources are
+        not given back are left out: only they wait for anybody.
+        """
+        rows = self._session.execute(
+            select(EventRow.id)
+            .join(LeaseRow, LeaseRow.id == EventRow.lease_id)
+            .where(EventRow.ready_at <= now, claimable(now), or_(EventRow.rank != EventType.START.rank, not_(_waits())))
+            .order_by(EventRow.ready_at, EventRow.rank.desc(), EventRow.id)
+            .limit(limit)
+        )
+        return list(rows.scalars())
+
+    def waiting(self, now: datetime, limit: int) -> list[str]:
+        """The ids of starts that are due and whose resources somebody has not given back."""
+        rows = self._session.execute(
+            select(EventRow.id)
+            .join(LeaseRow, LeaseRow.id == EventRow.lease_id)
+            .where(EventRow.rank == EventType.START.rank, EventRow.ready_at <= now, claimable(now), _waits())
+            .order_by(EventRow.ready_at, EventRow.id)
+            .limit(limit)
+        )
+        return list(rows.scalars())
+
+    def next_ready_at(self, after: datetime) -> datetime | None:
+        return self._session.execute(
+            select(func.min(EventRow.ready_at)).where(EventRow.ready_at > after)
+        ).scalar_one_or_none()
+
+    def oldest_ready_at(self) -> datetime | None:
+        return self._session.execute(select(func.min(EventRow.ready_at))).scalar_one_or_none()
+
+    def is_claimable(self, event_id: str, now: datetime) -> bool:
+        """Whether a worker may take the event now, but for the resources that a start may have to wait for."""
+        return (
+            self._session.execute(
+                select(EventRow.id)
+                .join(LeaseRow, LeaseRow.id == EventRow.lease_id)
+                .where(EventRow.id == event_id, EventRow.ready_at <= now, claimable(now))
+            ).first()
+            is not None
+        )
+
+    def claim(self, stored: StoredEvent, *, token: str, until: datetime, now: datetime) -> None:
+        """Take the event, where it still is what was read; raises ``Overtaken`` where it is not."""
+        seen_token = (
+            EventRow.claim_token.is_(None) if stored.claim_token is None else EventRow.claim_token == stored.claim_token
+        )
+        claimed = self._session.execute(
+            update(EventRow)
+            .where(EventRow.id == stored.event.id, EventRow.ready_at == stored.ready_at, seen_token)
+            .values(
+                claim_token=token,
+                ready_at=until,
+                status=EventStatus.IN_PROGRESS.value,
+                attempts=stored.event.attempts + 1,
+                updated_at=now,
+            )
+            .execution_options(synchronize_session=False)
+        )
+        if claimed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+            raise Overtaken
+
+    def renew(self, event_id: str, *, token: str, until: datetime) -> bool:
+        """Keep a claim for longer; False when it is somebody else's by now."""
+        renewed = self._session.execute(
+            update(EventRow).where(EventRow.id == event_id, EventRow.claim_token == token).values(ready_at=until)
+        )
+        return bool(renewed.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+
+    def finish(self, event_id: str, *, token: str, now: datetime, **values: Any) -> bool:
+        """Give a claim back with an outcome; False when it is somebody else's by now."""
+        finished = self._session.execute(
+            update(EventRow)
+            .where(EventRow.id == event_id, EventRow.claim_token == token)
+            .values(claim_token=None, updated_at=now, **values)
+            .execution_options(synchronize_session=False)
+        )
+        return bool(finished.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+
+    def change(self, event_ids: Collection[str], *, now: datetime, **values: Any) -> None:
+        """Write values to events that nobody has claimed. The caller has compared and swapped the lease."""
+        if event_ids:
+            self._session.execute(
+                update(EventRow)
+                .where(EventRow.id.in_(sorted(event_ids)))
+                .values(updated_at=now, **values)
+                .execution_options(synchronize_session=False)
+            )
+
+
+def claimable(now: datetime) -> ColumnElement[bool]:
+    """Whether the order of a lease's own events lets a worker take this one."""
+    other = aliased(EventRow)
+    at_work = exists().where(
+        other.lease_id == EventRow.lease_id,
+        other.id != EventRow.id,
+        other.claim_token.is_not(None),
+        other.ready_at > now,
+    )
+    before = aliased(EventRow)
+    notice_due = and_(
+        LeaseRow.status == LeaseStatus.ACTIVE.value,
+        exists().where(
+            before.lease_id == EventRow.lease_id,
+            before.rank == EventType.BEFORE_END.rank,
+            before.ready_at <= now,
+        ),
+    )
+    starting = [LeaseStatus.PENDING.value, LeaseStatus.STARTING.value]
+    return and_(
+        not_(at_work),
+        or_(
+            and_(EventRow.rank == EventType.END.rank, not_(notice_due)),
+            and_(EventRow.rank == EventType.START.rank, LeaseRow.ends_at > now, LeaseRow.status.in_(starting)),
+            and_(EventRow.rank == EventType.UPDATE.rank, LeaseRow.status == LeaseStatus.UPDATING.value),
+            and_(EventRow.rank == EventType.BEFORE_END.rank, LeaseRow.status == LeaseStatus.ACTIVE.value),
+        ),
+    )
+
+
+def _waits() -> ColumnElement[bool]:
+    """Whether an earlier allocation of a resource that this lease is planned on is not given back."""
+    mine, theirs = aliased(AllocationRow), aliased(AllocationRow)
+    reservation = aliased(ReservationRow)
+    return exists().where(
+        reservation.lease_id == EventRow.lease_id,
+        mine.reservation_id == reservation.id,
+        mine.state == AllocationState.PLANNED.value,
+        theirs.resource_id == mine.resource_id,
+        theirs.state == AllocationState.HELD.value,
+        theirs.reservation_id != mine.reservation_id,
+        theirs.starts_at < mine.starts_at,
+    )

@@ -1,0 +1,271 @@
+"""Leases with their reservations and events, and their history."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import and_, delete, insert, or_, select, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from tenure.domain.lease import (
+    Event,
+    EventStatus,
+    EventType,
+    HistoryEntry,
+    Lease,
+    LeaseStatus,
+    Reservation,
+    ReservationStatus,
+)
+from tenure.domain.request import LeaseOrder, LeaseQuery
+from tenure.store.conflict import Overtaken
+from tenure.store.tables import EventRow, HistoryRow, LeaseRow, ReservationRow
+
+_KEYS: Mapping[LeaseOrder, InstrumentedAttribute[Any]] = {
+    LeaseOrder.CREATED_AT: LeaseRow.created_at,
+    LeaseOrder.NAME: LeaseRow.name,
+    LeaseOrder.STARTS_AT: LeaseRow.starts_at,
+    LeaseOrder.ENDS_AT: LeaseRow.ends_at,
+}
+
+
+class LeaseStore:
+    """The tables of leases, reservations and history. Events are written by the event store."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def add(self, lease: Lease) -> None:
+        """Write a new lease with its reservations and events."""
+        self._session.execute(
+            insert(LeaseRow),
+            [
+                {
+                    "id": lease.id,
+                    "name": lease.name,
+                    "project_id": lease.project_id,
+                    "user_id": lease.user_id,
+                    "starts_at": lease.starts_at,
+                    "ends_at": lease.ends_at,
+                    "status": lease.status.value,
+                    "status_reason": lease.status_reason,
+                    "degraded": lease.degraded,
+                    "version": lease.version,
+                    "created_at": lease.created_at,
+                }
+            ],
+        )
+        if lease.reservations:
+            self._session.execute(
+                insert(ReservationRow),
+                [
+                    {
+                        "id": reservation.id,
+                        "lease_id": lease.id,
+                        "position": position,
+                        "resource_type": reservation.resource_type,
+                        "status": reservation.status.value,
+                        "parameters": dict(reservation.parameters),
+                        "missing_resources": reservation.missing_resources,
+                        "resources_changed": reservation.resources_changed,
+                        "created_at": reservation.created_at,
+                    }
+                    for position, reservation in enumerate(lease.reservations)
+                ],
+            )
+
+    def get(self, lease_id: str, *, deleted: bool = False) -> Lease | None:
+        """The lease, None where there is none; deleted ones only when asked for."""
+        row = self._session.get(LeaseRow, lease_id, populate_existing=True)
+        if row is None or (row.deleted_at is not None and not deleted):
+            return None
+        return self._assemble([row])[0]
+
+    def by_ids(self, ids: Collection[str]) -> dict[str, Lease]:
+        rows = self._session.execute(select(LeaseRow).where(LeaseRow.id.in_(sorted(ids)))).scalars().all()
+        return {lease.id: lease for lease in self._assemble(rows)}
+
+    def page(self, query: LeaseQuery) -> list[Lease]:
+        """One more than ``query.limit`` leases at most, so that the caller sees whether there are more."""
+        key = _KEYS[query.order]
+        statement = select(LeaseRow).where(LeaseRow.deleted_at.is_(None))
+        for column, value in (
+            (LeaseRow.project_id, query.project_id),
+            (LeaseRow.name, query.name),
+            (LeaseRow.status, query.status),
+            (LeaseRow.user_id, query.user_id),
+        ):
+            if value is not None:
+                statement = statement.where(column == value)
+        if query.starts_before is not None:
+            statement = statement.where(LeaseRow.starts_at < query.starts_before)
+        if query.ends_after is not None:
+            statement = statement.where(LeaseRow.ends_at > query.ends_after)
+        if query.marker is not None:
+            marker = self._session.get(LeaseRow, query.marker)
+            if marker is None:
+                return []
+            value = getattr(marker, key.key)
+            beyond = key < value if query.descending else key > value
+            ids = LeaseRow.id < marker.id if query.descending else LeaseRow.id > marker.id
+            statement = statement.where(or_(beyond, and_(key == value, ids)))
+            # The same again as a bound that every database can begin an index scan with.
+            statement = statement.where(key <= value if query.descending else key >= value)
+        ordered = (key, LeaseRow.id)
+        statement = statement.order_by(*(column.desc() if query.descending else column.asc() for column in ordered))
+        return self._assemble(self._session.execute(statement.limit(query.limit + 1)).scalars().all())
+
+    def change(self, lease: Lease, *, now: datetime, **values: Any) -> None:
+        """Compare and swap: write ``values`` where the lease still is what was read.
+
+        Raises ``Overtaken`` where it is not. The version goes up by one.
+        """
+        changed = self._session.execute(
+            update(LeaseRow)
+            .where(LeaseRow.id == lease.id, LeaseRow.version == lease.version)
+            .values(version=lease.version + 1, updated_at=now, **values)
+            .execution_options(synchronize_session=False)
+        )
+        if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+            raise Overtaken
+
+    def change_reservations(self, ids: Collection[str], *, now: datetime, **values: Any) -> None:
+        if ids:
+            self._session.execute(
+                update(ReservationRow)
+                .where(ReservationRow.id.in_(sorted(ids)))
+                .values(updated_at=now, **values)
+                .execution_options(synchronize_session=False)
+            )
+
+    def remove_reservation(self, reservation_id: str) -> None:
+        """Forget a reservation that never had anything."""
+        self._session.execute(delete(ReservationRow).where(ReservationRow.id == reservation_id))
+
+    def live_reservation_ids(self, ids: Collection[str]) -> set[str]:
+        """Those of ``ids`` that may have an effect in the cloud: started, or being started."""
+        if not ids:
+            return set()
+        return set(
+            self._session.execute(
+                select(ReservationRow.id)
+                .join(LeaseRow, LeaseRow.id == ReservationRow.lease_id)
+                .where(
+                    ReservationRow.id.in_(sorted(ids)),
+                    LeaseRow.deleted_at.is_(None),
+                    LeaseRow.status != LeaseStatus.TERMINATED.value,
+                    ReservationRow.status != ReservationStatus.DELETED.value,
+                )
+            ).scalars()
+        )
+
+    def lease_id_of(self, reservation_id: str) -> str | None:
+        return self._session.execute(
+            select(ReservationRow.lease_id).where(ReservationRow.id == reservation_id)
+        ).scalar_one_or_none()
+
+    def reservations_by_ids(self, ids: Collection[str]) -> dict[str, Reservation]:
+        rows = self._session.execute(select(ReservationRow).where(ReservationRow.id.in_(sorted(ids)))).scalars()
+        return {row.id: _reservation(row) for row in rows}
+
+    # --- history
+
+    def remember(self, entry: HistoryEntry) -> None:
+        self._session.execute(
+            insert(HistoryRow),
+            [
+                {
+                    "lease_id": entry.lease_id,
+                    "at": entry.at,
+                    "actor": entry.actor,
+                    "action": entry.action,
+                    "from_status": entry.from_status,
+                    "to_status": entry.to_status,
+                    "reason": entry.reason,
+                    "request_id": entry.request_id,
+                }
+            ],
+        )
+
+    def history(self, lease_id: str) -> tuple[HistoryEntry, ...]:
+        rows = self._session.execute(
+            select(HistoryRow).where(HistoryRow.lease_id == lease_id).order_by(HistoryRow.id)
+        ).scalars()
+        return tuple(
+            HistoryEntry(
+                row.lease_id, row.at, row.actor, row.action, row.from_status, row.to_status, row.reason, row.request_id
+            )
+            for row in rows
+        )
+
+    # --- rows to values
+
+    def _assemble(self, rows: Sequence[LeaseRow]) -> list[Lease]:
+        """The leases of these rows, in their order: two more statements, however many there are."""
+        ids = [row.id for row in rows]
+        reservations: dict[str, list[Reservation]] = {number: [] for number in ids}
+        events: dict[str, list[Event]] = {number: [] for number in ids}
+        if ids:
+            for reservation in self._session.execute(
+                select(ReservationRow)
+                .where(ReservationRow.lease_id.in_(ids))
+                .order_by(ReservationRow.lease_id, ReservationRow.position)
+                .execution_options(populate_existing=True)
+            ).scalars():
+                reservations[reservation.lease_id].append(_reservation(reservation))
+            for event in self._session.execute(
+                select(EventRow)
+                .where(EventRow.lease_id.in_(ids))
+                .order_by(EventRow.lease_id, EventRow.rank, EventRow.created_at, EventRow.id)
+                .execution_options(populate_existing=True)
+            ).scalars():
+                events[event.lease_id].append(event_of(event))
+        return [_lease(row, reservations[row.id], events[row.id]) for row in rows]
+
+
+def _lease(row: LeaseRow, reservations: Iterable[Reservation], events: Iterable[Event]) -> Lease:
+    return Lease(
+        id=row.id,
+        name=row.name,
+        project_id=row.project_id,
+        user_id=row.user_id,
+        starts_at=row.starts_at,
+        ends_at=row.ends_at,
+        status=LeaseStatus(row.status),
+        status_reason=row.status_reason,
+        degraded=row.degraded,
+        version=row.version,
+        reservations=tuple(reservations),
+        events=tuple(events),
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )
+
+
+def _reservation(row: ReservationRow) -> Reservation:
+    return Reservation(
+        id=row.id,
+        lease_id=row.lease_id,
+        resource_type=row.resource_type,
+        status=ReservationStatus(row.status),
+        parameters=row.parameters,
+        missing_resources=row.missing_resources,
+        resources_changed=row.resources_changed,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )
+
+
+def event_of(row: EventRow) -> Event:
+    return Event(
+        id=row.id,
+        lease_id=row.lease_id,
+        event_type=EventType(row.event_type),
+        due_at=row.due_at,
+        status=EventStatus(row.status),
+        attempts=row.attempts,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )

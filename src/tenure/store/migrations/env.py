@@ -1,0 +1,9 @@
+"""How alembic reaches the database: over the connection that ``store/schema.py`` hands it."""
+
+from alembic import context
+
+from tenure.store.tables import Base
+
+context.configure(connection=context.config.attributes["connection"], target_metadata=Base.metadata)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,113 @@
+"""The outbox: messages that were written with the change they tell of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import exists, func, insert, select, update
+from sqlalchemy.orm import Session, aliased
+
+from tenure.store.tables import OutboxRow
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Something to be told; ``key`` is the same at every repetition."""
+
+    id: int
+    key: str
+    lease_id: str
+    topic: str
+    payload: Mapping[str, object]
+    created_at: datetime
+    attempts: int
+    last_error: str | None = None
+
+
+class OutboxStore:
+    """The table of messages."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def add(self, *, key: str, lease_id: str, topic: str, payload: Mapping[str, object], now: datetime) -> None:
+        self._session.execute(
+            insert(OutboxRow),
+            [
+                {
+                    "key": key,
+                    "lease_id": lease_id,
+                    "topic": topic,
+                    "payload": dict(payload),
+                    "created_at": now,
+                    "ready_at": now,
+                    "attempts": 0,
+                }
+            ],
+        )
+
+    def take(self, now: datetime, *, until: datetime, limit: int) -> list[Message]:
+        """Claim messages to deliver: of each lease the oldest only, so that they arrive in order."""
+        older = aliased(OutboxRow)
+        rows = self._session.execute(
+            select(OutboxRow)
+            .where(
+                OutboxRow.ready_at <= now,
+                ~exists().where(
+                    older.lease_id == OutboxRow.lease_id, older.id < OutboxRow.id, older.ready_at.is_not(None)
+                ),
+            )
+            .order_by(OutboxRow.id)
+            .limit(limit)
+        ).scalars()
+        taken = []
+        for row in rows.all():
+            claimed = self._session.execute(
+                update(OutboxRow)
+                .where(OutboxRow.id == row.id, OutboxRow.ready_at == row.ready_at)
+                .values(ready_at=until, attempts=OutboxRow.attempts + 1)
+                .execution_options(synchronize_session=False)
+            )
+            if claimed.rowcount == 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+                taken.append(_message(row, attempts=row.attempts + 1))
+        return taken
+
+    def delivered(self, message_id: int, *, now: datetime) -> None:
+        self._session.execute(
+            update(OutboxRow).where(OutboxRow.id == message_id).values(ready_at=None, delivered_at=now, last_error=None)
+        )
+
+    def failed(self, message_id: int, *, error: str, again_at: datetime | None) -> None:
+        """Note a delivery that failed; without ``again_at`` it is given up and stays for the operator to see."""
+        self._session.execute(
+            update(OutboxRow).where(OutboxRow.id == message_id).values(ready_at=again_at, last_error=error)
+        )
+
+    def undeliverable(self, limit: int = 100) -> list[Message]:
+        rows = self._session.execute(
+            select(OutboxRow)
+            .where(OutboxRow.ready_at.is_(None), OutboxRow.delivered_at.is_(None))
+            .order_by(OutboxRow.id)
+            .limit(limit)
+        ).scalars()
+        return [_message(row) for row in rows]
+
+    def next_ready_at(self, after: datetime) -> datetime | None:
+        return self._session.execute(
+            select(func.min(OutboxRow.ready_at)).where(OutboxRow.ready_at > after)
+        ).scalar_one_or_none()
+
+
+def _message(row: OutboxRow, *, attempts: int | None = None) -> Message:
+    return Message(
+        id=row.id,
+        key=row.key,
+        lease_id=row.lease_id,
+        topic=row.topic,
+        payload=row.payload,
+        created_at=row.created_at,
+        attempts=row.attempts if attempts is None else attempts,
+        last_error=row.last_error,
+    )

@@ -1,0 +1,321 @@
+"""Resources, their properties and versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from sqlalchemy import Row, and_, case, delete, distinct, func, insert, or_, select, update
+from sqlalchemy.orm import Session
+
+from tenure.domain.capacity import Capacity
+from tenure.domain.request import ResourceOrder, ResourceQuery
+from tenure.domain.requirement import number_of
+from tenure.domain.resource import DiscoveredResource, PropertySetting, PropertyValues, Resource, scarcity
+from tenure.store.conflict import Overtaken
+from tenure.store.tables import AllocationRow, AttributeRow, PropertyRow, ResourceRow
+
+
+class ResourceStore:
+    """The table of resources."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def add(
+        self, found: DiscoveredResource, properties: Mapping[str, str], *, now: datetime, reservable: bool
+    ) -> Resource:
+        row = ResourceRow(
+            resource_type=found.resource_type,
+            region=found.region,
+            external_id=found.external_id,
+            name=found.name,
+            capacity=dict(found.capacity),
+            facts=dict(found.facts),
+            properties=dict(properties),
+            traits=sorted(found.traits),
+            reservable=reservable,
+            scarcity=scarcity(properties, found.traits),
+            version=1,
+            created_at=now,
+            updated_at=None,
+        )
+        self._session.add(row)
+        self._session.flush()
+        self._write_attributes(row)
+        self._know_properties(found.resource_type, properties, now)
+        return _resource(row)
+
+    def add_many(
+        self, found: Sequence[DiscoveredResource], properties: Sequence[Mapping[str, str]], *, now: datetime
+    ) -> None:
+        """Add a fleet at once, reservable: a few statements however many there are."""
+        rows = [
+            ResourceRow(
+                resource_type=one.resource_type,
+                region=one.region,
+                external_id=one.external_id,
+                name=one.name,
+                capacity=dict(one.capacity),
+                facts=dict(one.facts),
+                properties=dict(own),
+                traits=sorted(one.traits),
+                reservable=True,
+                scarcity=scarcity(own, one.traits),
+                version=1,
+                created_at=now,
+            )
+            for one, own in zip(found, properties, strict=True)
+        ]
+        self._session.add_all(rows)
+        self._session.flush()
+        attributes = [attribute for row in rows for attribute in _attributes(row)]
+        if attributes:
+            self._session.execute(insert(AttributeRow), attributes)
+        for resource_type in {one.resource_type for one in found}:
+            names = {name: "" for own in properties for name in own}
+            self._know_properties(resource_type, names, now)
+
+    def by_external_id(self, resource_type: str, external_id: str) -> Resource | None:
+        row = self._session.execute(
+            select(ResourceRow).where(
+                ResourceRow.resource_type == resource_type, ResourceRow.external_id == external_id
+            )
+        ).scalar_one_or_none()
+        return _resource(row) if row else None
+
+    def by_ids(self, ids: Iterable[int]) -> dict[int, Resource]:
+        rows = self._session.execute(select(ResourceRow).where(ResourceRow.id.in_(sorted(set(ids))))).scalars()
+        return {row.id: _resource(row) for row in rows}
+
+    def known_external_ids(self, resource_type: str) -> set[str]:
+        return set(
+            self._session.execute(
+                select(ResourceRow.external_id).where(ResourceRow.resource_type == resource_type)
+            ).scalars()
+        )
+
+    def page(self, query: ResourceQuery) -> list[Resource]:
+        """One more than ``query.limit`` resources at most, so that the caller sees whether there are more."""
+        statement = select(ResourceRow).where(ResourceRow.resource_type == query.resource_type)
+        if query.name is not None:
+            statement = statement.where(ResourceRow.name == query.name)
+        if query.reservable is not None:
+            statement = statement.where(ResourceRow.reservable == query.reservable)
+        by_name = query.order is ResourceOrder.NAME
+        if query.marker is not None:
+            marker = self.by_external_id(query.resource_type, query.marker)
+            if marker is None:
+                return []
+            ids = ResourceRow.id < marker.id if query.descending else ResourceRow.id > marker.id
+            if by_name:
+                names = ResourceRow.name < marker.name if query.descending else ResourceRow.name > marker.name
+                statement = statement.where(or_(names, and_(ResourceRow.name == marker.name, ids)))
+            else:
+                statement = statement.where(ids)
+        keys = [ResourceRow.name, ResourceRow.id] if by_name else [ResourceRow.id]
+        statement = statement.order_by(*(key.desc() if query.descending else key.asc() for key in keys))
+        return [_resource(row) for row in self._session.execute(statement.limit(query.limit + 1)).scalars()]
+
+    def set_properties(self, resource: Resource, properties: Mapping[str, str], *, now: datetime) -> None:
+        """Replace the resource's own properties; raises ``Overtaken`` where it changed since it was read."""
+        changed = self._session.execute(
+            update(ResourceRow)
+            .where(ResourceRow.id == resource.id, ResourceRow.version == resource.version)
+            .values(
+                properties=dict(properties),
+                scarcity=scarcity(properties, resource.traits),
+                version=ResourceRow.version + 1,
+                updated_at=now,
+            )
+        )
+        if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+            raise Overtaken
+        row = self._session.get_one(ResourceRow, resource.id, populate_existing=True)
+        self._session.execute(delete(AttributeRow).where(AttributeRow.resource_id == resource.id))
+        self._write_attributes(row)
+        self._know_properties(resource.resource_type, properties, now)
+
+    def set_reservable(self, resource_id: int, reservable: bool, *, now: datetime) -> None:
+        self._session.execute(
+            update(ResourceRow)
+            .where(ResourceRow.id == resource_id)
+            .values(reservable=reservable, version=ResourceRow.version + 1, updated_at=now)
+        )
+
+    def remove(self, resource: Resource) -> None:
+        """Forget a resource without allocations; raises ``Overtaken`` where it changed since it was read."""
+        self._session.execute(delete(AttributeRow).where(AttributeRow.resource_id == resource.id))
+        removed = self._session.execute(
+            delete(ResourceRow).where(ResourceRow.id == resource.id, ResourceRow.version == resource.version)
+        )
+        if removed.rowcount != 1:  # type: ignore[attr-defined]  # a DELETE's result counts rows
+            raise Overtaken
+
+    def raise_versions(self, seen: Mapping[int, int]) -> None:
+        """Say that what these resources can promise has changed.
+
+        ``seen`` maps ids to the versions that were read before, or with, what the decision rests on. Raises
+        ``Overtaken`` where any of them is another by now: the guard that makes overbooking impossible.
+        """
+        if not seen:
+            return
+        ids = sorted(seen)
+        raised = self._session.execute(
+            update(ResourceRow)
+            .where(
+                ResourceRow.id.in_(ids),
+                ResourceRow.version == case({number: seen[number] for number in ids}, value=ResourceRow.id),
+            )
+            .values(version=ResourceRow.version + 1)
+            .execution_options(synchronize_session=False)
+        )
+        if raised.rowcount != len(ids):  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+            raise Overtaken
+
+    def versions(self, ids: Iterable[int]) -> dict[int, int]:
+        rows: Sequence[Row[tuple[int, int]]] = self._session.execute(
+            select(ResourceRow.id, ResourceRow.version).where(ResourceRow.id.in_(sorted(set(ids))))
+        ).all()
+        return {row.id: row.version for row in rows}
+
+    def is_allocated(self, resource_id: int) -> bool:
+        """Whether anything is planned on the resource, or held."""
+        return (
+            self._session.execute(
+                select(AllocationRow.id)
+                .where(AllocationRow.resource_id == resource_id, AllocationRow.state.in_(["planned", "held"]))
+                .limit(1)
+            ).first()
+            is not None
+        )
+
+    def has_history(self, resource_id: int) -> bool:
+        return (
+            self._session.execute(
+                select(AllocationRow.id).where(AllocationRow.resource_id == resource_id).limit(1)
+            ).first()
+            is not None
+        )
+
+    # --- properties
+
+    def property_values(self, resource_type: str, *, include_private: bool) -> list[PropertyValues]:
+        """The properties that at least one resource has, by name, with their values."""
+        statement = (
+            select(PropertyRow.name, PropertyRow.private, AttributeRow.value)
+            .join(AttributeRow, AttributeRow.name == PropertyRow.name)
+            .join(ResourceRow, ResourceRow.id == AttributeRow.resource_id)
+            .where(
+                PropertyRow.resource_type == resource_type,
+                ResourceRow.resource_type == resource_type,
+                AttributeRow.own.is_(True),
+            )
+            .distinct()
+        )
+        if not include_private:
+            statement = statement.where(PropertyRow.private.is_(False))
+        values: dict[tuple[str, bool], list[str]] = {}
+        for name, private, value in self._session.execute(statement):
+            values.setdefault((name, private), []).append(value)
+        return [
+            PropertyValues(name=name, private=private, values=tuple(sorted(found)))
+            for (name, private), found in sorted(values.items())
+        ]
+
+    def private_properties(self, resource_type: str) -> frozenset[str]:
+        return frozenset(
+            self._session.execute(
+                select(PropertyRow.name).where(
+                    PropertyRow.resource_type == resource_type, PropertyRow.private.is_(True)
+                )
+            ).scalars()
+        )
+
+    def set_property(self, resource_type: str, name: str, *, private: bool, now: datetime) -> PropertySetting | None:
+        row = self._session.execute(
+            select(PropertyRow).where(PropertyRow.resource_type == resource_type, PropertyRow.name == name)
+        ).scalar_one_or_none()
+        if row is None:
+            return None
+        row.private, row.updated_at = private, now
+        self._session.flush()
+        return PropertySetting(row.id, row.resource_type, row.name, row.private, row.created_at, row.updated_at)
+
+    def unknown_names(self, resource_type: str, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of ``names`` that no resource of the type has."""
+        wanted = sorted(set(names))
+        if not wanted:
+            return ()
+        known = set(
+            self._session.execute(
+                select(distinct(AttributeRow.name))
+                .join(ResourceRow, ResourceRow.id == AttributeRow.resource_id)
+                .where(ResourceRow.resource_type == resource_type, AttributeRow.name.in_(wanted))
+            ).scalars()
+        )
+        return tuple(name for name in wanted if name not in known)
+
+    def highest_id(self) -> int:
+        return self._session.execute(select(func.max(ResourceRow.id))).scalar_one_or_none() or 0
+
+    def count(self, resource_type: str) -> int:
+        return self._session.execute(
+            select(func.count()).select_from(ResourceRow).where(ResourceRow.resource_type == resource_type)
+        ).scalar_one()
+
+    def _write_attributes(self, row: ResourceRow) -> None:
+        self._session.execute(insert(AttributeRow), _attributes(row))
+
+    def _know_properties(self, resource_type: str, properties: Mapping[str, str], now: datetime) -> None:
+        if not properties:
+            return
+        known = set(
+            self._session.execute(
+                select(PropertyRow.name).where(
+                    PropertyRow.resource_type == resource_type, PropertyRow.name.in_(list(properties))
+                )
+            ).scalars()
+        )
+        for name in properties:
+            if name not in known:
+                self._session.add(PropertyRow(resource_type=resource_type, name=name, private=False, created_at=now))
+        self._session.flush()
+
+
+def _attributes(row: ResourceRow) -> list[dict[str, object]]:
+    """What the language can ask: facts first, then own properties; a property never hides a fact."""
+    facts = {"id": row.external_id, **{name: _as_text(value) for name, value in row.facts.items()}}
+    texts = {**row.properties, **facts}
+    return [
+        {
+            "resource_id": row.id,
+            "name": name,
+            "value": value,
+            "number": number_of(value),
+            "own": name in row.properties,
+        }
+        for name, value in texts.items()
+    ]
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else str(value)
+
+
+def _resource(row: ResourceRow) -> Resource:
+    return Resource(
+        id=row.id,
+        resource_type=row.resource_type,
+        region=row.region,
+        external_id=row.external_id,
+        name=row.name,
+        capacity=Capacity(row.capacity),
+        facts=row.facts,
+        properties=row.properties,
+        traits=frozenset(row.traits),
+        reservable=row.reservable,
+        version=row.version,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )

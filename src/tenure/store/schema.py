@@ -1,0 +1,46 @@
+"""Making and checking the schema, by alembic's migrations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+
+from tenure.store.database import Database
+from tenure.store.tables import Base
+
+
+def upgrade(database: Database, revision: str = "head") -> None:
+    """Bring the schema to ``revision``; does nothing where it is there already."""
+    with database.engine.begin() as connection:
+        command.upgrade(_config(connection), revision)
+
+
+def current(database: Database) -> str | None:
+    """The revision that the schema is at, None for an empty database."""
+    with database.engine.connect() as connection:
+        return MigrationContext.configure(connection).get_current_revision()
+
+
+def head() -> str | None:
+    """The newest revision that this release knows."""
+    return ScriptDirectory.from_config(_config(None)).get_current_head()
+
+
+def drift(database: Database) -> list[object]:
+    """What differs between the schema and the models; empty when they agree."""
+    with database.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        return list(compare_metadata(context, Base.metadata))
+
+
+def _config(connection: Connection | None) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+    config.attributes["connection"] = connection
+    return config

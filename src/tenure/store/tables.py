@@ -1,0 +1,262 @@
+"""The tables. Rows never leave ``store/``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    DateTime,
+    Dialect,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.dialects import mysql
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware time in UTC, to the microsecond, on every database."""
+
+    impl = DateTime
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> Any:
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(DateTime(timezone=True))
+        if dialect.name in {"mysql", "mariadb"}:
+            return dialect.type_descriptor(mysql.DATETIME(fsp=6))
+        return dialect.type_descriptor(DateTime())
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.utcoffset() is None:
+            raise ValueError("the store takes timezone-aware times only")
+        moment = value.astimezone(UTC)
+        return moment if dialect.name == "postgresql" else moment.replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+#: An id that counts up. SQLite counts only columns that are exactly INTEGER.
+BigId = BigInteger().with_variant(Integer, "sqlite")
+
+
+def text(length: int) -> String:
+    """Text that is compared letter by letter, and ordered so, on every database."""
+    return (
+        String(length)
+        .with_variant(String(length, collation="C"), "postgresql")
+        .with_variant(mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_nopad_bin"), "mysql", "mariadb")
+    )
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+
+
+class ResourceRow(Base):
+    """Anything bookable, of any type."""
+
+    __tablename__ = "resources"
+    __table_args__ = (
+        UniqueConstraint("resource_type", "region", "external_id"),
+        # The order of preference: least special first, then by id; reservable ones only are looked at.
+        Index("ix_resources_preference", "resource_type", "reservable", "scarcity", "id"),
+        Index("ix_resources_name", "resource_type", "name", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    resource_type: Mapped[str] = mapped_column(text(64))
+    region: Mapped[str] = mapped_column(text(64))
+    external_id: Mapped[str] = mapped_column(text(64))
+    name: Mapped[str] = mapped_column(text(255))
+    capacity: Mapped[dict[str, int]] = mapped_column(JSON)
+    facts: Mapped[dict[str, Any]] = mapped_column(JSON)
+    properties: Mapped[dict[str, str]] = mapped_column(JSON)
+    traits: Mapped[list[str]] = mapped_column(JSON)
+    reservable: Mapped[bool] = mapped_column(Boolean)
+    scarcity: Mapped[int] = mapped_column(Integer)
+    version: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class PropertyRow(Base):
+    """A property that resources of a type can have, and who may see it."""
+
+    __tablename__ = "properties"
+    __table_args__ = (UniqueConstraint("resource_type", "name"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    resource_type: Mapped[str] = mapped_column(text(64))
+    name: Mapped[str] = mapped_column(text(64))
+    private: Mapped[bool] = mapped_column(Boolean)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class AttributeRow(Base):
+    """What the property language can ask of a resource: its facts and its own properties, a row each.
+
+    Kept beside the documents in ``resources`` so that a search is an index look-up on every database.
+    """
+
+    __tablename__ = "resource_attributes"
+
+    resource_id: Mapped[int] = mapped_column(BigId, ForeignKey("resources.id", ondelete="CASCADE"), primary_key=True)
+    name: Mapped[str] = mapped_column(text(64), primary_key=True)
+    value: Mapped[str] = mapped_column(
+        Text()
+        .with_variant(Text(collation="C"), "postgresql")
+        .with_variant(mysql.MEDIUMTEXT(charset="utf8mb4", collation="utf8mb4_nopad_bin"), "mysql", "mariadb")
+    )
+    number: Mapped[float | None] = mapped_column(Double)
+    own: Mapped[bool] = mapped_column(Boolean)  # the operator's, not the cloud's
+
+
+class LeaseRow(Base):
+    __tablename__ = "leases"
+    __table_args__ = (
+        Index("ix_leases_created", "deleted_at", "created_at", "id"),
+        Index("ix_leases_name", "deleted_at", "name", "id"),
+        Index("ix_leases_starts", "deleted_at", "starts_at", "id"),
+        Index("ix_leases_ends", "deleted_at", "ends_at", "id"),
+        Index("ix_leases_project_created", "project_id", "deleted_at", "created_at", "id"),
+        Index("ix_leases_project_name", "project_id", "deleted_at", "name", "id"),
+        Index("ix_leases_project_starts", "project_id", "deleted_at", "starts_at", "id"),
+        Index("ix_leases_project_ends", "project_id", "deleted_at", "ends_at", "id"),
+        CheckConstraint("ends_at >= starts_at", name="ends_after_start"),
+    )
+
+    id: Mapped[str] = mapped_column(text(36), primary_key=True)
+    name: Mapped[str] = mapped_column(text(80))
+    project_id: Mapped[str] = mapped_column(text(64))
+    user_id: Mapped[str] = mapped_column(text(64))
+    starts_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    ends_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    status: Mapped[str] = mapped_column(text(16))
+    status_reason: Mapped[str | None] = mapped_column(Text)
+    degraded: Mapped[bool] = mapped_column(Boolean)
+    version: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    deleted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class ReservationRow(Base):
+    __tablename__ = "reservations"
+    __table_args__ = (Index(None, "lease_id", "position"),)
+
+    id: Mapped[str] = mapped_column(text(36), primary_key=True)
+    lease_id: Mapped[str] = mapped_column(text(36), ForeignKey("leases.id"))
+    position: Mapped[int] = mapped_column(Integer)
+    resource_type: Mapped[str] = mapped_column(text(64))
+    status: Mapped[str] = mapped_column(text(16))
+    parameters: Mapped[dict[str, Any]] = mapped_column(JSON)
+    missing_resources: Mapped[bool] = mapped_column(Boolean)
+    resources_changed: Mapped[bool] = mapped_column(Boolean)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class AllocationRow(Base):
+    """Who has which resource when: the ledger, for all types."""
+
+    __tablename__ = "allocations"
+    __table_args__ = (
+        Index("ix_allocations_resource_end", "resource_id", "ends_at", "starts_at"),
+        Index("ix_allocations_resource_start", "resource_id", "starts_at"),
+        Index("ix_allocations_state", "state", "resource_id", "ends_at"),
+        Index(None, "reservation_id"),
+        CheckConstraint("ends_at > starts_at", name="ends_after_start"),
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    resource_id: Mapped[int] = mapped_column(BigId, ForeignKey("resources.id"))
+    reservation_id: Mapped[str] = mapped_column(text(36), ForeignKey("reservations.id"))
+    starts_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    ends_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    state: Mapped[str] = mapped_column(text(16))
+    exclusive: Mapped[bool] = mapped_column(Boolean)
+    amounts: Mapped[dict[str, int]] = mapped_column(JSON)
+
+
+class EventRow(Base):
+    """A timed action of a lease.
+
+    ``ready_at`` is when a worker may take it next: its due time, the time of the next attempt, or the expiry of the
+    claim of whoever is at it; NULL when there is nothing left to do.
+    """
+
+    __tablename__ = "events"
+    __table_args__ = (Index(None, "lease_id"), Index(None, "ready_at"))
+
+    id: Mapped[str] = mapped_column(text(36), primary_key=True)
+    lease_id: Mapped[str] = mapped_column(text(36), ForeignKey("leases.id"))
+    event_type: Mapped[str] = mapped_column(text(32))
+    rank: Mapped[int] = mapped_column(Integer)
+    due_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    status: Mapped[str] = mapped_column(text(16))
+    ready_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    claim_token: Mapped[str | None] = mapped_column(text(36))
+    attempts: Mapped[int] = mapped_column(Integer)
+    payload: Mapped[dict[str, Any] | None] = mapped_column(JSON)  # what an update must undo when it fails
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class HistoryRow(Base):
+    __tablename__ = "history"
+    __table_args__ = (Index(None, "lease_id", "id"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    lease_id: Mapped[str] = mapped_column(text(36), ForeignKey("leases.id"))
+    at: Mapped[datetime] = mapped_column(UtcDateTime)
+    actor: Mapped[str] = mapped_column(text(64))
+    action: Mapped[str] = mapped_column(text(32))
+    from_status: Mapped[str | None] = mapped_column(text(16))
+    to_status: Mapped[str] = mapped_column(text(16))
+    reason: Mapped[str | None] = mapped_column(Text)
+    request_id: Mapped[str | None] = mapped_column(text(64))
+
+
+class OutboxRow(Base):
+    """What others must be told, written with the change and delivered afterwards."""
+
+    __tablename__ = "outbox"
+    __table_args__ = (Index(None, "ready_at"), Index(None, "lease_id", "id"))
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    key: Mapped[str] = mapped_column(text(36), unique=True)
+    lease_id: Mapped[str] = mapped_column(text(36))
+    topic: Mapped[str] = mapped_column(text(64))
+    payload: Mapped[dict[str, Any]] = mapped_column(JSON)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    ready_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    attempts: Mapped[int] = mapped_column(Integer)
+    last_error: Mapped[str | None] = mapped_column(Text)
+    delivered_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
