@@ -122,3 +122,9 @@ class TooManyConflicts(TenureError):
 
     def __init__(self) -> None:
         super().__init__("Too many others are booking the same resources right now; nothing was changed, try again.")
+
+
+class Unavailable(TenureError):
+    """A part that is needed for the answer does not work now; asking again later is right."""
+
+    name = "Unavailable"

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from tenure.domain.allocation import Demand
 from tenure.domain.capacity import WHOLE, Capacity
+from tenure.domain.errors import InvalidParameter
 from tenure.domain.requirement import parse_expression
 
 #: What fits every database's integer.
@@ -144,7 +154,10 @@ class HostType:
 
     def merge(self, current: Mapping[str, object], change: Mapping[str, object]) -> Mapping[str, object]:
         given = {name: value for name, value in change.items() if value is not None}
-        merged = LenientHostReservation.model_validate({**current, **given, "resource_type": self.name})
+        try:
+            merged = LenientHostReservation.model_validate({**current, **given, "resource_type": self.name})
+        except ValidationError as error:
+            raise InvalidParameter(error.errors()[0]["msg"], field="max") from None
         return merged.model_dump(exclude={"resource_type"})
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:

@@ -401,7 +401,22 @@ class AllocationStore:
             statement = statement.where(ReservationRow.id == reservation_id)
         return statement
 
-    def predecessors(self, reservation_ids: Collection[str], *, now: datetime) -> list[int]:
+    def holding(self, reservation_ids: Collection[str]) -> set[str]:
+        """Those of the reservations that hold anything."""
+        if not reservation_ids:
+            return set()
+        return set(
+            self._session.execute(
+                select(AllocationRow.reservation_id)
+                .where(
+                    AllocationRow.reservation_id.in_(sorted(reservation_ids)),
+                    AllocationRow.state == AllocationState.HELD.value,
+                )
+                .distinct()
+            ).scalars()
+        )
+
+    def predecessors(self, reservation_ids: Collection[str]) -> list[int]:
         """Of the resources planned for these reservations, those that somebody before has not given back."""
         mine, theirs = aliased(AllocationRow), aliased(AllocationRow)
         return list(

@@ -144,28 +144,6 @@ class LeaseStore:
         """Forget a reservation that never had anything."""
         self._session.execute(delete(ReservationRow).where(ReservationRow.id == reservation_id))
 
-    def live_reservation_ids(self, ids: Collection[str]) -> set[str]:
-        """Those of ``ids`` that may have an effect in the cloud: started, or being started."""
-        if not ids:
-            return set()
-        return set(
-            self._session.execute(
-                select(ReservationRow.id)
-                .join(LeaseRow, LeaseRow.id == ReservationRow.lease_id)
-                .where(
-                    ReservationRow.id.in_(sorted(ids)),
-                    LeaseRow.deleted_at.is_(None),
-                    LeaseRow.status != LeaseStatus.TERMINATED.value,
-                    ReservationRow.status != ReservationStatus.DELETED.value,
-                )
-            ).scalars()
-        )
-
-    def lease_id_of(self, reservation_id: str) -> str | None:
-        return self._session.execute(
-            select(ReservationRow.lease_id).where(ReservationRow.id == reservation_id)
-        ).scalar_one_or_none()
-
     def reservations_by_ids(self, ids: Collection[str]) -> dict[str, Reservation]:
         rows = self._session.execute(select(ReservationRow).where(ReservationRow.id.in_(sorted(ids)))).scalars()
         return {row.id: _reservation(row) for row in rows}

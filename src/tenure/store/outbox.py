@@ -48,6 +48,10 @@ class OutboxStore:
             ],
         )
 
+    def is_ready(self, now: datetime) -> bool:
+        """Whether there is anything to deliver."""
+        return self._session.execute(select(OutboxRow.id).where(OutboxRow.ready_at <= now).limit(1)).first() is not None
+
     def take(self, now: datetime, *, until: datetime, limit: int) -> list[Message]:
         """Claim messages to deliver: of each lease the oldest only, so that they arrive in order."""
         older = aliased(OutboxRow)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
@@ -9,11 +10,15 @@ from sqlalchemy import Row, and_, case, delete, distinct, func, insert, or_, sel
 from sqlalchemy.orm import Session
 
 from tenure.domain.capacity import Capacity
+from tenure.domain.lease import AllocationState
 from tenure.domain.request import ResourceOrder, ResourceQuery
 from tenure.domain.requirement import number_of
 from tenure.domain.resource import DiscoveredResource, PropertySetting, PropertyValues, Resource, scarcity
 from tenure.store.conflict import Overtaken
-from tenure.store.tables import AllocationRow, AttributeRow, PropertyRow, ResourceRow
+from tenure.store.tables import AllocationRow, AttributeRow, PropertyRow, ReservationRow, ResourceRow
+
+#: How an expression of the property language names a property, as JSON text.
+_NAMES = re.compile(r'"\$([^"]+)"')
 
 
 class ResourceStore:
@@ -184,13 +189,52 @@ class ResourceStore:
         return (
             self._session.execute(
                 select(AllocationRow.id)
-                .where(AllocationRow.resource_id == resource_id, AllocationRow.state.in_(["planned", "held"]))
+                .where(
+                    AllocationRow.resource_id == resource_id,
+                    AllocationRow.state.in_([AllocationState.PLANNED.value, AllocationState.HELD.value]),
+                )
                 .limit(1)
             ).first()
             is not None
         )
 
-    def has_history(self, resource_id: int) -> bool:
+    def retire(self, resource: Resource) -> None:
+        """Forget a resource that nobody has. What it served stays in the ledger under its internal id."""
+        if self._has_history(resource.id):
+            self._session.execute(
+                update(ResourceRow)
+                .where(ResourceRow.id == resource.id)
+                .values(
+                    resource_type=f"retired:{resource.resource_type}",
+                    external_id=str(resource.id),
+                    reservable=False,
+                    version=ResourceRow.version + 1,
+                )
+            )
+            self._session.execute(delete(AttributeRow).where(AttributeRow.resource_id == resource.id))
+        else:
+            self.remove(resource)
+
+    def names_asked_for(self, resource_id: int, *, now: datetime) -> frozenset[str]:
+        """The properties that leases with a part in the resource, now or later, ask for, whatever their type."""
+        rows = self._session.execute(
+            select(ReservationRow.parameters)
+            .join(AllocationRow, AllocationRow.reservation_id == ReservationRow.id)
+            .where(
+                AllocationRow.resource_id == resource_id,
+                AllocationRow.ends_at > now,
+                AllocationRow.state != AllocationState.RELEASED.value,
+            )
+        ).scalars()
+        return frozenset(
+            name
+            for parameters in rows
+            for value in parameters.values()
+            if isinstance(value, str)
+            for name in _NAMES.findall(value)
+        )
+
+    def _has_history(self, resource_id: int) -> bool:
         return (
             self._session.execute(
                 select(AllocationRow.id).where(AllocationRow.resource_id == resource_id).limit(1)

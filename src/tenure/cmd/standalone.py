@@ -1,0 +1,180 @@
+"""``tenure-standalone``: the whole service in one process, on SQLite and a simulated cloud."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+import yaml
+from waitress.server import create_server
+
+from tenure.api.app import create_app
+from tenure.api.auth import TokenFileAuth, TokenUser, write_token_file
+from tenure.api.policies import Policies
+from tenure.clock import SystemClock
+from tenure.drivers.contract import ResourceRef
+from tenure.drivers.simulated import SimulatedCloud
+from tenure.factory import Parts, Service, build, load_types
+from tenure.store import schema
+from tenure.store.database import Database
+
+LOG = logging.getLogger(__name__)
+
+HOST_TYPE = "physical:host"
+THREADS = 16
+WORKERS = 16
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until told to stop; the exit code."""
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(
+        level=logging.DEBUG if arguments.debug else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    return serve(arguments)
+
+
+def serve(
+    arguments: argparse.Namespace, *, checkpoint: Callable[[str], None] = lambda _point: None
+) -> int:
+    """Serve as the arguments say. ``checkpoint`` is called at the named points of every event."""
+    data_dir: Path = arguments.data_dir
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    service = open_service(data_dir, hosts=arguments.hosts, checkpoint=checkpoint)
+    tokens = data_dir / "tokens.yaml"
+    if not tokens.exists():
+        unfinished = data_dir / "tokens.new"
+        unfinished.unlink(missing_ok=True)
+        write_token_file(unfinished, _first_users())
+        unfinished.replace(tokens)  # whole or not at all, whenever the process ends
+    app = create_app(
+        service.manager, service.parts.types, authenticate=lambda inner: TokenFileAuth(inner, tokens)
+    )
+    server = create_server(
+        app, host=arguments.host, port=arguments.port, threads=THREADS, ident="tenure", clear_untrusted_proxy_headers=True
+    )
+    url = f"http://{arguments.host}:{server.effective_port}/v1"
+    _write_clouds(data_dir / "clouds.yaml", tokens, url)
+    stopping = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        stopping.set()
+        server.close()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    service.engine.start()
+    print(f"Tenure serves {url}\nclients: export OS_CLIENT_CONFIG_FILE={data_dir / 'clouds.yaml'}", flush=True)
+    try:
+        server.run()
+    except OSError:
+        if not stopping.is_set():  # closing the listening socket ends the loop of the server this way
+            raise
+    server.task_dispatcher.shutdown(cancel_pending=True, timeout=10)
+    service.engine.stop()
+    service.parts.db.close()
+    LOG.info("stopped")
+    return 0
+
+
+def open_service(
+    data_dir: Path, *, hosts: int, checkpoint: Callable[[str], None] = lambda _point: None
+) -> Service:
+    """The service over the files in ``data_dir``, made on the first start, with ``hosts`` reservable hosts."""
+    db = Database(f"sqlite:///{data_dir / 'tenure.db'}")
+    schema.upgrade(db)
+    cloud = SimulatedCloud(str(data_dir / "cloud.db"))
+    parts = Parts(
+        db=db,
+        driver=cloud,
+        types=load_types(),
+        authorize=Policies().authorize,
+        clock=SystemClock(),
+        checkpoint=checkpoint,
+        workers=WORKERS,
+    )
+    _register_hosts(db, cloud, hosts)
+    return build(parts)
+
+
+def _register_hosts(db: Database, cloud: SimulatedCloud, hosts: int) -> None:
+    """Make the fleet on the first start; complete it when that was interrupted."""
+    with db.read() as tx:
+        known = tx.resources.known_external_ids(HOST_TYPE)
+    if len(known) >= hosts:
+        return
+    cloud.world.ensure_hosts(hosts)
+    new = [one for one in cloud.discover(HOST_TYPE) if one.external_id not in known]
+    new.sort(key=lambda one: int(one.external_id))
+    for one in new:
+        cloud.ensure_registered(HOST_TYPE, ResourceRef(one.external_id, one.name, one.region))
+    properties = [_properties(one.traits) for one in new]
+    now = SystemClock().now()
+    db.write(lambda tx: tx.resources.add_many(new, properties, now=now))
+
+
+def _properties(traits: frozenset[str]) -> dict[str, str]:
+    """What an operator would say of a simulated host: the GPU that it has."""
+    models = [trait.removeprefix("CUSTOM_GPU_").lower() for trait in traits if trait.startswith("CUSTOM_GPU_")]
+    return {"gpu": models[0]} if models else {}
+
+
+def _first_users() -> list[TokenUser]:
+    return [
+        TokenUser(
+            user_id=f"{name}-user",
+            user_name=name,
+            project_id=f"{name}-project",
+            project_name=name,
+            roles=roles,
+            token=secrets.token_urlsafe(32),
+        )
+        for name, roles in (("admin", ("admin", "member", "reader")), ("demo", ("member", "reader")))
+    ]
+
+
+def _write_clouds(path: Path, tokens: Path, url: str) -> None:
+    """Write the file that OpenStack's clients find their clouds in."""
+    users = yaml.safe_load(tokens.read_text())["users"]
+    clouds = {
+        f"tenure-{user['user_name']}": {
+            "auth_type": "admin_token",
+            "auth": {"endpoint": url, "token": user["token"]},
+        }
+        for user in users
+        if user["user_name"] in {"admin", "demo"}
+    }
+    temporary = path.with_suffix(".new")
+    temporary.touch(mode=0o600)
+    temporary.write_text(yaml.safe_dump({"clouds": clouds}))
+    temporary.replace(path)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tenure-standalone",
+        description="Serve Tenure's API on a simulated cloud, from one process, with everything in one folder.",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=1234, help="the port, 0 for any free one (default: %(default)s)")
+    parser.add_argument(
+        "--data-dir", type=Path, default=Path("tenure-data"), help="where everything is kept (default: ./%(default)s)"
+    )
+    parser.add_argument(
+        "--hosts", type=int, default=8, help="how many simulated hosts to make on the first start (default: %(default)s)"
+    )
+    parser.add_argument("--debug", action="store_true", help="log more")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""Delivering messages from the outbox."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from tenure.services.outbox import Message, OutboxService
+
+LOG = logging.getLogger(__name__)
+
+#: Where messages go. May raise anything; the message is delivered again later then. ``Message.key`` stays the same.
+Sink = Callable[[Message], None]
+
+BATCH = 100
+
+
+def log_message(message: Message) -> None:
+    """The sink of a service that has nobody to tell: the log."""
+    LOG.info("%s of lease %s (%s)", message.topic, message.lease_id, message.key)
+
+
+class Delivery:
+    """Hands messages to a sink: at least once, in order per lease."""
+
+    def __init__(self, outbox: OutboxService, sink: Sink = log_message) -> None:
+        self._outbox = outbox
+        self._sink = sink
+
+    def deliver(self) -> int:
+        """Deliver what is ready, until nothing is; how many messages arrived."""
+        delivered = 0
+        while messages := self._outbox.take(BATCH):
+            for message in messages:
+                try:
+                    self._sink(message)
+                except Exception as error:
+                    LOG.exception("%s of lease %s was not delivered", message.topic, message.lease_id)
+                    self._outbox.failed(message, f"{type(error).__name__}: {error}"[:1000])
+                else:
+                    self._outbox.delivered(message)
+                    delivered += 1
+        return delivered

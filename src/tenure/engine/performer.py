@@ -1,0 +1,178 @@
+"""Carrying out one claimed event: acting on the cloud, outside any transaction, then recording."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from tenure.domain.lease import EventType
+from tenure.drivers.contract import (
+    CloudBusy,
+    CloudDriver,
+    CloudError,
+    CloudRefused,
+    Progress,
+    ResourceOccupied,
+    ResourceRef,
+)
+from tenure.services.events import EventService, Work
+
+LOG = logging.getLogger(__name__)
+
+#: Called at the named points of every event, so that tests can end the process there.
+Checkpoint = Callable[[str], None]
+
+
+class ClaimLost(Exception):
+    """The claim is somebody else's by now; whoever held it stops at once."""
+
+
+class Performer:
+    """Does what events are about. Safe to be interrupted anywhere: the claim expires and another takes over."""
+
+    def __init__(
+        self,
+        events: EventService,
+        driver: CloudDriver,
+        *,
+        wake: Callable[[], None] = lambda: None,
+        checkpoint: Checkpoint = lambda _point: None,
+    ) -> None:
+        self._events = events
+        self._driver = driver
+        self._wake = wake
+        self._checkpoint = checkpoint
+
+    # --- what use cases want done at once
+
+    def carry_out(self, event_id: str, token: str) -> None:
+        """Do what a claimed event is about and record the outcome."""
+        work = self._events.claimed(event_id, token)
+        if work is not None:
+            self.perform(work)
+
+    def try_now(self, event_id: str) -> None:
+        """Make one attempt at a due event, where nobody else is at it."""
+        work = self._events.claim(event_id)
+        if work is not None:
+            self.perform(work)
+
+    def wake(self) -> None:
+        """Say that something new is due."""
+        self._wake()
+
+    def register(self, resource_type: str, resource: ResourceRef) -> None:
+        """Set a resource aside in the cloud. Raises what the driver raises."""
+        self._driver.ensure_registered(resource_type, resource)
+
+    def unregister(self, resource_type: str, resource: ResourceRef) -> None:
+        """Give a resource back to the cloud. Raises what the driver raises."""
+        self._driver.ensure_unregistered(resource_type, resource)
+
+    # --- an event
+
+    def perform(self, work: Work) -> None:
+        """Act, and record what came of it. Does not raise for what a cloud may do."""
+        kind = work.event_type.value
+        self._checkpoint(f"{kind}:after_claim")
+        try:
+            progress = self._act(work)
+        except ClaimLost:
+            LOG.warning("%s of lease %s was taken over by another worker", kind, work.lease.id)
+            return
+        except ResourceOccupied as error:
+            LOG.warning("%s of lease %s: resources are occupied: %s", kind, work.lease.id, error)
+            self._events.occupied(work, error.resources, str(error))
+            return
+        except CloudBusy as error:
+            LOG.warning("%s of lease %s will be tried again: %s", kind, work.lease.id, error)
+            self._events.failed(work, _reason(error), final=False)
+            return
+        except CloudRefused as error:
+            LOG.error("%s of lease %s failed: %s", kind, work.lease.id, error)
+            self._fail(work, error)
+            return
+        except Exception as error:
+            LOG.exception("%s of lease %s met an unexpected error", kind, work.lease.id)
+            self._events.failed(work, _reason(error), final=False)
+            return
+        self._checkpoint(f"{kind}:after_act")
+        if not progress.done:
+            self._events.look_again(work, progress)
+            return
+        self._checkpoint(f"{kind}:before_record")
+        self._record(work)
+        self._wake()
+
+    def _act(self, work: Work) -> Progress:
+        if work.event_type is EventType.END:
+            return self._end(work, frozenset(order.reservation_id for order in work.orders))
+        if work.event_type is EventType.BEFORE_END:
+            return self._before_end(work)
+        progress = self._end(work, work.dropped)
+        if progress.done:
+            for order in work.orders:
+                if order.reservation_id not in work.dropped:
+                    self._hold_on(work)
+                    self._driver.ensure_started(order)
+        return progress
+
+    def _end(self, work: Work, reservation_ids: frozenset[str]) -> Progress:
+        """Take reservations back, each tried whatever became of the others; done when all are."""
+        slowest, errors = Progress(done=True), []
+        for order in work.orders:
+            if order.reservation_id not in reservation_ids:
+                continue
+            self._hold_on(work)
+            try:
+                progress = self._driver.ensure_ended(order)
+            except CloudError as error:
+                errors.append(error)
+                continue
+            if not progress.done:
+                slowest = progress
+        if errors:
+            raise errors[0]
+        return slowest
+
+    def _before_end(self, work: Work) -> Progress:
+        slowest = Progress(done=True)
+        for order in work.orders:
+            action = work.actions.get(order.reservation_id)
+            if action is not None:
+                self._hold_on(work)
+                progress = self._driver.before_end(order, action)
+                slowest = slowest if progress.done else progress
+        return slowest
+
+    def _hold_on(self, work: Work) -> None:
+        if not self._events.renew(work):
+            raise ClaimLost
+
+    def _record(self, work: Work) -> None:
+        record = {
+            EventType.START: self._events.started,
+            EventType.UPDATE: self._events.updated,
+            EventType.BEFORE_END: self._events.noticed,
+            EventType.END: self._events.ended,
+        }[work.event_type]
+        record(work)
+
+    def _fail(self, work: Work, error: CloudRefused) -> None:
+        self._events.failed(work, _reason(error), final=True)
+        if work.event_type is EventType.UPDATE:
+            self._put_back(work)
+        self._wake()
+
+    def _put_back(self, work: Work) -> None:
+        """Make the cloud match the lease as it was before an update that was refused."""
+        for order in self._events.orders(work.lease.id):
+            try:
+                self._driver.ensure_started(order)
+            except CloudError as error:
+                LOG.warning("reservation %s could not be put back: %s", order.reservation_id, error)
+
+
+def _reason(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    return text[:1000]

@@ -1,0 +1,60 @@
+"""Repair: undoing what should not be there. A late call of a lost worker cannot be fenced in the cloud."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+
+from tenure.clock import Clock
+from tenure.drivers.contract import CloudDriver, CloudError, Order
+from tenure.resources.contract import ResourceTypes
+from tenure.services.events import EventService
+
+LOG = logging.getLogger(__name__)
+
+INTERVAL = timedelta(minutes=1)
+
+
+class Repair:
+    """Compares what the cloud holds with what the ledger says, and takes back what nobody has."""
+
+    def __init__(self, events: EventService, driver: CloudDriver, types: ResourceTypes, clock: Clock) -> None:
+        self._events = events
+        self._driver = driver
+        self._types = types
+        self._clock = clock
+        self._next: datetime | None = None
+
+    def run_when_due(self) -> None:
+        """Run, where the last time is long enough ago."""
+        now = self._clock.now()
+        if self._next is None or now >= self._next:
+            self._next = now + INTERVAL
+            self.run()
+
+    def run(self) -> int:
+        """Take back the effects of reservations that have ended or never were; how many there were."""
+        undone = 0
+        for inventory in sorted({kind.inventory for kind in self._types}):
+            try:
+                held = set(self._driver.held(inventory))
+                for reservation_id in sorted(held - self._events.live(held)):
+                    LOG.warning("reservation %s is over and still has effects; taking them back", reservation_id)
+                    self._driver.ensure_ended(self._leftover(reservation_id, inventory))
+                    undone += 1
+            except CloudError as error:
+                LOG.warning("the repair pass will be tried again: %s", error)
+        return undone
+
+    def _leftover(self, reservation_id: str, inventory: str) -> Order:
+        return Order(
+            reservation_id=reservation_id,
+            lease_id="",
+            lease_name="",
+            project_id="",
+            user_id="",
+            resource_type=inventory,
+            parameters={},
+            resources=(),
+            ends_at=self._clock.now(),
+        )

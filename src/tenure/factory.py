@@ -1,0 +1,104 @@
+"""The one place that wires everything; processes and tests use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from stevedore import ExtensionManager
+
+from tenure.clock import Clock, SystemClock
+from tenure.domain.request import PartHealth
+from tenure.drivers.contract import CloudDriver
+from tenure.engine.delivery import Delivery, Sink, log_message
+from tenure.engine.loop import Engine
+from tenure.engine.performer import Checkpoint, Performer
+from tenure.engine.repair import Repair
+from tenure.resources.contract import ResourceTypes
+from tenure.services.context import Authorize, Rules
+from tenure.services.events import EventService
+from tenure.services.leases import LeaseService
+from tenure.services.manager import Manager
+from tenure.services.outbox import OutboxService
+from tenure.services.resources import ResourceService
+from tenure.store import schema
+from tenure.store.database import Database
+
+
+def load_types() -> ResourceTypes:
+    """The resource types that are installed, ours and others', by their entry points."""
+    extensions = ExtensionManager("tenure.resource_types", invoke_on_load=True)
+    return ResourceTypes(tuple(extension.obj for extension in sorted(extensions, key=lambda one: one.name)))
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a process is given to work with."""
+
+    db: Database
+    driver: CloudDriver
+    types: ResourceTypes
+    authorize: Authorize
+    clock: Clock = field(default_factory=SystemClock)
+    rules: Rules = field(default_factory=Rules)
+    sink: Sink = log_message
+    checkpoint: Checkpoint = lambda _point: None
+    #: How many events are carried out side by side; 0 for one after the other, in the thread that asks.
+    workers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A manager with its engine, wired."""
+
+    manager: Manager
+    engine: Engine
+    events: EventService
+    outbox: OutboxService
+    repair: Repair
+    parts: Parts
+
+
+def build(parts: Parts) -> Service:
+    """Wire a manager and its engine."""
+    events = EventService(parts.db, parts.types, parts.rules)
+    outbox = OutboxService(parts.db, parts.rules)
+    wake = _Relay()
+    performer = Performer(events, parts.driver, wake=wake, checkpoint=parts.checkpoint)
+    repair = Repair(events, parts.driver, parts.types, parts.clock)
+    engine = Engine(
+        events, performer, Delivery(outbox, parts.sink), repair, parts.clock, workers=parts.workers
+    )
+    wake.target = engine.wake
+    manager = Manager(
+        leases=LeaseService(parts.db, parts.clock, parts.types, parts.authorize, parts.rules, performer),
+        resources=ResourceService(parts.db, parts.clock, parts.driver, parts.authorize, performer),
+        health=lambda: _health(parts, engine, outbox),
+    )
+    return Service(manager, engine, events, outbox, repair, parts)
+
+
+class _Relay:
+    """The engine's wake-up, for those who are made before it."""
+
+    target: Callable[[], None] = staticmethod(lambda: None)
+
+    def __call__(self) -> None:
+        self.target()
+
+
+def _health(parts: Parts, engine: Engine, outbox: OutboxService) -> tuple[PartHealth, ...]:
+    """Each part by name, and what ails it."""
+    try:
+        found, wanted = schema.current(parts.db), schema.head()
+        behind = None if found == wanted else f"the schema is at {found}, this release needs {wanted}"
+        database = PartHealth("database", behind is None, behind)
+    except Exception as error:  # noqa: BLE001  # whatever ails it is the answer
+        database = PartHealth("database", False, type(error).__name__)
+    running = engine.is_alive or not parts.workers
+    loop = PartHealth("engine", running, None if running else "it does not run")
+    if not database.well:
+        return database, loop
+    lost = len(outbox.undeliverable())
+    letters = PartHealth("notifications", not lost, f"{lost} could not be delivered" if lost else None)
+    return database, loop, letters

@@ -1,0 +1,374 @@
+"""Changing a lease: which change is possible when, and what it does to the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from tenure.domain.actor import Actor
+from tenure.domain.allocation import Allocation, Demand
+from tenure.domain.errors import (
+    InvalidParameter,
+    InvalidState,
+    MissingParameter,
+    NotEnoughResources,
+    OutOfLease,
+)
+from tenure.domain.lease import (
+    Action,
+    AllocationState,
+    Event,
+    EventStatus,
+    EventType,
+    Lease,
+    LeaseStatus,
+    Reservation,
+    ReservationStatus,
+)
+from tenure.domain.period import TICK, Period, minute_of
+from tenure.domain.request import LeaseChange, Moment, ReservationChange, When
+from tenure.resources.contract import ResourceTypes
+from tenure.services.context import Rules, apply, new_id, remember, tell
+from tenure.services.planning import Planner
+from tenure.store.database import Transaction
+from tenure.store.events import StoredEvent
+
+
+def resolve(when: When, now: datetime) -> datetime:
+    """The instant that a date stands for."""
+    if when is Moment.NOW:
+        return now
+    if when is Moment.THIS_MINUTE:
+        return minute_of(now)
+    assert isinstance(when, datetime)
+    return when
+
+
+def check_notice(notice_at: datetime, starts_at: datetime, ends_at: datetime) -> datetime:
+    """The moment before the end, strictly inside the lease; raises ``OutOfLease``."""
+    if not starts_at < notice_at < ends_at:
+        raise OutOfLease
+    return notice_at
+
+
+def demand_of(types: ResourceTypes, resource_type: str, parameters: Mapping[str, object], position: int) -> Demand:
+    """What a reservation asks of the ledger; raises ``InvalidParameter`` that names the reservation's field."""
+    try:
+        return types[resource_type].demand(parameters)
+    except InvalidParameter as error:
+        field = f"reservations[{position}].{error.field}" if error.field else f"reservations[{position}]"
+        raise InvalidParameter(error.message, field=field) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Dates:
+    """The dates of a lease after a change."""
+
+    starts_at: datetime
+    ends_at: datetime
+    notice_at: datetime | None  # None leaves the notice as far before the end as it is
+
+
+class LeaseChanger:
+    """Changes one lease in one transaction."""
+
+    def __init__(self, tx: Transaction, types: ResourceTypes, rules: Rules, actor: Actor, now: datetime) -> None:
+        self._tx = tx
+        self._types = types
+        self._rules = rules
+        self._actor = actor
+        self._now = now
+        #: What a running lease got, by reservation, so that it can be undone when the cloud refuses.
+        self._added: dict[str, list[int]] = {}
+        self._parameters_before: dict[str, Mapping[str, object]] = {}
+
+    def apply(self, lease: Lease, change: LeaseChange) -> tuple[Lease, str | None, str]:
+        """Make the change; the lease, and the claimed event (id, token) that the cloud must follow, if it must."""
+        if change.only_name:
+            self._tx.leases.change(lease, now=self._now, name=change.name)
+            self._note(lease, f"name: {lease.name} → {change.name}")
+            return self._again(lease), None, ""
+        self._check_status(lease, change)
+        dates = self._dates(lease, change)
+        changes = self._match(lease, change.reservations)
+        events = self._tx.events.of_lease(lease.id)
+        if change.before_end_at is not None:
+            self._check_notice_open(events)
+        self._tx.defer_checks()
+        planner = Planner(self._tx, self._types, now=self._now, turn=abs(hash(lease.id)))
+        moved = (dates.starts_at, dates.ends_at) != (lease.starts_at, lease.ends_at)
+        for position, reservation in enumerate(lease.reservations):
+            asked = changes.get(reservation.id)
+            if (moved or asked) and reservation.status is not ReservationStatus.DELETED:
+                self._change_reservation(planner, lease, reservation, position, asked, dates)
+        planner.confirm()
+        if moved or change.before_end_at is not None:
+            self._move_events(lease, dates, events)
+        return self._finish(lease, change, dates)
+
+    def drop(self, lease: Lease, reservation: Reservation) -> tuple[str | None, str]:
+        """Give one reservation back; the claimed event that the cloud must follow, if it must."""
+        if lease.status not in {LeaseStatus.PENDING, LeaseStatus.ACTIVE}:
+            raise InvalidState(f"A reservation of a lease that is {lease.status} cannot be dropped.")
+        if lease.status is LeaseStatus.PENDING:
+            self._tx.allocations.remove_planned([reservation.id])
+            self._tx.leases.remove_reservation(reservation.id)
+            self._tx.leases.change(lease, now=self._now)
+            self._note(lease, f"reservation {reservation.id} dropped")
+            tell(self._tx, "lease.update", self._again(lease), now=self._now)
+            return None, ""
+        return self._follow(lease, payload={"dropped": [reservation.id]}, reason=f"drop {reservation.id}")
+
+    # --- what may change
+
+    def _check_status(self, lease: Lease, change: LeaseChange) -> None:
+        over = lease.status is LeaseStatus.TERMINATED or lease.ends_at < minute_of(self._now)
+        if over and lease.status is not LeaseStatus.ERROR:
+            raise InvalidState("Terminated leases can only be renamed")
+        if lease.status is LeaseStatus.ERROR:
+            raise InvalidState("A lease in ERROR can only be renamed or deleted")
+
+    def _dates(self, lease: Lease, change: LeaseChange) -> _Dates:
+        this_minute = minute_of(self._now)
+        starts_at, ends_at = lease.starts_at, lease.ends_at
+        if change.starts_at is not None:
+            starts_at = resolve(change.starts_at, self._now)
+            if starts_at != lease.starts_at and lease.starts_at < this_minute:
+                raise InvalidParameter("Cannot modify the start date of already started leases", field="start_date")
+            if starts_at != lease.starts_at and starts_at < this_minute:
+                raise InvalidParameter("Start date must be later than current date", field="start_date")
+        if change.ends_at is not None:
+            ends_at = resolve(change.ends_at, self._now)
+        if ends_at < starts_at or (change.ends_at is not None and ends_at < this_minute):
+            field = "end_date" if change.ends_at is not None else "start_date"
+            raise InvalidParameter("End date must be later than current and start date", field=field)
+        notice_at = None
+        if change.before_end_at is not None:
+            notice_at = check_notice(resolve(change.before_end_at, self._now), starts_at, ends_at)
+        return _Dates(starts_at, ends_at, notice_at)
+
+    def _match(self, lease: Lease, changes: tuple[ReservationChange, ...]) -> dict[str, ReservationChange]:
+        """The changes by reservation; raises where one names none of this lease, or another type."""
+        known = {reservation.id: reservation for reservation in lease.reservations}
+        if any(not change.reservation_id for change in changes):
+            raise MissingParameter("reservation ID")
+        unknown = [change.reservation_id for change in changes if change.reservation_id not in known]
+        if unknown:
+            raise InvalidParameter(
+                f"Please enter valid reservation IDs. Invalid reservation IDs are: {', '.join(unknown)}",
+                field="reservations",
+            )
+        if len({change.reservation_id for change in changes}) != len(changes):
+            raise InvalidParameter("A reservation is named twice", field="reservations")
+        for change in changes:
+            if change.resource_type not in {None, known[change.reservation_id].resource_type}:
+                raise InvalidParameter("resource_type cannot be updated", field="reservations.resource_type")
+        return {change.reservation_id: change for change in changes}
+
+    def _check_notice_open(self, events: list[StoredEvent]) -> None:
+        for stored in events:
+            if stored.event.event_type is EventType.BEFORE_END and stored.event.status is not EventStatus.UNDONE:
+                raise InvalidState("The action before the end has run already; its date cannot be changed")
+
+    # --- the ledger
+
+    def _change_reservation(
+        self,
+        planner: Planner,
+        lease: Lease,
+        reservation: Reservation,
+        position: int,
+        asked: ReservationChange | None,
+        dates: _Dates,
+    ) -> None:
+        parameters = reservation.parameters
+        if asked is not None and asked.parameters:
+            kind = self._types[reservation.resource_type]
+            try:
+                parameters = kind.merge(reservation.parameters, asked.parameters)
+            except InvalidParameter as error:
+                raise InvalidParameter(error.message, field=f"reservations[{position}].{error.field}") from None
+        demand = demand_of(self._types, reservation.resource_type, parameters, position)
+        allocations, versions = self._tx.allocations.with_versions([reservation.id])
+        planner.touch(versions)
+        if lease.status is LeaseStatus.ACTIVE:
+            counts = asked is not None and {"min", "max"} & asked.parameters.keys()
+            self._change_held(planner, reservation, position, demand, allocations, dates, grow=bool(counts))
+        else:
+            self._change_plan(planner, reservation, position, demand, allocations, dates)
+        if parameters != reservation.parameters:
+            self._parameters_before[reservation.id] = reservation.parameters
+            self._tx.leases.change_reservations([reservation.id], now=self._now, parameters=dict(parameters))
+
+    def _change_plan(
+        self,
+        planner: Planner,
+        reservation: Reservation,
+        position: int,
+        demand: Demand,
+        allocations: list[Allocation],
+        dates: _Dates,
+    ) -> None:
+        """Plan again: keep the resources that still serve, give the others back, add what is missing."""
+        start, end = max(dates.starts_at, self._now), dates.ends_at + self._rules.cleaning_time
+        if dates.ends_at <= start:  # it will never hold anything
+            self._tx.allocations.remove_planned([reservation.id])
+            return
+        period = Period(start, end)
+        mine = {allocation.resource_id: allocation for allocation in allocations}
+        good = self._tx.allocations.still_good(
+            demand, period, mine.keys(), ignoring=reservation.id, keep_unreservable=False
+        )
+        planner.touch(good)
+        kept = sorted(good)[: demand.maximum]
+        self._tx.allocations.remove([one.id for number, one in mine.items() if number not in kept])
+        self._tx.allocations.set_period([mine[number].id for number in kept], end, start=start)
+        missing = demand.maximum - len(kept)
+        if missing:
+            rest = Demand(
+                demand.inventory,
+                demand.noun,
+                max(0, demand.minimum - len(kept)),
+                missing,
+                demand.expression,
+                demand.amounts,
+                exclusive=demand.exclusive,
+            )
+            planner.book(reservation.id, rest, period, position=position, without=kept, requested=demand.minimum)
+
+    def _change_held(
+        self,
+        planner: Planner,
+        reservation: Reservation,
+        position: int,
+        demand: Demand,
+        allocations: list[Allocation],
+        dates: _Dates,
+        *,
+        grow: bool,
+    ) -> None:
+        """Change what is running: nothing that is held may be lost, and only more can be added."""
+        held = {one.resource_id: one for one in allocations if one.state is AllocationState.HELD}
+        end = dates.ends_at + self._rules.cleaning_time
+        first = min((one.period.start for one in held.values()), default=self._now)
+        period = Period(first, max(end, self._now, first + TICK))
+        refused = (
+            NotEnoughResources(
+                planner.shortfall(demand, period, position=position, kept=len(held), requested=demand.maximum),
+                field=f"reservations[{position}]",
+            )
+            if len(held) > demand.maximum
+            else None
+        )
+        if refused is not None:
+            raise refused
+        good = self._tx.allocations.still_good(
+            demand, period, held.keys(), ignoring=reservation.id, keep_unreservable=True
+        )
+        planner.touch(good)
+        lost = held.keys() - good.keys()
+        if lost and not planner.clear(demand, period, lost, ignoring=reservation.id):
+            raise NotEnoughResources(
+                planner.shortfall(demand, period, position=position, kept=len(held), requested=len(held)),
+                field="end_date" if not grow else f"reservations[{position}]",
+            )
+        self._tx.allocations.set_period([one.id for one in held.values()], period.end)
+        if grow and len(held) < demand.maximum and dates.ends_at > self._now:
+            rest = Demand(
+                demand.inventory,
+                demand.noun,
+                max(0, demand.minimum - len(held)),
+                demand.maximum - len(held),
+                demand.expression,
+                demand.amounts,
+                exclusive=demand.exclusive,
+            )
+            added = planner.book(
+                reservation.id,
+                rest,
+                Period(self._now, end),
+                position=position,
+                without=held.keys(),
+                requested=demand.minimum,
+                kept=len(held),
+                state=AllocationState.HELD,
+            )
+            if added:
+                self._added[reservation.id] = added
+
+    # --- events and status
+
+    def _move_events(self, lease: Lease, dates: _Dates, events: list[StoredEvent]) -> None:
+        """Move what is still to come with the dates; what has run does not run again."""
+        for stored in events:
+            event = stored.event
+            if event.status is not EventStatus.UNDONE or stored.claim_token is not None:
+                continue
+            due_at = self._due_at(event, lease, dates)
+            if due_at is not None and due_at != event.due_at:
+                self._tx.events.change([event.id], now=self._now, due_at=due_at, ready_at=due_at, attempts=0)
+        if dates.notice_at is not None and all(one.event.event_type is not EventType.BEFORE_END for one in events):
+            event = Event(new_id(), lease.id, EventType.BEFORE_END, dates.notice_at, EventStatus.UNDONE, 0, self._now)
+            self._tx.events.add([event])
+
+    def _due_at(self, event: Event, lease: Lease, dates: _Dates) -> datetime | None:
+        if event.event_type is EventType.START:
+            return dates.starts_at
+        if event.event_type is EventType.END:
+            return dates.ends_at
+        if event.event_type is EventType.BEFORE_END:
+            if dates.notice_at is not None:
+                return dates.notice_at
+            return max(dates.starts_at, dates.ends_at - (lease.ends_at - event.due_at))
+        return None
+
+    def _finish(self, lease: Lease, change: LeaseChange, dates: _Dates) -> tuple[Lease, str | None, str]:
+        values: dict[str, object] = {"starts_at": dates.starts_at, "ends_at": dates.ends_at}
+        if change.name is not None:
+            values["name"] = change.name
+        what = self._describe(lease, change, dates)
+        if self._added:
+            payload = {"added": self._added, "parameters": self._parameters_before}
+            event_id, token = self._follow(lease, payload=payload, reason=what, **values)
+            return lease, event_id, token
+        self._tx.leases.change(lease, now=self._now, **values)
+        self._note(lease, what)
+        changed = self._again(lease)
+        tell(self._tx, "lease.update", changed, now=self._now)
+        return changed, None, ""
+
+    def _follow(self, lease: Lease, *, payload: Mapping[str, object], reason: str, **values: object) -> tuple[str, str]:
+        """Have the cloud follow a change of a running lease: an event that whoever asked carries out at once."""
+        token = new_id()
+        now = self._tx.now()
+        event = Event(new_id(), lease.id, EventType.UPDATE, now, EventStatus.IN_PROGRESS, 1, self._now)
+        self._tx.events.add([event], claim=(token, now + self._rules.claim_time), payload=payload)
+        apply(self._tx, lease, Action.UPDATE, actor=self._actor, now=self._now, **values)
+        self._note(lease, reason, status=LeaseStatus.UPDATING)
+        return event.id, token
+
+    def _note(self, lease: Lease, reason: str, *, status: LeaseStatus | None = None) -> None:
+        after = status or lease.status
+        remember(self._tx, lease.id, "update", after, after, actor=self._actor, now=self._now, reason=reason)
+
+    def _again(self, lease: Lease) -> Lease:
+        fresh = self._tx.leases.get(lease.id)
+        assert fresh is not None
+        return fresh
+
+    def _describe(self, lease: Lease, change: LeaseChange, dates: _Dates) -> str:
+        """What changed, in words for the history."""
+        parts = []
+        if change.name is not None and change.name != lease.name:
+            parts.append(f"name: {lease.name} → {change.name}")
+        if dates.starts_at != lease.starts_at:
+            parts.append(f"start_date: {lease.starts_at.isoformat()} → {dates.starts_at.isoformat()}")
+        if dates.ends_at != lease.ends_at:
+            parts.append(f"end_date: {lease.ends_at.isoformat()} → {dates.ends_at.isoformat()}")
+        if dates.notice_at is not None:
+            parts.append(f"before_end_date: {dates.notice_at.isoformat()}")
+        for one in change.reservations:
+            given = sorted(name for name, value in one.parameters.items() if value is not None)
+            parts.append(f"reservation {one.reservation_id}: {', '.join(given)}")
+        return "; ".join(parts) or "nothing"

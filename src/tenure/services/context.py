@@ -1,0 +1,135 @@
+"""What the services have in common: who may do what, the rules of the site, and the one door for status changes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from tenure.domain.actor import Actor
+from tenure.domain.errors import Forbidden
+from tenure.domain.lease import Action, HistoryEntry, Lease, LeaseStatus, next_status
+from tenure.drivers.contract import ResourceRef
+from tenure.services.notices import announce
+from tenure.store.database import Transaction
+
+#: Whether an actor may do what a rule is about to a target (``project_id``, ``user_id``).
+Authorize = Callable[[str, Actor, Mapping[str, str]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What an operator may set."""
+
+    #: Added to the end of every allocation.
+    cleaning_time: timedelta = timedelta(0)
+    #: How long before the end the before-end event comes by default; zero for none.
+    notice_before_end: timedelta = timedelta(minutes=60)
+    #: How many attempts at a start, an update or a before-end action before it is given up.
+    max_attempts: int = 10
+    #: The delay before the second attempt; it doubles with each one.
+    first_delay: timedelta = timedelta(seconds=1)
+    max_delay: timedelta = timedelta(seconds=60)
+    #: How long a claim lasts: the driver's longest call and a margin. Renewed before each call.
+    claim_time: timedelta = timedelta(seconds=60)
+
+    def delay_after(self, attempts: int) -> timedelta:
+        """How long to wait after so many attempts have failed."""
+        return min(self.max_delay, self.first_delay * 2 ** min(attempts - 1, 20))
+
+
+class Effects(Protocol):
+    """What the use cases want done in the cloud at once; the engine does it, outside any transaction."""
+
+    def carry_out(self, event_id: str, token: str) -> None:
+        """Do what a claimed event is about and record the outcome."""
+
+    def try_now(self, event_id: str) -> None:
+        """Make one attempt at a due event, where nobody else is at it."""
+
+    def wake(self) -> None:
+        """Say that something new is due."""
+
+    def register(self, resource_type: str, resource: ResourceRef) -> None:
+        """Set a resource aside in the cloud. Raises what the driver raises."""
+
+    def unregister(self, resource_type: str, resource: ResourceRef) -> None:
+        """Give a resource back to the cloud. Raises what the driver raises."""
+
+
+def require(authorize: Authorize, rule: str, actor: Actor, target: Mapping[str, str]) -> None:
+    """Raise ``Forbidden`` unless the policy allows it."""
+    if not authorize(rule, actor, target):
+        raise Forbidden(rule)
+
+
+def new_id() -> str:
+    return str(uuid.uuid4())
+
+
+def apply(
+    tx: Transaction,
+    lease: Lease,
+    action: Action,
+    *,
+    actor: Actor,
+    now: datetime,
+    reason: str | None = None,
+    keep_reason: bool = False,
+    **values: object,
+) -> Lease:
+    """Move a lease along the state machine: the only function that changes a status.
+
+    Compares and swaps version and status (raises ``Overtaken``), writes a history row where the status changes, and
+    returns the lease as it is now. ``reason`` becomes the lease's ``status_reason``; without one it is cleared unless
+    ``keep_reason``. ``values`` are further columns to write.
+    """
+    status = next_status(lease.status, action)
+    status_reason = reason if reason is not None or not keep_reason else lease.status_reason
+    if status is LeaseStatus.DELETED and lease.status is not LeaseStatus.DELETED:
+        values["deleted_at"] = now
+    tx.leases.change(lease, now=now, status=status.value, status_reason=status_reason, **values)
+    if status is not lease.status:
+        remember(tx, lease.id, action.value, lease.status, status, actor=actor, now=now, reason=reason)
+    known = {name: value for name, value in values.items() if name in {"name", "starts_at", "ends_at", "degraded"}}
+    return replace(
+        lease,
+        status=status,
+        status_reason=status_reason,
+        version=lease.version + 1,
+        updated_at=now,
+        **known,  # type: ignore[arg-type]  # columns and fields of these names have the same types
+    )
+
+
+def remember(
+    tx: Transaction,
+    lease_id: str,
+    action: str,
+    before: LeaseStatus | None,
+    after: LeaseStatus,
+    *,
+    actor: Actor,
+    now: datetime,
+    reason: str | None = None,
+) -> None:
+    """Write a history row."""
+    tx.leases.remember(
+        HistoryEntry(
+            lease_id=lease_id,
+            at=now,
+            actor=actor.user_id,
+            action=action,
+            from_status=before.value if before else None,
+            to_status=after.value,
+            reason=reason,
+            request_id=actor.request_id,
+        )
+    )
+
+
+def tell(tx: Transaction, topic: str, lease: Lease, *, now: datetime) -> None:
+    """Write a message about the lease, to be delivered after the commit."""
+    tx.outbox.add(key=new_id(), lease_id=lease.id, topic=topic, payload=announce(lease), now=now)

@@ -1,0 +1,436 @@
+"""Events: claiming what is due, and recording what came of it. The engine's use cases."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from zlib import crc32
+
+from tenure.domain.actor import ENGINE
+from tenure.domain.errors import InvalidState
+from tenure.domain.lease import (
+    Action,
+    AllocationState,
+    EventStatus,
+    EventType,
+    Lease,
+    LeaseStatus,
+    ReservationStatus,
+)
+from tenure.drivers.contract import Order, Progress, ResourceRef
+from tenure.resources.contract import ResourceTypes
+from tenure.services.context import Rules, apply, new_id, remember, tell
+from tenure.services.planning import Planner
+from tenure.store.database import Database, Transaction
+from tenure.store.events import StoredEvent
+
+_ACTIONS: Mapping[EventType, Action] = {EventType.START: Action.START, EventType.END: Action.END}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A claimed event, with all that is needed to carry it out."""
+
+    event_id: str
+    token: str
+    event_type: EventType
+    due_at: datetime
+    attempts: int
+    lease: Lease
+    orders: tuple[Order, ...]
+    #: What to do before the end, by reservation.
+    actions: Mapping[str, str]
+    #: The reservations that an update gives back.
+    dropped: frozenset[str] = frozenset()
+
+
+class EventService:
+    """Claims and records. Everything it does is one transaction; the acting is between them."""
+
+    def __init__(self, db: Database, types: ResourceTypes, rules: Rules) -> None:
+        self._db = db
+        self._types = types
+        self._rules = rules
+
+    def ready(self, limit: int) -> list[str]:
+        """The ids of events that can be claimed now, the longest ready first."""
+        with self._db.read() as tx:
+            return tx.events.ready(tx.now(), limit)
+
+    def waiting(self, limit: int) -> list[str]:
+        """The ids of starts that are due and wait for resources that are not given back."""
+        with self._db.read() as tx:
+            return tx.events.waiting(tx.now(), limit)
+
+    def next_ready_at(self) -> datetime | None:
+        """When the next event becomes ready, None when there is none."""
+        with self._db.read() as tx:
+            return tx.events.next_ready_at(tx.now())
+
+    def claim(self, event_id: str) -> Work | None:
+        """Take a due event, None when it is not to be had any more.
+
+        The claim of a start pins the plan: from here on the resources are the lease's.
+        """
+
+        def work(tx: Transaction) -> Work | None:
+            now = tx.now()
+            stored = tx.events.get(event_id)
+            if stored is None or not tx.events.is_claimable(event_id, now):
+                return None
+            lease = tx.leases.get(stored.event.lease_id)
+            if lease is None:
+                return None
+            if stored.event.event_type is EventType.START and not self._pin(tx, lease):
+                return None
+            return self._take(tx, stored, lease, now)
+
+        return self._db.write(work)
+
+    def claimed(self, event_id: str, token: str) -> Work | None:
+        """The work of an event that was claimed when it was written, None when the claim is lost."""
+        with self._db.read() as tx:
+            stored = tx.events.get(event_id)
+            lease = tx.leases.get(stored.event.lease_id) if stored else None
+            if stored is None or lease is None or stored.claim_token != token:
+                return None
+            return self._work(tx, stored, lease, token, attempts=stored.event.attempts)
+
+    def renew(self, work: Work) -> bool:
+        """Keep a claim while acting; False when it is lost, and the worker must stop."""
+
+        def extend(tx: Transaction) -> bool:
+            until = tx.now() + self._rules.claim_time
+            return tx.events.renew(work.event_id, token=work.token, until=until)
+
+        return self._db.write(extend)
+
+    def started(self, work: Work) -> None:
+        """Record that a lease's resources are its owner's."""
+
+        def record(tx: Transaction) -> None:
+            now = tx.now()
+            if not self._done(tx, work, now):
+                return
+            lease = self._lease(tx, work)
+            ids = [order.reservation_id for order in work.orders]
+            tx.leases.change_reservations(ids, now=now, status=ReservationStatus.ACTIVE.value)
+            if lease.status is LeaseStatus.STARTING:
+                apply(tx, lease, Action.STARTED, actor=ENGINE, now=now)
+                tell(tx, "lease.event.start_lease", self._lease(tx, work), now=now)
+
+        self._db.write(record)
+
+    def updated(self, work: Work) -> None:
+        """Record that the cloud follows a change of a running lease."""
+
+        def record(tx: Transaction) -> None:
+            now = tx.now()
+            if not self._done(tx, work, now):
+                return
+            lease = self._lease(tx, work)
+            if work.dropped:
+                tx.allocations.release(work.dropped, until=now + self._rules.cleaning_time)
+                tx.leases.change_reservations(work.dropped, now=now, status=ReservationStatus.DELETED.value)
+            if lease.status is LeaseStatus.UPDATING:
+                apply(tx, lease, Action.UPDATED, actor=ENGINE, now=now)
+                tell(tx, "lease.update", self._lease(tx, work), now=now)
+
+        self._db.write(record)
+
+    def noticed(self, work: Work) -> None:
+        """Record that what was to be done before the end is done."""
+
+        def record(tx: Transaction) -> None:
+            now = tx.now()
+            if self._done(tx, work, now):
+                tell(tx, "lease.event.before_end_lease", self._lease(tx, work), now=now)
+
+        self._db.write(record)
+
+    def ended(self, work: Work) -> None:
+        """Record that everything is given back; the resources are free from now on."""
+
+        def record(tx: Transaction) -> None:
+            now = tx.now()
+            if not self._done(tx, work, now):
+                return
+            lease = self._lease(tx, work)
+            ids = [reservation.id for reservation in lease.reservations]
+            tx.allocations.release(ids, until=now + self._rules.cleaning_time)
+            tx.allocations.remove_planned(ids)
+            failed = any(
+                event.event_type is EventType.START and event.status is EventStatus.ERROR for event in lease.events
+            )
+            status = ReservationStatus.ERROR if failed else ReservationStatus.DELETED
+            tx.leases.change_reservations(ids, now=now, status=status.value)
+            if lease.status is LeaseStatus.DELETING:
+                lease = apply(tx, lease, Action.DELETED, actor=ENGINE, now=now)
+                tell(tx, "lease.delete", lease, now=now)
+            elif lease.status is LeaseStatus.TERMINATING:
+                action = Action.FAIL if failed else Action.ENDED
+                apply(tx, lease, action, actor=ENGINE, now=now, keep_reason=True)
+                tell(tx, "lease.event.end_lease", self._lease(tx, work), now=now)
+
+        self._db.write(record)
+
+    def look_again(self, work: Work, progress: Progress) -> None:
+        """Give a claim back because the cloud is not ready yet: not a failure, and no attempt."""
+
+        def record(tx: Transaction) -> None:
+            now = tx.now()
+            again_at = now + progress.look_again_after
+            finished = tx.events.finish(
+                work.event_id,
+                token=work.token,
+                now=now,
+                status=EventStatus.UNDONE.value,
+                ready_at=again_at,
+                attempts=max(0, work.attempts - 1),
+            )
+            if finished and progress.reason:
+                self._say(tx, work, progress.reason, now)
+
+        self._db.write(record)
+
+    def failed(self, work: Work, reason: str, *, final: bool) -> None:
+        """Record a failed attempt; ``final`` when trying again is of no use.
+
+        An end is tried for as long as it takes, at growing intervals; the lease says why it lasts. What else has failed
+        too often, or for good, is over: a start ends the lease in ERROR and gives everything back, an update is
+        undone, and what was to be done before the end is left undone.
+        """
+
+        def record(tx: Transaction) -> None:
+            now = tx.now()
+            exhausted = final or work.attempts >= self._rules.max_attempts
+            if work.event_type is EventType.END or not exhausted:
+                self._try_later(tx, work, reason, now, exhausted=exhausted)
+            elif tx.events.finish(
+                work.event_id, token=work.token, now=now, status=EventStatus.ERROR.value, ready_at=None
+            ):
+                self._give_up(tx, work, reason, now)
+
+        self._db.write(record)
+
+    def occupied(self, work: Work, resources: Mapping[str, str], reason: str) -> None:
+        """Record that somebody is in the way: other resources where there are some, else a failed attempt."""
+
+        def record(tx: Transaction) -> bool:
+            now = tx.now()
+            lease = self._lease(tx, work)
+            wanted = {
+                ref.external_id for order in work.orders for ref in order.resources if ref.external_id in resources
+            }
+            if not wanted or not self._move(tx, lease, now, states={AllocationState.HELD}, external_ids=wanted):
+                return False
+            return tx.events.finish(
+                work.event_id, token=work.token, now=now, status=EventStatus.UNDONE.value, ready_at=now
+            )
+
+        if not self._db.write(record):
+            self.failed(work, reason, final=False)
+
+    def move_off_unreturned(self, event_id: str) -> bool:
+        """Plan a start that is due on other resources, where those before have not given theirs back.
+
+        Whether the start need not wait any more.
+        """
+
+        def work(tx: Transaction) -> bool:
+            now = tx.now()
+            stored = tx.events.get(event_id)
+            lease = tx.leases.get(stored.event.lease_id) if stored else None
+            if lease is None or lease.status is not LeaseStatus.PENDING:
+                return False
+            ids = tx.allocations.predecessors([one.id for one in lease.reservations])
+            return bool(ids) and self._move(tx, lease, now, states={AllocationState.PLANNED}, resource_ids=ids)
+
+        return self._db.write(work)
+
+    def orders(self, lease_id: str) -> tuple[Order, ...]:
+        """What a lease has now, as a driver sees it."""
+        with self._db.read() as tx:
+            lease = tx.leases.get(lease_id)
+            return self._orders(tx, lease, held_only=False) if lease else ()
+
+    def live(self, reservation_ids: Collection[str]) -> set[str]:
+        """Those of the reservations that may have an effect in the cloud: they hold something."""
+        with self._db.read() as tx:
+            return tx.allocations.holding(reservation_ids)
+
+    # --- inside
+
+    def _pin(self, tx: Transaction, lease: Lease) -> bool:
+        """Make the plan what the lease holds; False when somebody before has not given back."""
+        ids = [reservation.id for reservation in lease.reservations]
+        allocations, versions = tx.allocations.with_versions(ids)
+        if tx.allocations.predecessors(ids):
+            return False
+        if any(allocation.state is AllocationState.PLANNED for allocation in allocations):
+            tx.allocations.pin(ids)
+            tx.resources.raise_versions(versions)
+        return True
+
+    def _take(self, tx: Transaction, stored: StoredEvent, lease: Lease, now: datetime) -> Work:
+        event = stored.event
+        token = new_id()
+        action = _ACTIONS.get(event.event_type)
+        if action is None:
+            tx.leases.change(lease, now=now)
+        else:
+            reason = None
+            if event.event_type is EventType.END:
+                reason = self._cancel_others(tx, lease, event.id, now)
+            apply(tx, lease, action, actor=ENGINE, now=now, reason=reason, keep_reason=True)
+        tx.events.claim(stored, token=token, until=now + self._rules.claim_time, now=now)
+        return self._work(tx, stored, self._lease_of(tx, lease.id), token, attempts=event.attempts + 1)
+
+    def _cancel_others(self, tx: Transaction, lease: Lease, event_id: str, now: datetime) -> str | None:
+        """End what has not run: a lease that is over does not start. Says so where that broke the promise."""
+        reason = None
+        for stored in tx.events.of_lease(lease.id):
+            if stored.event.id == event_id or stored.ready_at is None:
+                continue
+            tx.events.change([stored.event.id], now=now, ready_at=None, claim_token=None, status="DONE")
+            if stored.event.event_type is EventType.START and lease.status is not LeaseStatus.DELETING:
+                reason = "The start was missed: the lease had ended before it could be started."
+        return reason
+
+    def _work(self, tx: Transaction, stored: StoredEvent, lease: Lease, token: str, *, attempts: int) -> Work:
+        payload = stored.payload or {}
+        return Work(
+            event_id=stored.event.id,
+            token=token,
+            event_type=stored.event.event_type,
+            due_at=stored.event.due_at,
+            attempts=attempts,
+            lease=lease,
+            orders=self._orders(tx, lease, held_only=stored.event.event_type is EventType.END),
+            actions={
+                one.id: action
+                for one in lease.reservations
+                if (action := self._types[one.resource_type].before_end(one.parameters))
+            },
+            dropped=frozenset(payload.get("dropped", ())),
+        )
+
+    def _orders(self, tx: Transaction, lease: Lease, *, held_only: bool) -> tuple[Order, ...]:
+        """What the lease holds now; with ``held_only`` without reservations that hold nothing."""
+        allocations, _ = tx.allocations.with_versions([one.id for one in lease.reservations])
+        resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
+        held: dict[str, list[ResourceRef]] = {}
+        for allocation in allocations:
+            if allocation.state is AllocationState.HELD:
+                resource = resources[allocation.resource_id]
+                ref = ResourceRef(resource.external_id, resource.name, resource.region)
+                held.setdefault(allocation.reservation_id, []).append(ref)
+        return tuple(
+            Order(
+                reservation_id=one.id,
+                lease_id=lease.id,
+                lease_name=lease.name,
+                project_id=lease.project_id,
+                user_id=lease.user_id,
+                resource_type=one.resource_type,
+                parameters=one.parameters,
+                resources=tuple(held.get(one.id, ())),
+                ends_at=lease.ends_at,
+            )
+            for one in lease.reservations
+            if one.status is not ReservationStatus.DELETED and (one.id in held or not held_only)
+        )
+
+    def _done(self, tx: Transaction, work: Work, now: datetime) -> bool:
+        """Give the claim back as done; False when it is lost and nothing may be recorded."""
+        return tx.events.finish(work.event_id, token=work.token, now=now, status=EventStatus.DONE.value, ready_at=None)
+
+    def _try_later(self, tx: Transaction, work: Work, reason: str, now: datetime, *, exhausted: bool) -> None:
+        again_at = now + self._rules.delay_after(work.attempts)
+        if not tx.events.finish(
+            work.event_id, token=work.token, now=now, status=EventStatus.UNDONE.value, ready_at=again_at
+        ):
+            return
+        lease = self._lease(tx, work)
+        if exhausted and lease.status is LeaseStatus.TERMINATING:
+            apply(tx, lease, Action.FAIL, actor=ENGINE, now=now, reason=reason)
+        else:
+            self._say(tx, work, reason, now)
+
+    def _give_up(self, tx: Transaction, work: Work, reason: str, now: datetime) -> None:
+        lease = self._lease(tx, work)
+        if work.event_type is EventType.START and lease.status is LeaseStatus.STARTING:
+            ids = [one.id for one in lease.reservations]
+            tx.leases.change_reservations(ids, now=now, status=ReservationStatus.ERROR.value)
+            apply(tx, lease, Action.FAIL, actor=ENGINE, now=now, reason=reason)
+            end = lease.event(EventType.END)
+            if end is not None:  # takes back at once what was started in part
+                tx.events.change([end.id], now=now, ready_at=now)
+        elif work.event_type is EventType.UPDATE and lease.status is LeaseStatus.UPDATING:
+            self._undo(tx, work, lease, now)
+            lease = self._lease(tx, work)
+            apply(tx, lease, Action.UPDATED, actor=ENGINE, now=now, reason=reason)
+        else:
+            self._say(tx, work, reason, now)
+
+    def _undo(self, tx: Transaction, work: Work, lease: Lease, now: datetime) -> None:
+        """Take back what an update had added to a running lease."""
+        stored = tx.events.get(work.event_id)
+        payload = (stored.payload if stored else None) or {}
+        for reservation_id, resource_ids in payload.get("added", {}).items():
+            allocations = tx.allocations.of_reservations([reservation_id])
+            tx.allocations.remove(
+                [one.id for one in allocations if one.resource_id in resource_ids and one.state is AllocationState.HELD]
+            )
+        for reservation_id, parameters in payload.get("parameters", {}).items():
+            tx.leases.change_reservations([reservation_id], now=now, parameters=parameters)
+
+    def _say(self, tx: Transaction, work: Work, reason: str, now: datetime) -> None:
+        """Show a reason on the lease without changing its status."""
+        lease = self._lease(tx, work)
+        if lease.status_reason != reason:
+            tx.leases.change(lease, now=now, status_reason=reason)
+            remember(
+                tx, lease.id, work.event_type.value, lease.status, lease.status, actor=ENGINE, now=now, reason=reason
+            )
+
+    def _move(
+        self,
+        tx: Transaction,
+        lease: Lease,
+        now: datetime,
+        *,
+        states: Collection[AllocationState],
+        external_ids: Collection[str] | None = None,
+        resource_ids: Collection[int] | None = None,
+    ) -> bool:
+        """Put allocations of the lease that are on these resources on others; all of them or none."""
+        planner = Planner(tx, self._types, now=now, turn=crc32(lease.id.encode()))
+        with tx.session.begin_nested() as attempt:
+            for reservation in lease.reservations:
+                allocations, versions = tx.allocations.with_versions([reservation.id])
+                planner.touch(versions)
+                resources = tx.resources.by_ids(one.resource_id for one in allocations)
+                demand = self._types[reservation.resource_type].demand(reservation.parameters)
+                for one in allocations:
+                    named = (
+                        one.resource_id in resource_ids
+                        if resource_ids is not None
+                        else resources[one.resource_id].external_id in (external_ids or ())
+                    )
+                    if one.state in states and named and planner.replace(one, demand) is None:
+                        attempt.rollback()
+                        return False
+        planner.confirm()
+        tx.leases.change(lease, now=now)
+        return True
+
+    def _lease(self, tx: Transaction, work: Work) -> Lease:
+        return self._lease_of(tx, work.lease.id)
+
+    def _lease_of(self, tx: Transaction, lease_id: str) -> Lease:
+        lease = tx.leases.get(lease_id, deleted=True)
+        if lease is None:
+            raise InvalidState(f"The lease {lease_id} has vanished.")
+        return lease

@@ -1,0 +1,306 @@
+"""Leases: what a user can do with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from zlib import crc32
+
+from tenure.clock import Clock
+from tenure.domain.actor import Actor
+from tenure.domain.errors import Conflict, InvalidParameter, LeaseBusy, NotFound
+from tenure.domain.lease import (
+    BUSY,
+    Action,
+    AllocationState,
+    Event,
+    EventStatus,
+    EventType,
+    HistoryEntry,
+    Lease,
+    LeaseStatus,
+    Reservation,
+    ReservationStatus,
+)
+from tenure.domain.period import Period, minute_of
+from tenure.domain.request import (
+    LeaseChange,
+    LeasedResource,
+    LeaseQuery,
+    LeaseRequest,
+    Page,
+)
+from tenure.resources.contract import ResourceTypes
+from tenure.services.changes import LeaseChanger, check_notice, demand_of, resolve
+from tenure.services.context import Authorize, Effects, Rules, apply, new_id, remember, require, tell
+from tenure.services.planning import Planner
+from tenure.store.database import Database, Transaction
+
+
+class LeaseService:
+    """The use cases of leases; each is one transaction, and one more where the cloud must follow at once."""
+
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        types: ResourceTypes,
+        authorize: Authorize,
+        rules: Rules,
+        effects: Effects,
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._types = types
+        self._authorize = authorize
+        self._rules = rules
+        self._effects = effects
+
+    def create(self, actor: Actor, request: LeaseRequest) -> Lease:
+        """Book everything the request names, or nothing.
+
+        Raises ``Forbidden``, ``InvalidParameter``, ``NotEnoughResources``.
+        """
+        target = {"project_id": actor.project_id, "user_id": actor.user_id}
+        require(self._authorize, "blazar:leases:post", actor, target)
+        now = self._clock.now()
+        starts_at, ends_at = resolve(request.starts_at, now), resolve(request.ends_at, now)
+        if starts_at < minute_of(now):
+            raise InvalidParameter("Start date must be later than current date", field="start_date")
+        if ends_at <= starts_at:
+            raise InvalidParameter("End date must be later than start date.", field="end_date")
+        if ends_at <= now:
+            raise InvalidParameter("End date must be later than current and start date", field="end_date")
+        notice_at = self._notice_at(request, starts_at, ends_at, now)
+        demands = [
+            demand_of(self._types, one.resource_type, one.parameters, position)
+            for position, one in enumerate(request.reservations)
+        ]
+        lease = self._new_lease(actor, request, starts_at, ends_at, notice_at, now)
+        period = Period(max(starts_at, now), ends_at + self._rules.cleaning_time)
+
+        def work(tx: Transaction) -> Lease:
+            tx.leases.add(lease)
+            tx.events.add(lease.events)
+            planner = Planner(tx, self._types, now=now, turn=crc32(lease.id.encode()))
+            for position, (reservation, demand) in enumerate(zip(lease.reservations, demands, strict=True)):
+                planner.book(reservation.id, demand, period, position=position)
+            planner.confirm()
+            remember(tx, lease.id, "create", None, lease.status, actor=actor, now=now)
+            tell(tx, "lease.create", lease, now=now)
+            return lease
+
+        created = self._db.write(work)
+        self._effects.wake()
+        return created
+
+    def get(self, actor: Actor, lease_id: str) -> Lease:
+        """The lease; raises ``NotFound`` where there is none that the actor may see."""
+        with self._db.read() as tx:
+            return self._visible(tx, actor, lease_id, "blazar:leases:get")
+
+    def list(self, actor: Actor, query: LeaseQuery) -> Page[Lease]:
+        """A page of the project's leases; of all projects' for an administrator."""
+        target = {"project_id": actor.project_id, "user_id": actor.user_id}
+        require(self._authorize, "blazar:leases:get", actor, target)
+        if not self._authorize("admin", actor, target):
+            if query.project_id not in {None, actor.project_id}:
+                return Page((), None)
+            query = replace(query, project_id=actor.project_id)
+        with self._db.read() as tx:
+            found = tx.leases.page(query)
+        more = len(found) > query.limit
+        items = tuple(found[: query.limit])
+        return Page(items, items[-1].id if more else None)
+
+    def update(self, actor: Actor, lease_id: str, change: LeaseChange) -> Lease:
+        """Change what the request names, all of it or nothing; the lease with its final status.
+
+        Raises ``NotFound``, ``Forbidden``, ``LeaseBusy``, ``InvalidState``, ``InvalidParameter``,
+        ``NotEnoughResources``, and ``Conflict`` where the cloud refuses what a running lease was to get.
+        """
+        now = self._clock.now()
+
+        def work(tx: Transaction) -> tuple[Lease, str | None, str]:
+            lease = self._visible(tx, actor, lease_id, "blazar:leases:put")
+            if change.is_empty:
+                return lease, None, ""
+            if lease.status in BUSY:
+                raise LeaseBusy(lease.status)
+            changer = LeaseChanger(tx, self._types, self._rules, actor, now)
+            return changer.apply(lease, change)
+
+        lease, event_id, token = self._db.write(work)
+        if event_id is not None:
+            self._effects.carry_out(event_id, token)
+            lease = self._outcome(lease_id, event_id)
+        self._effects.wake()
+        return lease
+
+    def delete(self, actor: Actor, lease_id: str) -> None:
+        """Take everything back and forget the lease; no error for one that is deleted.
+
+        What has not started is free when this returns. What has is taken back by the engine, at once where it can be.
+        """
+        now = self._clock.now()
+
+        def work(tx: Transaction) -> str | None:
+            lease = self._visible(tx, actor, lease_id, "blazar:leases:delete", deleted=True)
+            if lease.status is LeaseStatus.DELETED:
+                return None
+            return self._delete(tx, actor, lease, now)
+
+        event_id = self._db.write(work)
+        if event_id is not None:
+            self._effects.try_now(event_id)
+        self._effects.wake()
+
+    def drop_reservation(self, actor: Actor, lease_id: str, reservation_id: str) -> None:
+        """Give one reservation of a lease back; no error for one that is dropped already."""
+        now = self._clock.now()
+
+        def work(tx: Transaction) -> tuple[str | None, str]:
+            lease = self._visible(tx, actor, lease_id, "blazar:leases:put")
+            reservation = next((one for one in lease.reservations if one.id == reservation_id), None)
+            if reservation is None:
+                raise NotFound(f"Object with {{'reservation_id': '{reservation_id}'}} not found")
+            if reservation.status is ReservationStatus.DELETED:
+                return None, ""
+            if lease.status in BUSY:
+                raise LeaseBusy(lease.status)
+            return LeaseChanger(tx, self._types, self._rules, actor, now).drop(lease, reservation)
+
+        event_id, token = self._db.write(work)
+        if event_id is not None:
+            self._effects.carry_out(event_id, token)
+            self._outcome(lease_id, event_id)
+        self._effects.wake()
+
+    def history(self, actor: Actor, lease_id: str) -> tuple[HistoryEntry, ...]:
+        """What happened to the lease, oldest first."""
+        with self._db.read() as tx:
+            lease = self._visible(tx, actor, lease_id, "blazar:leases:get")
+            return tx.leases.history(lease.id)
+
+    def resources(self, actor: Actor, lease_id: str, resource_type: str) -> tuple[LeasedResource, ...]:
+        """The resources of a type that the lease has, had or will have, without the properties kept private."""
+        with self._db.read() as tx:
+            lease = self._visible(tx, actor, lease_id, "blazar:leases:get")
+            allocations = tx.allocations.of_reservations([one.id for one in lease.reservations])
+            resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
+            private = tx.resources.private_properties(resource_type)
+        if self._authorize("admin", actor, {"project_id": lease.project_id, "user_id": lease.user_id}):
+            private = frozenset()
+        shown = {
+            number: replace(
+                resource,
+                properties={name: value for name, value in resource.properties.items() if name not in private},
+            )
+            for number, resource in resources.items()
+            if resource.resource_type == resource_type
+        }
+        return tuple(
+            LeasedResource(
+                shown[allocation.resource_id], allocation.reservation_id, allocation.period, allocation.state
+            )
+            for allocation in allocations
+            if allocation.resource_id in shown
+        )
+
+    # --- inside
+
+    def _visible(self, tx: Transaction, actor: Actor, lease_id: str, rule: str, *, deleted: bool = False) -> Lease:
+        """The lease, as far as the actor may know of it; then whether he may do what ``rule`` is about."""
+        lease = tx.leases.get(lease_id, deleted=deleted)
+        missing = NotFound(f"Object with {{'lease_id': '{lease_id}'}} not found")
+        if lease is None:
+            raise missing
+        target = {"project_id": lease.project_id, "user_id": lease.user_id}
+        if lease.project_id != actor.project_id and not self._authorize("blazar:leases:get", actor, target):
+            raise missing
+        require(self._authorize, rule, actor, target)
+        return lease
+
+    def _notice_at(
+        self, request: LeaseRequest, starts_at: datetime, ends_at: datetime, now: datetime
+    ) -> datetime | None:
+        if request.before_end_at is not None:
+            return check_notice(resolve(request.before_end_at, now), starts_at, ends_at)
+        if not self._rules.notice_before_end:
+            return None
+        return max(starts_at, ends_at - self._rules.notice_before_end)
+
+    def _new_lease(
+        self,
+        actor: Actor,
+        request: LeaseRequest,
+        starts_at: datetime,
+        ends_at: datetime,
+        notice_at: datetime | None,
+        now: datetime,
+    ) -> Lease:
+        lease_id = new_id()
+        due = {EventType.START: starts_at, EventType.BEFORE_END: notice_at, EventType.END: ends_at}
+        return Lease(
+            id=lease_id,
+            name=request.name,
+            project_id=actor.project_id,
+            user_id=actor.user_id,
+            starts_at=starts_at,
+            ends_at=ends_at,
+            status=LeaseStatus.PENDING,
+            status_reason=None,
+            degraded=False,
+            version=1,
+            reservations=tuple(
+                Reservation(
+                    id=new_id(),
+                    lease_id=lease_id,
+                    resource_type=reservation.resource_type,
+                    status=ReservationStatus.PENDING,
+                    parameters=reservation.parameters,
+                    missing_resources=False,
+                    resources_changed=False,
+                    created_at=now,
+                )
+                for reservation in request.reservations
+            ),
+            events=tuple(
+                Event(new_id(), lease_id, event_type, due_at, EventStatus.UNDONE, 0, now)
+                for event_type, due_at in due.items()
+                if due_at is not None
+            ),
+            created_at=now,
+        )
+
+    def _delete(self, tx: Transaction, actor: Actor, lease: Lease, now: datetime) -> str | None:
+        """Begin to delete; the id of the end event where the cloud must be taken back first."""
+        ids = [reservation.id for reservation in lease.reservations]
+        held = [one for one in tx.allocations.of_reservations(ids) if one.state is AllocationState.HELD]
+        events = tx.events.of_lease(lease.id)
+        idle = [one.event.id for one in events if one.claim_token is None]
+        if not held:
+            tx.allocations.remove_planned(ids)
+            lease = apply(tx, lease, Action.DELETE, actor=actor, now=now)
+            lease = apply(tx, lease, Action.DELETED, actor=actor, now=now)
+            tx.events.change(idle, now=now, ready_at=None)
+            tx.leases.change_reservations(ids, now=now, status=ReservationStatus.DELETED.value)
+            tell(tx, "lease.delete", lease, now=now)
+            return None
+        apply(tx, lease, Action.DELETE, actor=actor, now=now, keep_reason=True)
+        end = next(one for one in events if one.event.event_type is EventType.END)
+        tx.events.change([number for number in idle if number != end.event.id], now=now, ready_at=None)
+        if end.claim_token is None:
+            tx.events.change([end.event.id], now=now, ready_at=tx.now(), attempts=0, status=EventStatus.UNDONE.value)
+        return end.event.id
+
+    def _outcome(self, lease_id: str, event_id: str) -> Lease:
+        """The lease after an update was carried out; raises ``Conflict`` where the cloud refused it."""
+        with self._db.read() as tx:
+            lease = tx.leases.get(lease_id, deleted=True)
+            stored = tx.events.get(event_id)
+        if lease is None:
+            raise NotFound(f"Object with {{'lease_id': '{lease_id}'}} not found")
+        if stored is not None and stored.event.status is EventStatus.ERROR:
+            raise Conflict(f"The change was undone: {lease.status_reason}")
+        return lease

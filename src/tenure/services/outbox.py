@@ -1,0 +1,53 @@
+"""The outbox: taking messages to deliver, and recording what came of it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from tenure.services.context import Rules
+from tenure.store.database import Database, Transaction
+from tenure.store.outbox import Message
+
+__all__ = ["Message", "OutboxService"]
+
+#: How long a worker has to deliver what it took, and how often a delivery is tried.
+DELIVERY_TIME = timedelta(seconds=60)
+MAX_DELIVERIES = 20
+
+
+class OutboxService:
+    """At least once, in order per lease; what cannot be delivered stays where the operator sees it."""
+
+    def __init__(self, db: Database, rules: Rules) -> None:
+        self._db = db
+        self._rules = rules
+
+    def take(self, limit: int) -> list[Message]:
+        """Messages to deliver now, of each lease the oldest only."""
+        with self._db.read() as tx:
+            soonest = tx.outbox.is_ready(tx.now())
+        if not soonest:
+            return []
+        return self._db.write(lambda tx: tx.outbox.take(tx.now(), until=tx.now() + DELIVERY_TIME, limit=limit))
+
+    def delivered(self, message: Message) -> None:
+        self._db.write(lambda tx: tx.outbox.delivered(message.id, now=tx.now()))
+
+    def failed(self, message: Message, error: str) -> None:
+        """Note a delivery that failed: tried again later, and given up after many times."""
+
+        def record(tx: Transaction) -> None:
+            again = message.attempts < MAX_DELIVERIES
+            again_at = tx.now() + self._rules.delay_after(message.attempts) if again else None
+            tx.outbox.failed(message.id, error=error, again_at=again_at)
+
+        self._db.write(record)
+
+    def undeliverable(self) -> list[Message]:
+        """What was given up, oldest first."""
+        with self._db.read() as tx:
+            return tx.outbox.undeliverable()
+
+    def next_ready_at(self) -> datetime | None:
+        with self._db.read() as tx:
+            return tx.outbox.next_ready_at(tx.now())

@@ -1,0 +1,161 @@
+"""Finding room in the ledger, inside a transaction: shared by creating, changing and moving."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+
+from tenure.domain.allocation import Allocation, Demand, choose
+from tenure.domain.errors import NotEnoughResources
+from tenure.domain.lease import AllocationState
+from tenure.domain.period import Period
+from tenure.domain.shortfall import Shortfall
+from tenure.resources.contract import ResourceTypes
+from tenure.store.conflict import Overtaken
+from tenure.store.database import Transaction
+
+#: How many resources are looked at when plans must move to make room.
+ROOM_SAMPLE = 32
+
+
+class Planner:
+    """The choices of one transaction, and the versions that they rest on.
+
+    Whoever uses it ends the transaction with ``confirm``, which raises the versions or gives everything up.
+    """
+
+    def __init__(self, tx: Transaction, types: ResourceTypes, *, now: datetime, turn: int) -> None:
+        self._tx = tx
+        self._types = types
+        self._now = now
+        highest = tx.resources.highest_id()
+        self._turn = turn % highest + 1 if highest else 0
+        self._seen: dict[int, int] = {}
+
+    def confirm(self) -> None:
+        """Raise the versions of all that was touched; raises ``Overtaken`` where somebody was faster."""
+        self._tx.resources.raise_versions(self._seen)
+
+    def touch(self, versions: Mapping[int, int]) -> None:
+        """Note that the decision rests on these versions, too."""
+        for resource_id, version in versions.items():
+            if self._seen.setdefault(resource_id, version) != version:
+                raise Overtaken
+
+    def book(
+        self,
+        reservation_id: str,
+        demand: Demand,
+        period: Period,
+        *,
+        position: int,
+        without: Collection[int] = (),
+        requested: int | None = None,
+        kept: int | None = None,
+        state: AllocationState = AllocationState.PLANNED,
+    ) -> list[int]:
+        """Assign between ``demand.minimum`` and ``demand.maximum`` resources to the reservation.
+
+        Plans of leases that have not started are moved where that makes the room that is missing. Raises
+        ``NotEnoughResources`` with the counts of each stage where it does not.
+        """
+        found = self._tx.allocations.candidates(
+            demand, period, now=self._now, turn=self._turn, without=without, locking=self._tx.locking
+        )
+        chosen = choose(found, period, demand.maximum, turn=self._turn)
+        self.touch({candidate.resource_id: candidate.version for candidate in chosen})
+        ids = [candidate.resource_id for candidate in chosen]
+        if len(ids) < demand.minimum:
+            ids += self._make_room(demand, period, demand.minimum - len(ids), without=[*without, *ids])
+        if len(ids) < demand.minimum:
+            raise NotEnoughResources(
+                self._shortfall(demand, period, position=position, without=without, requested=requested, kept=kept),
+                field=f"reservations[{position}].min",
+            )
+        self._tx.allocations.add(reservation_id, ids, period, demand, state=state)
+        return ids
+
+    def clear(self, demand: Demand, period: Period, resource_ids: Collection[int], *, ignoring: str) -> bool:
+        """Move the plans of others off these resources for the period; whether that worked for all of them."""
+        blocked = self._tx.allocations.blocked_by_plans(
+            demand,
+            period,
+            now=self._now,
+            only=resource_ids,
+            ignoring=ignoring,
+            limit=max(ROOM_SAMPLE, len(resource_ids)),
+        )
+        return set(resource_ids) <= set(blocked) and all(
+            self._move_all(resource_id, version, plans, without=resource_ids)
+            for resource_id, (version, plans) in sorted(blocked.items())
+        )
+
+    def replace(self, allocation: Allocation, demand: Demand, *, without: Collection[int] = ()) -> int | None:
+        """Move one allocation to another resource that is free for it; its id, None where there is none."""
+        period = Period(max(allocation.period.start, self._now), allocation.period.end)
+        one = Demand(demand.inventory, demand.noun, 1, 1, demand.expression, demand.amounts, exclusive=demand.exclusive)
+        found = self._tx.allocations.candidates(
+            one,
+            period,
+            now=self._now,
+            turn=self._turn,
+            without={allocation.resource_id, *without},
+            locking=self._tx.locking,
+        )
+        for candidate in choose(found, period, 1, turn=self._turn):
+            self.touch({candidate.resource_id: candidate.version})
+            self._tx.allocations.move(allocation, candidate.resource_id)
+            return candidate.resource_id
+        return None
+
+    def shortfall(self, demand: Demand, period: Period, *, position: int, kept: int, requested: int) -> Shortfall:
+        """Why a started reservation cannot have what was asked."""
+        return self._shortfall(demand, period, position=position, without=(), requested=requested, kept=kept)
+
+    def _make_room(self, demand: Demand, period: Period, missing: int, *, without: Collection[int]) -> list[int]:
+        """Free up to ``missing`` resources by moving plans elsewhere; those that are free then."""
+        blocked = self._tx.allocations.blocked_by_plans(
+            demand, period, now=self._now, without=without, limit=ROOM_SAMPLE + missing
+        )
+        made: list[int] = []
+        for resource_id, (version, plans) in blocked.items():
+            if len(made) == missing:
+                break
+            if self._move_all(resource_id, version, plans, without=[*without, *made]):
+                made.append(resource_id)
+        return made
+
+    def _move_all(self, resource_id: int, version: int, plans: list[Allocation], *, without: Collection[int]) -> bool:
+        """Move every one of these plans off the resource, or none of them."""
+        seen = dict(self._seen)
+        with self._tx.session.begin_nested() as attempt:
+            reservations = self._tx.leases.reservations_by_ids({plan.reservation_id for plan in plans})
+            self.touch({resource_id: version})
+            for plan in plans:
+                reservation = reservations[plan.reservation_id]
+                demand = self._types[reservation.resource_type].demand(reservation.parameters)
+                if self.replace(plan, demand, without=without) is None:
+                    attempt.rollback()
+                    self._seen = seen
+                    return False
+        return True
+
+    def _shortfall(
+        self,
+        demand: Demand,
+        period: Period,
+        *,
+        position: int,
+        without: Collection[int],
+        requested: int | None,
+        kept: int | None,
+    ) -> Shortfall:
+        return Shortfall(
+            resource_type=demand.inventory,
+            noun=demand.noun,
+            requested=demand.minimum if requested is None else requested,
+            stages=self._tx.allocations.stages(demand, period, now=self._now, ignoring=None, without=without),
+            reservation=position,
+            unknown_properties=self._tx.resources.unknown_names(demand.inventory, demand.expression.names),
+            kept=kept,
+        )

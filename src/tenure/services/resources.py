@@ -1,0 +1,260 @@
+"""Resources: what can be booked, of any type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from sqlalchemy.exc import IntegrityError
+
+from tenure.clock import Clock
+from tenure.domain.actor import Actor
+from tenure.domain.allocation import Booking
+from tenure.domain.errors import Conflict, InvalidHost, InvalidParameter, NotFound, Unavailable
+from tenure.domain.request import BookingQuery, Page, ResourceBookings, ResourceQuery
+from tenure.domain.resource import PropertySetting, PropertyValues, Resource
+from tenure.drivers.contract import (
+    CloudAmbiguous,
+    CloudBusy,
+    CloudDriver,
+    CloudNotFound,
+    CloudRefused,
+    ResourceOccupied,
+    ResourceRef,
+)
+from tenure.services.context import Authorize, Effects, require
+from tenure.store.database import Database, Transaction
+
+#: The longest name that a property may have.
+MAX_PROPERTY_NAME = 64
+MAX_PROPERTY_VALUE = 65_535
+
+#: Under which policy rules the resources of a type stand, and what one and many of them are called.
+RULES: Mapping[str, str] = {"physical:host": "blazar:oshosts"}
+
+
+class ResourceService:
+    """The use cases of inventories; one service for all types."""
+
+    def __init__(self, db: Database, clock: Clock, driver: CloudDriver, authorize: Authorize, effects: Effects) -> None:
+        self._db = db
+        self._clock = clock
+        self._driver = driver
+        self._authorize = authorize
+        self._effects = effects
+
+    def list(self, actor: Actor, query: ResourceQuery) -> Page[Resource]:
+        """A page of the resources of a type."""
+        self._require(actor, query.resource_type, "get")
+        with self._db.read() as tx:
+            found = tx.resources.page(query)
+        items = tuple(found[: query.limit])
+        return Page(items, items[-1].external_id if len(found) > query.limit else None)
+
+    def get(self, actor: Actor, resource_type: str, external_id: str) -> Resource:
+        """One resource; raises ``NotFound``."""
+        self._require(actor, resource_type, "get")
+        with self._db.read() as tx:
+            return self._existing(tx, resource_type, external_id)
+
+    def register(self, actor: Actor, resource_type: str, reference: str, properties: Mapping[str, str]) -> Resource:
+        """Make a resource of the cloud reservable.
+
+        ``reference`` is its name or its external id. Raises ``InvalidHost`` without one, ``NotFound`` where the cloud
+        has none such, ``Conflict`` where it is registered already or in use, ``Unavailable`` while the cloud is.
+        Interrupted, it is completed by asking again.
+        """
+        self._require(actor, resource_type, "post")
+        if not reference:
+            raise InvalidHost(f"Invalid values for host {dict(properties)}", field="name")
+        self._check_properties(properties)
+        with _translated(reference):
+            found = self._driver.look_up(resource_type, reference)
+        now = self._clock.now()
+        own = {name: value for name, value in properties.items() if name not in {"id", *found.facts}}
+
+        def record(tx: Transaction) -> Resource:
+            known = tx.resources.by_external_id(resource_type, found.external_id)
+            if known is None:
+                return tx.resources.add(found, own, now=now, reservable=False)
+            if known.reservable or known.version > 1:
+                raise Conflict(f"Host {found.name} is registered already.", field="name")
+            return known
+
+        try:
+            resource = self._db.write(record)
+        except IntegrityError:
+            raise Conflict(f"Host {found.name} is registered already.", field="name") from None
+        ref = ResourceRef(resource.external_id, resource.name, resource.region)
+        try:
+            with _translated(reference):
+                self._effects.register(resource_type, ref)
+        except Conflict:
+            self._db.write(lambda tx: tx.resources.remove(resource))
+            raise
+        self._db.write(lambda tx: tx.resources.set_reservable(resource.id, True, now=now))
+        with self._db.read() as tx:
+            return self._existing(tx, resource_type, resource.external_id)
+
+    def update(
+        self, actor: Actor, resource_type: str, external_id: str, properties: Mapping[str, str | None]
+    ) -> Resource:
+        """Set the resource's own properties; None removes one, what is not named stays.
+
+        Raises ``Conflict`` where a lease that has not ended asks for a property that would change.
+        """
+        self._require(actor, resource_type, "put")
+        self._check_properties(properties)
+        now = self._clock.now()
+
+        def change(tx: Transaction) -> Resource:
+            resource = self._existing(tx, resource_type, external_id)
+            hidden = {"id", *resource.facts} & properties.keys()
+            given = {name: value for name, value in properties.items() if name not in hidden}
+            after = {**resource.properties, **given}
+            wanted = {name: value for name, value in after.items() if value is not None}
+            changed = {name for name in given if resource.properties.get(name) != wanted.get(name)}
+            if not changed:
+                return resource
+            refused = changed & tx.resources.names_asked_for(resource.id, now=now)
+            if refused:
+                raise Conflict(
+                    f"Can't add extracapabilities {sorted(refused)} to Host {external_id}: "
+                    "leases on this host ask for them.",
+                    field=min(refused),
+                )
+            tx.resources.set_properties(resource, wanted, now=now)
+            return self._existing(tx, resource_type, external_id)
+
+        return self._db.write(change)
+
+    def unregister(self, actor: Actor, resource_type: str, external_id: str) -> None:
+        """Give a resource back to general use; raises ``Conflict`` while anybody has or will have it."""
+        self._require(actor, resource_type, "delete")
+        now = self._clock.now()
+
+        def close(tx: Transaction) -> Resource:
+            resource = self._existing(tx, resource_type, external_id)
+            if tx.resources.is_allocated(resource.id):
+                raise Conflict(f"Can't delete host {external_id}. The host is reserved.")
+            tx.resources.raise_versions({resource.id: resource.version})
+            tx.resources.set_reservable(resource.id, False, now=now)
+            return self._existing(tx, resource_type, external_id)
+
+        resource = self._db.write(close)
+        with _translated(external_id):
+            self._effects.unregister(resource_type, ResourceRef(resource.external_id, resource.name, resource.region))
+        self._db.write(lambda tx: tx.resources.retire(self._existing(tx, resource_type, external_id)))
+
+    def bookings(self, actor: Actor, query: BookingQuery) -> Page[ResourceBookings]:
+        """A page of resources, each with those who have a part in it."""
+        self._require(actor, query.resource_type, "get_allocations")
+        now = self._clock.now()
+        with self._db.read() as tx:
+            resources, more = self._page_of_resources(tx, query)
+            bookings = tx.allocations.bookings(
+                [one.id for one in resources], now=now, lease_id=query.lease_id, reservation_id=query.reservation_id
+            )
+        items = _grouped(resources, bookings)
+        return Page(items, items[-1].external_id if more and items else None)
+
+    def bookings_of(
+        self,
+        actor: Actor,
+        resource_type: str,
+        external_id: str,
+        *,
+        lease_id: str | None = None,
+        reservation_id: str | None = None,
+    ) -> ResourceBookings:
+        """Who has a part in one resource."""
+        self._require(actor, resource_type, "get_allocations")
+        now = self._clock.now()
+        with self._db.read() as tx:
+            resource = self._existing(tx, resource_type, external_id)
+            found = tx.allocations.bookings([resource.id], now=now, lease_id=lease_id, reservation_id=reservation_id)
+        return ResourceBookings(external_id, tuple(found))
+
+    def properties(self, actor: Actor, resource_type: str, *, include_private: bool) -> tuple[PropertyValues, ...]:
+        """The properties that resources of the type have; private ones for administrators who ask for them."""
+        self._require(actor, resource_type, "get_resource_properties")
+        target = {"project_id": actor.project_id, "user_id": actor.user_id}
+        include_private = include_private and self._authorize("admin", actor, target)
+        with self._db.read() as tx:
+            return tuple(tx.resources.property_values(resource_type, include_private=include_private))
+
+    def set_property(self, actor: Actor, resource_type: str, name: str, *, private: bool) -> PropertySetting:
+        """Keep a property from ordinary users, or show it; raises ``NotFound``."""
+        self._require(actor, resource_type, "update_resource_properties")
+        now = self._clock.now()
+        setting = self._db.write(lambda tx: tx.resources.set_property(resource_type, name, private=private, now=now))
+        if setting is None:
+            raise NotFound(f"Object with {{'resource_property': '{name}'}} not found")
+        return setting
+
+    # --- inside
+
+    def _require(self, actor: Actor, resource_type: str, verb: str) -> None:
+        target = {"project_id": actor.project_id, "user_id": actor.user_id}
+        require(self._authorize, f"{RULES[resource_type]}:{verb}", actor, target)
+
+    def _existing(self, tx: Transaction, resource_type: str, external_id: str) -> Resource:
+        resource = tx.resources.by_external_id(resource_type, external_id)
+        if resource is None:
+            raise NotFound(f"Object with {{'host_id': '{external_id}'}} not found")
+        return resource
+
+    def _page_of_resources(self, tx: Transaction, query: BookingQuery) -> tuple[list[Resource], bool]:
+        if not query.only_booked:
+            found = tx.resources.page(
+                ResourceQuery(resource_type=query.resource_type, limit=query.limit, marker=query.marker)
+            )
+            return found[: query.limit], len(found) > query.limit
+        after = 0
+        if query.marker is not None:
+            marker = tx.resources.by_external_id(query.resource_type, query.marker)
+            if marker is None:
+                return [], False
+            after = marker.id
+        ids = tx.allocations.booked_resource_ids(
+            query.resource_type,
+            lease_id=query.lease_id,
+            reservation_id=query.reservation_id,
+            after=after,
+            limit=query.limit + 1,
+        )
+        resources = tx.resources.by_ids(ids[: query.limit])
+        return [resources[number] for number in ids[: query.limit]], len(ids) > query.limit
+
+    def _check_properties(self, properties: Mapping[str, str | None]) -> None:
+        for name, value in properties.items():
+            if len(name) > MAX_PROPERTY_NAME:
+                raise InvalidParameter("Extra capability key too long", field=name[:80])
+            if not name:
+                raise InvalidParameter("A property needs a name", field="properties")
+            if value is not None and len(value) > MAX_PROPERTY_VALUE:
+                raise InvalidParameter(f"The value of {name} is too long", field=name)
+
+
+def _grouped(resources: Sequence[Resource], bookings: Iterable[Booking]) -> tuple[ResourceBookings, ...]:
+    parts: dict[int, list[Booking]] = {one.id: [] for one in resources}
+    for booking in bookings:
+        parts[booking.resource_id].append(booking)
+    return tuple(ResourceBookings(one.external_id, tuple(parts[one.id])) for one in resources)
+
+
+@contextmanager
+def _translated(reference: str) -> Iterator[None]:
+    """Say a cloud's refusal in our own errors."""
+    try:
+        yield
+    except CloudNotFound:
+        raise NotFound(f"Host '{reference}' not found!", field="name") from None
+    except CloudAmbiguous as error:
+        raise Conflict(str(error), field="name") from None
+    except ResourceOccupied as error:
+        raise Conflict(f"Servers found for host {reference}: {error}", field="name") from None
+    except CloudRefused as error:
+        raise Conflict(str(error), field="name") from None
+    except CloudBusy as error:
+        raise Unavailable(f"The cloud does not answer as it should: {error}") from None
