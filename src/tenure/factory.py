@@ -66,9 +66,7 @@ def build(parts: Parts) -> Service:
     wake = _Relay()
     performer = Performer(events, parts.driver, wake=wake, checkpoint=parts.checkpoint)
     repair = Repair(events, parts.driver, parts.types, parts.clock)
-    engine = Engine(
-        events, performer, Delivery(outbox, parts.sink), repair, parts.clock, workers=parts.workers
-    )
+    engine = Engine(events, performer, Delivery(outbox, parts.sink), repair, parts.clock, workers=parts.workers)
     wake.target = engine.wake
     manager = Manager(
         leases=LeaseService(parts.db, parts.clock, parts.types, parts.authorize, parts.rules, performer),

@@ -239,9 +239,7 @@ def test_a_slow_end_delays_nobody_else(world: World):
     slow = world.book(1, hours=1)
     world.engine.settle()
     world.cloud.inject(
-        Fault(
-            FaultKind.SLOW, verb="ensure_ended", reservation_id=slow.reservations[0].id, until=NOW + 1.5 * HOUR
-        )
+        Fault(FaultKind.SLOW, verb="ensure_ended", reservation_id=slow.reservations[0].id, until=NOW + 1.5 * HOUR)
     )
     following = world.book(1, start=1, hours=1)
     assert world.hosts_of(following.id) == world.hosts_of(slow.id)
@@ -288,7 +286,7 @@ def test_delete_takes_over_between_attempts(world: World):
 
 def test_dropping_a_reservation(world: World):
     lease = world.book(2, hours=2)
-    world.engine.settle()
+    world.pass_time(timedelta(minutes=1))
     world.leases.drop_reservation(OWNER, lease.id, lease.reservations[0].id)
     world.leases.drop_reservation(OWNER, lease.id, lease.reservations[0].id)
     after = world.leases.get(OWNER, lease.id)

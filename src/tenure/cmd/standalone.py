@@ -43,9 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return serve(arguments)
 
 
-def serve(
-    arguments: argparse.Namespace, *, checkpoint: Callable[[str], None] = lambda _point: None
-) -> int:
+def serve(arguments: argparse.Namespace, *, checkpoint: Callable[[str], None] = lambda _point: None) -> int:
     """Serve as the arguments say. ``checkpoint`` is called at the named points of every event."""
     data_dir: Path = arguments.data_dir
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -56,11 +54,14 @@ def serve(
         unfinished.unlink(missing_ok=True)
         write_token_file(unfinished, _first_users())
         unfinished.replace(tokens)  # whole or not at all, whenever the process ends
-    app = create_app(
-        service.manager, service.parts.types, authenticate=lambda inner: TokenFileAuth(inner, tokens)
-    )
+    app = create_app(service.manager, service.parts.types, authenticate=lambda inner: TokenFileAuth(inner, tokens))
     server = create_server(
-        app, host=arguments.host, port=arguments.port, threads=THREADS, ident="tenure", clear_untrusted_proxy_headers=True
+        app,
+        host=arguments.host,
+        port=arguments.port,
+        threads=THREADS,
+        ident="tenure",
+        clear_untrusted_proxy_headers=True,
     )
     url = f"http://{arguments.host}:{server.effective_port}/v1"
     _write_clouds(data_dir / "clouds.yaml", tokens, url)
@@ -86,9 +87,7 @@ def serve(
     return 0
 
 
-def open_service(
-    data_dir: Path, *, hosts: int, checkpoint: Callable[[str], None] = lambda _point: None
-) -> Service:
+def open_service(data_dir: Path, *, hosts: int, checkpoint: Callable[[str], None] = lambda _point: None) -> Service:
     """The service over the files in ``data_dir``, made on the first start, with ``hosts`` reservable hosts."""
     db = Database(f"sqlite:///{data_dir / 'tenure.db'}")
     schema.upgrade(db)
@@ -170,7 +169,10 @@ def _parser() -> argparse.ArgumentParser:
         "--data-dir", type=Path, default=Path("tenure-data"), help="where everything is kept (default: ./%(default)s)"
     )
     parser.add_argument(
-        "--hosts", type=int, default=8, help="how many simulated hosts to make on the first start (default: %(default)s)"
+        "--hosts",
+        type=int,
+        default=8,
+        help="how many simulated hosts to make on the first start (default: %(default)s)",
     )
     parser.add_argument("--debug", action="store_true", help="log more")
     return parser

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, aliased
 from tenure.domain.allocation import Allocation, Booking, Candidate, Demand
 from tenure.domain.capacity import Capacity
 from tenure.domain.lease import AllocationState
-from tenure.domain.period import TICK, Period
+from tenure.domain.period import Period
 from tenure.domain.requirement import Comparison, Expression
 from tenure.domain.shortfall import Stage
 from tenure.store.conflict import Overtaken
@@ -308,24 +308,25 @@ class AllocationStore:
         )
 
     def release(self, reservation_ids: Collection[str], *, until: datetime) -> None:
-        """Give back what these reservations hold; what would have lasted beyond ``until`` is trimmed, not deleted."""
+        """Give back what these reservations hold.
+
+        What would have lasted beyond ``until`` is trimmed, not deleted; only what lasted for no time at all is.
+        """
         if not reservation_ids:
             return
         mine = and_(
             AllocationRow.reservation_id.in_(sorted(reservation_ids)), AllocationRow.state == AllocationState.HELD.value
         )
-        rows = self._session.execute(
-            select(AllocationRow.id, AllocationRow.starts_at, AllocationRow.ends_at).where(mine)
-        )
-        trimmed: dict[datetime, list[int]] = {}
-        for row in rows:
-            trimmed.setdefault(max(row.starts_at + TICK, min(row.ends_at, until)), []).append(row.id)
-        for end, ids in trimmed.items():
-            self._session.execute(
-                update(AllocationRow)
-                .where(AllocationRow.id.in_(ids))
-                .values(state=AllocationState.RELEASED.value, ends_at=end)
+        self._session.execute(delete(AllocationRow).where(mine, AllocationRow.starts_at >= until))
+        self._session.execute(
+            update(AllocationRow)
+            .where(mine)
+            .values(
+                state=AllocationState.RELEASED.value,
+                ends_at=case((AllocationRow.ends_at > until, until), else_=AllocationRow.ends_at),
             )
+            .execution_options(synchronize_session=False)
+        )
 
     def remove_planned(self, reservation_ids: Collection[str]) -> None:
         """Forget a plan: nothing was handed over, so nothing is history."""
