@@ -1,0 +1,153 @@
+"""The API as a WSGI application."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import falcon
+
+from tenure.api.context import call_of, version_of
+from tenure.api.discovery import Health, OneVersion, Versions
+from tenure.api.edge import Edge
+from tenure.api.errors import (
+    INTERNAL_1_0,
+    INTERNAL_1_1,
+    ErrorAnswer,
+    MethodNotAllowed,
+    UnknownUrl,
+    error_answer_1_0,
+    error_answer_1_1,
+    error_answer_without_version,
+    foreign_error_answer,
+)
+from tenure.api.hosts import HostAllocation, HostAllocations, HostProperties, HostProperty, Hosts, OneHost
+from tenure.api.leases import LeaseHistory, LeaseHosts, LeaseReservation, Leases, OneLease
+from tenure.api.links import Links
+from tenure.api.openapi import Description
+from tenure.api.schemas.leases import LeaseSchemas, ReservationKind
+from tenure.api.versions import OLDEST, Version
+from tenure.domain.errors import TenureError
+from tenure.services.manager import Manager
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+_LOG = logging.getLogger(__name__)
+
+Authenticate = Callable[["WSGIApplication"], "WSGIApplication"]
+
+
+def create_app(
+    manager: Manager,
+    types: Iterable[ReservationKind],
+    authenticate: Authenticate,
+    *,
+    public_url: str | None = None,
+) -> WSGIApplication:
+    """The API over ``manager``.
+
+    ``authenticate`` wraps everything but discovery, health and the API's description; it tells who the caller is by
+    the headers that keystonemiddleware sets. ``public_url`` is the URL of the root as clients see it, where that
+    cannot be told from the request.
+    """
+    kinds = tuple(types)
+    schemas = {version: LeaseSchemas(kinds, version) for version in Version}
+    links = Links(public_url)
+    public = _new_app()
+    for path, resource in {
+        "/": Versions(links),
+        "/versions": Versions(links),
+        "/v1": OneVersion(links),
+        "/v1/": OneVersion(links),
+        "/healthcheck": Health(manager),
+        "/openapi.json": Description(schemas, kinds, links),
+    }.items():
+        public.add_route(path, resource)
+    resources = _new_app()
+    resources.add_middleware(Gate())
+    for path, resource in _routes(manager, schemas, links).items():
+        resources.add_route(path, resource)
+    return Edge(public, authenticate(resources))
+
+
+def _routes(manager: Manager, schemas: Mapping[Version, LeaseSchemas], links: Links) -> Mapping[str, object]:
+    """What is served under which URL."""
+    return {
+        "/v1/leases": Leases(manager, schemas, links),
+        "/v1/leases/{lease_id}": OneLease(manager, schemas),
+        "/v1/leases/{lease_id}/history": LeaseHistory(manager),
+        "/v1/leases/{lease_id}/hosts": LeaseHosts(manager),
+        "/v1/leases/{lease_id}/reservations/{reservation_id}": LeaseReservation(manager),
+        "/v1/os-hosts": Hosts(manager, links),
+        "/v1/os-hosts/{host_id}": OneHost(manager),
+        "/v1/os-hosts/allocations": HostAllocations(manager, links),
+        "/v1/os-hosts/{host_id}/allocation": HostAllocation(manager),
+        "/v1/os-hosts/properties": HostProperties(manager),
+        "/v1/os-hosts/properties/{property_name}": HostProperty(manager),
+    }
+
+
+class Gate:
+    """Lets requests in: those of a version that is spoken, to what that version serves."""
+
+    def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
+        call = call_of(req)
+        call.reached = True
+        if call.version_refusal is not None:
+            raise call.version_refusal
+        req.path = req.path.removesuffix(".json")  # every URL of Blazar exists twice
+
+    def process_resource(
+        self, req: falcon.Request, resp: falcon.Response, resource: object, params: dict[str, Any]
+    ) -> None:
+        since = getattr(resource, "since", OLDEST)
+        if since is not OLDEST and version_of(req) is OLDEST:
+            raise UnknownUrl
+        if "" in params.values():
+            raise UnknownUrl  # a slash at the end
+
+
+def _new_app() -> falcon.App[falcon.Request, falcon.Response]:
+    app = falcon.App()
+    app.add_error_handler(Exception, _on_unexpected)
+    app.add_error_handler(falcon.HTTPError, _on_http_error)
+    app.add_error_handler(TenureError, _on_error)
+    return app
+
+
+def _on_error(req: falcon.Request, resp: falcon.Response, error: TenureError, params: dict[str, Any]) -> None:
+    call = call_of(req)
+    if call.version is None:
+        _write(req, resp, error_answer_without_version(error))
+    elif call.version is OLDEST:
+        of_lease = req.path.startswith("/v1/leases")
+        _write(req, resp, error_answer_1_0(error, of_lease=of_lease, creates=req.method == "POST"))
+    else:
+        _write(req, resp, error_answer_1_1(error))
+
+
+def _on_http_error(req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError, params: dict[str, Any]) -> None:
+    """An error that the framework found."""
+    if error.headers is not None:
+        resp.set_headers(error.headers)
+    if isinstance(error, falcon.HTTPNotFound):
+        _on_error(req, resp, UnknownUrl(), params)
+    elif isinstance(error, falcon.HTTPMethodNotAllowed):
+        _on_error(req, resp, MethodNotAllowed(), params)
+    else:
+        _write(req, resp, foreign_error_answer(error.status_code))
+
+
+def _on_unexpected(req: falcon.Request, resp: falcon.Response, error: Exception, params: dict[str, Any]) -> None:
+    _LOG.exception("%s failed", call_of(req).request_id, exc_info=error)
+    _write(req, resp, INTERNAL_1_0 if version_of(req) is OLDEST else INTERNAL_1_1)
+
+
+def _write(req: falcon.Request, resp: falcon.Response, error: ErrorAnswer) -> None:
+    resp.status = error.status
+    resp.content_type = "application/json"
+    resp.data = json.dumps(error.document).encode()
+    call_of(req).tells_version = error.tells_version

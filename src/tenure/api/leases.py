@@ -1,0 +1,146 @@
+"""The handlers of leases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import falcon
+
+from tenure.api.answers import PAGE, answer, answer_list, answer_nothing
+from tenure.api.bodies import read_object
+from tenure.api.context import actor_of, version_of
+from tenure.api.links import Links
+from tenure.api.schemas.leases import (
+    LeaseSchemas,
+    show_history_entry,
+    show_lease,
+    show_lease_1_0,
+    show_leased_host,
+)
+from tenure.api.schemas.queries import LeaseListQuery, query_of, read_query, refuse_query
+from tenure.api.schemas.texts import MAX_ID
+from tenure.api.versions import OLDEST, Version
+from tenure.domain.errors import NotFound
+from tenure.domain.lease import Lease
+from tenure.domain.request import LeaseQuery
+from tenure.services.manager import Manager
+
+Schemas = Mapping[Version, LeaseSchemas]
+HOSTS = "physical:host"
+
+
+def _possible(lease_id: str) -> str:
+    """A lease's id, as far as one can be like that."""
+    if not lease_id or len(lease_id) > MAX_ID or "\0" in lease_id:
+        raise NotFound(f"Object with {{'lease_id': {lease_id[:MAX_ID]!r}}} not found")
+    return lease_id
+
+
+def _shown(lease: Lease, version: Version) -> Mapping[str, object]:
+    return {"lease": show_lease_1_0(lease) if version is OLDEST else show_lease(lease)}
+
+
+class Leases:
+    """All leases that the caller may see."""
+
+    def __init__(self, manager: Manager, schemas: Schemas, links: Links) -> None:
+        self._manager = manager
+        self._schemas = schemas
+        self._links = links
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        actor = actor_of(req)
+        if version_of(req) is OLDEST:
+            answer_list(
+                resp,
+                "leases",
+                lambda marker: self._manager.leases.list(actor, LeaseQuery(limit=PAGE, marker=marker)),
+                show_lease_1_0,
+            )
+            return
+        page = self._manager.leases.list(actor, read_query(req, LeaseListQuery).to_domain())
+        document: dict[str, object] = {"leases": [show_lease(lease) for lease in page.items]}
+        if page.marker is not None:
+            document["leases_links"] = self._links.next_page(req, query_of(req), page.marker)
+        answer(resp, document)
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        actor = actor_of(req)
+        refuse_query(req)
+        request = self._schemas[version_of(req)].read_request(read_object(req))
+        answer(resp, _shown(self._manager.leases.create(actor, request), version_of(req)), falcon.HTTP_CREATED)
+
+
+class OneLease:
+    """A lease by its id."""
+
+    def __init__(self, manager: Manager, schemas: Schemas) -> None:
+        self._manager = manager
+        self._schemas = schemas
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
+        actor = actor_of(req)
+        refuse_query(req)
+        answer(resp, _shown(self._manager.leases.get(actor, _possible(lease_id)), version_of(req)))
+
+    def on_put(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
+        actor = actor_of(req)
+        refuse_query(req)
+        known = _possible(lease_id)
+        change = self._schemas[version_of(req)].read_change(
+            read_object(req), lambda: self._manager.leases.get(actor, known)
+        )
+        answer(resp, _shown(self._manager.leases.update(actor, known, change), version_of(req)))
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
+        actor = actor_of(req)
+        refuse_query(req)
+        self._manager.leases.delete(actor, _possible(lease_id))
+        answer_nothing(resp)
+
+
+class LeaseHistory:
+    """What happened to a lease."""
+
+    since = Version.V1_1
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
+        actor = actor_of(req)
+        refuse_query(req)
+        entries = self._manager.leases.history(actor, _possible(lease_id))
+        answer(resp, {"history": [show_history_entry(entry) for entry in entries]})
+
+
+class LeaseHosts:
+    """The hosts of a lease, for its owner."""
+
+    since = Version.V1_1
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
+        actor = actor_of(req)
+        refuse_query(req)
+        hosts = self._manager.leases.resources(actor, _possible(lease_id), HOSTS)
+        answer(resp, {"hosts": [show_leased_host(host) for host in hosts]})
+
+
+class LeaseReservation:
+    """One reservation of a lease."""
+
+    since = Version.V1_1
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response, lease_id: str, reservation_id: str) -> None:
+        actor = actor_of(req)
+        refuse_query(req)
+        if not reservation_id or len(reservation_id) > MAX_ID or "\0" in reservation_id:
+            raise NotFound(f"Object with {{'reservation_id': {reservation_id[:MAX_ID]!r}}} not found")
+        self._manager.leases.drop_reservation(actor, _possible(lease_id), reservation_id)
+        answer_nothing(resp)

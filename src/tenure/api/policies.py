@@ -1,0 +1,173 @@
+"""Who may do what: Blazar's rules and their defaults, on oslo.policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from oslo_config import cfg
+from oslo_policy import policy
+
+from tenure.domain.actor import Actor
+
+ADMIN = "admin"
+
+_SINCE = "15.0.0"
+_REASON = "Any role in the project was enough; from now on the roles reader and member tell reading from writing."
+
+_OWNER = policy.DeprecatedRule(
+    "admin_or_owner",
+    "rule:admin or project_id:%(project_id)s",
+    deprecated_reason=_REASON,
+    deprecated_since=_SINCE,
+)
+_READER_OR_ADMIN = "rule:project_reader_or_admin"
+_MEMBER_OR_ADMIN = "rule:project_member_or_admin"
+_SCOPES = ["project"]
+
+_ROLES = (
+    policy.RuleDefault(ADMIN, "is_admin:True or role:admin", "Administrators."),
+    policy.RuleDefault(
+        "admin_or_owner",
+        "rule:admin or project_id:%(project_id)s",
+        "Administrators, and everybody of the project that owns the thing.",
+        deprecated_for_removal=True,
+        deprecated_reason=_REASON,
+        deprecated_since=_SINCE,
+    ),
+    policy.RuleDefault(
+        "project_member_api",
+        "role:member and project_id:%(project_id)s",
+        "Members of the project that owns the thing.",
+        deprecated_rule=_OWNER,
+    ),
+    policy.RuleDefault(
+        "project_reader_api",
+        "role:reader and project_id:%(project_id)s",
+        "Readers of the project that owns the thing.",
+        deprecated_rule=_OWNER,
+    ),
+    policy.RuleDefault(
+        "project_member_or_admin",
+        "rule:project_member_api or rule:admin",
+        "Members of the project that owns the thing, and administrators.",
+        deprecated_rule=_OWNER,
+    ),
+    policy.RuleDefault(
+        "project_reader_or_admin",
+        "rule:project_reader_api or rule:admin",
+        "Readers of the project that owns the thing, and administrators.",
+        deprecated_rule=_OWNER,
+    ),
+)
+
+
+def _rule(name: str, default: str, description: str, *operations: tuple[str, str]) -> policy.DocumentedRuleDefault:
+    return policy.DocumentedRuleDefault(
+        name=name,
+        check_str=default,
+        description=description,
+        operations=[{"method": method, "path": f"/v1{path}"} for method, path in operations],
+        scope_types=_SCOPES,
+    )
+
+
+_LEASES = (
+    _rule(
+        "blazar:leases:get",
+        _READER_OR_ADMIN,
+        "List leases, and see one with its history and its resources.",
+        ("GET", "/leases"),
+        ("GET", "/leases/{lease_id}"),
+        ("GET", "/leases/{lease_id}/history"),
+        ("GET", "/leases/{lease_id}/hosts"),
+    ),
+    _rule("blazar:leases:post", _MEMBER_OR_ADMIN, "Make a lease.", ("POST", "/leases")),
+    _rule(
+        "blazar:leases:put",
+        _MEMBER_OR_ADMIN,
+        "Change a lease, or drop one of its reservations.",
+        ("PUT", "/leases/{lease_id}"),
+        ("DELETE", "/leases/{lease_id}/reservations/{reservation_id}"),
+    ),
+    _rule("blazar:leases:delete", _MEMBER_OR_ADMIN, "Delete a lease.", ("DELETE", "/leases/{lease_id}")),
+)
+_HOSTS = (
+    _rule(
+        "blazar:oshosts:get",
+        "rule:admin",
+        "List hosts, and see one.",
+        ("GET", "/os-hosts"),
+        ("GET", "/os-hosts/{host_id}"),
+    ),
+    _rule("blazar:oshosts:post", "rule:admin", "Make a host reservable.", ("POST", "/os-hosts")),
+    _rule("blazar:oshosts:put", "rule:admin", "Change a host's properties.", ("PUT", "/os-hosts/{host_id}")),
+    _rule("blazar:oshosts:delete", "rule:admin", "Take a host back.", ("DELETE", "/os-hosts/{host_id}")),
+    _rule(
+        "blazar:oshosts:get_allocations",
+        "rule:admin",
+        "See which reservations have a part in which hosts.",
+        ("GET", "/os-hosts/allocations"),
+        ("GET", "/os-hosts/{host_id}/allocation"),
+    ),
+    _rule(
+        "blazar:oshosts:get_resource_properties",
+        "rule:admin",
+        "List the properties that hosts have.",
+        ("GET", "/os-hosts/properties"),
+    ),
+    _rule(
+        "blazar:oshosts:update_resource_properties",
+        "rule:admin",
+        "Make a property private or public.",
+        ("PATCH", "/os-hosts/properties/{property_name}"),
+    ),
+)
+_FLOATING_IPS = (
+    _rule(
+        "blazar:floatingips:get",
+        _READER_OR_ADMIN,
+        "List reservable floating IPs, and see one.",
+        ("GET", "/floatingips"),
+        ("GET", "/floatingips/{floatingip_id}"),
+    ),
+    _rule("blazar:floatingips:post", "rule:admin", "Make a floating IP reservable.", ("POST", "/floatingips")),
+    _rule(
+        "blazar:floatingips:delete",
+        "rule:admin",
+        "Take a floating IP back.",
+        ("DELETE", "/floatingips/{floatingip_id}"),
+    ),
+)
+
+
+def list_rules() -> tuple[policy.RuleDefault, ...]:
+    """Every rule with its default and what it is for; oslo.policy's tools print them."""
+    return (*_ROLES, *_LEASES, *_HOSTS, *_FLOATING_IPS)
+
+
+class Policies:
+    """Answers whether an actor may do something to a target."""
+
+    def __init__(self, conf: cfg.ConfigOpts | None = None) -> None:
+        """Use the operator's configuration; without one, the defaults."""
+        if conf is None:
+            conf = cfg.ConfigOpts()
+            conf([], project="tenure", default_config_files=[], default_config_dirs=[])
+        self._enforcer = policy.Enforcer(conf)
+        self._enforcer.register_defaults(list(list_rules()))
+        self._enforcer.load_rules()
+
+    def authorize(self, rule: str, actor: Actor, target: Mapping[str, str]) -> bool:
+        """Whether ``actor`` may do what ``rule`` is about to ``target``. Raises for a rule that does not exist.
+
+        Nobody without a project may do anything: an empty project would be that of everything that has none.
+        """
+        if not actor.project_id:
+            return False
+        credentials = {
+            "user_id": actor.user_id,
+            "project_id": actor.project_id,
+            "roles": sorted(actor.roles),
+            "is_admin": False,
+        }
+        return bool(self._enforcer.authorize(rule, dict(target), credentials))

@@ -1,0 +1,354 @@
+"""Leases on the wire: requests in, documents out, one class for each version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Protocol
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StrictStr, Tag, create_model
+from pydantic_core import PydanticCustomError
+
+from tenure.api.schemas.moments import (
+    MinuteOrNow,
+    Rfc3339,
+    Rfc3339OrNow,
+    show_maybe_rfc3339,
+    show_rfc3339,
+    show_with_blank,
+    show_with_t,
+)
+from tenure.api.schemas.refusals import check
+from tenure.api.schemas.texts import MAX_ID, PRINTABLE, LenientName, Name
+from tenure.api.versions import Version
+from tenure.domain.errors import InvalidParameter
+from tenure.domain.lease import Event, EventType, HistoryEntry, Lease, Reservation
+from tenure.domain.request import LeaseChange, LeasedResource, LeaseRequest, ReservationChange, ReservationRequest
+
+#: No lease has more reservations.
+MAX_RESERVATIONS = 100
+#: The events that clients know; the others are the engine's own affair.
+SHOWN_EVENTS = frozenset({EventType.START, EventType.BEFORE_END, EventType.END})
+
+#: May be absent, and is then None without being asked; null it must not be.
+_OPTIONAL: Any = Field(default_factory=lambda: None)
+
+Document = dict[str, object]
+
+
+class ReservationKind(Protocol):
+    """What the wire must know of a resource type."""
+
+    @property
+    def name(self) -> str: ...
+
+    def request_model(self, *, strict: bool) -> type[BaseModel]: ...
+
+    def change_model(self, *, strict: bool) -> type[BaseModel]: ...
+
+
+class _Lenient(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class LenientLeaseCreate(_Lenient):
+    """A lease to be made, as Blazar takes it. ``events`` are taken and ignored: the service makes its own."""
+
+    name: LenientName
+    end_date: MinuteOrNow
+    start_date: MinuteOrNow
+    before_end_date: MinuteOrNow | None = None
+    events: list[dict[str, Any]] | None = None
+
+
+class LenientLeaseUpdate(_Lenient):
+    """What changes in a lease, as Blazar takes it."""
+
+    name: LenientName = _OPTIONAL
+    end_date: MinuteOrNow = _OPTIONAL
+    start_date: MinuteOrNow = _OPTIONAL
+    before_end_date: MinuteOrNow | None = None
+    events: list[dict[str, Any]] | None = None
+
+
+class StrictLeaseCreate(_Strict):
+    """A lease to be made."""
+
+    name: Name
+    start_date: Rfc3339OrNow
+    end_date: Rfc3339
+    before_end_date: Rfc3339 | None = None
+
+
+class StrictLeaseUpdate(_Strict):
+    """What changes in a lease; what is absent stays."""
+
+    name: Name = _OPTIONAL
+    start_date: Rfc3339OrNow = _OPTIONAL
+    end_date: Rfc3339OrNow = _OPTIONAL
+    before_end_date: Rfc3339 = _OPTIONAL
+
+
+class LenientReservationId(BaseModel):
+    id: Annotated[StrictStr, Field(max_length=MAX_ID)]
+
+
+class StrictReservationId(BaseModel):
+    id: Annotated[StrictStr, Field(min_length=1, max_length=MAX_ID, pattern=PRINTABLE)]
+
+
+class LeaseSchemas:
+    """The models of requests about leases at one version, built from the resource types that are registered."""
+
+    def __init__(self, kinds: Iterable[ReservationKind], version: Version) -> None:
+        self._version = version
+        self._kinds = tuple(kinds)
+        self._names = tuple(kind.name for kind in self._kinds)
+        strict = version is not Version.V1_0
+        requests = [(kind.name, kind.request_model(strict=strict)) for kind in self._kinds]
+        changes = [(kind.name, self._change_model(kind, strict)) for kind in self._kinds]
+        self.create_model: type[BaseModel] = create_model(
+            "LeaseCreate",
+            __base__=StrictLeaseCreate if strict else LenientLeaseCreate,
+            reservations=(_reservations(requests), Field(default_factory=list)),
+        )
+        self.update_model: type[BaseModel] = create_model(
+            "LeaseUpdate",
+            __base__=StrictLeaseUpdate if strict else LenientLeaseUpdate,
+            reservations=(_reservations(changes), Field(default_factory=list)),
+        )
+
+    def read_request(self, body: Mapping[str, object]) -> LeaseRequest:
+        """The lease that ``body`` asks for."""
+        given: Any = check(self.create_model, body, self._version, tags=self._names)
+        return LeaseRequest(
+            name=given.name,
+            starts_at=given.start_date,
+            ends_at=given.end_date,
+            before_end_at=given.before_end_date,
+            reservations=tuple(
+                ReservationRequest(reservation.resource_type, reservation.model_dump(exclude={"resource_type"}))
+                for reservation in given.reservations
+            ),
+        )
+
+    def read_change(self, body: Mapping[str, object], find_lease: Callable[[], Lease]) -> LeaseChange:
+        """What ``body`` asks to change. The lease is looked at only where it decides how the body is to be read."""
+        given: Any = check(self.update_model, self._with_types(body, find_lease), self._version, tags=self._names)
+        told = _told_types(body)
+        return LeaseChange(
+            name=given.name,
+            starts_at=given.start_date,
+            ends_at=given.end_date,
+            before_end_at=given.before_end_date,
+            reservations=tuple(
+                ReservationChange(
+                    reservation.id,
+                    reservation.model_dump(exclude={"id", "resource_type"}, exclude_unset=True, exclude_none=True),
+                    told[index],
+                )
+                for index, reservation in enumerate(given.reservations)
+            ),
+        )
+
+    def _change_model(self, kind: ReservationKind, strict: bool) -> type[BaseModel]:
+        change = kind.change_model(strict=strict)
+        identified = StrictReservationId if strict else LenientReservationId
+        # The changes of the type keep their own validators; the id comes first.
+        return create_model(
+            f"{change.model_config.get('title') or change.__name__}OfReservation",
+            __base__=(change, identified),
+            resource_type=(StrictStr | None, Field(default=None, json_schema_extra={"enum": [kind.name, None]})),
+        )
+
+    def _with_types(self, body: Mapping[str, object], find_lease: Callable[[], Lease]) -> Mapping[str, object]:
+        """The body with the type of every reservation, which clients need not tell."""
+        told = _told_types(body)
+        if all(told):
+            return body
+        types: Mapping[object, str] | None = None
+        if len(self._names) > 1:
+            types = {reservation.id: reservation.resource_type for reservation in find_lease().reservations}
+        given: Any = body["reservations"]
+        return {
+            **body,
+            "reservations": [
+                {**item, "resource_type": self._type_of(item.get("id"), types)}
+                if isinstance(item, dict) and not kind
+                else item
+                for item, kind in zip(given, told, strict=True)
+            ],
+        }
+
+    def _type_of(self, reservation_id: object, types: Mapping[object, str] | None) -> str:
+        if types is None or not isinstance(reservation_id, str):
+            return self._names[0]
+        if reservation_id not in types:
+            raise InvalidParameter(
+                f"Please enter valid reservation IDs. Invalid reservation IDs are: {reservation_id[:MAX_ID]}",
+                field="reservations",
+            )
+        return types[reservation_id]
+
+
+def _told_types(body: Mapping[str, object]) -> list[Any]:
+    """What the client says that the type of each reservation is, None where it says nothing."""
+    reservations = body.get("reservations")
+    if not isinstance(reservations, list):
+        return []
+    return [item.get("resource_type") if isinstance(item, dict) else None for item in reservations]
+
+
+def _reservations(models: list[tuple[str, type[BaseModel]]]) -> Any:
+    """The type of a list of reservations, each read by the model of its resource type."""
+    names = frozenset(name for name, _ in models)
+
+    def check_type(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        if value.get("resource_type") is None:
+            raise PydanticCustomError("missing_type", "Missing parameter resource_type")
+        if value["resource_type"] not in names:
+            raise PydanticCustomError(
+                "unsupported_type",
+                "The {resource_type} resource type is not supported",
+                {"resource_type": str(value["resource_type"])[:80]},
+            )
+        return value
+
+    member: Any = models[0][1]
+    if len(models) > 1:
+        members = tuple(Annotated[model, Tag(name)] for name, model in models)
+        member = Annotated[members, Discriminator(_resource_type)]
+    return Annotated[list[Annotated[member, BeforeValidator(check_type)]], Field(max_length=MAX_RESERVATIONS)]
+
+
+def _resource_type(value: Any) -> str | None:
+    found = value.get("resource_type") if isinstance(value, dict) else getattr(value, "resource_type", None)
+    return found if isinstance(found, str) else None
+
+
+def show_lease_1_0(lease: Lease) -> Document:
+    """A lease as Blazar shows it."""
+    return {
+        "id": lease.id,
+        "name": lease.name,
+        "user_id": lease.user_id,
+        "project_id": lease.project_id,
+        "start_date": show_with_t(lease.starts_at),
+        "end_date": show_with_t(lease.ends_at),
+        "trust_id": "",
+        "status": lease.status.value,
+        "degraded": lease.degraded,
+        "created_at": show_with_blank(lease.created_at),
+        "updated_at": show_with_blank(lease.updated_at),
+        "reservations": [_show_reservation_1_0(reservation) for reservation in lease.reservations],
+        "events": [_show_event_1_0(event) for event in lease.events if event.event_type in SHOWN_EVENTS],
+    }
+
+
+def _show_reservation_1_0(reservation: Reservation) -> Document:
+    return {
+        **reservation.parameters,
+        "id": reservation.id,
+        "lease_id": reservation.lease_id,
+        "resource_id": reservation.id,
+        "resource_type": reservation.resource_type,
+        "status": reservation.status.value,
+        "missing_resources": reservation.missing_resources,
+        "resources_changed": reservation.resources_changed,
+        "created_at": show_with_blank(reservation.created_at),
+        "updated_at": show_with_blank(reservation.updated_at),
+    }
+
+
+def _show_event_1_0(event: Event) -> Document:
+    return {
+        "id": event.id,
+        "lease_id": event.lease_id,
+        "event_type": event.event_type.value,
+        "time": show_with_t(event.due_at),
+        "status": event.status.value,
+        "created_at": show_with_blank(event.created_at),
+        "updated_at": show_with_blank(event.updated_at),
+    }
+
+
+def show_lease(lease: Lease) -> Document:
+    """A lease, from 1.1 on."""
+    before_end = lease.event(EventType.BEFORE_END)
+    return {
+        "id": lease.id,
+        "name": lease.name,
+        "project_id": lease.project_id,
+        "user_id": lease.user_id,
+        "start_date": show_rfc3339(lease.starts_at),
+        "end_date": show_rfc3339(lease.ends_at),
+        "before_end_date": show_rfc3339(before_end.due_at) if before_end else None,
+        "status": lease.status.value,
+        "status_reason": lease.status_reason,
+        "degraded": lease.degraded,
+        "created_at": show_rfc3339(lease.created_at),
+        "updated_at": show_maybe_rfc3339(lease.updated_at),
+        "reservations": [_show_reservation(reservation) for reservation in lease.reservations],
+        "events": [_show_event(event) for event in lease.events if event.event_type in SHOWN_EVENTS],
+    }
+
+
+def _show_reservation(reservation: Reservation) -> Document:
+    return {
+        **reservation.parameters,
+        "id": reservation.id,
+        "lease_id": reservation.lease_id,
+        "resource_type": reservation.resource_type,
+        "status": reservation.status.value,
+        "missing_resources": reservation.missing_resources,
+        "resources_changed": reservation.resources_changed,
+        "created_at": show_rfc3339(reservation.created_at),
+        "updated_at": show_maybe_rfc3339(reservation.updated_at),
+    }
+
+
+def _show_event(event: Event) -> Document:
+    return {
+        "id": event.id,
+        "lease_id": event.lease_id,
+        "event_type": event.event_type.value,
+        "time": show_rfc3339(event.due_at),
+        "status": event.status.value,
+        "created_at": show_rfc3339(event.created_at),
+        "updated_at": show_maybe_rfc3339(event.updated_at),
+    }
+
+
+def show_history_entry(entry: HistoryEntry) -> Document:
+    return {
+        "at": show_rfc3339(entry.at),
+        "actor": entry.actor,
+        "action": entry.action,
+        "from_status": entry.from_status,
+        "to_status": entry.to_status,
+        "reason": entry.reason,
+        "request_id": entry.request_id,
+    }
+
+
+def show_leased_host(leased: LeasedResource) -> Document:
+    """A host as the owner of a lease on it sees it."""
+    facts = leased.resource.facts
+    return {
+        "id": leased.resource.external_id,
+        "hypervisor_hostname": leased.resource.name,
+        "availability_zone": facts.get("availability_zone") or "",
+        "vcpus": facts.get("vcpus"),
+        "memory_mb": facts.get("memory_mb"),
+        "local_gb": facts.get("local_gb"),
+        "properties": dict(leased.resource.properties),
+        "reservation_id": leased.reservation_id,
+        "start_date": show_rfc3339(leased.period.start),
+        "end_date": show_rfc3339(leased.period.end),
+        "status": leased.state.value,
+    }

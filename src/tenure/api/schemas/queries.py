@@ -1,0 +1,152 @@
+"""Query strings: ignored at 1.0 save for the few that Blazar reads, strict from 1.1 on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from enum import StrEnum
+from typing import Annotated, Any, Literal, TypeVar
+
+import falcon
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from tenure.api.context import version_of
+from tenure.api.schemas.moments import Rfc3339
+from tenure.api.schemas.refusals import check
+from tenure.api.schemas.texts import ExternalId, Identifier, Name
+from tenure.api.versions import OLDEST
+from tenure.domain.errors import InvalidParameter
+from tenure.domain.lease import LeaseStatus
+from tenure.domain.request import LeaseOrder, LeaseQuery, ResourceOrder, ResourceQuery
+
+Q = TypeVar("Q", bound="Query")
+
+MAX_LIMIT = 1000
+DEFAULT_LIMIT = 100
+
+
+def _number(value: Any) -> Any:
+    if not (isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 4):
+        raise PydanticCustomError("limit", f"a number from 1 to {MAX_LIMIT} is needed")
+    return int(value)
+
+
+def _truth(value: Any) -> Any:
+    if value not in ("true", "false"):
+        raise PydanticCustomError("truth", "true or false is needed")
+    return value == "true"
+
+
+Limit = Annotated[StrictInt, BeforeValidator(_number), Field(ge=1, le=MAX_LIMIT)]
+Truth = Annotated[bool, BeforeValidator(_truth), WithJsonSchema({"type": "string", "enum": ["true", "false"]})]
+Direction = Literal["asc", "desc"]
+#: Any text that is not empty says yes, also ``false``: Blazar's rule.
+Flag = Annotated[str, Field(max_length=255)]
+
+
+class HostSortKey(StrEnum):
+    ID = "id"
+    HYPERVISOR_HOSTNAME = "hypervisor_hostname"
+
+
+ShownStatus = StrEnum(  # type: ignore[misc]  # its members are those of another enum
+    "ShownStatus", {status.name: status.value for status in LeaseStatus if status is not LeaseStatus.DELETED}
+)
+
+
+class Query(BaseModel):
+    """No query parameters at all."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class LeaseListQuery(Query):
+    limit: Limit = DEFAULT_LIMIT
+    marker: Identifier | None = None
+    sort_key: LeaseOrder = LeaseOrder.CREATED_AT
+    sort_dir: Direction = "asc"
+    name: Name | None = None
+    status: ShownStatus | None = None
+    user_id: ExternalId | None = None
+    project_id: ExternalId | None = None
+    starts_before: Rfc3339 | None = None
+    ends_after: Rfc3339 | None = None
+
+    def to_domain(self) -> LeaseQuery:
+        return LeaseQuery(
+            limit=self.limit,
+            marker=self.marker,
+            order=self.sort_key,
+            descending=self.sort_dir == "desc",
+            name=self.name,
+            status=self.status,
+            user_id=self.user_id,
+            project_id=self.project_id,
+            starts_before=self.starts_before,
+            ends_after=self.ends_after,
+        )
+
+
+class HostListQuery(Query):
+    limit: Limit = DEFAULT_LIMIT
+    marker: ExternalId | None = None
+    sort_key: HostSortKey = HostSortKey.ID
+    sort_dir: Direction = "asc"
+    hypervisor_hostname: ExternalId | None = None
+    reservable: Truth | None = None
+
+    def to_domain(self, resource_type: str) -> ResourceQuery:
+        return ResourceQuery(
+            resource_type=resource_type,
+            limit=self.limit,
+            marker=self.marker,
+            order=ResourceOrder.ID if self.sort_key is HostSortKey.ID else ResourceOrder.NAME,
+            descending=self.sort_dir == "desc",
+            name=self.hypervisor_hostname,
+            reservable=self.reservable,
+        )
+
+
+class AllocationQuery(Query):
+    lease_id: Identifier | None = None
+    reservation_id: Identifier | None = None
+
+
+class AllocationListQuery(AllocationQuery):
+    limit: Limit = DEFAULT_LIMIT
+    marker: ExternalId | None = None
+
+
+class PropertyListQuery(Query):
+    detail: Flag = ""
+    all: Flag = ""
+
+
+def query_of(req: falcon.Request, known: Collection[str] | None = None) -> Mapping[str, str]:
+    """The query as it was sent, or of it what is ``known``. Raises ``InvalidParameter`` for a repeated parameter."""
+    query = {}
+    for name, value in req.params.items():
+        if known is not None and name not in known:
+            continue
+        shown = name[:80].replace("\0", "?")
+        if not isinstance(value, str):
+            raise InvalidParameter(f"{shown} is given more than once in the query.", field=shown)
+        if "\0" in value or "\0" in name:
+            raise InvalidParameter(f"{shown} holds a NUL character, which no text may.", field=shown)
+        query[name] = value
+    return query
+
+
+def read_query(req: falcon.Request, model: type[Q]) -> Q:
+    """The query as ``model``. At 1.0 only the parameters of allocations and properties are looked at."""
+    version = version_of(req)
+    if version is not OLDEST:
+        return check(model, query_of(req), version)
+    if not issubclass(model, AllocationQuery | PropertyListQuery):
+        return model()
+    return check(model, query_of(req, model.model_fields.keys() - {"limit", "marker"}), version)
+
+
+def refuse_query(req: falcon.Request) -> None:
+    """From 1.1 on, refuse a query where none is known."""
+    read_query(req, Query)

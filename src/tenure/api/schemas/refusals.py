@@ -1,0 +1,87 @@
+"""What a model finds wrong with a request, said in the words of the version."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+from pydantic_core.core_schema import ErrorType
+
+from tenure.api.versions import OLDEST, Version
+from tenure.domain.errors import InvalidParameter, MissingParameter, TenureError
+
+M = TypeVar("M", bound=BaseModel)
+
+_BUILT_IN = frozenset(get_args(ErrorType))
+#: At 1.0 these say more than that the parameter is malformed.
+_LIMITS = frozenset(
+    {"string_too_long", "string_too_short", "too_long", "greater_than_equal", "less_than_equal", "bool_type"}
+)
+#: How much of what the client sent is repeated to it.
+_SHOWN = 200
+
+
+def check(model: type[M], document: Mapping[str, Any], version: Version, *, tags: Collection[str] = ()) -> M:
+    """Read ``document`` as ``model``. Raises what the first thing that is wrong with it amounts to.
+
+    ``tags`` are the names of a union's members, which are no part of a field's path.
+    """
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_input=False)
+        raise (_refusal_1_0 if version is OLDEST else _refusal)(problems, tags) from None
+
+
+def _refusal_1_0(problems: list[ErrorDetails], tags: Collection[str]) -> TenureError:
+    missing = _missing(problems)
+    if missing:
+        return MissingParameter(*(_name(problem["loc"], tags) for problem in missing))
+    problem = problems[0]
+    name = _name(problem["loc"], tags)
+    if problem["type"] not in _BUILT_IN:
+        return InvalidParameter(problem["msg"], field=name)
+    reason = f" ({problem['msg']})" if problem["type"] in _LIMITS else ""
+    return InvalidParameter(f"Malformed parameter {name}{reason}", field=name)
+
+
+def _refusal(problems: list[ErrorDetails], tags: Collection[str]) -> TenureError:
+    missing = _missing(problems)
+    if missing:
+        return MissingParameter(*(_path(problem["loc"], tags) for problem in missing))
+    problem = problems[0]
+    path = _path(problem["loc"], tags)
+    if problem["type"] == "extra_forbidden":
+        return InvalidParameter(f"{path} is not known here.", field=path)
+    return InvalidParameter(f"{path}: {problem['msg']}" if path else problem["msg"], field=path or None)
+
+
+def _missing(problems: list[ErrorDetails]) -> list[ErrorDetails]:
+    """What is missing where the first missing thing is."""
+    missing = sorted((p for p in problems if p["type"] == "missing"), key=lambda problem: len(problem["loc"]))
+    return [problem for problem in missing if problem["loc"][:-1] == missing[0]["loc"][:-1]]
+
+
+def _parts(loc: tuple[int | str, ...], tags: Collection[str]) -> list[int | str]:
+    """A place in the document, without what pydantic adds of its own."""
+    return [part for part in loc if part != "[key]" and part not in tags]
+
+
+def _path(loc: tuple[int | str, ...], tags: Collection[str]) -> str:
+    path = ""
+    for part in _parts(loc, tags):
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            path += f".{part}" if path else part
+    return path[:_SHOWN]
+
+
+def _name(loc: tuple[int | str, ...], tags: Collection[str]) -> str:
+    """The field's own name; a reservation's id is called what Blazar calls it."""
+    parts = _parts(loc, tags)
+    if len(parts) == 3 and parts[0] == "reservations" and parts[2] == "id":
+        return "reservation ID"
+    return next((part for part in reversed(parts) if isinstance(part, str)), "body")[:_SHOWN]

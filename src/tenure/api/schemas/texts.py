@@ -1,0 +1,66 @@
+"""Words that several schemas use."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, StrictStr, WithJsonSchema
+from pydantic_core import PydanticKnownError
+
+MAX_NAME = 80
+#: No lease or reservation has a longer id.
+MAX_ID = 64
+#: No resource and no property has a longer name.
+MAX_EXTERNAL_ID = 255
+#: No property has a longer name, from now on.
+MAX_PROPERTY_NAME = 64
+#: No property has a longer value.
+MAX_PROPERTY_VALUE = 16384
+
+#: In JSON Schema: a text without the NUL character, which no database keeps.
+PRINTABLE = r"^[^\x00]*$"
+
+_LENIENT_NAME_SCHEMA = {
+    "anyOf": [{"type": "string", "maxLength": MAX_NAME, "pattern": PRINTABLE}, {"type": "number"}],
+}
+
+
+def _text_of_number(value: Any) -> Any:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    return value
+
+
+def _property_text(value: Any) -> str | None:
+    """A property's value as text, as Blazar keeps it."""
+    if isinstance(value, dict | list):
+        raise PydanticKnownError("string_type")
+    return None if value is None else str(value)
+
+
+#: A lease's name at 1.0, which takes numbers for text.
+LenientName = Annotated[
+    StrictStr,
+    BeforeValidator(_text_of_number),
+    Field(max_length=MAX_NAME),
+    WithJsonSchema(_LENIENT_NAME_SCHEMA),
+]
+Name = Annotated[StrictStr, Field(min_length=1, max_length=MAX_NAME, pattern=PRINTABLE)]
+Identifier = Annotated[StrictStr, Field(min_length=1, max_length=MAX_ID, pattern=PRINTABLE)]
+ExternalId = Annotated[StrictStr, Field(min_length=1, max_length=MAX_EXTERNAL_ID, pattern=PRINTABLE)]
+#: The name of a host, or its id, at 1.0.
+LenientReference = Annotated[
+    StrictStr | None,
+    BeforeValidator(_text_of_number),
+    Field(max_length=MAX_EXTERNAL_ID),
+    WithJsonSchema({"anyOf": [{"type": "string", "maxLength": MAX_EXTERNAL_ID}, {"type": "number"}, {"type": "null"}]}),
+]
+PropertyName = Annotated[StrictStr, Field(min_length=1, max_length=MAX_PROPERTY_NAME, pattern=PRINTABLE)]
+PropertyValue = Annotated[StrictStr, Field(max_length=MAX_PROPERTY_VALUE, pattern=PRINTABLE)]
+#: A property's value at 1.0, which takes every scalar for text.
+LenientProperty = Annotated[
+    str | None,
+    BeforeValidator(_property_text),
+    Field(max_length=MAX_PROPERTY_VALUE),
+    WithJsonSchema({"type": ["string", "number", "boolean", "null"]}),
+]

@@ -1,0 +1,47 @@
+"""Microversions: which one a request was written for."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+from tenure.api.errors import MalformedVersion, VersionNotSupported
+
+SERVICE_TYPE = "reservation"
+HEADER = "OpenStack-API-Version"
+
+_GRAMMAR = re.compile(r"[1-9][0-9]*\.(0|[1-9][0-9]*)", re.ASCII)
+
+
+class Version(Enum):
+    """A version of the API, oldest first."""
+
+    V1_0 = "1.0"
+    V1_1 = "1.1"
+
+
+OLDEST = Version.V1_0
+LATEST = Version.V1_1
+
+
+def negotiate(header: str | None) -> Version:
+    """The version that ``header`` asks for; the oldest where it does not speak of this service.
+
+    Where it names this service more than once, the last one counts. Raises ``MalformedVersion`` or
+    ``VersionNotSupported``.
+    """
+    asked = None
+    for part in (header or "").split(","):
+        words = part.split()
+        if words and words[0].lower() == SERVICE_TYPE:
+            asked = " ".join(words[1:])
+    if asked is None:
+        return OLDEST
+    if asked.lower() == "latest":
+        return LATEST
+    if not _GRAMMAR.fullmatch(asked):
+        raise MalformedVersion(asked)
+    for version in Version:
+        if version.value == asked:
+            return version
+    raise VersionNotSupported(asked, OLDEST.value, LATEST.value)
