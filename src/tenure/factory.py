@@ -14,7 +14,7 @@ from tenure.engine.delivery import Delivery, Sink, log_message
 from tenure.engine.loop import Engine
 from tenure.engine.performer import Checkpoint, Performer
 from tenure.engine.repair import Repair
-from tenure.resources.contract import ResourceTypes
+from tenure.resources.contract import ResourceType, ResourceTypes
 from tenure.services.context import Authorize, Rules
 from tenure.services.events import EventService
 from tenure.services.leases import LeaseService
@@ -27,8 +27,9 @@ from tenure.store.database import Database
 
 def load_types() -> ResourceTypes:
     """The resource types that are installed, ours and others', by their entry points."""
-    extensions = ExtensionManager("tenure.resource_types", invoke_on_load=True)
-    return ResourceTypes(tuple(extension.obj for extension in sorted(extensions, key=lambda one: one.name)))
+    extensions: ExtensionManager[ResourceType] = ExtensionManager("tenure.resource_types", invoke_on_load=True)
+    found = sorted(extensions, key=lambda extension: extension.name)
+    return ResourceTypes(tuple(extension.obj for extension in found if extension.obj is not None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def build(parts: Parts) -> Service:
     outbox = OutboxService(parts.db, parts.rules)
     wake = _Relay()
     performer = Performer(events, parts.driver, wake=wake, checkpoint=parts.checkpoint)
-    repair = Repair(events, parts.driver, parts.types, parts.clock)
+    repair = Repair(events, parts.driver, {kind.inventory for kind in parts.types}, parts.clock)
     engine = Engine(events, performer, Delivery(outbox, parts.sink), repair, parts.clock, workers=parts.workers)
     wake.target = engine.wake
     manager = Manager(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from tenure.clock import Clock
 from tenure.drivers.contract import CloudDriver, CloudError, Order
-from tenure.resources.contract import ResourceTypes
 from tenure.services.events import EventService
 
 LOG = logging.getLogger(__name__)
@@ -18,10 +18,10 @@ INTERVAL = timedelta(minutes=1)
 class Repair:
     """Compares what the cloud holds with what the ledger says, and takes back what nobody has."""
 
-    def __init__(self, events: EventService, driver: CloudDriver, types: ResourceTypes, clock: Clock) -> None:
+    def __init__(self, events: EventService, driver: CloudDriver, inventories: Collection[str], clock: Clock) -> None:
         self._events = events
         self._driver = driver
-        self._types = types
+        self._inventories = sorted(inventories)
         self._clock = clock
         self._next: datetime | None = None
 
@@ -35,7 +35,7 @@ class Repair:
     def run(self) -> int:
         """Take back the effects of reservations that have ended or never were; how many there were."""
         undone = 0
-        for inventory in sorted({kind.inventory for kind in self._types}):
+        for inventory in self._inventories:
             try:
                 held = set(self._driver.held(inventory))
                 for reservation_id in sorted(held - self._events.live(held)):

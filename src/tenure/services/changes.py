@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Allocation, Demand
@@ -324,7 +325,7 @@ class LeaseChanger:
         return None
 
     def _finish(self, lease: Lease, change: LeaseChange, dates: _Dates) -> tuple[Lease, str | None, str]:
-        values: dict[str, object] = {"starts_at": dates.starts_at, "ends_at": dates.ends_at}
+        values: dict[str, Any] = {"starts_at": dates.starts_at, "ends_at": dates.ends_at}
         if change.name is not None:
             values["name"] = change.name
         what = self._describe(lease, change, dates)
@@ -338,7 +339,7 @@ class LeaseChanger:
         tell(self._tx, "lease.update", changed, now=self._now)
         return changed, None, ""
 
-    def _follow(self, lease: Lease, *, payload: Mapping[str, object], reason: str, **values: object) -> tuple[str, str]:
+    def _follow(self, lease: Lease, *, payload: Mapping[str, object], reason: str, **values: Any) -> tuple[str, str]:
         """Have the cloud follow a change of a running lease: an event that whoever asked carries out at once."""
         token = new_id()
         now = self._tx.now()

@@ -37,7 +37,7 @@ class Rules:
 
     def delay_after(self, attempts: int) -> timedelta:
         """How long to wait after so many attempts have failed."""
-        return min(self.max_delay, self.first_delay * 2 ** min(attempts - 1, 20))
+        return min(self.max_delay, self.first_delay * int(2 ** min(attempts - 1, 20)))
 
 
 class Effects(Protocol):

@@ -204,7 +204,7 @@ class ResourceService:
             raise NotFound(f"Object with {{'host_id': '{external_id}'}} not found")
         return resource
 
-    def _page_of_resources(self, tx: Transaction, query: BookingQuery) -> tuple[list[Resource], bool]:
+    def _page_of_resources(self, tx: Transaction, query: BookingQuery) -> tuple[Sequence[Resource], bool]:
         if not query.only_booked:
             found = tx.resources.page(
                 ResourceQuery(resource_type=query.resource_type, limit=query.limit, marker=query.marker)

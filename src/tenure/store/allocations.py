@@ -86,7 +86,7 @@ class AllocationStore:
         now: datetime,
         ignoring: str | None,
         without: Collection[int],
-    ) -> Select[tuple[int, int, int, datetime | None, datetime | None]]:
+    ) -> Select[int, int, int, datetime, datetime]:
         before, behind = aliased(AllocationRow), aliased(AllocationRow)
         free_since = (
             select(func.max(before.ends_at))
@@ -381,7 +381,7 @@ class AllocationStore:
 
     def _select_bookings(
         self, *, now: datetime, lease_id: str | None, reservation_id: str | None
-    ) -> Select[tuple[int, str, str, datetime, datetime]]:
+    ) -> Select[int, str, str, datetime, datetime]:
         statement = (
             select(
                 AllocationRow.resource_id,

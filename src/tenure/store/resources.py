@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import Row, and_, case, delete, distinct, func, insert, or_, select, update
+from sqlalchemy import and_, case, delete, distinct, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from tenure.domain.capacity import Capacity
@@ -179,7 +179,7 @@ class ResourceStore:
             raise Overtaken
 
     def versions(self, ids: Iterable[int]) -> dict[int, int]:
-        rows: Sequence[Row[tuple[int, int]]] = self._session.execute(
+        rows = self._session.execute(
             select(ResourceRow.id, ResourceRow.version).where(ResourceRow.id.in_(sorted(set(ids))))
         ).all()
         return {row.id: row.version for row in rows}

@@ -1,5 +1,7 @@
 """The first schema: resources, leases, the ledger, events, history, outbox."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import mysql, postgresql
@@ -10,7 +12,7 @@ branch_labels = None
 depends_on = None
 
 
-def utc() -> sa.types.TypeEngine[object]:
+def utc() -> sa.types.TypeEngine[Any]:
     return (
         sa.DateTime()
         .with_variant(postgresql.TIMESTAMP(timezone=True), "postgresql")
@@ -18,11 +20,11 @@ def utc() -> sa.types.TypeEngine[object]:
     )
 
 
-def big_id() -> sa.types.TypeEngine[object]:
+def big_id() -> sa.types.TypeEngine[Any]:
     return sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
-def text(length: int) -> sa.types.TypeEngine[object]:
+def text(length: int) -> sa.types.TypeEngine[Any]:
     return (
         sa.String(length)
         .with_variant(sa.String(length, collation="C"), "postgresql")
@@ -30,7 +32,7 @@ def text(length: int) -> sa.types.TypeEngine[object]:
     )
 
 
-def long_text() -> sa.types.TypeEngine[object]:
+def long_text() -> sa.types.TypeEngine[Any]:
     return (
         sa.Text()
         .with_variant(sa.Text(collation="C"), "postgresql")
