@@ -18,6 +18,7 @@ from tenure.domain.errors import (
     OutOfLease,
     TenureError,
     TooManyConflicts,
+    Unavailable,
 )
 
 
@@ -108,15 +109,6 @@ class TooLarge(Refusal):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"The body is larger than {limit} bytes.", field="body")
-
-
-class Unavailable(Refusal):
-    """What the answer needs is out of reach for now."""
-
-    name = "Unavailable"
-
-    def __init__(self) -> None:
-        super().__init__("The service is not available right now; try again later.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +206,12 @@ def error_answer_without_version(error: TenureError) -> ErrorAnswer:
     return ErrorAnswer(answer.status, {"error": answer.status, **answer.document}, tells_version=False)
 
 
+_LATER = "The service is not available right now; try again later."
+
+
 def foreign_error_answer(status: int) -> ErrorAnswer:
     """An error that another part of the process decided on by its status, in the form of 1.1."""
-    known: Mapping[int, TenureError] = {401: Unauthorized(), 503: Unavailable(), 404: UnknownUrl()}
+    known: Mapping[int, TenureError] = {401: Unauthorized(), 503: Unavailable(_LATER), 404: UnknownUrl()}
     if status in known:
         return error_answer_1_1(known[status])
     name = _NAMES.get(status, "InvalidParameter" if status < 500 else "Internal")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import falcon
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import models_json_schema
 
 import tenure
@@ -212,10 +212,19 @@ def _operation(operation: Operation, references: References, version: Version) -
     }
     if operation.body is not None:
         described["requestBody"] = {
-            "required": version is not OLDEST,
+            "required": _needs_fields(operation.body),
             "content": {"application/json": {"schema": references(operation.body, "validation")}},
         }
     return described
+
+
+def _needs_fields(body: type[BaseModel]) -> bool:
+    """Whether no body, which counts as an empty object, is refused."""
+    try:
+        body.model_validate({})
+    except ValidationError:
+        return True
+    return False
 
 
 def _parameters(operation: Operation, version: Version) -> list[Document]:
@@ -241,7 +250,7 @@ def _parameters(operation: Operation, version: Version) -> list[Document]:
             {
                 "name": HEADER,
                 "in": "header",
-                "required": version is not OLDEST,
+                "required": False,
                 "schema": {"type": "string", "enum": [f"{SERVICE_TYPE} {version.value}"]},
             }
         )

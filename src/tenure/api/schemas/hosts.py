@@ -59,7 +59,7 @@ class LenientHostCreate(BaseModel):
 class LenientHostUpdate(BaseModel):
     """The properties of a host that change, as Blazar takes them; null removes one."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", json_schema_extra={"minProperties": 1})
     __pydantic_extra__: dict[str, LenientProperty] = Field(init=False)
 
 

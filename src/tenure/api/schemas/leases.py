@@ -204,7 +204,7 @@ def _told_types(body: Mapping[str, object]) -> list[Any]:
 
 def _reservations(models: list[tuple[str, type[BaseModel]]]) -> Any:
     """The type of a list of reservations, each read by the model of its resource type."""
-    names = frozenset(name for name, _ in models)
+    names = [name for name, _ in models]
 
     def check_type(value: Any) -> Any:
         if not isinstance(value, dict):

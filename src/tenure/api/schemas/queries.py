@@ -37,7 +37,12 @@ def _truth(value: Any) -> Any:
     return value == "true"
 
 
-Limit = Annotated[StrictInt, BeforeValidator(_number), Field(ge=1, le=MAX_LIMIT)]
+Limit = Annotated[
+    StrictInt,
+    BeforeValidator(_number),
+    Field(ge=1, le=MAX_LIMIT),
+    WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_LIMIT}),
+]
 Truth = Annotated[bool, BeforeValidator(_truth), WithJsonSchema({"type": "string", "enum": ["true", "false"]})]
 Direction = Literal["asc", "desc"]
 #: Any text that is not empty says yes, also ``false``: Blazar's rule.

@@ -50,17 +50,15 @@ Identifier = Annotated[StrictStr, Field(min_length=1, max_length=MAX_ID, pattern
 ExternalId = Annotated[StrictStr, Field(min_length=1, max_length=MAX_EXTERNAL_ID, pattern=PRINTABLE)]
 #: The name of a host, or its id, at 1.0.
 LenientReference = Annotated[
-    StrictStr | None,
+    Annotated[StrictStr, Field(max_length=MAX_EXTERNAL_ID)] | None,
     BeforeValidator(_text_of_number),
-    Field(max_length=MAX_EXTERNAL_ID),
     WithJsonSchema({"anyOf": [{"type": "string", "maxLength": MAX_EXTERNAL_ID}, {"type": "number"}, {"type": "null"}]}),
 ]
 PropertyName = Annotated[StrictStr, Field(min_length=1, max_length=MAX_PROPERTY_NAME, pattern=PRINTABLE)]
 PropertyValue = Annotated[StrictStr, Field(max_length=MAX_PROPERTY_VALUE, pattern=PRINTABLE)]
 #: A property's value at 1.0, which takes every scalar for text.
 LenientProperty = Annotated[
-    str | None,
+    Annotated[str, Field(max_length=MAX_PROPERTY_VALUE)] | None,
     BeforeValidator(_property_text),
-    Field(max_length=MAX_PROPERTY_VALUE),
     WithJsonSchema({"type": ["string", "number", "boolean", "null"]}),
 ]
