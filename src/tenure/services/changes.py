@@ -39,7 +39,7 @@ from tenure.store.events import StoredEvent
 def resolve(when: When, now: datetime) -> datetime:
     """The instant that a date stands for."""
     if when is Moment.NOW:
-        return now
+        return now.replace(microsecond=0)
     if when is Moment.THIS_MINUTE:
         return minute_of(now)
     assert isinstance(when, datetime)
