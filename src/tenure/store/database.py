@@ -107,7 +107,7 @@ class Database:
         with self.engine.connect() as connection:
             if self.dialect == "sqlite":
                 connection = connection.execution_options(tenure_reading=True)
-            elif self.dialect == "postgresql":
+            else:
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             with Session(connection, expire_on_commit=False) as session:
                 yield Transaction(session, self)
@@ -152,7 +152,8 @@ def _engine(url: str, *, pool_size: int, echo: bool) -> Engine:
         max_overflow=pool_size,
         pool_pre_ping=True,
         pool_recycle=1800,
-        **({"isolation_level": "READ COMMITTED"} if parsed.get_backend_name() == "postgresql" else {}),
+        # Each statement of a write sees the newest rows, so that the attempt that locks them first decides on them.
+        isolation_level="READ COMMITTED",
     )
 
 
