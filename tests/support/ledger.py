@@ -1,0 +1,141 @@
+"""A second opinion on the ledger: plain SQL that shares nothing with the code that it judges.
+
+It reads the tables as they lie in the database, by a connection of its own, and says in words what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.pool import NullPool
+
+#: Two parts in one resource that share an instant, where at least one of them takes all of it.
+_OVERLAPS = """
+    SELECT a.id, b.id, a.resource_id
+    FROM allocations a JOIN allocations b
+      ON b.resource_id = a.resource_id AND b.id > a.id AND a.starts_at < b.ends_at AND b.starts_at < a.ends_at
+    WHERE a.exclusive OR b.exclusive
+    ORDER BY a.id, b.id
+"""
+_ALLOCATIONS_OF_NOBODY = """
+    SELECT a.id, a.reservation_id FROM allocations a
+    LEFT JOIN reservations r ON r.id = a.reservation_id WHERE r.id IS NULL
+"""
+_ALLOCATIONS_OF_NOTHING = """
+    SELECT a.id, a.resource_id FROM allocations a
+    LEFT JOIN resources s ON s.id = a.resource_id WHERE s.id IS NULL
+"""
+_RESERVATIONS_OF_NO_LEASE = """
+    SELECT r.id, r.lease_id FROM reservations r LEFT JOIN leases l ON l.id = r.lease_id WHERE l.id IS NULL
+"""
+_EMPTY = "SELECT id, resource_id FROM allocations WHERE NOT starts_at < ends_at"
+#: What nobody has any more, and the ledger keeps from others.
+_KEPT_FOR_NOBODY = """
+    SELECT a.id, l.id, l.status FROM allocations a
+    JOIN reservations r ON r.id = a.reservation_id JOIN leases l ON l.id = r.lease_id
+    WHERE a.state <> 'released' AND (l.status IN ('TERMINATED', 'DELETED') OR l.deleted_at IS NOT NULL)
+"""
+_RESERVATIONS = """
+    SELECT l.id AS lease_id, l.status AS lease_status, r.id AS reservation_id, r.parameters AS parameters,
+           (SELECT COUNT(*) FROM allocations a WHERE a.reservation_id = r.id AND a.state = 'planned') AS planned,
+           (SELECT COUNT(*) FROM allocations a WHERE a.reservation_id = r.id AND a.state = 'held') AS held,
+           (SELECT COUNT(*) FROM allocations a WHERE a.reservation_id = r.id AND a.state <> 'released'
+               AND a.ends_at < l.ends_at) AS short
+    FROM reservations r JOIN leases l ON l.id = r.lease_id
+    WHERE l.deleted_at IS NULL AND l.status IN ('PENDING', 'ACTIVE') AND r.status <> 'deleted'
+      AND l.starts_at < l.ends_at
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLease:
+    """What the tables say of a lease."""
+
+    status: str
+    deleted: bool
+    reservation_ids: frozenset[str]
+    #: The resources that it has a part in now, by their external ids.
+    hosts: tuple[str, ...]
+
+
+def overlaps(url: str) -> list[str]:
+    """Every two allocations of one resource that share an instant."""
+    with _connected(url) as connection:
+        return [
+            f"allocations {first} and {second} have resource {resource} at the same time"
+            for first, second, resource in connection.execute(text(_OVERLAPS))
+        ]
+
+
+def faults(url: str) -> list[str]:
+    """Everything that must never be, in words; empty for a sound ledger."""
+    found = overlaps(url)
+    with _connected(url) as connection:
+        for statement, words in (
+            (_ALLOCATIONS_OF_NOBODY, "allocation {0} is of reservation {1}, which does not exist"),
+            (_ALLOCATIONS_OF_NOTHING, "allocation {0} is of resource {1}, which does not exist"),
+            (_RESERVATIONS_OF_NO_LEASE, "reservation {0} is of lease {1}, which does not exist"),
+            (_EMPTY, "allocation {0} of resource {1} lasts for no time"),
+            (_KEPT_FOR_NOBODY, "allocation {0} is kept for lease {1}, which is {2}"),
+        ):
+            found += [words.format(*row) for row in connection.execute(text(statement))]
+        for row in connection.execute(text(_RESERVATIONS)).mappings():
+            found += _incomplete(dict(row))
+    return found
+
+
+def _incomplete(row: dict[str, Any]) -> list[str]:
+    """What a reservation that waits or runs lacks, or has too much of."""
+    parameters = row["parameters"]
+    asked = json.loads(parameters) if isinstance(parameters, str) else parameters
+    words = f"reservation {row['reservation_id']} of {row['lease_status']} lease {row['lease_id']}"
+    wrong = []
+    if row["planned"] and row["held"]:
+        wrong.append(f"{words} has {row['planned']} planned and {row['held']} held")
+    if not asked["min"] <= row["planned"] + row["held"] <= asked["max"]:
+        wrong.append(f"{words} asked for {asked['min']} to {asked['max']} and has {row['planned'] + row['held']}")
+    if row["lease_status"] == "ACTIVE" and row["planned"]:
+        wrong.append(f"{words} runs with {row['planned']} only planned")
+    if row["short"]:
+        wrong.append(f"{words} has {row['short']} for less than its time")
+    return wrong
+
+
+def leases(url: str) -> dict[str, StoredLease]:
+    """All leases that were ever made."""
+    reservations: dict[str, list[str]] = {}
+    hosts: dict[str, list[str]] = {}
+    with _connected(url) as connection:
+        for lease_id, reservation_id in connection.execute(text("SELECT lease_id, id FROM reservations")):
+            reservations.setdefault(lease_id, []).append(reservation_id)
+        for lease_id, host in connection.execute(
+            text(
+                "SELECT r.lease_id, s.external_id FROM allocations a JOIN reservations r ON r.id = a.reservation_id "
+                "JOIN resources s ON s.id = a.resource_id WHERE a.state <> 'released'"
+            )
+        ):
+            hosts.setdefault(lease_id, []).append(host)
+        return {
+            lease_id: StoredLease(
+                status,
+                deleted_at is not None,
+                frozenset(reservations.get(lease_id, ())),
+                tuple(sorted(hosts.get(lease_id, ()))),
+            )
+            for lease_id, status, deleted_at in connection.execute(text("SELECT id, status, deleted_at FROM leases"))
+        }
+
+
+def count_by_state(url: str) -> Counter[str]:
+    """How many allocations there are in each state."""
+    with _connected(url) as connection:
+        rows = connection.execute(text("SELECT state, COUNT(*) FROM allocations GROUP BY state"))
+        return Counter({state: int(count) for state, count in rows})
+
+
+def _connected(url: str) -> Connection:
+    return create_engine(url, poolclass=NullPool).connect()
