@@ -252,8 +252,10 @@ class LeaseChanger:
         """Change what is running: nothing that is held may be lost, and only more can be added."""
         held = {one.resource_id: one for one in allocations if one.state is AllocationState.HELD}
         end = dates.ends_at + self._rules.cleaning_time
-        first = min((one.period.start for one in held.values()), default=self._now)
-        period = Period(first, max(end, self._now, first + TICK))
+        latest = max((one.period.start for one in held.values()), default=self._now)
+        until = max(end, self._now, latest + TICK)
+        # From now on only: who had a resource before this reservation got it is of no interest.
+        period = Period(max(latest, min(self._now, until - TICK)), until)
         refused = (
             NotEnoughResources(
                 planner.shortfall(demand, period, position=position, kept=len(held), requested=demand.maximum),
@@ -269,7 +271,7 @@ class LeaseChanger:
         )
         planner.touch(good)
         lost = held.keys() - good.keys()
-        if lost and not planner.clear(demand, period, lost, ignoring=reservation.id):
+        if lost and not planner.clear(demand, period, lost, ignoring=reservation.id, without=held.keys()):
             raise NotEnoughResources(
                 planner.shortfall(demand, period, position=position, kept=len(held), requested=len(held)),
                 field="end_date" if not grow else f"reservations[{position}]",

@@ -31,6 +31,8 @@ class Planner:
         highest = tx.resources.highest_id()
         self._turn = turn % highest + 1 if highest else 0
         self._seen: dict[int, int] = {}
+        #: Where this transaction has put plans; what was read of these resources before may be out of date.
+        self._filled: set[int] = set()
 
     def confirm(self) -> None:
         """Raise the versions of all that was touched; raises ``Overtaken`` where somebody was faster."""
@@ -75,8 +77,13 @@ class Planner:
         self._tx.allocations.add(reservation_id, ids, period, demand, state=state)
         return ids
 
-    def clear(self, demand: Demand, period: Period, resource_ids: Collection[int], *, ignoring: str) -> bool:
-        """Move the plans of others off these resources for the period; whether that worked for all of them."""
+    def clear(
+        self, demand: Demand, period: Period, resource_ids: Collection[int], *, ignoring: str, without: Collection[int]
+    ) -> bool:
+        """Move the plans of others off these resources for the period; whether that worked for all of them.
+
+        Nothing is put on the resources in ``without``, which the caller is about to take for longer.
+        """
         blocked = self._tx.allocations.blocked_by_plans(
             demand,
             period,
@@ -86,12 +93,14 @@ class Planner:
             limit=max(ROOM_SAMPLE, len(resource_ids)),
         )
         return set(resource_ids) <= set(blocked) and all(
-            self._move_all(resource_id, version, plans, without=resource_ids)
+            self._move_all(resource_id, version, plans, without={*resource_ids, *without})
             for resource_id, (version, plans) in sorted(blocked.items())
         )
 
     def replace(self, allocation: Allocation, demand: Demand, *, without: Collection[int] = ()) -> int | None:
-        """Move one allocation to another resource that is free for it; its id, None where there is none."""
+        """Move one allocation to another resource that is free for it from now on; its id, None where there is none."""
+        if allocation.period.end <= self._now:
+            return None
         period = Period(max(allocation.period.start, self._now), allocation.period.end)
         one = Demand(demand.inventory, demand.noun, 1, 1, demand.expression, demand.amounts, exclusive=demand.exclusive)
         found = self._tx.allocations.candidates(
@@ -104,7 +113,8 @@ class Planner:
         )
         for candidate in choose(found, period, 1, turn=self._turn):
             self.touch({candidate.resource_id: candidate.version})
-            self._tx.allocations.move(allocation, candidate.resource_id)
+            self._tx.allocations.move(allocation, candidate.resource_id, start=period.start)
+            self._filled.add(candidate.resource_id)
             return candidate.resource_id
         return None
 
@@ -121,6 +131,13 @@ class Planner:
         for resource_id, (version, plans) in blocked.items():
             if len(made) == missing:
                 break
+            if resource_id in self._filled:
+                again = self._tx.allocations.blocked_by_plans(
+                    demand, period, now=self._now, only=[resource_id], limit=1
+                )
+                if resource_id not in again:
+                    continue
+                version, plans = again[resource_id]
             if self._move_all(resource_id, version, plans, without=[*without, *made]):
                 made.append(resource_id)
         return made

@@ -269,8 +269,11 @@ class AllocationStore:
                 found[row.resource_id][1].append(_allocation(row))
         return found
 
-    def move(self, allocation: Allocation, resource_id: int) -> None:
-        """Put an allocation on another resource; raises ``Overtaken`` when it is not what was read any more."""
+    def move(self, allocation: Allocation, resource_id: int, *, start: datetime) -> None:
+        """Put an allocation on another resource, which it has from ``start`` on.
+
+        Raises ``Overtaken`` when the allocation is not what was read any more.
+        """
         moved = self._session.execute(
             update(AllocationRow)
             .where(
@@ -278,7 +281,7 @@ class AllocationStore:
                 AllocationRow.resource_id == allocation.resource_id,
                 AllocationRow.state == allocation.state.value,
             )
-            .values(resource_id=resource_id)
+            .values(resource_id=resource_id, starts_at=start)
         )
         if moved.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
             raise Overtaken
