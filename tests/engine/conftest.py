@@ -5,10 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.engines import Checkpoints
 from tests.support.world import World, open_world
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}") as world:
+def checkpoints() -> Checkpoints:
+    """The named points of ``world``'s events."""
+    return Checkpoints()
+
+
+@pytest.fixture
+def world(tmp_path: Path, checkpoints: Checkpoints) -> Iterator[World]:
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", checkpoint=checkpoints) as world:
         yield world

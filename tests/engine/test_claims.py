@@ -1,0 +1,179 @@
+"""Claims: every event is carried out once, whoever is at it and whatever becomes of him."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from datetime import timedelta
+
+import pytest
+
+from tenure.domain.lease import EventStatus, EventType, LeaseStatus
+from tenure.domain.request import LeaseRequest
+from tenure.drivers.simulated import EffectKind, Fault, FaultKind
+from tests.support.engines import (
+    HOUR,
+    SECOND,
+    Checkpoints,
+    another,
+    assert_all_in_pool,
+    effects_of,
+    event_of,
+    lease_of,
+    path_of,
+    status_of,
+    taken_and_returned,
+    wait_for,
+    watch,
+)
+from tests.support.world import OWNER, World, open_world, reservation
+
+CLAIM = timedelta(seconds=60)
+
+
+def nothing(_point: str) -> None:
+    """What another manager does at a named point."""
+
+
+def test_two_managers_carry_out_each_event_once(tmp_path):
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=30, workers=4) as world, ExitStack() as stack:
+        other = another(world)
+        leases = [world.book(1, start=1, hours=2) for _ in range(30)]
+        for service in (world.service, other):
+            service.engine.start()
+            stack.callback(service.engine.stop)
+        for hours, wanted in ((1, {LeaseStatus.ACTIVE}), (2, {LeaseStatus.TERMINATED})):
+            world.clock.advance(hours * HOUR)
+            wait_for(world, leases, wanted)
+        for lease in leases:
+            [host] = {host for _, host in taken_and_returned(world, lease)}
+            assert taken_and_returned(world, lease) == [("host taken", host), ("host returned", host)]
+            assert path_of(world, lease.id) == ["PENDING", "STARTING", "ACTIVE", "TERMINATING", "TERMINATED"]
+            assert {event.attempts for event in lease_of(world, lease.id).events} == {1}
+
+
+def test_what_somebody_is_at_is_not_taken_by_another(world: World, checkpoints: Checkpoints):
+    other = another(world, checkpoint=nothing)
+    others_attempts: list[int] = []
+    checkpoints.at("start_lease:after_claim", lambda: others_attempts.append(other.engine.settle()))
+    lease = world.book(1)
+    world.engine.settle()
+    assert others_attempts == [0]
+    assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
+
+
+@pytest.mark.parametrize("point", ["after_claim", "after_act", "before_record"])
+def test_a_claim_that_expired_is_taken_up_by_another(world: World, checkpoints: Checkpoints, point: str):
+    other = another(world, checkpoint=nothing)
+
+    def take_over() -> None:
+        world.clock.advance(CLAIM - SECOND)
+        assert other.engine.settle() == 0
+        world.clock.advance(SECOND)
+        assert other.engine.settle() == 1
+        assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
+
+    checkpoints.at(f"start_lease:{point}", take_over)
+    lease = world.book(2, hours=3)
+    world.engine.settle()
+    assert path_of(world, lease.id) == ["PENDING", "STARTING", "ACTIVE"]
+    assert len(effects_of(world, EffectKind.HOST_TAKEN)) == 2
+    start = event_of(world, lease.id, EventType.START)
+    assert (start.status, start.attempts) == (EventStatus.DONE, 2)
+
+
+@pytest.mark.parametrize("point", ["after_act", "before_record"])
+def test_a_late_worker_records_nothing(world: World, checkpoints: Checkpoints, point: str):
+    """The lease is deleted by somebody else while its first worker stands still; he must not make it active."""
+    other = another(world, checkpoint=nothing)
+
+    def delete() -> None:
+        world.clock.advance(CLAIM)
+        other.manager.leases.delete(OWNER, lease.id)
+        assert status_of(world, lease.id) is LeaseStatus.DELETED
+
+    checkpoints.at(f"start_lease:{point}", delete)
+    lease = world.book(1, hours=3)
+    world.engine.settle()
+    assert path_of(world, lease.id) == ["PENDING", "STARTING", "DELETING", "DELETED"]
+    assert_all_in_pool(world)
+
+
+def test_a_worker_that_lost_its_claim_stops_before_the_next_call(world: World, checkpoints: Checkpoints):
+    other = another(world, checkpoint=nothing)
+
+    def delete() -> None:
+        world.clock.advance(CLAIM)
+        other.manager.leases.delete(OWNER, lease.id)
+
+    checkpoints.at("start_lease:after_claim", delete)
+    lease = world.book(1, hours=3)
+    world.engine.settle()
+    assert effects_of(world, EffectKind.HOST_TAKEN, EffectKind.GROUP_MADE) == []
+
+
+def test_late_effects_are_undone_by_the_repair_pass(world: World):
+    """A call hangs for longer than its claim; the lease is over when it goes on, and nobody hears its answer."""
+    lease = world.book(2, hours=3)
+    fault = world.cloud.inject(Fault(FaultKind.BLOCK, verb="ensure_started"))
+    late = threading.Thread(target=world.engine.settle)
+    late.start()
+    assert world.cloud.wait_until_blocked()
+    world.clock.advance(CLAIM)
+    other = another(world, checkpoint=nothing)
+    other.manager.leases.delete(OWNER, lease.id)
+    assert status_of(world, lease.id) is LeaseStatus.DELETED
+    world.cloud.clear_faults(fault)
+    late.join()
+    assert len(effects_of(world, EffectKind.HOST_TAKEN)) == 2
+    assert status_of(world, lease.id) is LeaseStatus.DELETED
+    assert other.repair.run() == 1
+    assert_all_in_pool(world)
+    assert other.repair.run() == 0
+
+
+def test_the_repair_pass_leaves_alone_what_somebody_has(world: World, checkpoints: Checkpoints):
+    """Also what is only being started: the claim was written before the first effect."""
+    other = another(world, checkpoint=nothing)
+    repaired: list[int] = []
+    checkpoints.at("start_lease:before_record", lambda: repaired.append(other.repair.run()))
+    lease = world.book(2, hours=1)
+    world.engine.settle()
+    repaired.append(other.repair.run())
+    assert repaired == [0, 0]
+    assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
+
+
+def test_a_failing_repair_pass_is_made_again(world: World):
+    lease = world.book(1, hours=1)
+    world.engine.settle()
+    [order] = world.service.events.orders(lease.id)
+    world.pass_time(2 * HOUR)
+    world.cloud.ensure_started(order)
+    world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_ended"))
+    assert world.service.repair.run() == 0
+    assert world.service.repair.run() == 1
+    assert_all_in_pool(world)
+
+
+def test_a_claim_is_renewed_before_each_call(world: World):
+    """Three calls of 40 seconds are longer than a claim, and none of them is: nobody takes over."""
+    other = another(world)
+    others_attempts: list[int] = []
+
+    def take_long(verb: str, *_: object) -> None:
+        if verb == "ensure_started":
+            world.clock.advance(40 * SECOND)
+            others_attempts.append(other.engine.settle())
+
+    watch(world, take_long)
+    begin = world.clock.now()
+    lease = world.leases.create(
+        OWNER, LeaseRequest("lease", begin, begin + 3 * HOUR, reservations=(reservation(1, 1),) * 3)
+    )
+    world.engine.settle()
+    assert others_attempts == [0, 0, 0]
+    assert world.clock.now() - begin == 2 * CLAIM
+    after = lease_of(world, lease.id)
+    assert after.status is LeaseStatus.ACTIVE
+    assert event_of(world, lease.id, EventType.START).attempts == 1

@@ -1,0 +1,172 @@
+"""What tests of the engine share: ends at named points, a second manager, a cloud that is watched, waiting."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, cast
+
+from tenure.domain.lease import EventType, Lease, LeaseStatus
+from tenure.drivers.contract import CloudDriver
+from tenure.drivers.simulated import Effect, EffectKind, SimulatedCloud
+from tenure.factory import Service, build
+from tests.support.world import ADMIN, World
+
+HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
+SECOND = timedelta(seconds=1)
+
+#: The points of an event at which a process can end, in the order in which they are passed.
+POINTS = ("after_claim", "after_act", "before_record")
+
+
+class Killed(BaseException):
+    """The process has ended. Nothing in the service catches this, as nothing survives SIGKILL."""
+
+
+class Checkpoints:
+    """What is called at the named points: counts, and does at a point what a test wants done there, once."""
+
+    def __init__(self) -> None:
+        self.reached: Counter[str] = Counter()
+        self._wanted: dict[str, tuple[int, Callable[[], object]]] = {}
+
+    def at(self, point: str, action: Callable[[], object], *, nth: int = 1) -> None:
+        """Do ``action`` when the point is reached for the ``nth`` time from now."""
+        self._wanted[point] = (nth, action)
+
+    def kill_at(self, point: str, *, nth: int = 1) -> None:
+        """End the process there."""
+
+        def end() -> None:
+            raise Killed(point)
+
+        self.at(point, end, nth=nth)
+
+    def forget(self) -> None:
+        """Do nothing at any point any more."""
+        self._wanted.clear()
+
+    @property
+    def armed(self) -> bool:
+        return bool(self._wanted)
+
+    def __call__(self, point: str) -> None:
+        self.reached[point] += 1
+        left, action = self._wanted.pop(point, (0, None))
+        if action is None:
+            return
+        if left > 1:
+            self._wanted[point] = (left - 1, action)
+            return
+        action()
+
+
+class Watched:
+    """A simulated cloud; ``before`` is called with the verb and its arguments ahead of every call, and may raise."""
+
+    def __init__(
+        self, cloud: SimulatedCloud, before: Callable[..., object], after: Callable[..., object] | None = None
+    ):
+        self._cloud = cloud
+        self._before = before
+        self._after = after
+
+    def __getattr__(self, verb: str) -> Any:
+        found = getattr(self._cloud, verb)
+        if not callable(found):
+            return found
+
+        def call(*arguments: Any) -> Any:
+            self._before(verb, *arguments)
+            try:
+                return found(*arguments)
+            finally:
+                if self._after is not None:
+                    self._after(verb, *arguments)
+
+        return call
+
+
+def rebuild(world: World, **parts: Any) -> Service:
+    """Build the world's service again with other parts, as after the end of its process."""
+    world.service = another(world, **parts)
+    return world.service
+
+
+def another(world: World, **parts: Any) -> Service:
+    """Another manager on the same database and the same cloud."""
+    return build(replace(world.service.parts, **parts))
+
+
+def watch(world: World, before: Callable[..., object], after: Callable[..., object] | None = None) -> None:
+    """Have ``before`` (and ``after``) called around every call of the cloud."""
+    rebuild(world, driver=cast(CloudDriver, Watched(world.cloud, before, after)))
+
+
+def wait_until(true: Callable[[], bool], *, seconds: float = 60.0) -> None:
+    """Return when something has become true; fail when that takes too long."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"it did not come to this within {seconds} s"
+        time.sleep(0.005)
+
+
+def wait_for(world: World, leases: Iterable[Lease], wanted: Collection[LeaseStatus]) -> None:
+    """Wait until every lease has one of these statuses."""
+    waiting = {lease.id for lease in leases}
+
+    def settled() -> bool:
+        waiting.difference_update([one for one in sorted(waiting) if status_of(world, one) in wanted])
+        return not waiting
+
+    wait_until(settled)
+
+
+def lease_of(world: World, lease_id: str) -> Lease:
+    return world.leases.get(ADMIN, lease_id)
+
+
+def status_of(world: World, lease_id: str) -> LeaseStatus:
+    """The lease's status, that of a deleted lease as well."""
+    with world.db.read() as tx:
+        lease = tx.leases.get(lease_id, deleted=True)
+    assert lease is not None
+    return lease.status
+
+
+def event_of(world: World, lease_id: str, event_type: EventType):
+    event = lease_of(world, lease_id).event(event_type)
+    assert event is not None
+    return event
+
+
+def path_of(world: World, lease_id: str) -> list[str]:
+    """The statuses that the lease went through."""
+    with world.db.read() as tx:
+        entries = tx.leases.history(lease_id)
+    return [entry.to_status for entry in entries if entry.from_status != entry.to_status]
+
+
+def effects_of(world: World, *kinds: EffectKind, reservation_id: str | None = None) -> list[Effect]:
+    """The effects of these kinds that the cloud has seen, in order."""
+    return [effect for effect in world.cloud.world.journal(reservation_id) if effect.kind in kinds]
+
+
+def taken_and_returned(world: World, lease: Lease) -> list[tuple[str, str | None]]:
+    """What was taken and returned for a lease, in order: the effect and the host."""
+    ids = {one.id for one in lease.reservations}
+    return [
+        (effect.kind.value, effect.host)
+        for effect in effects_of(world, EffectKind.HOST_TAKEN, EffectKind.HOST_RETURNED)
+        if effect.reservation_id in ids
+    ]
+
+
+def assert_all_in_pool(world: World) -> None:
+    """Nobody has anything: every host is back, and no group is left."""
+    assert world.cloud.world.groups() == {}
+    assert world.cloud.world.pool() == {host.id for host in world.cloud.world.hosts()}
