@@ -1,0 +1,47 @@
+"""Schemathesis, with all its checks, on the API as it is served and described: per microversion, per role."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.standalone import BIN, standalone
+
+pytestmark = pytest.mark.slow
+
+CONFIG = Path(__file__).with_name("schemathesis.toml")
+EXAMPLES = 60
+
+
+@pytest.mark.parametrize("user", ["admin", "demo"])
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_the_api_keeps_its_own_description(tmp_path: Path, version: str, user: str):
+    with standalone(tmp_path / "data") as service:
+        root = service.url.removesuffix("/v1")
+        done = subprocess.run(
+            [
+                str(BIN / "schemathesis"),
+                "--config-file",
+                str(CONFIG),
+                "run",
+                f"{root}/openapi.json?version={version}",
+                "--checks=all",
+                f"--max-examples={EXAMPLES}",
+                "--seed=1",
+                "--continue-on-failure",
+                "--no-color",
+                "--generation-database=none",
+                f"--header=X-Auth-Token: {service.token(user)}",
+                f"--header=OpenStack-API-Version: reservation {version}",
+            ],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+    report = done.stdout + done.stderr
+    assert done.returncode == 0, report[-8000:]
+    assert "Tested: 22" in report, report[-3000:]
