@@ -445,13 +445,16 @@ def _reservable(demand: Demand) -> ColumnElement[bool]:
 
 
 def _matching(expression: Expression) -> list[ColumnElement[bool]]:
-    """The property language in SQL; ``Expression.matches`` is the same in Python."""
+    """The property language in SQL; ``Expression.matches`` is the same in Python.
+
+    Each comparison is a look-up by the attributes' primary key, NULL where the resource has no such property. As
+    ``EXISTS`` each would be one more table to join, and PostgreSQL takes seconds to plan a join of dozens.
+    """
     return [
-        exists().where(
-            AttributeRow.resource_id == ResourceRow.id,
-            AttributeRow.name == comparison.name,
-            _compares(comparison),
-        )
+        select(_compares(comparison))
+        .where(AttributeRow.resource_id == ResourceRow.id, AttributeRow.name == comparison.name)
+        .correlate(ResourceRow)
+        .scalar_subquery()
         for comparison in expression.comparisons
     ]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import and_, case, delete, distinct, func, insert, or_, select, update
+from sqlalchemy import and_, case, delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from tenure.domain.capacity import Capacity
@@ -293,7 +293,8 @@ class ResourceStore:
             return ()
         known = set(
             self._session.execute(
-                select(distinct(AttributeRow.name))
+                select(AttributeRow.name)
+                .distinct()
                 .join(ResourceRow, ResourceRow.id == AttributeRow.resource_id)
                 .where(ResourceRow.resource_type == resource_type, AttributeRow.name.in_(wanted))
             ).scalars()

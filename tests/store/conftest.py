@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tenure.clock import SimulatedClock
+from tenure.store import schema
+from tenure.store.database import Database
+from tests.support.world import NOW
+
+
+@pytest.fixture
+def clock() -> SimulatedClock:
+    return SimulatedClock(NOW)
+
+
+@pytest.fixture
+def db(database_url: str, clock: SimulatedClock) -> Iterator[Database]:
+    """A database with the newest schema and nothing in it, of each kind in turn."""
+    database = Database(database_url, clock=clock)
+    try:
+        schema.upgrade(database)
+        yield database
+    finally:
+        database.close()
