@@ -40,9 +40,8 @@ def _property_text(value: Any) -> str | None:
 
 #: A lease's name at 1.0, which takes numbers for text.
 LenientName = Annotated[
-    StrictStr,
+    Annotated[StrictStr, Field(max_length=MAX_NAME)],
     BeforeValidator(_text_of_number),
-    Field(max_length=MAX_NAME),
     WithJsonSchema(_LENIENT_NAME_SCHEMA),
 ]
 Name = Annotated[StrictStr, Field(min_length=1, max_length=MAX_NAME, pattern=PRINTABLE)]

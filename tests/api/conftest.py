@@ -1,0 +1,23 @@
+"""The API to be called, afresh for a test or shared by those that change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.api.rig import Api, open_api
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    """The API as a member of a project calls it, at 1.0; four hosts are free."""
+    with open_api(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def shared_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    with open_api(tmp_path_factory.mktemp("api")) as opened:
+        yield opened

@@ -1,0 +1,145 @@
+"""The API over a whole service, called in process."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from falcon import testing
+
+from tenure.api.app import create_app
+from tenure.api.auth import TokenFileAuth, TokenUser, write_token_file
+from tests.support.world import World, open_world
+
+USERS = {
+    name: TokenUser(f"{name}-user", name, f"{project}-project", project, roles, f"token-of-{name}-0123456789")
+    for name, project, roles in (
+        ("admin", "admin", ("admin", "member", "reader")),
+        ("demo", "demo", ("member", "reader")),
+        ("reader", "demo", ("reader",)),
+        ("other", "other", ("member", "reader")),
+        ("nobody", "demo", ("guest",)),
+    )
+}
+HOSTS = {"resource_type": "physical:host", "min": 1, "max": 1, "hypervisor_properties": "", "resource_properties": ""}
+
+
+def minutes(moment: datetime) -> str:
+    """A date as 1.0 takes it."""
+    return moment.strftime("%Y-%m-%d %H:%M")
+
+
+def rfc3339(moment: datetime) -> str:
+    """A date as 1.1 takes it."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass
+class Api:
+    """Calls the API as one user at one version."""
+
+    world: World
+    app: Any
+    database: Path
+    who: str = "demo"
+    version: str | None = None
+    base: Mapping[str, Any] = field(default_factory=dict)
+
+    def using(self, who: str | None = None, version: str | None = "") -> Api:
+        return Api(
+            self.world,
+            self.app,
+            self.database,
+            self.who if who is None else who,
+            self.version if version == "" else version,
+            self.base,
+        )
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        raw: str | bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> testing.Result:
+        sent = {"Accept": "application/json"}
+        if self.who in USERS:
+            sent["X-Auth-Token"] = USERS[self.who].token
+        if self.version is not None:
+            sent["OpenStack-API-Version"] = f"reservation {self.version}"
+        if raw is None and body is not None:
+            raw = json.dumps(body)
+        if raw is not None:
+            sent["Content-Type"] = "application/json"
+        sent |= headers or {}
+        path, _, query = path.partition("?")
+        return testing.simulate_request(
+            self.app, method, path, query_string=query, body=raw, headers=sent, **(dict(self.base) | more)
+        )
+
+    def get(self, path: str, **more: Any) -> testing.Result:
+        return self.call("GET", path, **more)
+
+    def post(self, path: str, body: object = None, **more: Any) -> testing.Result:
+        return self.call("POST", path, body, **more)
+
+    def put(self, path: str, body: object = None, **more: Any) -> testing.Result:
+        return self.call("PUT", path, body, **more)
+
+    def patch(self, path: str, body: object = None, **more: Any) -> testing.Result:
+        return self.call("PATCH", path, body, **more)
+
+    def delete(self, path: str, **more: Any) -> testing.Result:
+        return self.call("DELETE", path, **more)
+
+    @property
+    def now(self) -> datetime:
+        return self.world.clock.now()
+
+    def lease_body(self, *, start: float = 1, hours: float = 1, **fields: Any) -> dict[str, Any]:
+        """A lease of one host, ``start`` hours from now, in the form of this version."""
+        show = rfc3339 if self.version == "1.1" else minutes
+        begin = self.now + timedelta(hours=start)
+        return {
+            "name": "lease",
+            "start_date": show(begin),
+            "end_date": show(begin + timedelta(hours=hours)),
+            "reservations": [HOSTS],
+            **fields,
+        }
+
+    def book(self, **fields: Any) -> dict[str, Any]:
+        """Make a lease, and return it as it is shown."""
+        result = self.post("/v1/leases", self.lease_body(**fields))
+        assert result.status_code == 201, result.text
+        lease: dict[str, Any] = result.json["lease"]
+        return lease
+
+    def dump(self) -> str:
+        """All that the database holds."""
+        with closing(sqlite3.connect(self.database)) as connection:
+            return "\n".join(connection.iterdump())
+
+
+@contextmanager
+def open_api(directory: Path, *, hosts: int = 4, public_url: str | None = None) -> Iterator[Api]:
+    database = directory / "tenure.db"
+    tokens = directory / "tokens.yaml"
+    write_token_file(tokens, USERS.values())
+    with open_world(f"sqlite:///{database}", hosts=hosts) as world:
+        app = create_app(
+            world.service.manager,
+            world.service.parts.types,
+            lambda inner: TokenFileAuth(inner, tokens),
+            public_url=public_url,
+        )
+        yield Api(world, app, database)

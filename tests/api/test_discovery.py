@@ -1,0 +1,173 @@
+"""What everybody may read, the headers of every answer, and versions."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tenure.domain.request import PartHealth
+from tests.api.rig import Api, open_api
+
+REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@pytest.fixture
+def anybody(shared_api: Api) -> Api:
+    return shared_api.using("nobody at all")
+
+
+@pytest.mark.parametrize("path", ["/", "/versions"])
+def test_the_versions_are_listed_without_a_token(anybody: Api, path: str) -> None:
+    result = anybody.get(path)
+    assert result.status_code == 300
+    assert result.json == {
+        "versions": [
+            {
+                "id": "v1.0",
+                "status": "CURRENT",
+                "links": [{"href": "http://falconframework.org/v1", "rel": "self"}],
+                "min_version": "1.0",
+                "max_version": "1.1",
+            }
+        ]
+    }
+
+
+def test_the_version_has_a_document(anybody: Api) -> None:
+    for path in ("/v1", "/v1/"):
+        result = anybody.get(path)
+        assert result.status_code == 200
+        assert result.json["version"]["id"] == "v1.0"
+
+
+def test_links_say_where_the_client_found_us(anybody: Api) -> None:
+    def href(**how: object) -> str:
+        link: str = anybody.get("/", **how).json["versions"][0]["links"][0]["href"]
+        return link
+
+    assert href(root_path="/reservation") == "http://falconframework.org/reservation/v1"
+    forwarded = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "cloud:8443", "X-Forwarded-Prefix": "/booking"}
+    assert href(headers=forwarded) == "https://cloud:8443/booking/v1"
+    nonsense = {"X-Forwarded-Proto": "javascript", "X-Forwarded-Host": 'a"b', "X-Forwarded-Prefix": "//evil"}
+    assert href(headers=nonsense) == "http://falconframework.org/v1"
+
+
+def test_the_operator_may_say_where_we_are(tmp_path: Path) -> None:
+    with open_api(tmp_path, hosts=0, public_url="https://cloud.example/reservation/") as api:
+        link = api.get("/", headers={"X-Forwarded-Host": "elsewhere"}).json["versions"][0]["links"][0]
+        assert link["href"] == "https://cloud.example/reservation/v1"
+
+
+def test_health_names_each_part(anybody: Api) -> None:
+    result = anybody.get("/healthcheck")
+    assert result.status_code == 200
+    assert result.json["status"] == "well"
+    assert {"part": "database", "well": True, "reason": None} in result.json["parts"]
+
+
+def test_health_tells_what_ails_and_no_password(anybody: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = (PartHealth("database", False, "cannot reach mysql://tenure:secret@db/tenure"), PartHealth("engine", True))
+    manager = type(anybody.world.service.manager)
+    monkeypatch.setattr(manager, "health", lambda self: parts)
+    result = anybody.get("/healthcheck")
+    assert (result.status_code, result.json["status"]) == (503, "unwell")
+    assert result.json["parts"][0]["reason"] == "cannot reach mysql://***@db/tenure"
+
+
+def test_a_manager_that_does_not_answer_is_unwell(anybody: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: object) -> None:
+        raise TimeoutError("no reply")
+
+    monkeypatch.setattr(type(anybody.world.service.manager), "health", fail)
+    assert anybody.get("/healthcheck").status_code == 503
+
+
+@pytest.mark.parametrize("path", ["/v2", "/v2/leases", "/v1x", "/nothing", "/v1/plugins", "/v1/nothing", "/v1/leases/"])
+def test_other_urls_lead_nowhere(shared_api: Api, path: str) -> None:
+    for version in ("1.0", "1.1"):
+        assert shared_api.using("nobody at all", version).get(path).status_code == 401
+        result = shared_api.using(version=version).get(path)
+        assert result.status_code == 404
+        assert result.headers["content-type"] == "application/json"
+        assert result.json["error_message"] == "The requested URL was not found on the server."
+
+
+def test_every_answer_has_an_id_of_its_own(shared_api: Api) -> None:
+    seen = set()
+    for path in ("/", "/v1", "/v1/leases", "/v1/nothing", "/v1/leases/x", "/healthcheck", "/openapi.json"):
+        for who in ("demo", "nobody at all"):
+            result = shared_api.using(who).get(path)
+            assert REQUEST_ID.fullmatch(result.headers["x-openstack-request-id"])
+            seen.add(result.headers["x-openstack-request-id"])
+    assert len(seen) == 14
+
+
+def test_the_id_of_a_request_is_that_of_the_history(api: Api) -> None:
+    made = api.post("/v1/leases", api.lease_body(), headers={"X-Openstack-Request-Id": "req-" + "a" * 36})
+    request_id = made.headers["x-openstack-request-id"]
+    history = api.using(version="1.1").get(f"/v1/leases/{made.json['lease']['id']}/history").json["history"]
+    assert history[0]["request_id"] == request_id
+
+
+@pytest.mark.parametrize(
+    ("asked", "served"),
+    [
+        (None, "1.0"),
+        ("reservation 1.0", "1.0"),
+        ("reservation 1.1", "1.1"),
+        ("reservation latest", "1.1"),
+        ("Reservation LATEST", "1.1"),
+        ("compute 2.1", "1.0"),
+        ("compute 2.1, reservation 1.1", "1.1"),
+        ("", "1.0"),
+        ("1.1", "1.0"),
+    ],
+)
+def test_the_version_is_agreed_upon(shared_api: Api, asked: str | None, served: str) -> None:
+    headers = {} if asked is None else {"OpenStack-API-Version": asked}
+    result = shared_api.get("/v1/leases", headers=headers)
+    assert result.status_code == 200
+    assert result.headers["OpenStack-API-Version"] == f"reservation {served}"
+    assert result.headers["Vary"] == "OpenStack-API-Version"
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [("1.2", 406), ("2.0", 406), ("9.9", 406), ("1." + "9" * 5000, 406)]
+    + [(bad, 400) for bad in ("x", "", "1", "0.9", "01.0", "1.00", "1.0.0", "1.0 1.1", "-1.0", "1.\u0661")],
+)
+def test_a_version_that_is_not_spoken_is_refused(shared_api: Api, asked: str, status: int) -> None:
+    asked = asked.encode().decode("latin-1")
+    for method, path in (("GET", "/v1/leases"), ("POST", "/v1/leases"), ("GET", "/v1/nothing")):
+        result = shared_api.call(method, path, headers={"OpenStack-API-Version": f"reservation {asked}"})
+        assert result.status_code == status
+        assert result.json["error"] == result.json["error_code"] == status
+        assert "OpenStack-API-Version" not in result.headers
+        assert len(result.text) < 500
+
+
+def test_a_method_that_is_not_there_is_refused_with_those_that_are(shared_api: Api) -> None:
+    old = shared_api.call("PATCH", "/v1/leases", {})
+    assert (old.status_code, old.json["error"]) == (405, 405)
+    assert "OpenStack-API-Version" not in old.headers
+    new = shared_api.using(version="1.1").call("PATCH", "/v1/leases", {})
+    assert (new.status_code, new.json["error_name"]) == (405, "MethodNotAllowed")
+    assert new.headers["OpenStack-API-Version"] == "reservation 1.1"
+    assert {"GET", "POST"} <= set(new.headers["Allow"].split(", "))
+    assert shared_api.call("POST", "/", {}).status_code == 405
+
+
+def test_head_is_get_without_a_body(shared_api: Api) -> None:
+    for path in ("/", "/v1/leases", "/v1/leases/x", "/healthcheck"):
+        head, get = shared_api.call("HEAD", path), shared_api.get(path)
+        assert head.text == ""
+        assert (head.status_code, head.headers["content-length"]) == (get.status_code, get.headers["content-length"])
+    assert shared_api.using("nobody at all").call("HEAD", "/v1/leases").status_code == 401
+
+
+def test_any_accept_header_or_none_gets_json(shared_api: Api) -> None:
+    for accept in ("text/html", "*/*", "", "nonsense"):
+        result = shared_api.get("/v1/leases", headers={"Accept": accept})
+        assert (result.status_code, result.headers["content-type"]) == (200, "application/json")

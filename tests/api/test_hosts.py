@@ -1,0 +1,241 @@
+"""Hosts, their allocations and their properties, at both versions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.api.rig import HOSTS, Api
+
+
+@pytest.fixture
+def admin(api: Api) -> Api:
+    return api.using("admin")
+
+
+@pytest.fixture(scope="module")
+def shared_admin(shared_api: Api) -> Api:
+    return shared_api.using("admin")
+
+
+def test_a_host_is_registered_changed_and_taken_back(admin: Api) -> None:
+    admin.world.cloud.world.add_host("extra-1", facts={"vcpus": 8})
+    made = admin.post("/v1/os-hosts", {"name": "extra-1", "gpu": True, "weight": 5, "vcpus": 99, "nothing": None})
+    assert made.status_code == 201, made.text
+    host = made.json["host"]
+    assert host["hypervisor_hostname"] == "extra-1"
+    assert (host["gpu"], host["weight"], host["vcpus"]) == ("True", "5", 8)
+    assert "nothing" not in host
+    assert (host["status"], host["trust_id"], host["reservable"]) == (None, "", True)
+    path = f"/v1/os-hosts/{host['id']}"
+    assert admin.get(path).json == {"host": host}
+    again = admin.post("/v1/os-hosts", {"name": "extra-1"})
+    assert again.status_code == 409
+
+    changed = admin.put(path, {"gpu": None, "rack": "r1"}).json["host"]
+    assert "gpu" not in changed
+    assert changed["rack"] == "r1"
+    assert admin.delete(path).status_code == 204
+    assert admin.get(path).status_code == 404
+    assert admin.get(path).json["error_message"] == f"Object with {{'host_id': '{host['id']}'}} not found"
+
+
+def test_a_host_from_1_1_on(admin: Api) -> None:
+    new = admin.using(version="1.1")
+    new.world.cloud.world.add_host("extra-1")
+    made = new.post("/v1/os-hosts", {"name": "extra-1", "properties": {"rack": "r1"}})
+    assert made.status_code == 201, made.text
+    host = made.json["host"]
+    assert host["properties"] == {"rack": "r1"}
+    assert host["created_at"] == "2030-01-01T10:00:00Z"
+    assert isinstance(host["traits"], list)
+    assert "status" not in host
+    path = f"/v1/os-hosts/{host['id']}"
+    changed = new.put(path, {"properties": {"rack": None, "gpu": "a100"}})
+    assert changed.json["host"]["properties"] == {"gpu": "a100"}
+    assert new.get(path).json == changed.json
+    assert new.delete(path).status_code == 204
+
+
+def test_a_property_never_hides_a_field(admin: Api) -> None:
+    before = admin.get("/v1/os-hosts/1").json
+    for name in ("vcpus", "id", "status", "created_at", "reservable", "properties"):
+        result = admin.put("/v1/os-hosts/1", {name: "4"})
+        assert (result.status_code, name in result.json["error_message"]) == (400, True)
+    assert admin.get("/v1/os-hosts/1").json == before
+
+
+def test_names_of_hosts_are_no_ids(admin: Api) -> None:
+    assert admin.get("/v1/os-hosts/sim-host-001").status_code == 404
+    assert admin.get("/v1/os-hosts/999").status_code == 404
+
+
+def test_pages_of_hosts(admin: Api) -> None:
+    new = admin.using(version="1.1")
+    first = new.get("/v1/os-hosts?limit=3&sort_key=hypervisor_hostname&sort_dir=desc").json
+    assert [host["hypervisor_hostname"] for host in first["hosts"]] == ["sim-host-004", "sim-host-003", "sim-host-002"]
+    [link] = first["hosts_links"]
+    rest = new.get(link["href"].removeprefix("http://falconframework.org")).json
+    assert [host["hypervisor_hostname"] for host in rest["hosts"]] == ["sim-host-001"]
+    assert "hosts_links" not in rest
+    assert [host["id"] for host in new.get("/v1/os-hosts?hypervisor_hostname=sim-host-002").json["hosts"]] == ["2"]
+    assert new.get("/v1/os-hosts?reservable=false").json == {"hosts": []}
+    assert len(new.get("/v1/os-hosts?reservable=true").json["hosts"]) == 4
+
+
+def test_allocations_name_every_host_at_1_0(admin: Api) -> None:
+    lease = admin.using("demo").book(start=1, hours=1)
+    everything = admin.get("/v1/os-hosts/allocations").json["allocations"]
+    assert len(everything) == 4
+    [taken] = [one for one in everything if one["reservations"]]
+    assert taken["reservations"] == [
+        {
+            "id": lease["reservations"][0]["id"],
+            "lease_id": lease["id"],
+            "start_date": "2030-01-01T11:00:00.000000",
+            "end_date": "2030-01-01T12:00:00.000000",
+        }
+    ]
+    filtered = admin.get(f"/v1/os-hosts/allocations?lease_id={lease['id']}").json["allocations"]
+    assert len(filtered) == 4
+    of_host = admin.get(f"/v1/os-hosts/{taken['resource_id']}/allocation").json["allocation"]
+    assert of_host == taken
+    other = admin.get(f"/v1/os-hosts/{taken['resource_id']}/allocation?reservation_id=x").json["allocation"]
+    assert other["reservations"] == []
+
+
+def test_allocations_name_the_hosts_that_matter_from_1_1_on(admin: Api) -> None:
+    new = admin.using(version="1.1")
+    lease = new.book(start=1, hours=1, reservations=[{**HOSTS, "min": 3, "max": 3}])
+    first = new.get(f"/v1/os-hosts/allocations?lease_id={lease['id']}&limit=2").json
+    assert len(first["allocations"]) == 2
+    assert first["allocations"][0]["reservations"][0]["start_date"] == "2030-01-01T11:00:00Z"
+    rest = new.get(first["allocations_links"][0]["href"].removeprefix("http://falconframework.org")).json
+    assert len(rest["allocations"]) == 1
+    assert new.get("/v1/os-hosts/allocations?lease_id=x").json == {"allocations": []}
+    assert len(new.get("/v1/os-hosts/allocations").json["allocations"]) == 4
+
+
+@pytest.mark.parametrize("version", [None, "1.1"])
+def test_properties_are_listed_and_kept_private(api: Api, version: str | None) -> None:
+    admin = api.using("admin", version)
+    body: dict[str, Any] = {"rack": "r1", "asset": "4711"}
+    assert admin.put("/v1/os-hosts/1", {"properties": body} if version else body).status_code == 200
+    path = "/v1/os-hosts/properties"
+    assert admin.get(path).json == {"resource_properties": [{"property": "asset"}, {"property": "rack"}]}
+    private = admin.patch(f"{path}/asset", {"private": True})
+    assert private.status_code == 200
+    setting = private.json["resource_property"]
+    assert (setting["property_name"], setting["private"], setting["resource_type"]) == ("asset", True, "physical:host")
+    shown = "2030-01-01T10:00:00Z" if version else "2030-01-01T10:00:00.000000"
+    assert setting["created_at"] == shown
+    assert admin.get(f"{path}?detail=False").json == {
+        "resource_properties": [{"property": "rack", "private": False, "values": ["r1"]}]
+    }
+    everything = admin.get(f"{path}?detail=True&all=True").json["resource_properties"]
+    assert {"property": "asset", "private": True, "values": ["4711"]} in everything
+    assert admin.patch(f"{path}/nothing", {"private": True}).status_code == 404
+
+
+def test_a_host_that_is_reserved_stays(admin: Api) -> None:
+    here = '["==", "$hypervisor_hostname", "sim-host-002"]'
+    lease = admin.book(reservations=[{**HOSTS, "resource_properties": here}])
+    refused = admin.delete("/v1/os-hosts/2")
+    assert (refused.status_code, refused.json["error_message"]) == (
+        409,
+        "Can't delete host 2. The host is reserved.",
+    )
+    assert admin.using(version="1.1").delete("/v1/os-hosts/2").json["error_name"] == "Conflict"
+    assert admin.delete(f"/v1/leases/{lease['id']}").status_code == 204
+    assert admin.delete("/v1/os-hosts/2").status_code == 204
+
+
+def test_only_administrators_see_hosts(shared_api: Api) -> None:
+    for version in (None, "1.1"):
+        member = shared_api.using("demo", version)
+        for method, path, body in (
+            ("GET", "", None),
+            ("POST", "", {"name": "x"}),
+            ("GET", "/1", None),
+            ("PUT", "/1", {"properties": {"a": "b"}} if version else {"a": "b"}),
+            ("DELETE", "/1", None),
+            ("GET", "/allocations", None),
+            ("GET", "/1/allocation", None),
+            ("GET", "/properties", None),
+            ("GET", "/properties?all=True", None),
+            ("PATCH", "/properties/gpu", {"private": True}),
+        ):
+            result = member.call(method, f"/v1/os-hosts{path}", body)
+            assert result.status_code == 403, (method, path, result.text)
+            assert "Policy doesn't allow blazar:oshosts:" in result.json["error_message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "message"),
+    [
+        ("POST", "", {}, 403, "Invalid values for host {}"),
+        ("POST", "", {"name": ""}, 403, "Invalid values for host"),
+        ("POST", "", {"name": None, "id": None}, 403, "Invalid values for host"),
+        ("POST", "", {"name": ["x"]}, 400, "Malformed parameter name"),
+        ("POST", "", {"name": "x" * 256}, 400, "Malformed parameter name"),
+        ("POST", "", {"name": "nope"}, 404, "Host 'nope' not found!"),
+        ("POST", "", {"name": "sim-host-001", "k" * 65: "v"}, 400, "Extra capability key too long"),
+        ("POST", "", {"name": "sim-host-001", "a": {"b": 1}}, 400, "Malformed parameter a"),
+        ("POST", "", {"name": "sim-host-001", "": "v"}, 400, "A property needs a name"),
+        ("PUT", "/1", {}, 400, "No data to update"),
+        ("PUT", "/1", {"k" * 65: "v"}, 400, "Extra capability key too long"),
+        ("PUT", "/1", {"values": {"a": "b"}}, 400, "Malformed parameter values"),
+        ("PUT", "/1", {"a": "v" * 16385}, 400, "Malformed parameter a"),
+        ("PUT", "/999", {"a": "b"}, 404, "Object with {'host_id': '999'} not found"),
+        ("PATCH", "/properties/gpu", {}, 400, "Missing parameter private"),
+        ("PATCH", "/properties/gpu", {"private": "yes"}, 400, "Malformed parameter private"),
+        ("PATCH", "/properties/gpu", {"private": 1}, 400, "Malformed parameter private"),
+        ("GET", f"/{'9' * 256}", None, 404, "Object with"),
+        ("GET", "/%00", None, 404, "Object with"),
+        ("GET", "/allocations?lease_id=%00", None, 400, "lease_id holds a NUL"),
+        ("GET", f"/allocations?lease_id={'x' * 65}", None, 400, "Malformed parameter lease_id"),
+    ],
+)
+def test_mistakes_at_1_0(shared_admin: Api, method: str, path: str, body: object, status: int, message: str) -> None:
+    before = shared_admin.dump()
+    result = shared_admin.call(method, f"/v1/os-hosts{path}", body)
+    assert (result.status_code, result.json["error_code"]) == (status, status), result.text
+    assert result.json["error_message"].startswith(message)
+    assert shared_admin.dump() == before
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "field"),
+    [
+        ("POST", "", {}, None),
+        ("POST", "", {"name": "a", "id": "1"}, None),
+        ("POST", "", {"name": ""}, "name"),
+        ("POST", "", {"id": 1}, "id"),
+        ("POST", "", {"name": "sim-host-001", "gpu": "1"}, "gpu"),
+        ("POST", "", {"name": "sim-host-001", "properties": None}, "properties"),
+        ("POST", "", {"name": "sim-host-001", "properties": {"vcpus": "1"}}, "vcpus"),
+        ("POST", "", {"name": "sim-host-001", "properties": {"a": None}}, "properties.a"),
+        ("POST", "", {"name": "sim-host-001", "properties": {"a": 1}}, "properties.a"),
+        ("PUT", "/1", {}, "properties"),
+        ("PUT", "/1", {"properties": {}}, "properties"),
+        ("PUT", "/1", {"properties": {"": "x"}}, "properties."),
+        ("PUT", "/1", {"properties": {"k" * 65: "v"}}, f"properties.{'k' * 65}"),
+        ("PUT", "/1", {"properties": {"a": True}}, "properties.a"),
+        ("PUT", "/1", {"a": "b"}, "properties"),
+        ("PATCH", "/properties/gpu", {"private": True, "property_name": "x"}, "property_name"),
+        ("GET", "?sort_key=vcpus", None, "sort_key"),
+        ("GET", "?reservable=yes", None, "reservable"),
+        ("GET", "?marker=1&a=b", None, "a"),
+        ("GET", "/allocations?limit=0", None, "limit"),
+        ("GET", "/1/allocation?limit=1", None, "limit"),
+        ("GET", "/properties?detail=1&colour=1", None, "colour"),
+        ("DELETE", "/1?force=1", None, "force"),
+    ],
+)
+def test_mistakes_from_1_1_on(shared_admin: Api, method: str, path: str, body: object, field: str | None) -> None:
+    admin = shared_admin.using(version="1.1")
+    before = admin.dump()
+    result = admin.call(method, f"/v1/os-hosts{path}", body)
+    assert (result.status_code, result.json.get("field")) == (400, field), result.text
+    assert admin.dump() == before
