@@ -6,20 +6,18 @@ The environment of the tests may have python-blazarclient or not: the commands a
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import json
 import logging
 from typing import Any
 
 import pytest
 from openstackclient import shell
+from openstackclient.common import clientmanager
 
 from conftest import Outcome, Run
 from tenureclient import osc
 from tenureclient.cli.command import Surroundings
 from tenureclient.testing import FakeServer
-
-PLUGINS = importlib.metadata.entry_points(group="openstack.cli.extension")
 
 
 @pytest.fixture
@@ -95,9 +93,13 @@ def test_another_version_is_refused(openstack: Run) -> None:
     assert "no reservation API version 2" in outcome.errors
 
 
-def test_no_command_is_registered_twice(openstack: Run, caplog: pytest.LogCaptureFixture) -> None:
-    if any(plugin.module == "blazarclient.osc.plugin" for plugin in PLUGINS):
-        pytest.skip("python-blazarclient is installed here; test_beside_blazarclient.py is about that")
+def test_no_command_is_registered_twice(
+    openstack: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    alone = [
+        plugin for plugin in clientmanager.PLUGIN_MODULES if plugin.__name__ != "blazarclient.osc.plugin"
+    ]
+    monkeypatch.setattr(clientmanager, "PLUGIN_MODULES", alone)
     with caplog.at_level(logging.WARNING, logger="cliff"):
         openstack("reservation", "lease", "list")
     assert [record.message for record in caplog.records if "duplicate" in record.message] == []
