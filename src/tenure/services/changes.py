@@ -114,7 +114,7 @@ class LeaseChanger:
             raise InvalidState(f"A reservation of a lease that is {lease.status} cannot be dropped.")
         if lease.status is LeaseStatus.PENDING:
             self._tx.allocations.remove_planned([reservation.id])
-            self._tx.leases.remove_reservation(reservation.id)
+            self._tx.leases.change_reservations([reservation.id], now=self._now, status=ReservationStatus.DELETED.value)
             self._tx.leases.change(lease, now=self._now)
             self._note(lease, f"reservation {reservation.id} dropped")
             tell(self._tx, "lease.update", self._again(lease), now=self._now)
@@ -151,7 +151,7 @@ class LeaseChanger:
 
     def _match(self, lease: Lease, changes: tuple[ReservationChange, ...]) -> dict[str, ReservationChange]:
         """The changes by reservation; raises where one names none of this lease, or another type."""
-        known = {reservation.id: reservation for reservation in lease.reservations}
+        known = {one.id: one for one in lease.reservations if one.status is not ReservationStatus.DELETED}
         if any(not change.reservation_id for change in changes):
             raise MissingParameter("reservation ID")
         unknown = [change.reservation_id for change in changes if change.reservation_id not in known]

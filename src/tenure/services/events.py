@@ -164,6 +164,7 @@ class EventService:
                 event.event_type is EventType.START and event.status is EventStatus.ERROR for event in lease.events
             )
             status = ReservationStatus.ERROR if failed else ReservationStatus.DELETED
+            ids = [one.id for one in lease.reservations if one.status is not ReservationStatus.DELETED]
             tx.leases.change_reservations(ids, now=now, status=status.value)
             if lease.status is LeaseStatus.DELETING:
                 lease = apply(tx, lease, Action.DELETED, actor=ENGINE, now=now)
@@ -219,14 +220,21 @@ class EventService:
 
         def record(tx: Transaction) -> bool:
             now = tx.now()
+            stored = tx.events.get(work.event_id)
+            if stored is None or stored.claim_token != work.token:
+                return True  # somebody else is at it by now
+            # Met at any attempt since the last delay: without this memory two occupied ones would be tried in turn.
+            met = {*(stored.payload or {}).get("occupied", ()), *resources}
             lease = self._lease(tx, work)
-            wanted = {
-                ref.external_id for order in work.orders for ref in order.resources if ref.external_id in resources
-            }
-            if not wanted or not self._move(tx, lease, now, states={AllocationState.HELD}, external_ids=wanted):
-                return False
-            return tx.events.finish(
-                work.event_id, token=work.token, now=now, status=EventStatus.UNDONE.value, ready_at=now
+            moved = self._move(tx, lease, now, states={AllocationState.HELD}, external_ids=met)
+            tx.events.change([work.event_id], now=now, payload={"occupied": sorted(met)} if moved else None)
+            return moved and tx.events.finish(
+                work.event_id,
+                token=work.token,
+                now=now,
+                status=EventStatus.UNDONE.value,
+                ready_at=now,
+                attempts=max(0, work.attempts - 1),
             )
 
         if not self._db.write(record):
@@ -311,7 +319,8 @@ class EventService:
             actions={
                 one.id: action
                 for one in lease.reservations
-                if (action := self._types[one.resource_type].before_end(one.parameters))
+                if one.status is not ReservationStatus.DELETED
+                and (action := self._types[one.resource_type].before_end(one.parameters))
             },
             dropped=frozenset(payload.get("dropped", ())),
         )
@@ -361,7 +370,7 @@ class EventService:
     def _give_up(self, tx: Transaction, work: Work, reason: str, now: datetime) -> None:
         lease = self._lease(tx, work)
         if work.event_type is EventType.START and lease.status is LeaseStatus.STARTING:
-            ids = [one.id for one in lease.reservations]
+            ids = [one.id for one in lease.reservations if one.status is not ReservationStatus.DELETED]
             tx.leases.change_reservations(ids, now=now, status=ReservationStatus.ERROR.value)
             apply(tx, lease, Action.FAIL, actor=ENGINE, now=now, reason=reason)
             end = lease.event(EventType.END)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, delete, insert, or_, select, update
+from sqlalchemy import and_, insert, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tenure.domain.lease import (
@@ -139,10 +139,6 @@ class LeaseStore:
                 .values(updated_at=now, **values)
                 .execution_options(synchronize_session=False)
             )
-
-    def remove_reservation(self, reservation_id: str) -> None:
-        """Forget a reservation that never had anything."""
-        self._session.execute(delete(ReservationRow).where(ReservationRow.id == reservation_id))
 
     def reservations_by_ids(self, ids: Collection[str]) -> dict[str, Reservation]:
         rows = self._session.execute(select(ReservationRow).where(ReservationRow.id.in_(sorted(ids)))).scalars()
