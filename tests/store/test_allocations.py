@@ -1,0 +1,320 @@
+"""The ledger: what is free, what is kept, what moves, and what remains when it is given back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TypeVar
+
+import pytest
+
+from tenure.domain.lease import AllocationState, Lease
+from tenure.domain.requirement import Comparison, Expression
+from tenure.store.allocations import OVERDUE_MATTERS, SAMPLE
+from tenure.store.conflict import Overtaken
+from tenure.store.database import Database, Transaction
+from tests.store.rows import HELD, HOUR, PLANNED, RELEASED, add_hosts, add_lease, allocations_of, demand, hours
+from tests.support.world import NOW
+
+T = TypeVar("T")
+
+
+def ask(db: Database, question: Callable[[Transaction], T]) -> T:
+    with db.read() as tx:
+        return question(tx)
+
+
+def free(db: Database, start: float = 1, end: float = 2, *, turn: int = 0, now=NOW, count: int = 1, **how) -> list[int]:
+    found = ask(db, lambda tx: tx.allocations.candidates(demand(count), hours(start, end), now=now, turn=turn, **how))
+    return [one.resource_id for one in found]
+
+
+def reservation_of(lease: Lease) -> str:
+    return lease.reservations[0].id
+
+
+class TestCandidates:
+    @pytest.mark.parametrize("state", [PLANNED, HELD, RELEASED])
+    @pytest.mark.parametrize(
+        ("start", "end", "is_free"),
+        [
+            (0, 1, True),
+            (2, 3, True),
+            (1, 2, False),
+            (0, 1.01, False),
+            (1.99, 3, False),
+            (1.2, 1.3, False),
+            (0, 9, False),
+        ],
+    )
+    def test_what_overlaps_is_not_free_whatever_its_state(
+        self, db: Database, state: AllocationState, start: float, end: float, is_free: bool
+    ):
+        """Also what was given back early: it was trimmed then, so what is left of it was somebody's."""
+        host, other = add_hosts(db, 2)
+        add_lease(db, host, state=state)
+        assert free(db, start, end) == ([host, other] if is_free else [other])
+
+    def test_they_say_which_free_stretch_they_lie_in(self, db: Database):
+        host, empty = add_hosts(db, 2)
+        for start, end in ((1, 2), (3, 4), (8, 9), (11, 12)):
+            add_lease(db, host, start=start, end=end)
+        found = ask(db, lambda tx: tx.allocations.candidates(demand(2), hours(5, 7), now=NOW, turn=0))
+        assert [(one.resource_id, one.version, one.free_since, one.free_until) for one in found] == [
+            (host, 1, NOW + 4 * HOUR, NOW + 8 * HOUR),
+            (empty, 1, None, None),
+        ]
+
+    def test_the_walk_begins_at_the_turn_and_ends_before_it(self, db: Database):
+        ids = add_hosts(db, 5)
+        for turn in range(ids[0], ids[-1] + 1):
+            expected = [number for number in ids if number >= turn] + [number for number in ids if number < turn]
+            assert free(db, turn=turn) == expected
+
+    def test_special_ones_come_last(self, db: Database):
+        ids = add_hosts(db, 4, [{"gpu": "a100", "nvme": "yes"}, {"gpu": "a100"}, {"gpu": "no"}])
+        assert free(db) == [ids[2], ids[3], ids[1], ids[0]]
+        assert free(db, turn=ids[3]) == [ids[3], ids[2], ids[1], ids[0]]
+
+    def test_no_more_are_looked_at_than_are_needed_and_a_sample(self, db: Database):
+        ids = add_hosts(db, SAMPLE + 10)
+        assert free(db, count=3, turn=ids[30]) == [*ids[30:], *ids[:30]][: SAMPLE + 3]
+
+    def test_unreservable_ones_and_those_of_other_types_are_left_out(self, db: Database):
+        first, second, third = add_hosts(db, 3)
+        add_hosts(db, 2, resource_type="something:else")
+        db.write(lambda tx: tx.resources.set_reservable(second, False, now=NOW))
+        assert free(db) == [first, third]
+        assert free(db, without=[third]) == [first]
+
+    def test_a_reservation_does_not_stand_in_its_own_way(self, db: Database):
+        [host] = add_hosts(db, 1)
+        lease = add_lease(db, host)
+        assert free(db) == []
+        assert free(db, ignoring=reservation_of(lease)) == [host]
+        assert free(db, ignoring="somebody else") == []
+
+    def test_what_is_not_given_back_in_time_counts_as_taken_for_what_begins_soon(self, db: Database):
+        [host] = add_hosts(db, 1)
+        add_lease(db, host, start=0, end=1, state=HELD)
+        late = NOW + HOUR
+        soon = OVERDUE_MATTERS / HOUR
+        assert free(db, 1, 2, now=late - timedelta(microseconds=1)) == [host]
+        assert free(db, 1, 2, now=late) == []
+        assert free(db, 1 + soon, 3, now=late) == []
+        assert free(db, 1.01 + soon, 3, now=late) == [host]
+
+
+class TestWhatIsKept:
+    def test_what_still_serves_is_named_with_its_version(self, db: Database):
+        mine, taken, plain, closed = add_hosts(db, 4, [{"gpu": "a"}, {"gpu": "a"}, {}, {"gpu": "a"}])
+        lease = add_lease(db, mine, taken, plain, closed)
+        add_lease(db, taken, start=2, end=3)
+        db.write(lambda tx: tx.resources.set_reservable(closed, False, now=NOW))
+        asked = demand(4, expression=Expression((Comparison("==", "gpu", "a"),)))
+
+        def good(start: float, end: float, keep_unreservable: bool) -> dict[int, int]:
+            return ask(
+                db,
+                lambda tx: tx.allocations.still_good(
+                    asked,
+                    hours(start, end),
+                    [mine, taken, plain, closed],
+                    ignoring=reservation_of(lease),
+                    keep_unreservable=keep_unreservable,
+                ),
+            )
+
+        assert good(1, 2, False) == {mine: 1, taken: 1}
+        assert good(1, 2, True) == {mine: 1, taken: 1, closed: 2}
+        assert good(1, 3, False) == {mine: 1}
+
+    def test_of_nothing_nothing_serves(self, db: Database):
+        assert ask(
+            db,
+            lambda tx: tx.allocations.still_good(demand(), hours(1, 2), [], ignoring="", keep_unreservable=True),
+        ) == {}  # fmt: skip
+
+    def test_a_refusal_counts_every_stage(self, db: Database):
+        ids = add_hosts(db, 6, [{"gpu": "a"}] * 4)
+        add_lease(db, ids[0])
+        db.write(lambda tx: tx.resources.set_reservable(ids[5], False, now=NOW))
+        asked = demand(6, expression=Expression((Comparison("==", "gpu", "a"),)))
+        stages = ask(db, lambda tx: tx.allocations.stages(asked, hours(1, 2), now=NOW, ignoring=None, without=[ids[1]]))
+        assert [(stage.stage, stage.count) for stage in stages] == [("reservable", 5), ("matching", 4), ("free", 2)]
+
+
+class TestPlansInTheWay:
+    def test_the_fewest_first_and_nothing_that_is_held(self, db: Database):
+        two, one, held, none = add_hosts(db, 4)
+        plans = [add_lease(db, two, start=start, end=start + 1) for start in (1, 2)]
+        plans.append(add_lease(db, one, start=1, end=3))
+        add_lease(db, held, start=1, end=2)
+        add_lease(db, held, start=2, end=3, state=HELD)
+        add_lease(db, two, start=3, end=4)  # only touches
+        found = ask(db, lambda tx: tx.allocations.blocked_by_plans(demand(), hours(1, 3), now=NOW, limit=9))
+        assert [(number, version) for number, (version, _) in found.items()] == [(one, 1), (two, 1)]
+        moved = {plan.reservation_id for _, blocking in found.values() for plan in blocking}
+        assert moved == {reservation_of(lease) for lease in plans}
+        assert none not in found
+        limited = ask(db, lambda tx: tx.allocations.blocked_by_plans(demand(), hours(1, 3), now=NOW, limit=1))
+        assert list(limited) == [one]
+
+    def test_ones_own_parts_are_not_in_the_way(self, db: Database):
+        first, second = add_hosts(db, 2)
+        mine = add_lease(db, first, second, state=HELD)
+        theirs = add_lease(db, first, start=2, end=3)
+
+        def blocked(**how) -> dict[int, list[str]]:
+            found = ask(db, lambda tx: tx.allocations.blocked_by_plans(demand(), hours(1, 3), now=NOW, limit=9, **how))
+            return {number: [plan.reservation_id for plan in plans] for number, (_, plans) in found.items()}
+
+        assert blocked() == {}
+        assert blocked(ignoring=reservation_of(mine)) == {first: [reservation_of(theirs)]}
+        assert blocked(ignoring=reservation_of(mine), only=[second]) == {}
+        assert blocked(ignoring=reservation_of(mine), without=[first]) == {}
+
+
+class TestMoving:
+    def test_a_plan_is_put_on_another_resource(self, db: Database):
+        first, second = add_hosts(db, 2)
+        lease = add_lease(db, first)
+        [plan] = allocations_of(db, lease)
+        db.write(lambda tx: tx.allocations.move(plan, second, start=plan.period.start))
+        [moved] = allocations_of(db, lease)
+        assert (moved.id, moved.resource_id, moved.period, moved.state) == (plan.id, second, plan.period, PLANNED)
+
+    @pytest.mark.parametrize("meanwhile", ["moved", "pinned", "removed"])
+    def test_what_is_not_what_was_read_any_more_stays(self, db: Database, meanwhile: str):
+        first, second, third = add_hosts(db, 3)
+        lease = add_lease(db, first)
+        [plan] = allocations_of(db, lease)
+        {
+            "moved": lambda: db.write(lambda tx: tx.allocations.move(plan, third, start=plan.period.start)),
+            "pinned": lambda: db.write(lambda tx: tx.allocations.pin([plan.reservation_id])),
+            "removed": lambda: db.write(lambda tx: tx.allocations.remove([plan.id])),
+        }[meanwhile]()
+        before = allocations_of(db, lease)
+
+        def move(tx: Transaction) -> None:
+            with pytest.raises(Overtaken):
+                tx.allocations.move(plan, second, start=plan.period.start)
+
+        db.write(move)
+        assert allocations_of(db, lease) == before
+
+    def test_another_period(self, db: Database):
+        first, second, other = add_hosts(db, 3)
+        lease, untouched = add_lease(db, first, second), add_lease(db, other)
+        ids = [one.id for one in allocations_of(db, lease)]
+        db.write(lambda tx: tx.allocations.set_period(ids, NOW + 5 * HOUR))
+        assert {one.period for one in allocations_of(db, lease)} == {hours(1, 5)}
+        db.write(lambda tx: tx.allocations.set_period(ids, NOW + 6 * HOUR, start=NOW + 4 * HOUR))
+        assert {one.period for one in allocations_of(db, lease)} == {hours(4, 6)}
+        db.write(lambda tx: tx.allocations.set_period([], NOW + 9 * HOUR))
+        assert [one.period for one in allocations_of(db, untouched)] == [hours(1, 2)]
+
+
+class TestGivingBack:
+    def test_a_pinned_plan_is_held_and_nobody_elses(self, db: Database):
+        first, second = add_hosts(db, 2)
+        lease, other = add_lease(db, first), add_lease(db, second)
+        db.write(lambda tx: tx.allocations.pin([reservation_of(lease)]))
+        assert [one.state for one in allocations_of(db, lease, other)] == [HELD, PLANNED]
+        both = [reservation_of(lease), reservation_of(other)]
+        assert ask(db, lambda tx: tx.allocations.holding(both)) == {reservation_of(lease)}
+
+    def test_what_was_held_is_trimmed_and_kept_as_history(self, db: Database):
+        ids = add_hosts(db, 3)
+        begun = add_lease(db, ids[0], start=0, end=3, state=HELD)
+        over = add_lease(db, ids[1], start=0, end=1, state=HELD)
+        not_begun = add_lease(db, ids[2], start=2, end=3, state=HELD)
+        leases = [begun, over, not_begun]
+        db.write(lambda tx: tx.allocations.release([reservation_of(one) for one in leases], until=NOW + 2 * HOUR))
+        assert [(one.period, one.state) for one in allocations_of(db, *leases)] == [
+            (hours(0, 2), RELEASED),
+            (hours(0, 1), RELEASED),
+        ]
+        assert free(db, 2, 3) == ids
+
+    def test_a_plan_is_forgotten_and_what_is_held_is_not(self, db: Database):
+        first, second = add_hosts(db, 2)
+        planned, held = add_lease(db, first), add_lease(db, second, state=HELD)
+        both = [reservation_of(planned), reservation_of(held)]
+        db.write(lambda tx: tx.allocations.release([both[0]], until=NOW))
+        db.write(lambda tx: tx.allocations.remove_planned(both))
+        assert [one.state for one in allocations_of(db, planned, held)] == [HELD]
+
+    def test_nothing_said_nothing_changes(self, db: Database):
+        [host] = add_hosts(db, 1)
+        lease = add_lease(db, host, state=HELD)
+
+        def work(tx: Transaction) -> None:
+            tx.allocations.release([], until=NOW)
+            tx.allocations.remove([])
+            tx.allocations.remove_planned([])
+            tx.allocations.pin([])
+            tx.allocations.add(reservation_of(lease), [], hours(1, 2), demand())
+            assert tx.allocations.with_versions([]) == ([], {})
+            assert tx.allocations.of_reservations([]) == []
+            assert tx.allocations.holding([]) == set()
+
+        db.write(work)
+        assert [one.state for one in allocations_of(db, lease)] == [HELD]
+
+
+class TestWhoHasWhat:
+    def test_parts_come_with_the_versions_of_their_resources(self, db: Database):
+        first, second, third = add_hosts(db, 3)
+        lease = add_lease(db, first, second, start=1, end=2)
+        over = add_lease(db, third, state=RELEASED)
+        db.write(lambda tx: tx.resources.raise_versions({second: 1}))
+        ids = [reservation_of(lease), reservation_of(over)]
+        found, versions = ask(db, lambda tx: tx.allocations.with_versions(ids))
+        assert [one.resource_id for one in found] == [first, second]
+        assert versions == {first: 1, second: 2}
+
+    def test_lists_show_what_has_not_ended_or_all_of_one_lease(self, db: Database):
+        first, second = add_hosts(db, 2)
+        later = add_lease(db, first, start=5, end=6)
+        running = add_lease(db, first, start=0, end=2, state=HELD)
+        ended = add_lease(db, second, start=0, end=1, state=RELEASED)
+        gone = add_lease(db, second, start=3, end=4)
+        db.write(lambda tx: tx.leases.change(gone, now=NOW, deleted_at=NOW))
+
+        def listed(hours_from_now: float = 0, **whose) -> list[tuple[int, str]]:
+            now = NOW + hours_from_now * HOUR
+            found = ask(db, lambda tx: tx.allocations.bookings([first, second], now=now, **whose))
+            return [(one.resource_id, one.lease_id) for one in found]
+
+        assert listed() == [(first, running.id), (first, later.id)]
+        assert listed(2.5) == [(first, later.id)]
+        assert listed(9, lease_id=ended.id) == [(second, ended.id)]
+        assert listed(9, reservation_id=reservation_of(running)) == [(first, running.id)]
+        assert listed(lease_id=ended.id, reservation_id=reservation_of(running)) == []
+        assert listed(lease_id=gone.id) == []
+
+    def test_the_resources_of_a_lease_in_pages(self, db: Database):
+        ids = add_hosts(db, 5)
+        lease, other = add_lease(db, *ids[:4]), add_lease(db, ids[4])
+
+        def page(after: int, limit: int, **whose) -> list[int]:
+            whose = {"lease_id": None, "reservation_id": None, **whose}
+            return ask(
+                db,
+                lambda tx: tx.allocations.booked_resource_ids("physical:host", after=after, limit=limit, **whose),
+            )
+
+        assert page(0, 3, lease_id=lease.id) == ids[:3]
+        assert page(ids[2], 3, lease_id=lease.id) == [ids[3]]
+        assert page(0, 9, reservation_id=reservation_of(other)) == [ids[4]]
+        assert page(0, 9) == ids
+
+    def test_who_comes_before_and_has_not_given_back(self, db: Database):
+        ids = add_hosts(db, 4)
+        add_lease(db, ids[0], start=0, end=1, state=HELD)
+        add_lease(db, ids[1], start=0, end=1, state=RELEASED)
+        add_lease(db, ids[2], start=0, end=1)
+        add_lease(db, ids[3], start=5, end=6, state=HELD)
+        mine = add_lease(db, *ids)
+        assert ask(db, lambda tx: tx.allocations.predecessors([reservation_of(mine)])) == [ids[0]]

@@ -1,0 +1,215 @@
+"""Events: which are to be had, who has them, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from tenure.domain.lease import Event, EventStatus, EventType, Lease, LeaseStatus
+from tenure.store.conflict import Overtaken
+from tenure.store.database import Database, Transaction
+from tenure.store.events import StoredEvent
+from tests.store.rows import HELD, HOUR, RELEASED, add_hosts, add_lease, new_id
+from tests.support.world import NOW
+
+SECOND = timedelta(seconds=1)
+MINE, THEIRS = "mine", "theirs"
+
+
+def stored(db: Database, lease: Lease, event_type: EventType = EventType.START) -> StoredEvent:
+    with db.read() as tx:
+        return next(one for one in tx.events.of_lease(lease.id) if one.event.event_type is event_type)
+
+
+def ready(db: Database, now: datetime, limit: int = 100) -> list[str]:
+    with db.read() as tx:
+        return tx.events.ready(now, limit)
+
+
+def claim(db: Database, one: StoredEvent, token: str = MINE, *, now: datetime = NOW, seconds: float = 60) -> None:
+    until = now + timedelta(seconds=seconds)
+    db.write(lambda tx: tx.events.claim(one, token=token, until=until, now=now))
+
+
+def set_status(db: Database, lease: Lease, status: LeaseStatus) -> None:
+    db.write(lambda tx: tx.leases.change(lease, now=NOW, status=status.value))
+
+
+def add_event(db: Database, lease: Lease, event_type: EventType, due_at: datetime) -> Event:
+    event = Event(new_id(), lease.id, event_type, due_at, EventStatus.UNDONE, 0, NOW)
+    db.write(lambda tx: tx.events.add([event]))
+    return event
+
+
+class TestWhatIsReady:
+    def test_what_is_due_and_not_before(self, db: Database):
+        lease = add_lease(db, start=1, end=2)
+        start = stored(db, lease).event.id
+        assert ready(db, NOW + HOUR - SECOND) == []
+        assert ready(db, NOW + HOUR) == [start]
+
+    def test_the_longest_ready_first_and_at_one_instant_an_end_before_a_start(self, db: Database):
+        ending = add_lease(db, start=0, end=1)
+        set_status(db, ending, LeaseStatus.ACTIVE)
+        starting, earlier = add_lease(db, start=1, end=2), add_lease(db, start=0.5, end=3)
+        expected = [
+            stored(db, earlier).event.id,
+            stored(db, ending, EventType.END).event.id,
+            stored(db, starting).event.id,
+        ]
+        assert ready(db, NOW + HOUR) == expected
+        assert ready(db, NOW + HOUR, limit=2) == expected[:2]
+
+    @pytest.mark.parametrize("status", list(LeaseStatus))
+    def test_the_status_of_the_lease_says_what_can_be_had(self, db: Database, status: LeaseStatus):
+        lease = add_lease(db, start=0, end=9)
+        set_status(db, lease, status)
+        update = add_event(db, lease, EventType.UPDATE, NOW)
+        notice = add_event(db, lease, EventType.BEFORE_END, NOW)
+        end = add_event(db, lease, EventType.END, NOW)
+        expected = {
+            *([stored(db, lease).event.id] if status in {LeaseStatus.PENDING, LeaseStatus.STARTING} else []),
+            *([update.id] if status is LeaseStatus.UPDATING else []),
+            *([notice.id] if status is LeaseStatus.ACTIVE else []),
+            *([end.id] if status is not LeaseStatus.ACTIVE else []),  # the notice comes first
+        }
+        assert set(ready(db, NOW)) == expected
+
+    def test_a_start_whose_end_has_passed_is_not_made_up_for(self, db: Database):
+        lease = add_lease(db, start=1, end=2)
+        assert ready(db, NOW + 2 * HOUR) == [stored(db, lease, EventType.END).event.id]
+
+    def test_one_event_of_a_lease_at_a_time(self, db: Database):
+        lease = add_lease(db, start=1, end=2)
+        end = stored(db, lease, EventType.END).event.id
+        claim(db, stored(db, lease), now=NOW + 2 * HOUR)
+        assert ready(db, NOW + 2 * HOUR + 59 * SECOND) == []
+        assert ready(db, NOW + 2 * HOUR + 60 * SECOND) == [end]
+
+    def test_a_start_waits_for_who_has_the_resource_before_and_nothing_else_does(self, db: Database):
+        first, second = add_hosts(db, 2)
+        late = add_lease(db, first, start=0, end=1, state=HELD)
+        set_status(db, late, LeaseStatus.ACTIVE)
+        add_lease(db, second, start=0, end=1, state=RELEASED, status=LeaseStatus.TERMINATED)
+        waits, goes = add_lease(db, first, start=1, end=2), add_lease(db, second, start=1, end=2)
+        at = NOW + HOUR
+        found = ready(db, at)
+        assert stored(db, goes).event.id in found
+        assert stored(db, late, EventType.END).event.id in found
+        assert stored(db, waits).event.id not in found
+        with db.read() as tx:
+            assert tx.events.waiting(at, 10) == [stored(db, waits).event.id]
+            assert tx.events.waiting(at - SECOND, 10) == []
+            assert tx.events.is_claimable(stored(db, waits).event.id, at)
+            assert not tx.events.is_claimable(stored(db, waits).event.id, at - SECOND)
+        db.write(lambda tx: tx.allocations.release([late.reservations[0].id], until=at))
+        assert stored(db, waits).event.id in ready(db, at)
+
+    def test_when_the_next_one_comes(self, db: Database):
+        with db.read() as tx:
+            assert tx.events.next_ready_at(NOW) is None
+            assert tx.events.oldest_ready_at() is None
+        add_lease(db, start=1, end=2)
+        with db.read() as tx:
+            assert tx.events.next_ready_at(NOW) == NOW + HOUR
+            assert tx.events.next_ready_at(NOW + HOUR) == NOW + 2 * HOUR
+            assert tx.events.next_ready_at(NOW + 2 * HOUR) is None
+            assert tx.events.oldest_ready_at() == NOW + HOUR
+
+
+class TestClaims:
+    def test_a_claim_has_an_owner_and_an_end(self, db: Database):
+        lease = add_lease(db, start=0, end=2)
+        start = stored(db, lease)
+        claim(db, start)
+        claimed = stored(db, lease)
+        assert (claimed.claim_token, claimed.ready_at) == (MINE, NOW + 60 * SECOND)
+        assert (claimed.event.status, claimed.event.attempts) == (EventStatus.IN_PROGRESS, 1)
+        assert claimed.event.due_at == start.event.due_at
+        assert ready(db, NOW + 59 * SECOND) == []
+        assert ready(db, NOW + 60 * SECOND) == [start.event.id]
+
+    @pytest.mark.parametrize("meanwhile", ["claimed", "moved", "done", "claimed and given back"])
+    def test_what_is_not_what_was_read_any_more_is_not_taken(self, db: Database, meanwhile: str):
+        lease = add_lease(db, start=0, end=2)
+        seen = stored(db, lease)
+        if meanwhile.startswith("claimed"):
+            claim(db, seen, THEIRS)
+        if meanwhile == "moved":
+            db.write(lambda tx: tx.events.change([seen.event.id], now=NOW, ready_at=NOW + HOUR, due_at=NOW + HOUR))
+        elif meanwhile == "done":
+            db.write(lambda tx: tx.events.change([seen.event.id], now=NOW, ready_at=None, status="DONE"))
+        elif meanwhile.endswith("back"):
+            later = {"status": "UNDONE", "ready_at": NOW + SECOND}
+            db.write(lambda tx: tx.events.finish(seen.event.id, token=THEIRS, now=NOW, **later))
+        before = stored(db, lease)
+
+        def take(tx: Transaction) -> None:
+            with pytest.raises(Overtaken):
+                tx.events.claim(seen, token=MINE, until=NOW + HOUR, now=NOW)
+
+        db.write(take)
+        assert stored(db, lease) == before
+
+    def test_of_two_that_see_an_expired_claim_one_takes_it(self, db: Database):
+        lease = add_lease(db, start=0, end=2)
+        claim(db, stored(db, lease), "whoever died")
+        expired = stored(db, lease)
+        claim(db, expired, MINE, now=NOW + HOUR)
+
+        def take(tx: Transaction) -> None:
+            with pytest.raises(Overtaken):
+                tx.events.claim(expired, token=THEIRS, until=NOW + 2 * HOUR, now=NOW + HOUR)
+
+        db.write(take)
+        assert (stored(db, lease).claim_token, stored(db, lease).event.attempts) == (MINE, 2)
+
+    def test_only_the_owner_keeps_gives_back_and_records(self, db: Database):
+        lease = add_lease(db, start=0, end=2)
+        event_id = stored(db, lease).event.id
+        claim(db, stored(db, lease))
+        until = NOW + 2 * HOUR
+        assert not db.write(lambda tx: tx.events.renew(event_id, token=THEIRS, until=until))
+        assert not db.write(lambda tx: tx.events.finish(event_id, token=THEIRS, now=NOW, status="DONE", ready_at=None))
+        assert stored(db, lease).ready_at == NOW + 60 * SECOND
+        assert db.write(lambda tx: tx.events.renew(event_id, token=MINE, until=until))
+        assert stored(db, lease).ready_at == until
+        assert db.write(lambda tx: tx.events.finish(event_id, token=MINE, now=NOW, status="DONE", ready_at=None))
+        done = stored(db, lease)
+        assert (done.event.status, done.claim_token, done.ready_at) == (EventStatus.DONE, None, None)
+        assert not db.write(lambda tx: tx.events.finish(event_id, token=MINE, now=NOW, status="ERROR", ready_at=NOW))
+        assert not db.write(lambda tx: tx.events.renew(event_id, token=MINE, until=until))
+        assert stored(db, lease) == done
+
+    def test_renewing_to_the_same_moment_keeps_the_claim(self, db: Database):
+        """MariaDB can count rows that changed, not rows that matched."""
+        lease = add_lease(db, start=0, end=2)
+        event_id = stored(db, lease).event.id
+        claim(db, stored(db, lease))
+        until = NOW + 60 * SECOND
+        assert db.write(lambda tx: tx.events.renew(event_id, token=MINE, until=until))
+        assert db.write(lambda tx: tx.events.renew(event_id, token=MINE, until=until))
+
+    def test_an_event_can_be_claimed_as_it_is_written(self, db: Database):
+        lease = add_lease(db, start=0, end=9)
+        event = Event(new_id(), lease.id, EventType.UPDATE, NOW, EventStatus.IN_PROGRESS, 1, NOW)
+        payload = {"added": {"r": [1, 2]}, "text": "ä"}
+        db.write(lambda tx: tx.events.add([event], claim=(MINE, NOW + HOUR), payload=payload))
+        found = stored(db, lease, EventType.UPDATE)
+        assert found == StoredEvent(event, NOW + HOUR, MINE, payload)
+        with db.read() as tx:
+            assert tx.events.get(event.id) == found
+            assert tx.events.get("another") is None
+
+    def test_the_events_of_a_lease_come_in_their_order(self, db: Database):
+        lease = add_lease(db, start=0, end=2)
+        add_event(db, lease, EventType.BEFORE_END, NOW + HOUR)
+        with db.read() as tx:
+            kinds = [one.event.event_type for one in tx.events.of_lease(lease.id)]
+            shown = tx.leases.get(lease.id)
+        assert kinds == [EventType.START, EventType.BEFORE_END, EventType.END]
+        assert shown is not None
+        assert [one.event_type for one in shown.events] == kinds
+        assert replace(shown.events[0], updated_at=None) == lease.events[0]

@@ -1,0 +1,118 @@
+"""The outbox: at least once, in order per lease, and what cannot be delivered stays visible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy.exc import IntegrityError
+
+from tenure.store.database import Database, Transaction
+from tenure.store.outbox import Message
+from tests.store.rows import new_id
+from tests.support.world import NOW
+
+SECOND = timedelta(seconds=1)
+
+
+def add(db: Database, *messages: tuple[str, str]) -> None:
+    """Write messages of (lease, topic), in one transaction."""
+
+    def write(tx: Transaction) -> None:
+        for lease_id, topic in messages:
+            tx.outbox.add(key=new_id(), lease_id=lease_id, topic=topic, payload={"of": [lease_id, "ä"]}, now=NOW)
+
+    db.write(write)
+
+
+def take(db: Database, now: datetime = NOW, limit: int = 100) -> list[Message]:
+    return db.write(lambda tx: tx.outbox.take(now, until=now + 60 * SECOND, limit=limit))
+
+
+def topics(messages: Iterable[Message]) -> list[str]:
+    return [message.topic for message in messages]
+
+
+def test_of_each_lease_the_oldest_only(db: Database):
+    add(db, ("a", "a1"), ("b", "b1"), ("a", "a2"), ("a", "a3"))
+    first = take(db)
+    assert topics(first) == ["a1", "b1"]
+    assert first[0].payload == {"of": ["a", "ä"]}
+    assert take(db) == []
+    db.write(lambda tx: tx.outbox.delivered(first[0].id, now=NOW))
+    assert topics(take(db)) == ["a2"]
+
+
+def test_no_more_than_asked_for(db: Database):
+    add(db, *((f"lease-{number}", str(number)) for number in range(5)))
+    assert topics(take(db, limit=2)) == ["0", "1"]
+    assert topics(take(db, limit=9)) == ["2", "3", "4"]
+
+
+def test_what_is_not_reported_comes_again_with_the_same_key(db: Database):
+    add(db, ("a", "a1"), ("a", "a2"))
+    [first] = take(db)
+    assert take(db, NOW + 59 * SECOND) == []
+    [again] = take(db, NOW + 60 * SECOND)
+    assert (again.key, again.topic, again.attempts) == (first.key, "a1", 2)
+
+
+def test_a_failure_waits_and_holds_back_what_comes_after(db: Database):
+    add(db, ("a", "a1"), ("a", "a2"), ("b", "b1"))
+    failing = take(db)[0]
+    db.write(lambda tx: tx.outbox.failed(failing.id, error="refused", again_at=NOW + 5 * SECOND))
+    assert take(db, NOW + 4 * SECOND) == []
+    [again] = take(db, NOW + 5 * SECOND)
+    assert (again.id, again.last_error, again.attempts) == (failing.id, "refused", 2)
+
+
+def test_what_is_given_up_is_kept_and_stands_in_nobodys_way(db: Database):
+    add(db, ("a", "a1"), ("a", "a2"))
+    [lost] = take(db)
+    db.write(lambda tx: tx.outbox.failed(lost.id, error="gone for good", again_at=None))
+    [following] = take(db)
+    assert following.topic == "a2"
+    db.write(lambda tx: tx.outbox.delivered(following.id, now=NOW))
+    with db.read() as tx:
+        assert [(one.id, one.last_error) for one in tx.outbox.undeliverable()] == [(lost.id, "gone for good")]
+        assert not tx.outbox.is_ready(NOW + timedelta(days=1))
+        assert tx.outbox.next_ready_at(NOW - SECOND) is None
+
+
+def test_when_there_is_something_to_deliver(db: Database):
+    with db.read() as tx:
+        assert not tx.outbox.is_ready(NOW)
+    add(db, ("a", "a1"))
+    with db.read() as tx:
+        assert tx.outbox.is_ready(NOW)
+        assert not tx.outbox.is_ready(NOW - SECOND)
+        assert tx.outbox.next_ready_at(NOW - SECOND) == NOW
+        assert tx.outbox.next_ready_at(NOW) is None
+
+
+def test_a_message_that_another_took_meanwhile_is_not_taken(db: Database):
+    """Two deliverers look at the same moment: each message is one's only."""
+    add(db, ("a", "a1"), ("b", "b1"))
+    if db.dialect == "sqlite":
+        assert len([*take(db), *take(db)]) == 2
+        return
+
+    def look_and_let_another_go_first(tx: Transaction) -> list[Message]:
+        found = tx.outbox.take(NOW - SECOND, until=NOW, limit=9)  # nothing is ready yet; the transaction has begun
+        assert found == []
+        taken.extend(take(db))
+        return tx.outbox.take(NOW, until=NOW + 60 * SECOND, limit=9)
+
+    taken: list[Message] = []
+    assert db.write(look_and_let_another_go_first) == []
+    assert topics(taken) == ["a1", "b1"]
+
+
+def test_a_key_is_there_once(db: Database):
+    def write(tx: Transaction) -> None:
+        tx.outbox.add(key="same", lease_id="a", topic="t", payload={}, now=NOW)
+
+    db.write(write)
+    with pytest.raises(IntegrityError):
+        db.write(write)

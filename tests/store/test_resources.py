@@ -1,0 +1,216 @@
+"""Resources, their properties, and the versions that guard what they promise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from tenure.domain.capacity import WHOLE, Capacity
+from tenure.domain.request import ResourceOrder, ResourceQuery
+from tenure.domain.resource import DiscoveredResource, Resource
+from tenure.store.conflict import Overtaken
+from tenure.store.database import Database, Transaction
+from tests.store.rows import HELD, HOUR, RELEASED, add_hosts, add_lease, execute
+from tests.support.world import HOST, NOW
+
+
+def found(external_id: str = "1", name: str = "host", **facts: object) -> DiscoveredResource:
+    return DiscoveredResource(
+        HOST, external_id, name, Capacity({WHOLE: 1, "VCPU": 64}), facts, frozenset({"CUSTOM_B", "A"}), "north"
+    )
+
+
+def add(db: Database, one: DiscoveredResource, properties: Mapping[str, str] | None = None) -> Resource:
+    return db.write(lambda tx: tx.resources.add(one, properties or {}, now=NOW, reservable=True))
+
+
+def get(db: Database, external_id: str = "1") -> Resource:
+    with db.read() as tx:
+        resource = tx.resources.by_external_id(HOST, external_id)
+    assert resource is not None
+    return resource
+
+
+def page(db: Database, **query) -> list[str]:
+    query = {"limit": 100, **query}
+    with db.read() as tx:
+        return [one.name for one in tx.resources.page(ResourceQuery(HOST, **query))]
+
+
+def test_one_is_kept_as_it_was_found(db: Database):
+    resource = add(db, found("ä/1", vcpus=64, ratio=1.5, tags=["a", None]), {"gpu": "a100", "rack": ""})
+    assert get(db, "ä/1") == resource
+    assert (resource.region, resource.traits, resource.version) == ("north", frozenset({"CUSTOM_B", "A"}), 1)
+    assert resource.capacity == Capacity({WHOLE: 1, "VCPU": 64})
+    assert resource.facts == {"vcpus": 64, "ratio": 1.5, "tags": ["a", None]}
+    assert resource.properties == {"gpu": "a100", "rack": ""}
+    with db.read() as tx:
+        assert tx.resources.by_external_id("something:else", "ä/1") is None
+        assert tx.resources.known_external_ids(HOST) == {"ä/1"}
+        assert tx.resources.by_ids([resource.id, 4711]) == {resource.id: resource}
+        assert tx.resources.highest_id() == resource.id
+        assert tx.resources.count(HOST) == 1
+
+
+def test_a_fleet_is_what_its_members_are_one_by_one(db: Database):
+    single = add(db, found("1", "one", vcpus=1), {"gpu": "a"})
+    db.write(lambda tx: tx.resources.add_many([found("2", "one", vcpus=1)], [{"gpu": "a"}], now=NOW))
+    member = get(db, "2")
+    for name in ("name", "capacity", "facts", "properties", "traits", "region", "reservable", "version", "created_at"):
+        assert getattr(member, name) == getattr(single, name), name
+    with db.read() as tx:
+        assert [one.values for one in tx.resources.property_values(HOST, include_private=True)] == [("a",)]
+
+
+def test_new_properties_replace_the_old_and_raise_the_version(db: Database):
+    resource = add(db, found(vcpus=64), {"gpu": "a", "rack": "7"})
+    db.write(lambda tx: tx.resources.set_properties(resource, {"gpu": "b", "vcpus": "1"}, now=NOW + HOUR))
+    changed = get(db)
+    assert (changed.properties, changed.version) == ({"gpu": "b", "vcpus": "1"}, 2)
+    assert (changed.facts, changed.updated_at) == ({"vcpus": 64}, NOW + HOUR)
+    with db.read() as tx:
+        values = {one.name: one.values for one in tx.resources.property_values(HOST, include_private=True)}
+        assert values == {"gpu": ("b",), "vcpus": ("64",)}
+        assert tx.resources.unknown_names(HOST, ["rack", "gpu", "id"]) == ("rack",)
+        assert tx.resources.unknown_names(HOST, []) == ()
+
+    def change_again(tx: Transaction) -> None:
+        with pytest.raises(Overtaken), tx.session.begin_nested():
+            tx.resources.set_properties(resource, {"gpu": "c"}, now=NOW)
+
+    db.write(change_again)
+    assert get(db) == changed
+
+
+def test_taking_it_off_the_market_raises_the_version(db: Database):
+    resource = add(db, found())
+    db.write(lambda tx: tx.resources.set_reservable(resource.id, False, now=NOW))
+    assert (get(db).reservable, get(db).version) == (False, 2)
+
+
+def test_one_is_removed_where_it_is_what_was_read(db: Database):
+    resource = add(db, found(), {"gpu": "a"})
+    db.write(lambda tx: tx.resources.raise_versions({resource.id: 1}))
+
+    def remove_old(tx: Transaction) -> None:
+        with pytest.raises(Overtaken), tx.session.begin_nested():
+            tx.resources.remove(resource)
+
+    db.write(remove_old)
+    with db.read() as tx:
+        assert [one.values for one in tx.resources.property_values(HOST, include_private=True)] == [("a",)]
+    db.write(lambda tx: tx.resources.remove(get(db)))
+    with db.read() as tx:
+        assert tx.resources.count(HOST) == 0
+        assert tx.resources.property_values(HOST, include_private=True) == []
+
+
+def test_one_that_served_is_forgotten_and_its_history_is_not(db: Database):
+    host, fresh = add_hosts(db, 2, [{"gpu": "a"}])
+    lease = add_lease(db, host, state=RELEASED)
+    db.write(lambda tx: tx.resources.retire(get(db, "1")))
+    db.write(lambda tx: tx.resources.retire(get(db, "2")))
+    with db.read() as tx:
+        assert tx.resources.known_external_ids(HOST) == set()
+        assert tx.resources.property_values(HOST, include_private=True) == []
+        assert set(tx.resources.by_ids([host, fresh])) == {host}
+        assert [one.resource_id for one in tx.allocations.of_reservations([lease.reservations[0].id])] == [host]
+    [again] = add_hosts(db, 1)  # the same machine comes back under its old name
+    assert again not in {host}
+
+
+def test_whether_anybody_has_a_part_in_it(db: Database):
+    planned, held, released, free = add_hosts(db, 4)
+    add_lease(db, planned)
+    add_lease(db, held, state=HELD)
+    add_lease(db, released, state=RELEASED)
+    with db.read() as tx:
+        assert [tx.resources.is_allocated(one) for one in (planned, held, released, free)] == [True, True, False, False]
+
+
+def test_the_properties_that_its_users_ask_for(db: Database):
+    host, other = add_hosts(db, 2)
+    asks = '["and", ["==", "$gpu", "a"], [">", "$memory size", "1"]]'
+    add_lease(db, host, start=1, end=2, parameters={"min": 1, "resource_properties": asks})
+    add_lease(db, host, start=3, end=4, state=RELEASED, parameters={"resource_properties": '["==", "$old", "1"]'})
+    add_lease(db, other, parameters={"resource_properties": '["==", "$other", "1"]'})
+    with db.read() as tx:
+        assert tx.resources.names_asked_for(host, now=NOW) == {"gpu", "memory size"}
+        assert tx.resources.names_asked_for(host, now=NOW + 2 * HOUR) == frozenset()
+
+
+class TestProperties:
+    def test_private_ones_are_shown_to_who_may_see_them(self, db: Database):
+        add_hosts(db, 3, [{"gpu": "b", "cost": "7"}, {"gpu": "a"}, {"gpu": "b"}])
+        assert db.write(lambda tx: tx.resources.set_property(HOST, "nothing", private=True, now=NOW)) is None
+        setting = db.write(lambda tx: tx.resources.set_property(HOST, "cost", private=True, now=NOW + HOUR))
+        assert setting is not None
+        assert (setting.name, setting.private, setting.created_at, setting.updated_at) == (
+            "cost",
+            True,
+            NOW,
+            NOW + HOUR,
+        )
+        with db.read() as tx:
+            shown = tx.resources.property_values(HOST, include_private=False)
+            every = tx.resources.property_values(HOST, include_private=True)
+            assert [(one.name, one.private, one.values) for one in shown] == [("gpu", False, ("a", "b"))]
+            assert [(one.name, one.private, one.values) for one in every] == [
+                ("cost", True, ("7",)),
+                ("gpu", False, ("a", "b")),
+            ]
+            assert tx.resources.private_properties(HOST) == {"cost"}
+            assert tx.resources.private_properties("something:else") == frozenset()
+
+    def test_a_property_stays_private_while_nothing_has_it(self, db: Database):
+        resource = add(db, found(), {"cost": "7"})
+        db.write(lambda tx: tx.resources.set_property(HOST, "cost", private=True, now=NOW))
+        db.write(lambda tx: tx.resources.set_properties(resource, {}, now=NOW))
+        db.write(lambda tx: tx.resources.set_properties(get(db), {"cost": "8"}, now=NOW))
+        with db.read() as tx:
+            assert tx.resources.property_values(HOST, include_private=False) == []
+
+    def test_a_fact_is_no_property(self, db: Database):
+        add(db, found(vcpus=64))
+        with db.read() as tx:
+            assert tx.resources.property_values(HOST, include_private=True) == []
+            assert tx.resources.unknown_names(HOST, ["vcpus", "id", "gpu"]) == ("gpu",)
+
+
+class TestPages:
+    NAMES = ("b", "a", "B", "a", "c", "a")
+
+    @pytest.fixture(autouse=True)
+    def hosts(self, db: Database) -> None:
+        every = [found(str(number), name) for number, name in enumerate(self.NAMES)]
+        db.write(lambda tx: tx.resources.add_many(every, [{}] * len(every), now=NOW))
+        add_hosts(db, 2, resource_type="something:else", first=100)
+
+    @pytest.mark.parametrize("descending", [False, True])
+    @pytest.mark.parametrize("order", list(ResourceOrder))
+    def test_every_order_is_walked_without_gap_and_repetition(
+        self, db: Database, order: ResourceOrder, descending: bool
+    ):
+        names = enumerate(self.NAMES)
+        key = (lambda one: (one[1], one[0])) if order is ResourceOrder.NAME else (lambda one: (one[0], one[1]))
+        expected = [str(number) for number, _ in sorted(names, key=key, reverse=descending)]
+        for limit in (1, 2, 100):
+            walked: list[str] = []
+            marker = None
+            while True:
+                query = ResourceQuery(HOST, limit, marker, order, descending)
+                with db.read() as tx:
+                    ids = [one.external_id for one in tx.resources.page(query)]
+                walked += ids[:limit]
+                if len(ids) <= limit:
+                    break
+                marker = walked[-1]
+            assert walked == expected
+
+    def test_filters(self, db: Database):
+        execute(db, "UPDATE resources SET reservable = :no WHERE name = 'b'", no=False)
+        assert page(db, name="a") == ["a"] * 3
+        assert page(db, reservable=False) == ["b"]
+        assert page(db, name="b", reservable=True) == []
+        assert page(db, marker="4711") == []
