@@ -160,17 +160,9 @@ class Performer:
 
     def _fail(self, work: Work, error: CloudRefused) -> None:
         self._events.failed(work, _reason(error), final=True)
-        if work.event_type is EventType.UPDATE:
-            self._put_back(work)
+        if work.event_type is EventType.UPDATE and not work.undoing:
+            self.try_now(work.event_id)  # makes the cloud match the lease as it was before
         self._wake()
-
-    def _put_back(self, work: Work) -> None:
-        """Make the cloud match the lease as it was before an update that was refused."""
-        for order in self._events.orders(work.lease.id):
-            try:
-                self._driver.ensure_started(order)
-            except CloudError as error:
-                LOG.warning("reservation %s could not be put back: %s", order.reservation_id, error)
 
 
 def _reason(error: Exception) -> str:

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from zlib import crc32
 
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Allocation, Demand
 from tenure.domain.errors import (
     InvalidParameter,
     InvalidState,
+    LeaseBusy,
     MissingParameter,
     NotEnoughResources,
     OutOfLease,
@@ -83,6 +85,9 @@ class LeaseChanger:
         #: What a running lease got, by reservation, so that it can be undone when the cloud refuses.
         self._added: dict[str, list[int]] = {}
         self._parameters_before: dict[str, Mapping[str, object]] = {}
+        self._due_before: dict[str, str] = {}
+        #: The allocations that it had before.
+        self._held: list[int] = []
 
     def apply(self, lease: Lease, change: LeaseChange) -> tuple[Lease, str | None, str]:
         """Make the change; the lease, and the claimed event (id, token) that the cloud must follow, if it must."""
@@ -97,7 +102,7 @@ class LeaseChanger:
         if change.before_end_at is not None:
             self._check_notice_open(events)
         self._tx.defer_checks()
-        planner = Planner(self._tx, self._types, now=self._now, turn=abs(hash(lease.id)))
+        planner = Planner(self._tx, self._types, now=self._now, turn=crc32(lease.id.encode()))
         moved = (dates.starts_at, dates.ends_at) != (lease.starts_at, lease.ends_at)
         for position, reservation in enumerate(lease.reservations):
             asked = changes.get(reservation.id)
@@ -277,6 +282,7 @@ class LeaseChanger:
                 field="end_date" if not grow else f"reservations[{position}]",
             )
         self._tx.allocations.set_period([one.id for one in held.values()], period.end)
+        self._held += [one.id for one in held.values()]
         if grow and len(held) < demand.maximum and dates.ends_at > self._now:
             rest = Demand(
                 demand.inventory,
@@ -310,6 +316,7 @@ class LeaseChanger:
                 continue
             due_at = self._due_at(event, lease, dates)
             if due_at is not None and due_at != event.due_at:
+                self._due_before[event.id] = event.due_at.isoformat()
                 self._tx.events.change([event.id], now=self._now, due_at=due_at, ready_at=due_at, attempts=0)
         if dates.notice_at is not None and all(one.event.event_type is not EventType.BEFORE_END for one in events):
             event = Event(new_id(), lease.id, EventType.BEFORE_END, dates.notice_at, EventStatus.UNDONE, 0, self._now)
@@ -332,7 +339,19 @@ class LeaseChanger:
             values["name"] = change.name
         what = self._describe(lease, change, dates)
         if self._added:
-            payload = {"added": self._added, "parameters": self._parameters_before}
+            if dates.ends_at < lease.ends_at:  # until the cloud has agreed, nobody else gets what would be given up
+                self._tx.allocations.set_period(self._held, lease.ends_at + self._rules.cleaning_time)
+            before = {
+                "name": lease.name,
+                "starts_at": lease.starts_at.isoformat(),
+                "ends_at": lease.ends_at.isoformat(),
+            }
+            payload = {
+                "added": self._added,
+                "parameters": self._parameters_before,
+                "before": before,
+                "due": self._due_before,
+            }
             event_id, token = self._follow(lease, payload=payload, reason=what, **values)
             return lease, event_id, token
         self._tx.leases.change(lease, now=self._now, **values)
@@ -345,6 +364,8 @@ class LeaseChanger:
         """Have the cloud follow a change of a running lease: an event that whoever asked carries out at once."""
         token = new_id()
         now = self._tx.now()
+        if any(one.claim_token and one.ready_at and one.ready_at > now for one in self._tx.events.of_lease(lease.id)):
+            raise LeaseBusy(lease.status)  # the cloud is doing something for it: what is due before its end
         event = Event(new_id(), lease.id, EventType.UPDATE, now, EventStatus.IN_PROGRESS, 1, self._now)
         self._tx.events.add([event], claim=(token, now + self._rules.claim_time), payload=payload)
         apply(self._tx, lease, Action.UPDATE, actor=self._actor, now=self._now, **values)

@@ -18,6 +18,7 @@ from tenure.domain.lease import (
     LeaseStatus,
     ReservationStatus,
 )
+from tenure.domain.period import TICK
 from tenure.drivers.contract import Order, Progress, ResourceRef
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules, apply, new_id, remember, tell
@@ -43,6 +44,8 @@ class Work:
     actions: Mapping[str, str]
     #: The reservations that an update gives back.
     dropped: frozenset[str] = frozenset()
+    #: Whether an update was refused, and the cloud is being made to match the lease as it was before.
+    undoing: bool = False
 
 
 class EventService:
@@ -127,13 +130,20 @@ class EventService:
 
         def record(tx: Transaction) -> None:
             now = tx.now()
-            if not self._done(tx, work, now):
+            outcome = EventStatus.ERROR if work.undoing else EventStatus.DONE
+            if not self._done(tx, work, now, outcome=outcome):
                 return
             lease = self._lease(tx, work)
+            if work.undoing:
+                self._undone(tx, work, lease, now)
+                return
             if work.dropped:
                 tx.allocations.release(work.dropped, until=now + self._rules.cleaning_time)
                 tx.leases.change_reservations(work.dropped, now=now, status=ReservationStatus.DELETED.value)
             if lease.status is LeaseStatus.UPDATING:
+                held = tx.allocations.of_reservations([order.reservation_id for order in work.orders])
+                until = max(lease.ends_at + self._rules.cleaning_time, now + TICK)  # an earlier end waited for this
+                tx.allocations.set_period([one.id for one in held if one.state is AllocationState.HELD], until)
                 apply(tx, lease, Action.UPDATED, actor=ENGINE, now=now)
                 tell(tx, "lease.update", self._lease(tx, work), now=now)
 
@@ -200,17 +210,15 @@ class EventService:
 
         An end is tried for as long as it takes, at growing intervals; the lease says why it lasts. What else has failed
         too often, or for good, is over: a start ends the lease in ERROR and gives everything back, an update is
-        undone, and what was to be done before the end is left undone.
+        undone (for as long as that takes, too), and what was to be done before the end is left undone.
         """
 
         def record(tx: Transaction) -> None:
             now = tx.now()
             exhausted = final or work.attempts >= self._rules.max_attempts
-            if work.event_type is EventType.END or not exhausted:
+            if work.event_type is EventType.END or work.undoing or not exhausted:
                 self._try_later(tx, work, reason, now, exhausted=exhausted)
-            elif tx.events.finish(
-                work.event_id, token=work.token, now=now, status=EventStatus.ERROR.value, ready_at=None
-            ):
+            elif self._done(tx, work, now, outcome=EventStatus.ERROR):
                 self._give_up(tx, work, reason, now)
 
         self._db.write(record)
@@ -223,12 +231,16 @@ class EventService:
             stored = tx.events.get(work.event_id)
             if stored is None or stored.claim_token != work.token:
                 return True  # somebody else is at it by now
+            payload = dict(stored.payload or {})
             # Met at any attempt since the last delay: without this memory two occupied ones would be tried in turn.
-            met = {*(stored.payload or {}).get("occupied", ()), *resources}
-            lease = self._lease(tx, work)
-            moved = self._move(tx, lease, now, states={AllocationState.HELD}, external_ids=met)
-            tx.events.change([work.event_id], now=now, payload={"occupied": sorted(met)} if moved else None)
-            return moved and tx.events.finish(
+            met = {*payload.pop("occupied", ()), *self._held_ids(tx, work, resources)}
+            moved = self._move(tx, self._lease(tx, work), now, states={AllocationState.HELD}, resource_ids=met)
+            if moved:
+                payload["occupied"] = sorted(met)
+            for added in payload.get("added", {}).values():
+                added[:] = [moved.get(resource_id, resource_id) for resource_id in added]
+            tx.events.change([work.event_id], now=now, payload=payload or None)
+            return bool(moved) and tx.events.finish(
                 work.event_id,
                 token=work.token,
                 now=now,
@@ -253,7 +265,7 @@ class EventService:
             if lease is None or lease.status is not LeaseStatus.PENDING:
                 return False
             ids = tx.allocations.predecessors([one.id for one in lease.reservations])
-            return bool(ids) and self._move(tx, lease, now, states={AllocationState.PLANNED}, resource_ids=ids)
+            return bool(ids and self._move(tx, lease, now, states={AllocationState.PLANNED}, resource_ids=ids))
 
         return self._db.write(work)
 
@@ -261,7 +273,7 @@ class EventService:
         """What a lease has now, as a driver sees it."""
         with self._db.read() as tx:
             lease = tx.leases.get(lease_id)
-            return self._orders(tx, lease, held_only=False) if lease else ()
+            return self._orders(tx, lease, held_only=False, without={}) if lease else ()
 
     def live(self, reservation_ids: Collection[str]) -> set[str]:
         """Those of the reservations that may have an effect in the cloud: they hold something."""
@@ -308,6 +320,8 @@ class EventService:
 
     def _work(self, tx: Transaction, stored: StoredEvent, lease: Lease, token: str, *, attempts: int) -> Work:
         payload = stored.payload or {}
+        undoing = bool(payload.get("undoing"))
+        added = payload.get("added", {}) if undoing else {}
         return Work(
             event_id=stored.event.id,
             token=token,
@@ -315,23 +329,30 @@ class EventService:
             due_at=stored.event.due_at,
             attempts=attempts,
             lease=lease,
-            orders=self._orders(tx, lease, held_only=stored.event.event_type is EventType.END),
+            orders=self._orders(tx, lease, held_only=stored.event.event_type is EventType.END, without=added),
             actions={
                 one.id: action
                 for one in lease.reservations
                 if one.status is not ReservationStatus.DELETED
                 and (action := self._types[one.resource_type].before_end(one.parameters))
             },
-            dropped=frozenset(payload.get("dropped", ())),
+            dropped=frozenset() if undoing else frozenset(payload.get("dropped", ())),
+            undoing=undoing,
         )
 
-    def _orders(self, tx: Transaction, lease: Lease, *, held_only: bool) -> tuple[Order, ...]:
-        """What the lease holds now; with ``held_only`` without reservations that hold nothing."""
+    def _orders(
+        self, tx: Transaction, lease: Lease, *, held_only: bool, without: Mapping[str, Collection[int]]
+    ) -> tuple[Order, ...]:
+        """What the lease holds now, but for the resources in ``without``, by reservation.
+
+        With ``held_only`` without reservations that hold nothing.
+        """
         allocations, _ = tx.allocations.with_versions([one.id for one in lease.reservations])
         resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
         held: dict[str, list[ResourceRef]] = {}
         for allocation in allocations:
-            if allocation.state is AllocationState.HELD:
+            given_up = without.get(allocation.reservation_id, ())
+            if allocation.state is AllocationState.HELD and allocation.resource_id not in given_up:
                 resource = resources[allocation.resource_id]
                 ref = ResourceRef(resource.external_id, resource.name, resource.region)
                 held.setdefault(allocation.reservation_id, []).append(ref)
@@ -351,9 +372,9 @@ class EventService:
             if one.status is not ReservationStatus.DELETED and (one.id in held or not held_only)
         )
 
-    def _done(self, tx: Transaction, work: Work, now: datetime) -> bool:
-        """Give the claim back as done; False when it is lost and nothing may be recorded."""
-        return tx.events.finish(work.event_id, token=work.token, now=now, status=EventStatus.DONE.value, ready_at=None)
+    def _done(self, tx: Transaction, work: Work, now: datetime, *, outcome: EventStatus = EventStatus.DONE) -> bool:
+        """Give the claim back for good; False when it is lost and nothing may be recorded."""
+        return tx.events.finish(work.event_id, token=work.token, now=now, status=outcome.value, ready_at=None)
 
     def _try_later(self, tx: Transaction, work: Work, reason: str, now: datetime, *, exhausted: bool) -> None:
         again_at = now + self._rules.delay_after(work.attempts)
@@ -377,23 +398,53 @@ class EventService:
             if end is not None:  # takes back at once what was started in part
                 tx.events.change([end.id], now=now, ready_at=now)
         elif work.event_type is EventType.UPDATE and lease.status is LeaseStatus.UPDATING:
-            self._undo(tx, work, lease, now)
-            lease = self._lease(tx, work)
-            apply(tx, lease, Action.UPDATED, actor=ENGINE, now=now, reason=reason)
+            self._undo(tx, work, lease, now, reason)
         else:
             self._say(tx, work, reason, now)
 
-    def _undo(self, tx: Transaction, work: Work, lease: Lease, now: datetime) -> None:
-        """Take back what an update had added to a running lease."""
+    def _undo(self, tx: Transaction, work: Work, lease: Lease, now: datetime, reason: str) -> None:
+        """Make the lease what it was before an update; then the cloud has to follow once more.
+
+        What the update had added stays the lease's until the cloud has it back.
+        """
         stored = tx.events.get(work.event_id)
-        payload = (stored.payload if stored else None) or {}
-        for reservation_id, resource_ids in payload.get("added", {}).items():
+        payload = dict((stored.payload if stored else None) or {})
+        for reservation_id, parameters in payload.get("parameters", {}).items():
+            tx.leases.change_reservations([reservation_id], now=now, parameters=parameters)
+        values: dict[str, object] = {"status_reason": reason}
+        if before := payload.get("before"):
+            ends_at = datetime.fromisoformat(before["ends_at"])
+            values.update(name=before["name"], starts_at=datetime.fromisoformat(before["starts_at"]), ends_at=ends_at)
+            until = max(ends_at + self._rules.cleaning_time, now + TICK)
+            held = tx.allocations.of_reservations([one.id for one in lease.reservations])
+            tx.allocations.set_period([one.id for one in held if one.state is AllocationState.HELD], until)
+        for event_id, due in payload.get("due", {}).items():
+            event = tx.events.get(event_id)
+            if event is not None and event.event.status is EventStatus.UNDONE and event.claim_token is None:
+                due_at = datetime.fromisoformat(due)
+                tx.events.change([event_id], now=now, due_at=due_at, ready_at=due_at)
+        tx.leases.change(lease, now=now, **values)
+        remember(tx, lease.id, "undo", LeaseStatus.UPDATING, LeaseStatus.UPDATING, actor=ENGINE, now=now, reason=reason)
+        tx.events.change(
+            [work.event_id],
+            now=now,
+            payload={**payload, "undoing": True},
+            status=EventStatus.UNDONE.value,
+            ready_at=now,
+            attempts=0,
+        )
+
+    def _undone(self, tx: Transaction, work: Work, lease: Lease, now: datetime) -> None:
+        """Give back what an update that was refused had added: the cloud has it no more."""
+        stored = tx.events.get(work.event_id)
+        added = (stored.payload if stored else None) or {}
+        for reservation_id, resource_ids in added.get("added", {}).items():
             allocations = tx.allocations.of_reservations([reservation_id])
             tx.allocations.remove(
                 [one.id for one in allocations if one.resource_id in resource_ids and one.state is AllocationState.HELD]
             )
-        for reservation_id, parameters in payload.get("parameters", {}).items():
-            tx.leases.change_reservations([reservation_id], now=now, parameters=parameters)
+        if lease.status is LeaseStatus.UPDATING:
+            apply(tx, lease, Action.UPDATED, actor=ENGINE, now=now, keep_reason=True)
 
     def _say(self, tx: Transaction, work: Work, reason: str, now: datetime) -> None:
         """Show a reason on the lease without changing its status."""
@@ -411,29 +462,37 @@ class EventService:
         now: datetime,
         *,
         states: Collection[AllocationState],
-        external_ids: Collection[str] | None = None,
-        resource_ids: Collection[int] | None = None,
-    ) -> bool:
-        """Put allocations of the lease that are on these resources on others; all of them or none."""
+        resource_ids: Collection[int],
+    ) -> Mapping[int, int]:
+        """Put allocations of the lease that are on these resources on others; all of them or none.
+
+        The new resource for each old one; empty where nothing was moved. Nothing moves to any of those named.
+        """
         planner = Planner(tx, self._types, now=now, turn=crc32(lease.id.encode()))
+        moved: dict[int, int] = {}
         with tx.session.begin_nested() as attempt:
             for reservation in lease.reservations:
                 allocations, versions = tx.allocations.with_versions([reservation.id])
                 planner.touch(versions)
-                resources = tx.resources.by_ids(one.resource_id for one in allocations)
                 demand = self._types[reservation.resource_type].demand(reservation.parameters)
                 for one in allocations:
-                    named = (
-                        one.resource_id in resource_ids
-                        if resource_ids is not None
-                        else resources[one.resource_id].external_id in (external_ids or ())
-                    )
-                    if one.state in states and named and planner.replace(one, demand) is None:
+                    if one.state not in states or one.resource_id not in resource_ids:
+                        continue
+                    other = planner.replace(one, demand, without=resource_ids)
+                    if other is None:
                         attempt.rollback()
-                        return False
-        planner.confirm()
-        tx.leases.change(lease, now=now)
-        return True
+                        return {}
+                    moved[one.resource_id] = other
+        if moved:
+            planner.confirm()
+            tx.leases.change(lease, now=now)
+        return moved
+
+    def _held_ids(self, tx: Transaction, work: Work, external_ids: Collection[str]) -> list[int]:
+        """Those of the lease's resources that the cloud knows by these ids."""
+        allocations = tx.allocations.of_reservations([order.reservation_id for order in work.orders])
+        held = tx.resources.by_ids(one.resource_id for one in allocations if one.state is AllocationState.HELD)
+        return [resource_id for resource_id, resource in held.items() if resource.external_id in external_ids]
 
     def _lease(self, tx: Transaction, work: Work) -> Lease:
         return self._lease_of(tx, work.lease.id)

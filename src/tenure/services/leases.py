@@ -301,6 +301,6 @@ class LeaseService:
             stored = tx.events.get(event_id)
         if lease is None:
             raise NotFound(f"Object with {{'lease_id': '{lease_id}'}} not found")
-        if stored is not None and stored.event.status is EventStatus.ERROR:
+        if stored is not None and (stored.payload or {}).get("undoing"):
             raise Conflict(f"The change was undone: {lease.status_reason}")
         return lease

@@ -1,0 +1,162 @@
+"""The outbox: at least once, in order per lease, under a stable key; and what cannot be delivered is seen."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+import pytest
+
+from tenure.domain.errors import NotEnoughResources
+from tenure.domain.lease import LeaseStatus
+from tenure.services.outbox import MAX_DELIVERIES, Message
+from tests.support.engines import HOUR, MINUTE, SECOND, Killed, another, lease_of, rebuild
+from tests.support.world import OWNER, World
+
+LIFE = [
+    "lease.create",
+    "lease.event.start_lease",
+    "lease.event.before_end_lease",
+    "lease.event.end_lease",
+    "lease.delete",
+]
+
+
+class Sink:
+    """Somebody who is told; ``fails`` says of a message whether it does not arrive this time."""
+
+    def __init__(self, fails: Callable[[Message], bool] = lambda _message: False) -> None:
+        self.tried: list[Message] = []
+        self.arrived: dict[str, list[Message]] = defaultdict(list)
+        self.fails = fails
+
+    def __call__(self, message: Message) -> None:
+        self.tried.append(message)
+        if self.fails(message):
+            raise ConnectionError("nobody is there")
+        self.arrived[message.lease_id].append(message)
+
+    def topics(self, lease_id: str) -> list[str]:
+        return [message.topic for message in self.arrived[lease_id]]
+
+
+def deliver_until_quiet(world: World) -> None:
+    """Let time pass from one attempt at a delivery to the next, until there is none."""
+    world.engine.settle()
+    while (again := world.service.outbox.next_ready_at()) is not None:
+        world.clock.set(again)
+        world.engine.settle()
+
+
+def ailing(world: World) -> dict[str, str | None]:
+    return {part.part: part.reason for part in world.service.manager.health() if not part.well}
+
+
+def test_a_failure_keeps_the_order_of_its_lease_and_delays_no_other(world: World):
+    sink = Sink()
+    rebuild(world, sink=sink)
+    patient, other = world.book(1, start=1, hours=2), world.book(1, start=1, hours=2)
+    sink.fails = lambda message: message.lease_id == patient.id and len(sink.tried) < 12
+    world.pass_time(4 * HOUR)
+    assert sink.topics(other.id) == LIFE[:-1]
+    for lease in (patient, other):
+        world.leases.delete(OWNER, lease.id)
+    deliver_until_quiet(world)
+    assert sink.topics(patient.id) == sink.topics(other.id) == LIFE
+
+
+def test_a_repetition_bears_the_same_key(world: World):
+    failures = [True, True, False]
+    sink = Sink(lambda _message: failures.pop(0))
+    rebuild(world, sink=sink)
+    world.book(1, start=1)
+    deliver_until_quiet(world)
+    first, *others = sink.tried
+    assert {message.key for message in others} == {first.key}
+    assert [message.attempts for message in sink.tried] == [1, 2, 3]
+    assert first.payload == others[-1].payload
+
+
+def test_attempts_come_later_and_later(world: World):
+    times: list[float] = []
+    began = world.clock.now()
+
+    def fail(_message: Message) -> None:
+        times.append((world.clock.now() - began).total_seconds())
+        raise ConnectionError
+
+    rebuild(world, sink=fail)
+    world.book(1, start=9)
+    deliver_until_quiet(world)
+    assert times[:9] == [0, 1, 3, 7, 15, 31, 63, 123, 183]
+    assert len(times) == MAX_DELIVERIES
+
+
+def test_what_is_given_up_is_seen_and_does_not_hold_up_what_follows(world: World):
+    sink = Sink(lambda message: message.topic == "lease.create")
+    rebuild(world, sink=sink)
+    assert ailing(world) == {}
+    lease = world.book(1, start=1, hours=2)
+    deliver_until_quiet(world)
+    assert ailing(world) == {"notifications": "1 could not be delivered"}
+    [lost] = world.service.outbox.undeliverable()
+    assert (lost.topic, lost.lease_id, lost.last_error) == (
+        "lease.create",
+        lease.id,
+        "ConnectionError: nobody is there",
+    )
+    world.pass_time(4 * HOUR)
+    deliver_until_quiet(world)
+    assert sink.topics(lease.id) == LIFE[1:-1]
+
+
+def test_what_was_taken_by_one_who_died_is_delivered_by_another(world: World):
+    """With the same key, so that a receiver that had it already can tell."""
+    died: list[Message] = []
+
+    def die(message: Message) -> None:
+        died.append(message)
+        raise Killed
+
+    rebuild(world, sink=die)
+    lease = world.book(1)
+    with pytest.raises(Killed):
+        world.engine.settle()
+    sink = Sink()
+    rebuild(world, sink=sink)
+    world.engine.settle()
+    assert sink.tried == []  # it may still be on its way
+    world.pass_time(MINUTE)
+    assert sink.topics(lease.id)[0] == "lease.create"
+    assert sink.tried[0].key == died[0].key
+
+
+def test_two_managers_deliver_each_message_once_and_in_order(world: World):
+    sink = Sink()
+    rebuild(world, sink=sink)
+    other = another(world)
+    leases = [world.book(1, start=1, hours=1) for _ in range(4)]
+    for step in range(30):
+        world.clock.advance(10 * MINUTE)
+        (world.engine if step % 2 else other.engine).settle()
+    for lease in leases:
+        assert sink.topics(lease.id) == LIFE[:-1]
+        assert len({message.key for message in sink.arrived[lease.id]}) == 4
+
+
+def test_what_is_told_of_a_change_that_failed_is_nothing(world: World):
+    """Messages are written with the change: what was rolled back was never said."""
+    sink = Sink()
+    rebuild(world, sink=sink)
+    world.book(3, start=1)
+    with pytest.raises(NotEnoughResources):
+        world.book(3, start=1)
+    world.engine.settle()
+    assert len(sink.tried) == 1
+
+
+def test_a_failing_sink_keeps_no_lease_from_its_start(world: World):
+    rebuild(world, sink=Sink(lambda _message: True))
+    lease = world.book(1, start=1)
+    world.pass_time(HOUR + SECOND)
+    assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
