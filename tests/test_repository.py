@@ -18,6 +18,10 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tenure.api.schemas.leases import SHOWN_EVENTS
+from tenure.api.versions import Version
+from tenure.domain.errors import TenureError
+from tenure.domain.lease import AllocationState, EventStatus, LeaseStatus, ReservationStatus
 from tests.support.suites import find_suites
 
 REPOSITORY = Path(__file__).parents[1]
@@ -175,6 +179,69 @@ def test_links_between_documents_lead_somewhere():
     for page in (path for path in tracked_files() if path.suffix == ".md"):
         for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.relative_to(REPOSITORY)}: {target}"
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors that a page has, as GitHub makes them of its headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    titles = [re.sub(r"[^\w\- ]", "", title.lower()) for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)]
+    return {title.strip().replace(" ", "-") for title in titles}
+
+
+def test_links_to_a_part_of_a_document_lead_to_a_heading():
+    found = 0
+    for page in (path for path in tracked_files() if path.suffix == ".md"):
+        for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text()):
+            found += 1
+            assert anchor in headings(page.parent / target if target else page), f"{page.name}: {target}#{anchor}"
+    assert found
+
+
+def test_every_document_can_be_found_from_the_readme():
+    reached, waiting = set[Path](), [REPOSITORY / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page.suffix == ".md" and page not in reached:
+            reached.add(page)
+            links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text())
+            waiting += [(page.parent / target).resolve() for target in links]
+    lost = [path for path in tracked_files() if path.suffix == ".md" and path not in reached]
+    assert lost == [], "docs/README.md lists all documents"
+
+
+def test_every_decision_has_its_number_and_its_parts():
+    folder = REPOSITORY / "docs" / "adr"
+    pages = sorted(folder.glob("0*.md"))
+    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
+    for page in pages:
+        assert f"({page.name})" in (folder / "README.md").read_text()
+        assert page.read_text().startswith(f"# {page.name[:4]}: ")
+        assert {"context", "decision", "consequences", "rejected"} <= headings(page), page.name
+
+
+def documented(name: str, words: Iterable[str]) -> None:
+    page = (REPOSITORY / "docs" / name).read_text()
+    assert [word for word in words if not re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", page)] == []
+
+
+def test_every_status_and_event_is_explained():
+    seen = [status for status in LeaseStatus if status is not LeaseStatus.DELETED]
+    kinds = [*seen, *ReservationStatus, *AllocationState, *EventStatus, *SHOWN_EVENTS]
+    documented("user/booking.md", [kind.value for kind in kinds])
+    documented("operations/events.md", [status.value for status in EventStatus])
+
+
+def test_every_error_and_every_version_is_listed():
+    def names(kind: type[TenureError]) -> set[str]:
+        return {kind.name}.union(*map(names, kind.__subclasses__()))
+
+    documented("api/microversions.md", [*names(TenureError), *(version.value for version in Version)])
+
+
+def test_every_option_of_a_program_is_explained():
+    command = [sys.executable, "-m", "tenure.cmd.standalone", "--help"]
+    usage = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    documented("operations/standalone.md", set(re.findall(r"--[a-z-]+", usage)) - {"--help"})
 
 
 # Release notes
