@@ -30,6 +30,8 @@ LOG = logging.getLogger(__name__)
 HOST_TYPE = "physical:host"
 THREADS = 16
 WORKERS = 16
+#: How long a stop waits for calls to the cloud that are under way.
+STOP_SECONDS = 10.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,7 +83,7 @@ def serve(arguments: argparse.Namespace, *, checkpoint: Callable[[str], None] = 
         if not stopping.is_set():  # closing the listening socket ends the loop of the server this way
             raise
     server.task_dispatcher.shutdown(cancel_pending=True, timeout=10)
-    service.engine.stop()
+    service.engine.stop(STOP_SECONDS)
     service.parts.db.close()
     LOG.info("stopped")
     return 0

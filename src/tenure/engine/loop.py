@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from concurrent.futures import Executor, ThreadPoolExecutor
+import time
 from datetime import datetime, timedelta
 
 from tenure.clock import Clock
@@ -18,13 +18,15 @@ LOG = logging.getLogger(__name__)
 #: How many events one round looks at, and how often it looks when nothing wakes it: what other managers have booked.
 BATCH = 200
 POLL = timedelta(seconds=2)
+REPAIR_INTERVAL = timedelta(minutes=1)
 
 
 class Engine:
     """Rounds of claiming and acting.
 
-    With an executor events run side by side on it, so that a slow one delays no other; without one they run one after
-    the other in the caller's thread, for tests that move the clock by hand.
+    Once started, up to ``workers`` events run side by side, so that a slow one delays no other, and deliveries and the
+    repair pass have threads of their own. Before that, events run one after the other in the caller's thread, for
+    tests that move the clock by hand.
     """
 
     def __init__(
@@ -43,13 +45,12 @@ class Engine:
         self._repair = repair
         self._clock = clock
         self._workers = workers
-        self._executor: Executor | None = None
-        self._free = threading.Semaphore(workers) if workers else None
+        self._free = threading.Semaphore(workers)
         self._running: set[str] = set()
         self._guard = threading.Lock()
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
         self.last_round: datetime | None = None
 
     # --- in tests
@@ -71,19 +72,28 @@ class Engine:
     # --- in production
 
     def start(self) -> None:
-        """Begin to run in threads of its own."""
-        self._executor = ThreadPoolExecutor(self._workers, thread_name_prefix="tenure-event")
-        self._thread = threading.Thread(target=self._run, name="tenure-engine", daemon=True)
-        self._thread.start()
+        """Begin to run in threads of its own. They do not keep the process alive: claims expire."""
+        for name, target in (
+            ("tenure-engine", self._run),
+            ("tenure-outbox", self._run_delivery),
+            ("tenure-repair", self._run_repair),
+        ):
+            thread = threading.Thread(target=target, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def stop(self, timeout_seconds: float = 30.0) -> None:
         """Take nothing new, and wait for what is under way, but not for ever: claims expire."""
+        deadline = time.monotonic() + timeout_seconds
         self._stopping.set()
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join(timeout_seconds)
-        if self._executor is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        idle = sum(self._free.acquire(timeout=max(0.0, deadline - time.monotonic())) for _ in range(self._workers))
+        if idle < self._workers or any(thread.is_alive() for thread in self._threads):
+            LOG.warning(
+                "stopped while calls to the cloud were under way; they are taken up again when their claims expire"
+            )
 
     def wake(self) -> None:
         """Look at once: something new may be due."""
@@ -91,16 +101,13 @@ class Engine:
 
     @property
     def is_alive(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+        return bool(self._threads) and self._threads[0].is_alive()
 
     def _run(self) -> None:
-        delivery = threading.Thread(target=self._run_delivery, name="tenure-outbox", daemon=True)
-        delivery.start()
         while not self._stopping.is_set():
             self._wake.clear()
             try:
                 self.round()
-                self._repair.run_when_due()
                 until = self._until()
             except Exception:
                 LOG.exception("a round of the engine failed; the next one comes in %s", POLL)
@@ -117,6 +124,14 @@ class Engine:
             if not delivered:
                 self._stopping.wait(0.5)
 
+    def _run_repair(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._repair.run()
+            except Exception:
+                LOG.exception("the repair pass failed")
+            self._clock.wait(self._stopping, self._clock.now() + REPAIR_INTERVAL)
+
     def _until(self) -> datetime:
         """When to look again: at the next due time, and no later than the others may have booked something."""
         latest = self._clock.now() + POLL
@@ -124,7 +139,7 @@ class Engine:
         return min(upcoming, latest) if upcoming else latest
 
     def round(self) -> int:
-        """Claim what is ready and carry it out, or hand it to the executor; how many were taken."""
+        """Claim what is ready and carry it out, or have a worker do it; how many were taken."""
         self.last_round = self._clock.now()
         for event_id in self._events.waiting(BATCH):
             self._events.move_off_unreturned(event_id)
@@ -133,10 +148,10 @@ class Engine:
             if self._stopping.is_set() or not self._begin(event_id):
                 continue
             taken += 1
-            if self._executor is None:
-                self._do(event_id)
+            if self._threads:
+                threading.Thread(target=self._work, args=(event_id,), name="tenure-event", daemon=True).start()
             else:
-                self._executor.submit(self._do, event_id)
+                self._do(event_id)
         return taken
 
     def _begin(self, event_id: str) -> bool:
@@ -144,10 +159,17 @@ class Engine:
         with self._guard:
             if event_id in self._running:
                 return False
-            if self._free is not None and not self._free.acquire(blocking=False):
+            if self._threads and not self._free.acquire(blocking=False):
                 return False
             self._running.add(event_id)
             return True
+
+    def _work(self, event_id: str) -> None:
+        try:
+            self._do(event_id)
+        finally:
+            self._free.release()
+            self._wake.set()
 
     def _do(self, event_id: str) -> None:
         try:
@@ -159,6 +181,3 @@ class Engine:
         finally:
             with self._guard:
                 self._running.discard(event_id)
-            if self._free is not None:
-                self._free.release()
-            self._wake.set()

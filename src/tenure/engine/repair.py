@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from datetime import datetime, timedelta
 
 from tenure.clock import Clock
 from tenure.drivers.contract import CloudDriver, CloudError, Order
 from tenure.services.events import EventService
 
 LOG = logging.getLogger(__name__)
-
-INTERVAL = timedelta(minutes=1)
 
 
 class Repair:
@@ -23,14 +20,6 @@ class Repair:
         self._driver = driver
         self._inventories = sorted(inventories)
         self._clock = clock
-        self._next: datetime | None = None
-
-    def run_when_due(self) -> None:
-        """Run, where the last time is long enough ago."""
-        now = self._clock.now()
-        if self._next is None or now >= self._next:
-            self._next = now + INTERVAL
-            self.run()
 
     def run(self) -> int:
         """Take back the effects of reservations that have ended or never were; how many there were."""

@@ -1,0 +1,133 @@
+"""The loop: awake when something is due, asleep until then, and held up by nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
+from tenure.clock import SimulatedClock
+from tenure.domain.lease import LeaseStatus
+from tenure.drivers.simulated import Fault, FaultKind
+from tests.support.engines import HOUR, MINUTE, SECOND, lease_of, rebuild, status_of, wait_for, wait_until
+from tests.support.world import NOW, OWNER, World, open_world
+
+
+class WatchedClock(SimulatedClock):
+    """Remembers until when it was asked to wait."""
+
+    def __init__(self, now: datetime) -> None:
+        super().__init__(now)
+        self.waits: list[datetime] = []
+
+    def wait(self, wake, until: datetime) -> None:
+        self.waits.append(until)
+        super().wait(wake, until)
+
+
+@contextmanager
+def running(world: World) -> Iterator[None]:
+    """The world's engine in threads of its own."""
+    world.engine.start()
+    try:
+        yield
+    finally:
+        world.cloud.clear_faults()
+        world.engine.stop()
+
+
+def test_it_sleeps_until_the_next_due_time(world: World):
+    """Not for an interval: what is due in a second and a half is waited for as long as that."""
+    due = NOW + timedelta(seconds=1.5)
+    world.clock = clock = WatchedClock(NOW)
+    rebuild(world, clock=clock, workers=2)
+    world.book(1, start=1.5 / 3600)
+    with running(world):
+        wait_until(lambda: due in clock.waits)
+    assert min(clock.waits) == due
+
+
+def test_it_looks_for_what_others_have_booked_at_least_every_two_seconds(world: World):
+    world.clock = clock = WatchedClock(NOW)
+    rebuild(world, clock=clock, workers=2)
+    world.book(1, start=5)
+    with running(world):
+        wait_until(lambda: NOW + 2 * SECOND in clock.waits)
+    assert min(clock.waits) == NOW + 2 * SECOND
+
+
+def test_a_start_comes_at_its_time_and_not_before(tmp_path):
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", workers=2) as world, running(world):
+        lease = world.book(1, start=1)
+        marker = world.book(1)  # the engine has been round when this one is active
+        wait_for(world, [marker], {LeaseStatus.ACTIVE})
+        assert lease_of(world, lease.id).status is LeaseStatus.PENDING
+        world.clock.set(NOW + HOUR)
+        wait_for(world, [lease], {LeaseStatus.ACTIVE})
+
+
+def test_a_booking_wakes_the_engine_of_its_process(tmp_path):
+    """The clock stands still: only the booking itself can have woken it."""
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", workers=2) as world:
+        world.book(1, start=9)
+        with running(world):
+            leases = []
+            for _ in range(3):
+                leases.append(world.book(1, hours=3))
+                wait_for(world, leases, {LeaseStatus.ACTIVE})
+            assert world.clock.now() == NOW
+            world.leases.delete(OWNER, leases[0].id)
+            wait_until(lambda: status_of(world, leases[0].id) is LeaseStatus.DELETED)
+
+
+def test_a_repair_pass_that_hangs_delays_nobody(tmp_path):
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", workers=2) as world:
+        world.cloud.inject(Fault(FaultKind.BLOCK, verb="held", count=None))
+        with running(world):
+            assert world.cloud.wait_until_blocked()
+            lease = world.book(1, hours=1)
+            wait_for(world, [lease], {LeaseStatus.ACTIVE})
+            world.clock.advance(HOUR)
+            wait_for(world, [lease], {LeaseStatus.TERMINATED})
+
+
+def test_the_running_engine_repairs_once_a_minute(tmp_path):
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", workers=2) as world:
+        lease = world.book(1, hours=1)
+        world.engine.settle()
+        [order] = world.service.events.orders(lease.id)
+        world.pass_time(2 * HOUR)
+        with running(world):
+            for _ in range(2):
+                world.cloud.ensure_started(order)
+                world.clock.advance(MINUTE)
+                wait_until(lambda: world.cloud.world.groups() == {})
+
+
+def test_a_sink_that_hangs_delays_no_start(tmp_path):
+    """Messages are somebody else's business; leases start on time without them."""
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", workers=2) as world:
+        told: list[str] = []
+        holding = Fault(FaultKind.BLOCK, verb="look_up", count=None)
+
+        def hang(message) -> None:
+            told.append(message.topic)
+            world.cloud.look_up("physical:host", "1")
+
+        rebuild(world, sink=hang)
+        world.cloud.inject(holding)
+        with running(world):
+            lease = world.book(1, hours=1)
+            assert world.cloud.wait_until_blocked()
+            wait_for(world, [lease], {LeaseStatus.ACTIVE})
+            assert told == ["lease.create"]
+
+
+def test_a_stopped_engine_begins_nothing(tmp_path):
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", workers=2) as world:
+        with running(world):
+            assert world.engine.is_alive
+        assert not world.engine.is_alive
+        lease = world.book(1)
+        assert world.engine.round() == 0
+        assert lease_of(world, lease.id).status is LeaseStatus.PENDING
