@@ -6,9 +6,24 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, insert, not_, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    and_,
+    case,
+    delete,
+    exists,
+    func,
+    insert,
+    not_,
+    or_,
+    select,
+    union_all,
+    update,
+)
+from sqlalchemy import false as sql_false
 from sqlalchemy import true as sql_true
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from tenure.domain.allocation import Allocation, Booking, Candidate, Demand
 from tenure.domain.capacity import Capacity
@@ -17,10 +32,10 @@ from tenure.domain.period import Period
 from tenure.domain.requirement import Comparison, Expression
 from tenure.domain.shortfall import Stage
 from tenure.store.conflict import Overtaken
-from tenure.store.tables import AllocationRow, AttributeRow, LeaseRow, ReservationRow, ResourceRow
+from tenure.store.tables import AllocationRow, AttributeRow, LeaseRow, ReservationRow, ResourceRow, key_of
 
 #: How many free resources are looked at for the tightest gaps, beyond those needed.
-SAMPLE = 48
+SAMPLE = 24
 
 #: How soon a period must begin for an overdue teardown to stand in its way; by a later start it will be over, or the
 #: plan will be moved.
@@ -58,13 +73,13 @@ class AllocationStore:
         """
         limit = demand.maximum + SAMPLE
         free = self._select_free(demand, period, now=now, ignoring=ignoring, without=without)
-        order = (ResourceRow.scarcity, ResourceRow.id)
-        ahead = free.where(ResourceRow.id >= turn).order_by(*order).limit(limit)
-        behind = free.where(ResourceRow.id < turn).order_by(*order).limit(limit)
+        (scarcity, number), joined = _walk(demand.expression)
+        free = free.where(joined).order_by(scarcity, number).limit(limit)
+        ahead, behind = free.where(number >= turn).subquery(), free.where(number < turn).subquery()
+        both = union_all(select(ahead), select(behind))
         if locking:
-            ids = {row.id for part in (ahead, behind) for row in self._session.execute(part)}
-            self.lock(ids)
-        rows = [*self._session.execute(ahead), *self._session.execute(behind)]
+            self.lock({row.id for row in self._session.execute(both)})
+        rows = self._session.execute(both)
         found = [Candidate(row.id, row.version, row.scarcity, row.free_since, row.free_until) for row in rows]
         found.sort(key=lambda candidate: (candidate.scarcity, candidate.resource_id < turn, candidate.resource_id))
         return found[:limit]
@@ -385,6 +400,7 @@ class AllocationStore:
     def _select_bookings(
         self, *, now: datetime, lease_id: str | None, reservation_id: str | None
     ) -> Select[int, str, str, datetime, datetime]:
+        everyone = lease_id is None and reservation_id is None
         statement = (
             select(
                 AllocationRow.resource_id,
@@ -393,11 +409,12 @@ class AllocationStore:
                 LeaseRow.starts_at,
                 LeaseRow.ends_at,
             )
-            .join(ReservationRow, ReservationRow.id == AllocationRow.reservation_id)
-            .join(LeaseRow, LeaseRow.id == ReservationRow.lease_id)
+            # Each has both. An inner join would let SQLite begin with all leases that are not deleted.
+            .join(ReservationRow, ReservationRow.id == AllocationRow.reservation_id, isouter=everyone)
+            .join(LeaseRow, LeaseRow.id == ReservationRow.lease_id, isouter=everyone)
             .where(LeaseRow.deleted_at.is_(None))
         )
-        if lease_id is None and reservation_id is None:
+        if everyone:
             return statement.where(AllocationRow.ends_at >= now, AllocationRow.state != AllocationState.RELEASED.value)
         if lease_id is not None:
             statement = statement.where(ReservationRow.lease_id == lease_id)
@@ -448,15 +465,32 @@ def _matching(expression: Expression) -> list[ColumnElement[bool]]:
     """The property language in SQL; ``Expression.matches`` is the same in Python.
 
     Each comparison is a look-up by the attributes' primary key, NULL where the resource has no such property. As
-    ``EXISTS`` each would be one more table to join, and PostgreSQL takes seconds to plan a join of dozens.
+    ``EXISTS`` each would be one more table to join, and PostgreSQL takes seconds to plan a join of dozens. What must
+    be equal comes first: it is true of the fewest resources, and nothing more is asked of the others.
     """
     return [
         select(_compares(comparison))
         .where(AttributeRow.resource_id == ResourceRow.id, AttributeRow.name == comparison.name)
         .correlate(ResourceRow)
         .scalar_subquery()
-        for comparison in expression.comparisons
+        for comparison in sorted(expression.comparisons, key=lambda one: one.op != "==")
     ]
+
+
+def _walk(
+    expression: Expression,
+) -> tuple[tuple[InstrumentedAttribute[int], InstrumentedAttribute[int]], ColumnElement[bool]]:
+    """Scarcity and id, by which resources are walked through in order, and what joins that walk to them.
+
+    It goes through the resources themselves, or, where a property must be equal to something, through those that have
+    it: an index each, read only as far as needed.
+    """
+    wanted = next((one for one in expression.comparisons if one.op == "=="), None)
+    if wanted is None:
+        return (ResourceRow.scarcity, ResourceRow.id), sql_true()
+    walked = aliased(AttributeRow)
+    found = and_(walked.resource_id == ResourceRow.id, walked.name == wanted.name, walked.key == key_of(wanted.value))
+    return (walked.scarcity, walked.resource_id), found
 
 
 def _compares(comparison: Comparison) -> ColumnElement[bool]:
@@ -480,8 +514,15 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], ColumnElement[bool]]] = {
 
 
 def _taken(period: Period, *, ignoring: str | None) -> ColumnElement[bool]:
-    taken = exists().where(AllocationRow.resource_id == ResourceRow.id, overlaps(period))
-    return taken.where(AllocationRow.reservation_id != ignoring) if ignoring else taken
+    """Whether anybody has the resource at any instant of the period.
+
+    Not as ``EXISTS``, which PostgreSQL makes a join of, and takes it to leave next to nothing; it then looks at all
+    resources and sorts what is left, instead of walking through them in order until it has enough.
+    """
+    taken = select(sql_true()).where(AllocationRow.resource_id == ResourceRow.id, overlaps(period))
+    if ignoring:
+        taken = taken.where(AllocationRow.reservation_id != ignoring)
+    return func.coalesce(taken.correlate(ResourceRow).limit(1).scalar_subquery(), sql_false())
 
 
 def _overdue(now: datetime) -> ColumnElement[bool]:

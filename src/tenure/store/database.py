@@ -145,7 +145,7 @@ def _engine(url: str, *, pool_size: int, echo: bool) -> Engine:
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", begin_immediate)
         return engine
-    return create_engine(
+    engine = create_engine(
         parsed,
         echo=echo,
         pool_size=pool_size,
@@ -155,6 +155,17 @@ def _engine(url: str, *, pool_size: int, echo: bool) -> Engine:
         # Each statement of a write sees the newest rows, so that the attempt that locks them first decides on them.
         isolation_level="READ COMMITTED",
     )
+    if parsed.get_backend_name() == "postgresql":
+        event.listen(engine, "connect", _prepare_postgresql)
+    return engine
+
+
+def _prepare_postgresql(connection: Any, _record: Any) -> None:
+    """Compile nothing: our statements end after a bounded number of rows, which the server's estimates do not see."""
+    connection.autocommit = True
+    with connection.cursor() as cursor:
+        cursor.execute("SET jit = off")
+    connection.autocommit = False
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

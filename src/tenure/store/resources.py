@@ -15,7 +15,7 @@ from tenure.domain.request import ResourceOrder, ResourceQuery
 from tenure.domain.requirement import number_of
 from tenure.domain.resource import DiscoveredResource, PropertySetting, PropertyValues, Resource, scarcity
 from tenure.store.conflict import Overtaken
-from tenure.store.tables import AllocationRow, AttributeRow, PropertyRow, ReservationRow, ResourceRow
+from tenure.store.tables import AllocationRow, AttributeRow, PropertyRow, ReservationRow, ResourceRow, key_of
 
 #: How an expression of the property language names a property, as JSON text.
 _NAMES = re.compile(r'"\$([^"]+)"')
@@ -338,6 +338,8 @@ def _attributes(row: ResourceRow) -> list[dict[str, object]]:
             "name": name,
             "value": value,
             "number": number_of(value),
+            "key": key_of(value),
+            "scarcity": row.scarcity,
             "own": name in row.properties,
         }
         for name, value in texts.items()

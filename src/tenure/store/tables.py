@@ -25,6 +25,8 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
+from tenure.domain.requirement import number_of
+
 
 class UtcDateTime(TypeDecorator[datetime]):
     """An aware time in UTC, to the microsecond, on every database."""
@@ -52,6 +54,9 @@ class UtcDateTime(TypeDecorator[datetime]):
             return None
         return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
 
+
+#: How much of a property's value can be looked up by an index.
+KEY_LENGTH = 64
 
 #: An id that counts up. SQLite counts only columns that are exactly INTEGER.
 BigId = BigInteger().with_variant(Integer, "sqlite")
@@ -83,10 +88,11 @@ class ResourceRow(Base):
 
     __tablename__ = "resources"
     __table_args__ = (
-        UniqueConstraint("resource_type", "region", "external_id"),
+        UniqueConstraint("resource_type", "external_id", "region"),
         # The order of preference: least special first, then by id; reservable ones only are looked at.
         Index("ix_resources_preference", "resource_type", "reservable", "scarcity", "id"),
         Index("ix_resources_name", "resource_type", "name", "id"),
+        Index(None, "resource_type", "id"),
     )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
@@ -122,10 +128,12 @@ class PropertyRow(Base):
 class AttributeRow(Base):
     """What the property language can ask of a resource: its facts and its own properties, a row each.
 
-    Kept beside the documents in ``resources`` so that a search is an index look-up on every database.
+    Kept beside the documents in ``resources`` so that a search is an index look-up on every database: by resource, and
+    from what must be equal (``key``) to the resources that have it, the least special first.
     """
 
     __tablename__ = "resource_attributes"
+    __table_args__ = (Index("ix_resource_attributes_walk", "name", "key", "scarcity", "resource_id"),)
 
     resource_id: Mapped[int] = mapped_column(BigId, ForeignKey("resources.id", ondelete="CASCADE"), primary_key=True)
     name: Mapped[str] = mapped_column(text(64), primary_key=True)
@@ -135,7 +143,15 @@ class AttributeRow(Base):
         .with_variant(mysql.MEDIUMTEXT(charset="utf8mb4", collation="utf8mb4_nopad_bin"), "mysql", "mariadb")
     )
     number: Mapped[float | None] = mapped_column(Double)
+    key: Mapped[str] = mapped_column(text(KEY_LENGTH))  # ``key_of`` the value
+    scarcity: Mapped[int] = mapped_column(Integer)  # the resource's
     own: Mapped[bool] = mapped_column(Boolean)  # the operator's, not the cloud's
+
+
+def key_of(value: str) -> str:
+    """The same text for values that are equal in the property language; now and then for others, too, if long."""
+    number = number_of(value)
+    return value[:KEY_LENGTH] if number is None else repr(number + 0.0)  # zero has no sign
 
 
 class LeaseRow(Base):
@@ -145,10 +161,12 @@ class LeaseRow(Base):
         Index("ix_leases_name", "deleted_at", "name", "id"),
         Index("ix_leases_starts", "deleted_at", "starts_at", "id"),
         Index("ix_leases_ends", "deleted_at", "ends_at", "id"),
+        Index("ix_leases_status", "deleted_at", "status", "created_at", "id"),
         Index("ix_leases_project_created", "project_id", "deleted_at", "created_at", "id"),
         Index("ix_leases_project_name", "project_id", "deleted_at", "name", "id"),
         Index("ix_leases_project_starts", "project_id", "deleted_at", "starts_at", "id"),
         Index("ix_leases_project_ends", "project_id", "deleted_at", "ends_at", "id"),
+        Index("ix_leases_project_status", "project_id", "deleted_at", "status", "created_at", "id"),
         CheckConstraint("ends_at >= starts_at", name="ends_after_start"),
     )
 
@@ -191,7 +209,7 @@ class AllocationRow(Base):
         Index("ix_allocations_resource_end", "resource_id", "ends_at", "starts_at"),
         Index("ix_allocations_resource_start", "resource_id", "starts_at"),
         Index("ix_allocations_state", "state", "resource_id", "ends_at"),
-        Index(None, "reservation_id"),
+        Index(None, "reservation_id", "state"),
         CheckConstraint("ends_at > starts_at", name="ends_after_start"),
     )
 
@@ -248,7 +266,11 @@ class OutboxRow(Base):
     """What others must be told, written with the change and delivered afterwards."""
 
     __tablename__ = "outbox"
-    __table_args__ = (Index(None, "ready_at"), Index(None, "lease_id", "id"))
+    __table_args__ = (
+        Index(None, "ready_at"),
+        Index(None, "delivered_at", "ready_at"),
+        Index(None, "lease_id", "id"),
+    )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     key: Mapped[str] = mapped_column(text(36), unique=True)

@@ -61,9 +61,11 @@ def upgrade() -> None:
     )
     op.create_index("ix_leases_created", "leases", ["deleted_at", "created_at", "id"])
     op.create_index("ix_leases_ends", "leases", ["deleted_at", "ends_at", "id"])
+    op.create_index("ix_leases_status", "leases", ["deleted_at", "status", "created_at", "id"])
     op.create_index("ix_leases_name", "leases", ["deleted_at", "name", "id"])
     op.create_index("ix_leases_project_created", "leases", ["project_id", "deleted_at", "created_at", "id"])
     op.create_index("ix_leases_project_ends", "leases", ["project_id", "deleted_at", "ends_at", "id"])
+    op.create_index("ix_leases_project_status", "leases", ["project_id", "deleted_at", "status", "created_at", "id"])
     op.create_index("ix_leases_project_name", "leases", ["project_id", "deleted_at", "name", "id"])
     op.create_index("ix_leases_project_starts", "leases", ["project_id", "deleted_at", "starts_at", "id"])
     op.create_index("ix_leases_starts", "leases", ["deleted_at", "starts_at", "id"])
@@ -84,6 +86,7 @@ def upgrade() -> None:
     )
     op.create_index("ix_outbox_lease_id_id", "outbox", ["lease_id", "id"])
     op.create_index("ix_outbox_ready_at", "outbox", ["ready_at"])
+    op.create_index("ix_outbox_delivered_at_ready_at", "outbox", ["delivered_at", "ready_at"])
     op.create_table(
         "properties",
         sa.Column("id", big_id(), nullable=False),
@@ -113,10 +116,11 @@ def upgrade() -> None:
         sa.Column("updated_at", utc(), nullable=True),
         sa.PrimaryKeyConstraint("id", name="pk_resources"),
         sa.UniqueConstraint(
-            "resource_type", "region", "external_id", name="uq_resources_resource_type_region_external_id"
+            "resource_type", "external_id", "region", name="uq_resources_resource_type_external_id_region"
         ),
     )
     op.create_index("ix_resources_name", "resources", ["resource_type", "name", "id"])
+    op.create_index("ix_resources_resource_type_id", "resources", ["resource_type", "id"])
     op.create_index("ix_resources_preference", "resources", ["resource_type", "reservable", "scarcity", "id"])
     op.create_table(
         "events",
@@ -174,12 +178,15 @@ def upgrade() -> None:
         sa.Column("name", text(64), nullable=False),
         sa.Column("value", long_text(), nullable=False),
         sa.Column("number", sa.Double(), nullable=True),
+        sa.Column("key", text(64), nullable=False),
+        sa.Column("scarcity", sa.Integer(), nullable=False),
         sa.Column("own", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("resource_id", "name", name="pk_resource_attributes"),
         sa.ForeignKeyConstraint(
             ["resource_id"], ["resources.id"], name="fk_resource_attributes_resource_id", ondelete="CASCADE"
         ),
     )
+    op.create_index("ix_resource_attributes_walk", "resource_attributes", ["name", "key", "scarcity", "resource_id"])
     op.create_table(
         "allocations",
         sa.Column("id", big_id(), nullable=False),
@@ -195,7 +202,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["reservation_id"], ["reservations.id"], name="fk_allocations_reservation_id"),
         sa.ForeignKeyConstraint(["resource_id"], ["resources.id"], name="fk_allocations_resource_id"),
     )
-    op.create_index("ix_allocations_reservation_id", "allocations", ["reservation_id"])
+    op.create_index("ix_allocations_reservation_id_state", "allocations", ["reservation_id", "state"])
     op.create_index("ix_allocations_resource_end", "allocations", ["resource_id", "ends_at", "starts_at"])
     op.create_index("ix_allocations_resource_start", "allocations", ["resource_id", "starts_at"])
     op.create_index("ix_allocations_state", "allocations", ["state", "resource_id", "ends_at"])
