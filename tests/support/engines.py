@@ -120,7 +120,7 @@ def wait_until(true: Callable[[], bool], *, seconds: float = 60.0) -> None:
 def wait_for(world: World, leases: Iterable[Lease], wanted: Collection[LeaseStatus]) -> None:
     """Wait until every lease has one of these statuses."""
     waiting = {lease.id for lease in leases}
-    names = bindparam("wanted", [one.value for one in wanted], expanding=True)
+    names: Any = bindparam("wanted", [one.value for one in wanted], expanding=True)
 
     def settled() -> bool:
         with world.db.engine.connect() as connection:  # one statement, so that looking slows nobody down

@@ -2,19 +2,92 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
 BIN = Path(sys.executable).parent
+
+
+#: How long a start, an answer and an end may take, on a machine that is busy with other things.
+START_SECONDS = 60
+ANSWER_SECONDS = 60
+END_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A client over plain HTTP that shares no code with ours."""
+
+    port: int
+    token: str
+
+    def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """The status and the document of an answer; raises ``OSError`` or ``HTTPException`` where there is none."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
+        headers = {"X-Auth-Token": self.token, "OpenStack-API-Version": "reservation 1.1"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            connection.request(method, f"/v1{path}", None if body is None else json.dumps(body), headers)
+            answer = connection.getresponse()
+            text = answer.read()
+            return answer.status, json.loads(text) if text else None
+        finally:
+            connection.close()
+
+    def book(
+        self, hosts: int = 1, *, seconds: float, delay: float = 0.0, notice: float | None = None, **fields: object
+    ) -> tuple[int, Any]:
+        """Ask for a lease that starts ``delay`` seconds from now, with a snapshot ``notice`` seconds from now."""
+        now = datetime.now(UTC)
+        body: dict[str, object] = {
+            "name": "lease",
+            "start_date": rfc3339(now + timedelta(seconds=delay)) if delay else "now",
+            "end_date": rfc3339(now + timedelta(seconds=delay + seconds)),
+            "reservations": [{"resource_type": "physical:host", "min": hosts, "max": hosts, "before_end": "snapshot"}],
+            **fields,
+        }
+        if notice is not None:
+            body["before_end_date"] = rfc3339(now + timedelta(seconds=notice))
+        status, answer = self.call("POST", "/leases", body)
+        return status, answer["lease"] if status == 201 else answer
+
+    def lease(self, lease_id: str) -> Any:
+        status, answer = self.call("GET", f"/leases/{lease_id}")
+        assert status == 200, answer
+        return answer["lease"]
+
+    def wait_for_status(self, lease_id: str, *wanted: str, seconds: float = 60.0) -> Any:
+        """The lease when it has one of these statuses."""
+        deadline = time.monotonic() + seconds
+        while (lease := self.lease(lease_id))["status"] not in wanted:
+            assert time.monotonic() < deadline, f"not {wanted} within {seconds} s: {lease}"
+            time.sleep(0.05)
+        return lease
+
+
+def rfc3339(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def log_of(data_dir: Path) -> Path:
+    return data_dir.parent / f"{data_dir.name}.log"
 
 
 @dataclass
@@ -34,21 +107,39 @@ class Standalone:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
         return {**kept, "OS_CLIENT_CONFIG_FILE": str(self.data_dir / "clouds.yaml"), "OS_CLOUD": cloud}
 
+    def caller(self, user: str = "demo") -> Caller:
+        """Somebody who talks to it."""
+        port = urlsplit(self.url).port
+        assert port is not None
+        return Caller(port, self.token(user))
+
+    @property
+    def log(self) -> str:
+        """What it has logged, all its lives together."""
+        return log_of(self.data_dir).read_text()
+
     def stop(self) -> int:
         """End it as an operator does; its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=30)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Wait for its end; the exit code."""
+        code = self.process.wait(timeout=END_SECONDS)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return code
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(timeout=30)
+        self.ended()
 
 
 def start(
     data_dir: Path, *, hosts: int = 5, command: Sequence[str] = (str(BIN / "tenure-standalone"),), port: int = 0
 ) -> Standalone:
     """Start a service on a free port and wait until it serves. The caller ends it."""
-    log = (data_dir.parent / f"{data_dir.name}.log").open("a")
+    log = log_of(data_dir).open("a")
     process = subprocess.Popen(
         [*command, "--port", str(port), "--data-dir", str(data_dir), "--hosts", str(hosts)],
         stdout=subprocess.PIPE,
@@ -57,11 +148,15 @@ def start(
     )
     log.close()
     assert process.stdout is not None
+    limit = threading.Timer(START_SECONDS, process.kill)
+    limit.start()
     line = process.stdout.readline()
+    limit.cancel()
     found = re.search(r"http://\S+", line)
     if found is None:
         process.kill()
         process.wait()
+        process.stdout.close()
         raise AssertionError(f"the service did not start: {Path(log.name).read_text()[-4000:]}")
     return Standalone(found.group(), data_dir, process)
 
@@ -74,5 +169,3 @@ def standalone(data_dir: Path, *, hosts: int = 5) -> Iterator[Standalone]:
     finally:
         if service.process.poll() is None:
             service.kill()
-        if service.process.stdout is not None:
-            service.process.stdout.close()

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import logging
 import secrets
 import signal
+import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 import yaml
+from sqlalchemy.exc import DatabaseError
 from waitress.server import create_server
 
 from tenure.api.app import create_app
@@ -30,26 +34,48 @@ LOG = logging.getLogger(__name__)
 HOST_TYPE = "physical:host"
 THREADS = 16
 WORKERS = 16
+MAX_HOSTS = 100_000
 #: How long a stop waits for calls to the cloud that are under way.
 STOP_SECONDS = 10.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until told to stop; the exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     logging.basicConfig(
         level=logging.DEBUG if arguments.debug else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    return serve(arguments)
+    try:
+        return serve(arguments)
+    except StartFailed as failure:
+        print(f"tenure-standalone: {failure}", file=sys.stderr)
+        return 1
+
+
+class StartFailed(Exception):
+    """The service cannot be started as it was asked for; the text says why and what to do."""
 
 
 def serve(arguments: argparse.Namespace, *, checkpoint: Callable[[str], None] = lambda _point: None) -> int:
-    """Serve as the arguments say. ``checkpoint`` is called at the named points of every event."""
+    """Serve as the arguments say; the exit code. ``checkpoint`` is called at the named points of every event.
+
+    Raises ``StartFailed``.
+    """
     data_dir: Path = arguments.data_dir
-    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    service = open_service(data_dir, hosts=arguments.hosts, checkpoint=checkpoint)
+    with _alone(data_dir):
+        return _serve(arguments, data_dir, checkpoint)
+
+
+def _serve(arguments: argparse.Namespace, data_dir: Path, checkpoint: Callable[[str], None]) -> int:
+    try:
+        service = open_service(data_dir, hosts=arguments.hosts, checkpoint=checkpoint)
+    except (DatabaseError, sqlite3.DatabaseError, ValueError) as error:
+        raise StartFailed(f"what is in {data_dir} cannot be used: {getattr(error, 'orig', error)}") from error
+    left = service.events.take_over()
+    if left:
+        LOG.warning("%d events were under way when the service ended; they are taken up again", left)
     tokens = data_dir / "tokens.yaml"
     if not tokens.exists():
         unfinished = data_dir / "tokens.new"
@@ -57,14 +83,18 @@ def serve(arguments: argparse.Namespace, *, checkpoint: Callable[[str], None] = 
         write_token_file(unfinished, _first_users())
         unfinished.replace(tokens)  # whole or not at all, whenever the process ends
     app = create_app(service.manager, service.parts.types, authenticate=lambda inner: TokenFileAuth(inner, tokens))
-    server = create_server(
-        app,
-        host=arguments.host,
-        port=arguments.port,
-        threads=THREADS,
-        ident="tenure",
-        clear_untrusted_proxy_headers=True,
-    )
+    try:
+        server = create_server(
+            app,
+            host=arguments.host,
+            port=arguments.port,
+            threads=THREADS,
+            ident="tenure",
+            clear_untrusted_proxy_headers=True,
+        )
+    except (OSError, ValueError) as error:
+        service.parts.db.close()
+        raise StartFailed(f"cannot listen on {arguments.host}:{arguments.port}: {error}") from error
     url = f"http://{arguments.host}:{server.effective_port}/v1"
     _write_clouds(data_dir / "clouds.yaml", tokens, url)
     stopping = threading.Event()
@@ -87,6 +117,22 @@ def serve(arguments: argparse.Namespace, *, checkpoint: Callable[[str], None] = 
     service.parts.db.close()
     LOG.info("stopped")
     return 0
+
+
+@contextmanager
+def _alone(data_dir: Path) -> Iterator[None]:
+    """Keep others out of the folder, which is made if need be. The system lifts the lock when the process ends."""
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = (data_dir / "lock").open("a")
+    except OSError as error:
+        raise StartFailed(f"cannot use {data_dir}: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StartFailed(f"another tenure-standalone uses {data_dir}; choose another --data-dir") from error
+        yield
 
 
 def open_service(data_dir: Path, *, hosts: int, checkpoint: Callable[[str], None] = lambda _point: None) -> Service:
@@ -160,24 +206,39 @@ def _write_clouds(path: Path, tokens: Path, url: str) -> None:
     temporary.replace(path)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _port(text: str) -> int:
+    return _within(text, 0, 65535)
+
+
+def _hosts(text: str) -> int:
+    return _within(text, 1, MAX_HOSTS)
+
+
+def _within(text: str, lowest: int, highest: int) -> int:
+    if not (text.isascii() and text.isdigit() and lowest <= int(text) <= highest):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {lowest} to {highest}")
+    return int(text)
+
+
+def parser() -> argparse.ArgumentParser:
+    """What the command line may say."""
+    made = argparse.ArgumentParser(
         prog="tenure-standalone",
         description="Serve Tenure's API on a simulated cloud, from one process, with everything in one folder.",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=1234, help="the port, 0 for any free one (default: %(default)s)")
-    parser.add_argument(
+    made.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
+    made.add_argument("--port", type=_port, default=1234, help="the port, 0 for any free one (default: %(default)s)")
+    made.add_argument(
         "--data-dir", type=Path, default=Path("tenure-data"), help="where everything is kept (default: ./%(default)s)"
     )
-    parser.add_argument(
+    made.add_argument(
         "--hosts",
-        type=int,
+        type=_hosts,
         default=8,
         help="how many simulated hosts to make on the first start (default: %(default)s)",
     )
-    parser.add_argument("--debug", action="store_true", help="log more")
-    return parser
+    made.add_argument("--debug", action="store_true", help="log more")
+    return made
 
 
 if __name__ == "__main__":

@@ -144,6 +144,16 @@ class EventStore:
         )
         return bool(renewed.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
+    def expire_claims(self, now: datetime) -> int:
+        """Let every claim be over now, whoever has it; how many there were."""
+        expired = self._session.execute(
+            update(EventRow)
+            .where(EventRow.claim_token.is_not(None), EventRow.ready_at > now)
+            .values(ready_at=now)
+            .execution_options(synchronize_session=False)
+        )
+        return int(expired.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+
     def finish(self, event_id: str, *, token: str, now: datetime, **values: Any) -> bool:
         """Give a claim back with an outcome; False when it is somebody else's by now."""
         finished = self._session.execute(

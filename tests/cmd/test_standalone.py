@@ -1,0 +1,195 @@
+"""``tenure-standalone`` as an operator starts it: first and second starts, refusals, and ends."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
+from tests.support.standalone import BIN, END_SECONDS, Standalone, standalone, start
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Start it where it cannot work: it must say so and end."""
+    command = [str(BIN / "tenure-standalone"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=END_SECONDS, check=False)
+
+
+def mode(path: Path) -> str:
+    return oct(stat.S_IMODE(path.stat().st_mode))
+
+
+def hosts_of(service: Standalone) -> list[str]:
+    status, answer = service.caller("admin").call("GET", "/os-hosts")
+    assert status == 200, answer
+    return [host["hypervisor_hostname"] for host in answer["hosts"]]
+
+
+def test_a_first_start_makes_everything_that_a_client_needs(tmp_path: Path):
+    data_dir = tmp_path / "deep" / "data"
+    data_dir.parent.mkdir()
+    old = os.umask(0)  # an operator's umask must not open what is secret
+    try:
+        with standalone(data_dir, hosts=3) as service:
+            assert {path.name for path in data_dir.iterdir()} >= {"tenure.db", "cloud.db", "tokens.yaml", "clouds.yaml"}
+            assert mode(data_dir) == "0o700"
+            assert mode(data_dir / "tokens.yaml") == mode(data_dir / "clouds.yaml") == "0o600"
+            clouds = yaml.safe_load((data_dir / "clouds.yaml").read_text())["clouds"]
+            users = {one["user_name"]: one for one in yaml.safe_load((data_dir / "tokens.yaml").read_text())["users"]}
+            assert clouds == {
+                f"tenure-{name}": {
+                    "auth_type": "admin_token",
+                    "auth": {"endpoint": service.url, "token": users[name]["token"]},
+                }
+                for name in ("admin", "demo")
+            }
+            assert service.url.endswith("/v1")
+            assert users["admin"]["project_id"] != users["demo"]["project_id"]
+            assert users["admin"]["token"] != users["demo"]["token"]
+            assert len(hosts_of(service)) == 3
+            assert service.caller("demo").call("GET", "/os-hosts")[0] == 403
+            assert service.stop() == 0
+    finally:
+        os.umask(old)
+
+
+def test_a_second_start_finds_what_the_first_one_left(tmp_path: Path):
+    data_dir = tmp_path / "data"
+    with standalone(data_dir, hosts=3) as service:
+        tokens = (data_dir / "tokens.yaml").read_bytes()
+        hosts = hosts_of(service)
+        status, lease = service.caller().book(2, seconds=3600)
+        assert status == 201, lease
+        running = service.caller().wait_for_status(lease["id"], "ACTIVE")
+        assert service.stop() == 0
+    with standalone(data_dir, hosts=3) as service:
+        assert (data_dir / "tokens.yaml").read_bytes() == tokens
+        assert hosts_of(service) == hosts
+        assert service.caller().lease(lease["id"]) == running
+        endpoint = yaml.safe_load((data_dir / "clouds.yaml").read_text())["clouds"]["tenure-demo"]["auth"]["endpoint"]
+        assert endpoint == service.url
+        assert service.caller().call("DELETE", f"/leases/{lease['id']}")[0] == 204
+        assert service.stop() == 0
+
+
+def test_more_hosts_can_be_asked_for_later(tmp_path: Path):
+    with standalone(tmp_path / "data", hosts=2) as service:
+        first = hosts_of(service)
+        service.stop()
+    with standalone(tmp_path / "data", hosts=4) as service:
+        assert hosts_of(service)[:2] == first
+        assert len(hosts_of(service)) == 4
+
+
+def test_no_secret_is_in_the_log(tmp_path: Path):
+    with standalone(tmp_path / "data") as service:
+        secret = service.token("demo")
+        service.caller().book(1, seconds=60)
+        service.stop()
+        assert secret not in service.log
+        assert "stopped" in service.log.splitlines()[-1]
+
+
+def test_sigterm_ends_it_in_order(tmp_path: Path):
+    """Exit code 0, nothing unexpected in the log, and nothing left to take up again at the next start."""
+    with standalone(tmp_path / "data") as service:
+        caller = service.caller()
+        status, lease = caller.book(3, seconds=3600)
+        assert status == 201, lease
+        assert service.stop() == 0
+        assert "stopped" in service.log.splitlines()[-1]
+    with standalone(tmp_path / "data") as service:
+        service.caller().wait_for_status(lease["id"], "ACTIVE")
+        assert service.stop() == 0
+        for word in ("Traceback", " ERROR ", "are taken up again"):
+            assert word not in service.log
+
+
+def test_sigterm_ends_it_while_the_cloud_hangs(tmp_path: Path):
+    """Within a limit, and what was under way is done by the next process."""
+    with standalone(tmp_path / "data") as service, SimulatedCloud(tmp_path / "data" / "cloud.db") as cloud:
+        fault = cloud.inject(Fault(FaultKind.BLOCK, verb="ensure_started", count=None))
+        status, lease = service.caller().book(1, seconds=3600)
+        assert status == 201, lease
+        service.caller().wait_for_status(lease["id"], "STARTING")
+        assert service.stop() == 0
+        assert "stopped while calls to the cloud were under way" in service.log
+        cloud.clear_faults(fault)
+        again = start(tmp_path / "data")
+        try:
+            again.caller().wait_for_status(lease["id"], "ACTIVE", seconds=20)
+        finally:
+            again.kill()
+
+
+def test_a_port_in_use_is_named(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = run("--data-dir", tmp_path / "data", "--port", port)
+    assert refused.returncode == 1
+    assert f"tenure-standalone: cannot listen on 127.0.0.1:{port}: " in refused.stderr
+    assert "Address already in use" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_an_address_that_is_not_ours_is_named(tmp_path: Path):
+    refused = run("--data-dir", tmp_path / "data", "--port", 0, "--host", "192.0.2.1")
+    assert refused.returncode == 1
+    assert "tenure-standalone: cannot listen on 192.0.2.1:0: " in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_second_process_on_the_same_folder_is_refused(tmp_path: Path):
+    """Two engines would take each other's events for left over."""
+    with standalone(tmp_path / "data") as service:
+        refused = run("--data-dir", tmp_path / "data", "--port", 0)
+        assert refused.returncode == 1
+        assert refused.stderr == (
+            f"tenure-standalone: another tenure-standalone uses {tmp_path / 'data'}; choose another --data-dir\n"
+        )
+        status, answer = service.caller().book(1, seconds=60)
+        assert status == 201, answer
+
+
+def test_a_folder_that_is_a_file_is_named(tmp_path: Path):
+    (tmp_path / "data").write_text("not a folder")
+    refused = run("--data-dir", tmp_path / "data", "--port", 0)
+    assert (refused.returncode, refused.stderr) == (
+        1,
+        f"tenure-standalone: cannot use {tmp_path / 'data'}: File exists\n",
+    )
+
+
+@pytest.mark.parametrize("name", ["tenure.db", "cloud.db"])
+def test_a_file_that_is_not_ours_is_refused_and_left_alone(tmp_path: Path, name: str):
+    (tmp_path / name).write_text("a letter, not a database\n" * 100)
+    refused = run("--data-dir", tmp_path, "--port", 0)
+    assert refused.returncode == 1
+    assert f"what is in {tmp_path} cannot be used" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert (tmp_path / name).read_text() == "a letter, not a database\n" * 100
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--hosts", "0"), ("--hosts", "-1"), ("--hosts", "many"), ("--hosts", "1000000000"), ("--hosts", "1.5"),
+     ("--port", "-1"), ("--port", "65536"), ("--port", "http")],
+)  # fmt: skip
+def test_a_number_that_makes_no_sense_is_refused_before_anything_is_made(tmp_path: Path, option: str, value: str):
+    refused = run("--data-dir", tmp_path / "data", f"{option}={value}")
+    assert refused.returncode == 2
+    assert f"argument {option}: {value!r} is not a number from " in refused.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_it_says_what_it_takes():
+    shown = run("--help")
+    assert shown.returncode == 0
+    for option in ("--host", "--port", "--data-dir", "--hosts"):
+        assert option in shown.stdout
