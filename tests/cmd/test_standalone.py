@@ -177,6 +177,23 @@ def test_a_file_that_is_not_ours_is_refused_and_left_alone(tmp_path: Path, name:
 
 
 @pytest.mark.parametrize(
+    ("content", "mode", "said"),
+    [("users: []\n", 0o644, "has the mode 0644"), ("users: []\n", 0o600, "is not as it must be"),
+     ("{", 0o600, "is neither YAML nor JSON")],
+)  # fmt: skip
+def test_a_token_file_that_cannot_be_used_is_named(tmp_path: Path, content: str, mode: int, said: str):
+    tokens = tmp_path / "tokens.yaml"
+    tokens.write_text(content)
+    tokens.chmod(mode)
+    refused = run("--data-dir", tmp_path, "--port", 0)
+    assert refused.returncode == 1
+    last = refused.stderr.splitlines()[-1]
+    assert last.startswith(f"tenure-standalone: The token file {tokens} ")
+    assert said in last
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize(
     ("option", "value"),
     [("--hosts", "0"), ("--hosts", "-1"), ("--hosts", "many"), ("--hosts", "1000000000"), ("--hosts", "1.5"),
      ("--port", "-1"), ("--port", "65536"), ("--port", "http")],

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DatabaseError
 from waitress.server import create_server
 
 from tenure.api.app import create_app
-from tenure.api.auth import TokenFileAuth, TokenUser, write_token_file
+from tenure.api.auth import TokenFileAuth, TokenFileError, TokenUser, write_token_file
 from tenure.api.policies import Policies
 from tenure.clock import SystemClock
 from tenure.drivers.contract import ResourceRef
@@ -82,7 +82,11 @@ def _serve(arguments: argparse.Namespace, data_dir: Path, checkpoint: Callable[[
         unfinished.unlink(missing_ok=True)
         write_token_file(unfinished, _first_users())
         unfinished.replace(tokens)  # whole or not at all, whenever the process ends
-    app = create_app(service.manager, service.parts.types, authenticate=lambda inner: TokenFileAuth(inner, tokens))
+    try:
+        app = create_app(service.manager, service.parts.types, authenticate=lambda inner: TokenFileAuth(inner, tokens))
+    except TokenFileError as error:
+        service.parts.db.close()
+        raise StartFailed(str(error)) from error
     try:
         server = create_server(
             app,
