@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from typing import NoReturn
 
 import falcon
 
 from tenure.api.errors import TooLarge, UnsupportedMediaType
+from tenure.api.schemas.texts import NUMBER_LIMIT
 from tenure.domain.errors import InvalidParameter
 
 #: No body is larger.
 MAX_BYTES = 1024 * 1024
 #: No body is nested deeper.
 MAX_DEPTH = 32
-#: No number has more digits.
-MAX_DIGITS = 19
 
 JsonObject = dict[str, object]
 
@@ -71,17 +69,23 @@ def _refuse_constant(name: str) -> NoReturn:
     raise InvalidParameter(f"The body is not JSON: {name} is no number.", field="body")
 
 
-def _finite(text: str) -> float:
+class _Huge:
+    """Stands for a number beyond the limit until it is known whose value it is."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text[:40]
+
+
+def _finite(text: str) -> float | _Huge:
     number = float(text)
-    if not math.isfinite(number):
-        raise InvalidParameter(f"The number {text[:40]} in the body is too large.", field="body")
-    return number
+    return number if abs(number) < NUMBER_LIMIT else _Huge(text)
 
 
-def _bounded(text: str) -> int:
-    if len(text.lstrip("-")) > MAX_DIGITS:
-        raise InvalidParameter(f"The number {text[:40]} in the body is too large.", field="body")
-    return int(text)
+def _bounded(text: str) -> int | _Huge:
+    if len(text) > len(str(-NUMBER_LIMIT)):  # it takes long to read a number of a million digits
+        return _Huge(text)
+    number = int(text)
+    return number if abs(number) < NUMBER_LIMIT else _Huge(text)
 
 
 def _without_repetition(pairs: list[tuple[str, object]]) -> JsonObject:
@@ -111,6 +115,8 @@ def _walk(document: JsonObject) -> Iterator[tuple[str, object]]:
 
 
 def _check(path: str, value: object) -> None:
+    if isinstance(value, _Huge):
+        raise InvalidParameter(f"{path}: the number {value.text} is too large.", field=path)
     if not isinstance(value, str):
         return
     if "\0" in value:

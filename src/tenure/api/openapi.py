@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,12 +19,14 @@ from tenure.api.errors import VersionNotSupported
 from tenure.api.links import Links
 from tenure.api.schemas import answers, hosts, queries
 from tenure.api.schemas.answers import Answers
+from tenure.api.schemas.bounds import ANYTHING, anything, bounded
 from tenure.api.schemas.leases import LeaseSchemas, ReservationKind
 from tenure.api.schemas.texts import MAX_EXTERNAL_ID, MAX_ID
 from tenure.api.versions import HEADER, LATEST, OLDEST, SERVICE_TYPE, Version
 
 Document = dict[str, Any]
 Mode = Literal["validation", "serialization"]
+_COMPONENTS = "#/components/schemas/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +175,7 @@ def describe(schemas: LeaseSchemas, kinds: Iterable[ReservationKind], version: V
         },
         "paths": paths,
         "components": {
-            "schemas": components,
+            "schemas": _bounded(served, references, components),
             "securitySchemes": {"token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token"}},
         },
     }
@@ -197,9 +200,35 @@ def _schemas(served: Iterable[Operation]) -> tuple[References, Document]:
         )
     ]
     found, definitions = models_json_schema(
-        list(dict.fromkeys(wanted)), ref_template="#/components/schemas/{model}", by_alias=True
+        list(dict.fromkeys(wanted)), ref_template=_COMPONENTS + "{model}", by_alias=True
     )
     return (lambda model, mode: dict(found[model, mode])), definitions["$defs"]
+
+
+def _bounded(served: Iterable[Operation], references: References, components: Document) -> Document:
+    """The schemas; those of bodies without what no body may hold."""
+    bodies = [references(operation.body, "validation") for operation in served if operation.body]
+    found = dict(components)
+    for name in _names_in(bodies, components, frozenset()):
+        found[name] = bounded(components[name], _COMPONENTS + ANYTHING)
+    if any(_COMPONENTS + ANYTHING in json.dumps(schema) for schema in found.values()):
+        found[ANYTHING] = anything(_COMPONENTS + ANYTHING)
+    return found
+
+
+def _names_in(schema: Any, components: Document, known: frozenset[str]) -> frozenset[str]:
+    """The components that ``schema`` refers to, and those that they refer to, and ``known``."""
+    if isinstance(schema, dict):
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            name = reference.removeprefix(_COMPONENTS)
+            if name not in known:
+                known = _names_in(components[name], components, known | {name})
+        schema = list(schema.values())
+    if isinstance(schema, list):
+        for one in schema:
+            known = _names_in(one, components, known)
+    return known
 
 
 def _operation(operation: Operation, references: References, version: Version) -> Document:
@@ -220,6 +249,8 @@ def _operation(operation: Operation, references: References, version: Version) -
 
 def _needs_fields(body: type[BaseModel]) -> bool:
     """Whether no body, which counts as an empty object, is refused."""
+    if body.model_json_schema().get("minProperties"):
+        return True
     try:
         body.model_validate({})
     except ValidationError:

@@ -13,6 +13,7 @@ from pydantic import (
     StrictInt,
     StrictStr,
     ValidationError,
+    WithJsonSchema,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -48,9 +49,30 @@ def _before_end(value: Any) -> Any:
     return "default" if value is None else value
 
 
-LenientCount = Annotated[StrictInt, BeforeValidator(_whole_number), Field(le=MAX_AMOUNT)]
-LenientExpression = Annotated[StrictStr, BeforeValidator(_text), Field(max_length=16384)]
-LenientAction = Annotated[Literal["default", "snapshot", ""], BeforeValidator(_before_end)]
+LenientCount = Annotated[
+    StrictInt,
+    Field(le=MAX_AMOUNT),
+    BeforeValidator(_whole_number),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1, "maximum": MAX_AMOUNT},
+                {"type": "string", "pattern": "^[1-9][0-9]{0,8}$"},
+            ]
+        }
+    ),
+]
+LenientExpression = Annotated[
+    StrictStr,
+    Field(max_length=16384),
+    BeforeValidator(_text),
+    WithJsonSchema({"type": ["string", "null"], "maxLength": 16384}),
+]
+LenientAction = Annotated[
+    Literal["default", "snapshot", ""],
+    BeforeValidator(_before_end),
+    WithJsonSchema({"enum": ["default", "snapshot", "", None]}),
+]
 Count = Annotated[StrictInt, Field(ge=1, le=MAX_AMOUNT, description="A number of hosts.")]
 PropertyExpression = Annotated[
     StrictStr,

@@ -44,12 +44,15 @@ _NOVA_FIELDS = frozenset(
 )
 #: What a host has of its own; a property of that name could not be shown beside it.
 _FIELDS = _NOVA_FIELDS | {"status", "trust_id", "reservable", "created_at", "updated_at", "properties", "traits"}
+_NAMES_OF_PROPERTIES: dict[str, Any] = {"minLength": 1, "maxLength": MAX_PROPERTY_NAME}
+#: In JSON Schema: what a property may be called.
+_FREE_NAMES: dict[str, Any] = {"propertyNames": {**_NAMES_OF_PROPERTIES, "not": {"enum": sorted(_FIELDS)}}}
 
 
 class LenientHostCreate(BaseModel):
     """A host to be made reservable, as Blazar takes it: what is not its name or id is a property."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", json_schema_extra={"propertyNames": _NAMES_OF_PROPERTIES})
     __pydantic_extra__: dict[str, LenientProperty] = Field(init=False)
 
     name: LenientReference = None
@@ -59,7 +62,7 @@ class LenientHostCreate(BaseModel):
 class LenientHostUpdate(BaseModel):
     """The properties of a host that change, as Blazar takes them; null removes one."""
 
-    model_config = ConfigDict(extra="allow", json_schema_extra={"minProperties": 1})
+    model_config = ConfigDict(extra="allow", json_schema_extra={"minProperties": 1, **_FREE_NAMES})
     __pydantic_extra__: dict[str, LenientProperty] = Field(init=False)
 
 
@@ -73,7 +76,7 @@ class HostCreate(BaseModel):
 
     name: ExternalId = Field(default_factory=str)
     id: ExternalId = Field(default_factory=str)
-    properties: dict[PropertyName, PropertyValue] = Field(default_factory=dict)
+    properties: dict[PropertyName, PropertyValue] = Field(default_factory=dict, json_schema_extra=_FREE_NAMES)
 
     @model_validator(mode="after")
     def _one_reference(self) -> HostCreate:
@@ -87,7 +90,7 @@ class HostUpdate(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    properties: dict[PropertyName, PropertyValue | None] = Field(min_length=1)
+    properties: dict[PropertyName, PropertyValue | None] = Field(min_length=1, json_schema_extra=_FREE_NAMES)
 
 
 class LenientPropertyUpdate(BaseModel):
@@ -116,8 +119,8 @@ class Registration:
 
 def read_registration(body: Mapping[str, Any], version: Version) -> Registration:
     if version is not OLDEST:
-        given = check(HostCreate, body, version)
-        _check_names(given.properties)
+        given = _check_create(body, version)
+        _check_names(given.properties, "properties.")
         return Registration(given.id or given.name, given.properties)
     lenient = check(LenientHostCreate, body, version)
     reference = lenient.id or lenient.name
@@ -129,6 +132,15 @@ def read_registration(body: Mapping[str, Any], version: Version) -> Registration
     return Registration(reference, properties)
 
 
+def _check_create(body: Mapping[str, Any], version: Version) -> HostCreate:
+    try:
+        return check(HostCreate, body, version)
+    except InvalidParameter as error:
+        if error.field is not None:
+            raise
+        raise InvalidParameter(error.message, field="name") from None  # both references are there, or none
+
+
 def read_properties(body: Mapping[str, Any], version: Version) -> Mapping[str, str | None]:
     """The properties that are to change."""
     if version is not OLDEST:
@@ -138,7 +150,7 @@ def read_properties(body: Mapping[str, Any], version: Version) -> Mapping[str, s
         if not changed:
             raise InvalidParameter("No data to update", field="body")
         _check_lengths(changed)
-    _check_names(changed)
+    _check_names(changed, "" if version is OLDEST else "properties.")
     return changed
 
 
@@ -156,10 +168,10 @@ def _check_lengths(properties: Mapping[str, object]) -> None:
             raise InvalidParameter("A property needs a name.", field="")
 
 
-def _check_names(properties: Mapping[str, object]) -> None:
+def _check_names(properties: Mapping[str, object], place: str) -> None:
     taken = sorted(_FIELDS & properties.keys())
     if taken:
-        raise InvalidParameter(f"{taken[0]} is a field of every host and cannot be a property.", field=taken[0])
+        raise InvalidParameter(f"{taken[0]} is a field of every host and cannot be a property.", field=place + taken[0])
 
 
 def show_host_1_0(host: Resource) -> Document:

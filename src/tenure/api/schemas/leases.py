@@ -93,7 +93,7 @@ class StrictLeaseUpdate(_Strict):
 
 
 class LenientReservationId(BaseModel):
-    id: Annotated[StrictStr, Field(max_length=MAX_ID)]
+    id: Annotated[StrictStr, Field(max_length=MAX_ID, json_schema_extra={"minLength": 1})]
 
 
 class StrictReservationId(BaseModel):

@@ -16,8 +16,13 @@ FIRST_YEAR = 1970
 LAST_YEAR = 9000
 
 MINUTE_FORMAT = "%Y-%m-%d %H:%M"
-_YEAR_AND_MONTH = r"(19[7-9][0-9]|[2-8][0-9]{3})-(0[1-9]|1[0-2])"
-_MINUTE_PATTERN = rf"^{_YEAR_AND_MONTH}-(0[1-9]|1[0-9]|2[0-8]) ([01][0-9]|2[0-3]):[0-5][0-9]$"
+_YEAR = r"(19[7-9][0-9]|[2-8][0-9]{3})"
+_YEAR_AND_MONTH = rf"{_YEAR}-(0[1-9]|1[0-2])"
+_DAY_OF_YEAR = (
+    r"((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
+)
+#: What 1.0 takes, in the dialect of JSON Schema; which years have a 29th of February it cannot say.
+MINUTE_PATTERN = rf"^{_YEAR}-{_DAY_OF_YEAR} ([01][0-9]|2[0-3]):[0-5][0-9]$"
 _RFC3339 = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt]([0-9]{2}:[0-9]{2}:[0-9]{2})(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})", re.ASCII
 )
@@ -68,7 +73,7 @@ def _rfc3339_or_now(value: object) -> When:
     return Moment.NOW if value == "now" else _rfc3339(value)
 
 
-_LENIENT_SCHEMA = {"type": "string", "pattern": _MINUTE_PATTERN, "examples": ["2027-03-01 09:30"]}
+_LENIENT_SCHEMA = {"type": "string", "pattern": MINUTE_PATTERN, "examples": ["2027-03-01 09:30"]}
 _STRICT_SCHEMA = {
     "type": "string",
     "format": "date-time",

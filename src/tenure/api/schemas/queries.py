@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from tenure.api.context import version_of
 from tenure.api.schemas.moments import Rfc3339
 from tenure.api.schemas.refusals import check
-from tenure.api.schemas.texts import ExternalId, Identifier, Name
+from tenure.api.schemas.texts import PRINTABLE, ExternalId, Identifier, Name
 from tenure.api.versions import OLDEST
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import LeaseStatus
@@ -46,7 +46,7 @@ Limit = Annotated[
 Truth = Annotated[bool, BeforeValidator(_truth), WithJsonSchema({"type": "string", "enum": ["true", "false"]})]
 Direction = Literal["asc", "desc"]
 #: Any text that is not empty says yes, also ``false``: Blazar's rule.
-Flag = Annotated[str, Field(max_length=255)]
+Flag = Annotated[str, Field(max_length=255, pattern=PRINTABLE)]
 
 
 class HostSortKey(StrEnum):

@@ -16,6 +16,8 @@ MAX_EXTERNAL_ID = 255
 MAX_PROPERTY_NAME = 64
 #: No property has a longer value.
 MAX_PROPERTY_VALUE = 16384
+#: Every number in a body is nearer to zero.
+NUMBER_LIMIT = 10**19
 
 #: In JSON Schema: a text without the NUL character, which no database keeps.
 PRINTABLE = r"^[^\x00]*$"
