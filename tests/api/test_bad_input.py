@@ -1,0 +1,712 @@
+"""Bad input to every endpoint, at both versions: a 4xx that names what is wrong, and the database stays as it is.
+
+Each endpoint has a list of its fields, with a kind each, and a list of what is wrong in other ways. Every value of
+``WRONG`` is tried in every field of its kind. From 1.1 on ``field`` says where the mistake is. 1.0 has Blazar's texts,
+frozen: they name the field, or repeat the value where it is a date or an expression.
+
+Bodies that are no JSON, of another type, or too large: ``test_bodies.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.api.rig import HOSTS, Api, open_api
+
+NOWHERE = "00000000-0000-0000-0000-000000000000"
+HUGE = 10**30
+LONG = "x" * 20_000
+LISTS: Sequence[object] = ([], [[]], {}, {"a": {"b": []}})
+OLD_COUNTS: Sequence[object] = (None, True, "", "two", "1.5", 1.5, -1, 0, "0", 2**31, str(2**31), HUGE, *LISTS)
+NO_DATES: Sequence[object] = (
+    True,
+    0,
+    -1,
+    HUGE,
+    "",
+    "soon",
+    "2030-02-30 10:00",
+    "2030-13-01 10:00",
+    "2030-01-01",
+    "2030-01-01 11:00:00",
+    "2030-01-01T11:00",
+    "2030-01-01 11:00+01:00",
+    "9999-12-31 23:59",
+    "0001-01-01 00:00",
+    *LISTS,
+)
+OLD_DATES: Sequence[object] = (*NO_DATES, "2030-01-02T11:00:00Z", "2030-01-02T11:00:00+01:00")
+DATES: Sequence[object] = (
+    *NO_DATES,
+    "2030-01-01 11:00",
+    "2030-01-01T11:00:00",
+    "2030-01-01T11:00:60Z",
+    "2030-01-01T11:00:00+24:00",
+    "2030-02-30T11:00:00Z",
+    "9999-12-31T23:59:59Z",
+    "0001-01-01T00:00:00Z",
+    "2030-01-01T11:00:00\u0660Z",
+)
+
+#: What a field of a kind must not be, at 1.0 and from 1.1 on.
+WRONG: Mapping[str, Mapping[str, Sequence[object]]] = {
+    "1.0": {
+        "name": (None, True, "x" * 81, HUGE, "a\0b", "\ud800", *LISTS),
+        "date": (None, *OLD_DATES),
+        "no date or null": OLD_DATES,
+        "count": OLD_COUNTS,
+        "count or null": OLD_COUNTS[1:],
+        "expression": (True, 5, HUGE, "nonsense", "[1", '["=="]', '["or"]', "[[]]", "a\0b", LONG, *LISTS),
+        "before_end": (True, 5, "email", HUGE, *LISTS),
+        "list": (None, True, 5, "x", {}, [5], [None], ["x"], [[]], HUGE),
+        "events": (True, 5, "x", {}, [5], [None], HUGE),
+        "id": (None, True, 5, "x" * 65, "a\0b", HUGE, *LISTS),
+        "reference": (True, "x" * 256, "a\0b", HUGE, *LISTS),
+        "property": ([], {}, [[]], "x" * 16385, "a\0b", HUGE),
+        "flag": (None, 0, 1, "yes", "true", HUGE, *LISTS),
+    },
+    "1.1": {
+        "name": (None, True, 5, 1.5, "", "x" * 81, HUGE, "a\0b", "\ud800", *LISTS),
+        "date": (None, *DATES),
+        "no date or null": DATES,
+        "count": (None, *OLD_COUNTS[1:], "1"),
+        "count or null": (*OLD_COUNTS[1:], "1"),
+        "expression": (True, 5, HUGE, "nonsense", "[1", '["=="]', '["or"]', "[[]]", "a\0b", LONG, *LISTS),
+        "before_end": (True, 5, "email", HUGE, *LISTS),
+        "list": (None, True, 5, "x", {}, [5], [None], ["x"], [[]], HUGE),
+        "id": (None, True, 5, "", "x" * 65, "a\0b", HUGE, *LISTS),
+        "reference": (None, True, 5, "", "x" * 256, "a\0b", HUGE, *LISTS),
+        "properties": (None, True, 5, "x", [], HUGE),
+        "property": (True, 5, 1.5, [], {}, "x" * 16385, "a\0b", HUGE),
+        "flag": (None, 0, 1, "yes", "true", HUGE, *LISTS),
+    },
+}
+
+
+#: Where 1.0 repeats the value and does not name the field.
+SAID: Mapping[str, str] = {
+    "date": "is an invalid date",
+    "no date or null": "is an invalid date",
+    "expression": "Malformed requirements",
+    "count": "min and max",
+    "count or null": "min and max",
+    "id": "reservation ID",
+}
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A request that is wrong in one way: what replaces the endpoint's body or path, and the field that is named."""
+
+    field: str
+    body: object = None
+    path: str = ""
+    status: int = 400
+    #: What 1.0 says where it does not name the field.
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One method of one URL at one version: what is right, and all that can be wrong."""
+
+    version: str
+    method: str
+    path: str
+    good: Mapping[str, Any] | None = None
+    #: The kind of every field, by its path from the body down.
+    fields: Mapping[tuple[str | int, ...], str] | None = None
+    required: Sequence[tuple[str | int, ...]] = ()
+    #: The places where a field that nobody knows is refused.
+    closed: Sequence[tuple[str | int, ...]] = ()
+    also: Sequence[Bad] = ()
+
+    def __str__(self) -> str:
+        return f"{self.version} {self.method} {self.path}"
+
+
+HOST_PARAMETERS = {
+    "min": "count",
+    "max": "count",
+    "hypervisor_properties": "expression",
+    "resource_properties": "expression",
+    "before_end": "before_end",
+}
+NO_QUERY = Bad("force", path="?force=1")
+BAD_LEASE_IDS = (
+    Bad("lease_id", path=f"/v1/leases/{NOWHERE}", status=404),
+    Bad("lease_id", path=f"/v1/leases/{'x' * 65}", status=404),
+    Bad("lease_id", path=f"/v1/leases/{'x' * 5000}", status=404),
+    Bad("lease_id", path="/v1/leases/%00", status=404),
+    Bad("lease_id", path="/v1/leases/%FF", status=404),
+    Bad("lease_id", path="/v1/leases/' OR 1=1 --", status=404),
+)
+BAD_HOST_IDS = (
+    Bad("host_id", path="/v1/os-hosts/999", status=404),
+    Bad("host_id", path="/v1/os-hosts/-1", status=404),
+    Bad("host_id", path=f"/v1/os-hosts/{HUGE}", status=404),
+    Bad("host_id", path="/v1/os-hosts/sim-host-001", status=404),
+    Bad("host_id", path=f"/v1/os-hosts/{'9' * 256}", status=404),
+    Bad("host_id", path="/v1/os-hosts/%00", status=404),
+)
+
+
+def _below(bad: Sequence[Bad], rest: str) -> tuple[Bad, ...]:
+    return tuple(Bad(one.field, one.body, one.path + rest, one.status) for one in bad)
+
+
+OLD_LEASE = {
+    "name": "lease",
+    "start_date": "2030-01-02 10:00",
+    "end_date": "2030-01-02 12:00",
+    "before_end_date": "2030-01-02 11:00",
+    "events": [],
+    "reservations": [{**HOSTS, "before_end": "default"}],
+}
+LEASE = {
+    "name": "lease",
+    "start_date": "2030-01-02T10:00:00Z",
+    "end_date": "2030-01-02T12:00:00Z",
+    "before_end_date": "2030-01-02T11:00:00Z",
+    "reservations": [{**HOSTS, "before_end": "default"}],
+}
+OLD_LEASE_CHANGE = {**OLD_LEASE, "reservations": [{"id": "RESERVATION", "min": 1, "max": 1}]}
+LEASE_CHANGE = {**LEASE, "reservations": [{"id": "RESERVATION", "min": 1, "max": 1}]}
+
+
+def _with(body: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    return {**body, **changes}
+
+
+def _reservations(body: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    return {**body, "reservations": [{**body["reservations"][0], **changes}]}
+
+
+ENDPOINTS = (
+    # --- leases at 1.0
+    Endpoint("1.0", "GET", "/v1/leases/LEASE", also=BAD_LEASE_IDS),
+    Endpoint("1.0", "DELETE", "/v1/leases/LEASE", also=BAD_LEASE_IDS),
+    Endpoint(
+        "1.0",
+        "POST",
+        "/v1/leases",
+        good=OLD_LEASE,
+        fields={
+            ("name",): "name",
+            ("start_date",): "date",
+            ("end_date",): "date",
+            ("before_end_date",): "no date or null",
+            ("events",): "events",
+            ("reservations",): "list",
+            **{("reservations", 0, name): kind for name, kind in HOST_PARAMETERS.items()},
+        },
+        required=(
+            ("name",),
+            ("start_date",),
+            ("end_date",),
+            ("reservations", 0, "resource_type"),
+            ("reservations", 0, "min"),
+            ("reservations", 0, "max"),
+            ("reservations", 0, "hypervisor_properties"),
+            ("reservations", 0, "resource_properties"),
+        ),
+        also=(
+            Bad("Start date", _with(OLD_LEASE, start_date="2030-01-01 09:59")),
+            Bad("End date", _with(OLD_LEASE, end_date="2030-01-02 10:00")),
+            Bad("End date", _with(OLD_LEASE, end_date="2030-01-02 09:00")),
+            Bad("End date", _with(OLD_LEASE, start_date="now", end_date="now", before_end_date=None)),
+            Bad("limits", _with(OLD_LEASE, before_end_date="2030-01-02 12:00"), status=403),
+            Bad("limits", _with(OLD_LEASE, before_end_date="2030-01-02 10:00"), status=403),
+            Bad("min/max", _reservations(OLD_LEASE, min=2, max=1)),
+            Bad("hosts", _reservations(OLD_LEASE, min=5, max=5)),
+            Bad("hosts", _reservations(OLD_LEASE, resource_properties='["==", "$nothing", "1"]')),
+            Bad("physical:ship", _reservations(OLD_LEASE, resource_type="physical:ship")),
+            Bad("resource_type", _reservations(OLD_LEASE, resource_type=None)),
+            Bad("[]", _reservations(OLD_LEASE, resource_type=[])),
+            Bad("reservations", _with(OLD_LEASE, reservations=[HOSTS] * 101)),
+            Bad("colour", _with(OLD_LEASE, colour="a\0b")),
+            Bad("colour", _with(OLD_LEASE, colour=HUGE)),
+        ),
+    ),
+    Endpoint(
+        "1.0",
+        "PUT",
+        "/v1/leases/LEASE",
+        good=OLD_LEASE_CHANGE,
+        fields={
+            ("name",): "name",
+            ("start_date",): "date",
+            ("end_date",): "date",
+            ("before_end_date",): "no date or null",
+            ("events",): "events",
+            ("reservations",): "list",
+            ("reservations", 0, "id"): "id",
+            **{
+                ("reservations", 0, name): f"{kind} or null" if kind == "count" else kind
+                for name, kind in HOST_PARAMETERS.items()
+            },
+        },
+        required=(("reservations", 0, "id"),),
+        also=(
+            *(Bad(one.field, {"name": "new"}, one.path, one.status) for one in BAD_LEASE_IDS),
+            Bad("Start date", {"start_date": "2030-01-01 09:59"}),
+            Bad("End date", {"end_date": "2030-01-01 09:00"}),
+            Bad("End date", {"start_date": "2031-01-01 10:00", "end_date": "2030-12-31 10:00"}),
+            Bad("limits", {"before_end_date": "2031-01-01 10:00"}, status=403),
+            Bad("min/max", {"reservations": [{"id": "RESERVATION", "min": 2, "max": 1}]}),
+            Bad("hosts", {"reservations": [{"id": "RESERVATION", "min": 5, "max": 5}]}),
+            Bad(NOWHERE, {"reservations": [{"id": NOWHERE, "max": 2}]}),
+            Bad("reservation ID", {"reservations": [{"id": ""}]}),
+            Bad("twice", {"reservations": [{"id": "RESERVATION"}, {"id": "RESERVATION"}]}),
+            Bad("virtual:instance", {"reservations": [{"id": "RESERVATION", "resource_type": "virtual:instance"}]}),
+            # All of it or nothing: what is right beside what is wrong is not done either.
+            Bad("limits", {"name": "half", "before_end_date": "2031-01-01 10:00"}, status=403),
+            Bad("hosts", {"name": "half", "reservations": [{"id": "RESERVATION", "max": 9, "min": 9}]}),
+        ),
+    ),
+    # --- leases at 1.1
+    Endpoint(
+        "1.1",
+        "GET",
+        "/v1/leases",
+        also=(
+            *(Bad("limit", path=f"?limit={bad}") for bad in ("", "0", "-1", "1001", "1.5", "ten", HUGE, "%D9%A1")),
+            *(Bad("marker", path=f"?marker={bad}") for bad in ("", "%00", "x" * 65)),
+            *(Bad("sort_key", path=f"?sort_key={bad}") for bad in ("", "id", "colour", "name;drop")),
+            *(Bad("sort_dir", path=f"?sort_dir={bad}") for bad in ("", "up", "ASC")),
+            *(Bad("name", path=f"?name={bad}") for bad in ("", "%00", "x" * 81)),
+            *(Bad("status", path=f"?status={bad}") for bad in ("", "active", "DELETED", "%00")),
+            *(Bad("user_id", path=f"?user_id={bad}") for bad in ("", "%00", "x" * 256)),
+            *(Bad("project_id", path=f"?project_id={bad}") for bad in ("", "%00", "x" * 256)),
+            *(
+                Bad("starts_before", path=f"?starts_before={bad}")
+                for bad in ("", "now", "2030-01-01", "2030-01-01T10:00:00")
+            ),
+            *(
+                Bad("ends_after", path=f"?ends_after={bad}")
+                for bad in ("", "now", "2030-01-01", "9999-12-31T23:59:59Z")
+            ),
+            Bad("limit", path="?limit=1&limit=2"),
+            Bad("colour", path="?colour=red"),
+        ),
+    ),
+    Endpoint("1.1", "GET", "/v1/leases/LEASE", also=(*BAD_LEASE_IDS, NO_QUERY)),
+    Endpoint("1.1", "DELETE", "/v1/leases/LEASE", also=(*BAD_LEASE_IDS, NO_QUERY)),
+    Endpoint("1.1", "GET", "/v1/leases/LEASE/history", also=(*_below(BAD_LEASE_IDS, "/history"), NO_QUERY)),
+    Endpoint("1.1", "GET", "/v1/leases/LEASE/hosts", also=(*_below(BAD_LEASE_IDS, "/hosts"), NO_QUERY)),
+    Endpoint(
+        "1.1",
+        "DELETE",
+        "/v1/leases/LEASE/reservations/RESERVATION",
+        also=(
+            *_below(BAD_LEASE_IDS, "/reservations/RESERVATION"),
+            Bad("reservation_id", path=f"/v1/leases/LEASE/reservations/{NOWHERE}", status=404),
+            Bad("reservation_id", path=f"/v1/leases/LEASE/reservations/{'x' * 65}", status=404),
+            Bad("reservation_id", path="/v1/leases/LEASE/reservations/%00", status=404),
+            NO_QUERY,
+        ),
+    ),
+    Endpoint(
+        "1.1",
+        "POST",
+        "/v1/leases",
+        good=LEASE,
+        fields={
+            ("name",): "name",
+            ("start_date",): "date",
+            ("end_date",): "date",
+            ("before_end_date",): "no date or null",
+            ("reservations",): "list",
+            **{("reservations", 0, name): kind for name, kind in HOST_PARAMETERS.items()},
+        },
+        required=(
+            ("name",),
+            ("start_date",),
+            ("end_date",),
+            ("reservations", 0, "min"),
+            ("reservations", 0, "max"),
+        ),
+        closed=((), ("reservations", 0)),
+        also=(
+            Bad("start_date", _with(LEASE, start_date="2030-01-01T09:59:59Z")),
+            Bad("start_date", _with(LEASE, start_date="2030-01-01T10:59:59+01:00")),
+            Bad("end_date", _with(LEASE, end_date="2030-01-02T10:00:00Z")),
+            Bad("end_date", _with(LEASE, end_date="2030-01-02T10:30:00+01:00")),
+            Bad("end_date", _with(LEASE, end_date="now")),
+            Bad("before_end_date", _with(LEASE, before_end_date="now")),
+            Bad("before_end_date", _with(LEASE, before_end_date="2030-01-02T12:00:00Z")),
+            Bad("before_end_date", _with(LEASE, before_end_date="2030-01-02T10:00:00Z")),
+            Bad("reservations[0]", _reservations(LEASE, min=2, max=1)),
+            Bad("reservations[0].min", _reservations(LEASE, min=5, max=5), status=409),
+            Bad("reservations[0]", _reservations(LEASE, resource_type="physical:ship")),
+            Bad("reservations[0]", _reservations(LEASE, resource_type=None)),
+            Bad("reservations", _with(LEASE, reservations=[HOSTS] * 101)),
+            NO_QUERY,
+        ),
+    ),
+    Endpoint(
+        "1.1",
+        "PUT",
+        "/v1/leases/LEASE",
+        good=LEASE_CHANGE,
+        fields={
+            ("name",): "name",
+            ("start_date",): "date",
+            ("end_date",): "date",
+            ("before_end_date",): "date",
+            ("reservations",): "list",
+            ("reservations", 0, "id"): "id",
+            **{
+                ("reservations", 0, name): f"{kind} or null" if kind == "count" else kind
+                for name, kind in HOST_PARAMETERS.items()
+            },
+        },
+        required=(("reservations", 0, "id"),),
+        closed=((), ("reservations", 0)),
+        also=(
+            *(Bad(one.field, {"name": "new"}, one.path, one.status) for one in BAD_LEASE_IDS),
+            Bad("start_date", {"start_date": "2030-01-01T09:59:59Z"}),
+            Bad("end_date", {"end_date": "2030-01-01T09:00:00Z"}),
+            Bad("end_date", {"start_date": "2031-01-01T10:00:00Z", "end_date": "2030-12-31T10:00:00Z"}),
+            Bad("start_date", {"start_date": "2031-01-01T10:00:00Z"}),
+            Bad("before_end_date", {"before_end_date": "2031-01-01T10:00:00Z"}),
+            Bad("reservations[0]", {"reservations": [{"id": "RESERVATION", "min": 2, "max": 1}]}),
+            Bad("reservations[0].min", {"reservations": [{"id": "RESERVATION", "min": 5, "max": 5}]}, status=409),
+            Bad("reservations", {"reservations": [{"id": NOWHERE, "max": 2}]}),
+            Bad("reservations", {"reservations": [{"id": "RESERVATION"}, {"id": "RESERVATION"}]}),
+            Bad("reservations[0]", {"reservations": [{"id": "RESERVATION", "resource_type": "virtual:instance"}]}),
+            Bad("before_end_date", {"name": "half", "before_end_date": "2031-01-01T10:00:00Z"}),
+            Bad(
+                "reservations[0].min",
+                {"name": "half", "reservations": [{"id": "RESERVATION", "max": 9, "min": 9}]},
+                status=409,
+            ),
+            NO_QUERY,
+        ),
+    ),
+    # --- hosts at 1.0
+    Endpoint("1.0", "GET", "/v1/os-hosts/1", also=BAD_HOST_IDS),
+    Endpoint("1.0", "DELETE", "/v1/os-hosts/1", also=BAD_HOST_IDS),
+    Endpoint(
+        "1.0",
+        "POST",
+        "/v1/os-hosts",
+        good={"name": "extra-1", "gpu": "a100"},
+        fields={("name",): "reference", ("id",): "reference", ("gpu",): "property"},
+        also=(
+            Bad("host", {}, status=403),
+            Bad("host", {"name": None, "id": ""}, status=403),
+            Bad("nope", {"name": "nope"}, status=404),
+            Bad("sim-host-001", {"name": "sim-host-001"}, status=409),
+            Bad("key too long", {"name": "extra-1", "k" * 65: "v"}),
+            Bad("name", {"name": "extra-1", "": "v"}),
+        ),
+    ),
+    Endpoint(
+        "1.0",
+        "PUT",
+        "/v1/os-hosts/1",
+        good={"gpu": "a100"},
+        fields={("gpu",): "property"},
+        also=(
+            *(Bad(one.field, {"gpu": "a100"}, one.path, one.status) for one in BAD_HOST_IDS),
+            Bad("update", {}),
+            Bad("key too long", {"k" * 65: "v"}),
+            *(Bad(name, {name: "4"}) for name in ("id", "vcpus", "reservable", "created_at", "trust_id", "properties")),
+        ),
+    ),
+    Endpoint(
+        "1.0",
+        "GET",
+        "/v1/os-hosts/allocations",
+        also=tuple(
+            Bad(name, path=f"?{name}={bad}")
+            for name in ("lease_id", "reservation_id")
+            for bad in ("", "%00", "x" * 65, f"a&{name}=b")
+        ),
+    ),
+    Endpoint("1.0", "GET", "/v1/os-hosts/1/allocation", also=_below(BAD_HOST_IDS, "/allocation")),
+    Endpoint(
+        "1.0",
+        "GET",
+        "/v1/os-hosts/properties",
+        also=tuple(Bad(name, path=f"?{name}={bad}") for name in ("detail", "all") for bad in ("%00", "x" * 256)),
+    ),
+    Endpoint(
+        "1.0",
+        "PATCH",
+        "/v1/os-hosts/properties/rack",
+        good={"private": True},
+        fields={("private",): "flag"},
+        required=(("private",),),
+        also=(
+            Bad("nothing", {"private": True}, "/v1/os-hosts/properties/nothing", 404),
+            Bad("Property", {"private": True}, "/v1/os-hosts/properties/%00", 404),
+            Bad("Property", {"private": True}, f"/v1/os-hosts/properties/{'x' * 256}", 404),
+        ),
+    ),
+    # --- hosts at 1.1
+    Endpoint(
+        "1.1",
+        "GET",
+        "/v1/os-hosts",
+        also=(
+            *(Bad("limit", path=f"?limit={bad}") for bad in ("", "0", "-1", "1001", "ten")),
+            *(Bad("marker", path=f"?marker={bad}") for bad in ("", "%00", "x" * 256)),
+            *(Bad("sort_key", path=f"?sort_key={bad}") for bad in ("", "vcpus")),
+            *(Bad("sort_dir", path=f"?sort_dir={bad}") for bad in ("", "up")),
+            *(Bad("hypervisor_hostname", path=f"?hypervisor_hostname={bad}") for bad in ("", "%00", "x" * 256)),
+            *(Bad("reservable", path=f"?reservable={bad}") for bad in ("", "yes", "True", "1")),
+            Bad("colour", path="?colour=red"),
+        ),
+    ),
+    Endpoint("1.1", "GET", "/v1/os-hosts/1", also=(*BAD_HOST_IDS, NO_QUERY)),
+    Endpoint("1.1", "DELETE", "/v1/os-hosts/1", also=(*BAD_HOST_IDS, NO_QUERY)),
+    Endpoint(
+        "1.1",
+        "POST",
+        "/v1/os-hosts",
+        good={"name": "extra-1", "properties": {"gpu": "a100"}},
+        fields={
+            ("name",): "reference",
+            ("properties",): "properties",
+            ("properties", "gpu"): "property",
+        },
+        required=(("name",),),
+        closed=((),),
+        also=(
+            Bad("name", {"name": "extra-1", "id": "9"}),
+            Bad("id", {"id": 9}),
+            Bad("id", {"id": ""}),
+            Bad("nope", {"name": "nope"}, status=404),
+            Bad("sim-host-001", {"name": "sim-host-001"}, status=409),
+            Bad("properties.gpu", {"name": "extra-1", "properties": {"gpu": None}}),
+            Bad(f"properties.{'k' * 65}", {"name": "extra-1", "properties": {"k" * 65: "v"}}),
+            Bad("properties.", {"name": "extra-1", "properties": {"": "v"}}),
+            Bad("properties.vcpus", {"name": "extra-1", "properties": {"vcpus": "v"}}),
+            NO_QUERY,
+        ),
+    ),
+    Endpoint(
+        "1.1",
+        "PUT",
+        "/v1/os-hosts/1",
+        good={"properties": {"gpu": "a100"}},
+        fields={("properties",): "properties", ("properties", "gpu"): "property"},
+        required=(("properties",),),
+        closed=((),),
+        also=(
+            *(Bad(one.field, {"properties": {"gpu": "a100"}}, one.path, one.status) for one in BAD_HOST_IDS),
+            Bad("properties", {"properties": {}}),
+            Bad(f"properties.{'k' * 65}", {"properties": {"k" * 65: None}}),
+            Bad("properties.", {"properties": {"": "v"}}),
+            Bad("properties.trust_id", {"properties": {"trust_id": "v"}}),
+            NO_QUERY,
+        ),
+    ),
+    Endpoint(
+        "1.1",
+        "GET",
+        "/v1/os-hosts/allocations",
+        also=(
+            *(Bad("limit", path=f"?limit={bad}") for bad in ("", "0", "1001")),
+            *(Bad("marker", path=f"?marker={bad}") for bad in ("", "%00")),
+            *(Bad("lease_id", path=f"?lease_id={bad}") for bad in ("", "%00", "x" * 65, "a&lease_id=b")),
+            *(Bad("reservation_id", path=f"?reservation_id={bad}") for bad in ("", "%00", "x" * 65)),
+            Bad("colour", path="?colour=red"),
+        ),
+    ),
+    Endpoint(
+        "1.1",
+        "GET",
+        "/v1/os-hosts/1/allocation",
+        also=(*_below(BAD_HOST_IDS, "/allocation"), Bad("lease_id", path="?lease_id="), Bad("limit", path="?limit=1")),
+    ),
+    Endpoint(
+        "1.1",
+        "GET",
+        "/v1/os-hosts/properties",
+        also=(
+            *(Bad(name, path=f"?{name}={bad}") for name in ("detail", "all") for bad in ("%00", "x" * 256)),
+            Bad("colour", path="?colour=red"),
+        ),
+    ),
+    Endpoint(
+        "1.1",
+        "PATCH",
+        "/v1/os-hosts/properties/rack",
+        good={"private": True},
+        fields={("private",): "flag"},
+        required=(("private",),),
+        closed=((),),
+        also=(
+            Bad("nothing", {"private": True}, "/v1/os-hosts/properties/nothing", 404),
+            Bad("Property", {"private": True}, "/v1/os-hosts/properties/%00", 404),
+            NO_QUERY,
+        ),
+    ),
+)
+
+
+class Cloud:
+    """Something of everything: a lease that runs, one that waits, a host with a property, one to be registered."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api.using("admin")
+        api.world.cloud.world.add_host("extra-1")
+        assert self.api.put("/v1/os-hosts/1", {"rack": "r1"}).status_code == 200
+        self.api.book(start=0, hours=100)
+        api.world.pass_time(timedelta(seconds=30))
+        lease = self.api.book(name="waits", start=24, hours=2)
+        self._ids = {"RESERVATION": lease["reservations"][0]["id"], "LEASE": lease["id"]}
+
+    def ask(self, endpoint: Endpoint, body: object = None, path: str = "") -> Any:
+        if not path.startswith("/"):
+            path = endpoint.path + path
+        return self.api.using(version=endpoint.version).call(endpoint.method, self._fill(path), self._fill(body))
+
+    def _fill(self, value: Any) -> Any:
+        """The value with the ids of what is there."""
+        if isinstance(value, str):
+            for name, number in self._ids.items():
+                value = value.replace(name, number)
+        elif isinstance(value, list):
+            return [self._fill(one) for one in value]
+        elif isinstance(value, dict):
+            return {name: self._fill(one) for name, one in value.items()}
+        return value
+
+
+@pytest.fixture(scope="module")
+def shared_cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    with open_api(tmp_path_factory.mktemp("bad-input")) as api:
+        yield Cloud(api)
+
+
+def _replaced(body: Mapping[str, Any], path: tuple[str | int, ...], value: object) -> dict[str, Any]:
+    changed: Any = deepcopy(dict(body))
+    inner = changed
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = value
+    return dict(changed)
+
+
+def _without(body: Mapping[str, Any], path: tuple[str | int, ...]) -> dict[str, Any]:
+    changed: Any = deepcopy(dict(body))
+    inner = changed
+    for step in path[:-1]:
+        inner = inner[step]
+    del inner[path[-1]]
+    return dict(changed)
+
+
+def _name(path: tuple[str | int, ...]) -> str:
+    found = ""
+    for step in path:
+        found += f"[{step}]" if isinstance(step, int) else f".{step}" if found else step
+    return found
+
+
+def bad_requests(endpoint: Endpoint) -> Iterator[Bad]:
+    """Everything that can be wrong with a request to the endpoint."""
+    good = endpoint.good or {}
+    for path, kind in (endpoint.fields or {}).items():
+        for value in WRONG[endpoint.version][kind]:
+            yield Bad(_name(path), _replaced(good, path, value), said=SAID.get(kind, ""))
+    for path in endpoint.required:
+        yield Bad(_name(path), _without(good, path), said=_name(path[-1:]).replace("id", "reservation ID"))
+    for path in endpoint.closed:
+        for name in ("colour", "status", "user_id", "degraded"):
+            yield Bad(_name((*path, name)), _replaced(good, (*path, name), "x"))
+    for bad in endpoint.also:
+        yield Bad(bad.field, good if bad.body is None and good else bad.body, bad.path, bad.status, bad.said)
+
+
+def _is_named(bad: Bad, version: str, document: Mapping[str, Any]) -> bool:
+    message = document["error_message"]
+    last = re.split(r"[.\]]", bad.field)[-1] or bad.field
+    if version == "1.0" or bad.status == 404 or bad.field not in _paths(bad):
+        return last in message or bool(bad.said and bad.said in message)
+    field = document.get("field", "")
+    return field == bad.field or field.startswith((f"{bad.field}.", f"{bad.field}["))
+
+
+def _paths(bad: Bad) -> Sequence[str]:
+    """What ``field`` can be; the rest is what the message must tell."""
+    return () if bad.status == 409 and "[" not in bad.field else (bad.field,)
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=str)
+def test_what_is_wrong_is_named_and_changes_nothing(shared_cloud: Cloud, endpoint: Endpoint) -> None:
+    before = shared_cloud.api.dump()
+    tried, failures = 0, []
+    for bad in bad_requests(endpoint):
+        tried += 1
+        result = shared_cloud.ask(endpoint, bad.body, bad.path)
+        what = f"{bad.field} {bad.path} {str(bad.body)[:200]} -> {result.status_code} {result.text[:200]}"
+        if result.status_code != bad.status:
+            failures.append(f"not {bad.status}: {what}")
+        elif not _is_named(bad, endpoint.version, result.json):
+            failures.append(f"not named: {what}")
+        if shared_cloud.api.dump() != before:
+            pytest.fail(f"the database has changed: {what}")
+    assert tried
+    assert not failures, "\n".join(failures)
+
+
+@pytest.mark.parametrize("endpoint", [one for one in ENDPOINTS if one.good], ids=str)
+def test_what_is_right_is_accepted(api: Api, endpoint: Endpoint) -> None:
+    """The tables above change one thing each; without the change nothing is wrong."""
+    result = Cloud(api).ask(endpoint, endpoint.good)
+    assert result.status_code in (200, 201), result.text
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_at_1_0_what_nobody_knows_is_ignored_and_never_assigned(api: Api, method: str) -> None:
+    cloud = Cloud(api)
+    [endpoint] = [
+        one
+        for one in ENDPOINTS
+        if (one.version, one.method, one.path.startswith("/v1/leases")) == ("1.0", method, True)
+    ]
+    unknown: dict[str, Any] = {
+        "id": "mine",
+        "project_id": "other-project",
+        "user_id": "other-user",
+        "trust_id": "t" * 32,
+        "status": "ACTIVE",
+        "status_reason": "mine",
+        "degraded": True,
+        "version": 99,
+        "created_at": "1999-01-01 00:00:00",
+        "deleted_at": "1999-01-01 00:00:00",
+        "colour": {"a": [None]},
+    }
+    inner = {key: value for key, value in unknown.items() if key != "id"}
+    good: Any = endpoint.good
+    body = {**good, **unknown, "reservations": [{**inner, "lease_id": "mine", **good["reservations"][0]}]}
+    lease = cloud.ask(endpoint, body).json["lease"]
+    assert (lease["user_id"], lease["project_id"]) == ("admin-user", "admin-project")
+    assert (lease["trust_id"], lease["status"], lease["degraded"]) == ("", "PENDING", False)
+    assert lease["created_at"].startswith("2030-01-01")
+    [reservation] = lease["reservations"]
+    assert reservation["lease_id"] == lease["id"] != "mine"
+    assert (reservation["status"], reservation["missing_resources"]) == ("pending", False)
+    assert not {"colour", "status_reason", "version", "deleted_at"} & (lease.keys() | reservation.keys())
+    assert cloud.api.get(f"/v1/leases/{lease['id']}").json == {"lease": lease}
+
+
+def test_at_1_0_the_setting_of_a_property_is_all_that_changes(api: Api) -> None:
+    cloud = Cloud(api)
+    path = "/v1/os-hosts/properties/rack"
+    changed = cloud.api.patch(path, {"private": True, "property_name": "stolen", "id": "x", "resource_type": "y"})
+    setting = changed.json["resource_property"]
+    assert (setting["property_name"], setting["resource_type"], setting["private"]) == ("rack", "physical:host", True)
