@@ -32,7 +32,15 @@ from tenure.domain.period import Period
 from tenure.domain.requirement import Comparison, Expression
 from tenure.domain.shortfall import Stage
 from tenure.store.conflict import Overtaken
-from tenure.store.tables import AllocationRow, AttributeRow, LeaseRow, ReservationRow, ResourceRow, key_of
+from tenure.store.tables import (
+    KEY_LENGTH,
+    AllocationRow,
+    AttributeRow,
+    LeaseRow,
+    ReservationRow,
+    ResourceRow,
+    key_of,
+)
 
 #: How many free resources are looked at for the tightest gaps, beyond those needed.
 SAMPLE = 24
@@ -122,7 +130,8 @@ class AllocationStore:
                 free_since.label("free_since"),
                 free_until.label("free_until"),
             )
-            .where(_reservable(demand), *_matching(demand.expression), _free(period, now=now, ignoring=ignoring))
+            .where(_reservable(demand), _free(period, now=now, ignoring=ignoring))
+            .where(*_matching(demand.expression, but=_leading(demand.expression)))
             .where(ResourceRow.id.not_in(sorted(without)) if without else sql_true())
         )
 
@@ -465,7 +474,7 @@ def _reservable(demand: Demand) -> ColumnElement[bool]:
     return and_(ResourceRow.resource_type == demand.inventory, ResourceRow.reservable.is_(True))
 
 
-def _matching(expression: Expression) -> list[ColumnElement[bool]]:
+def _matching(expression: Expression, *, but: Comparison | None = None) -> list[ColumnElement[bool]]:
     """The property language in SQL; ``Expression.matches`` is the same in Python.
 
     Each comparison is a look-up by the attributes' primary key, NULL where the resource has no such property. As
@@ -478,6 +487,7 @@ def _matching(expression: Expression) -> list[ColumnElement[bool]]:
         .correlate(ResourceRow)
         .scalar_subquery()
         for comparison in sorted(expression.comparisons, key=lambda one: one.op != "==")
+        if comparison is not but
     ]
 
 
@@ -489,12 +499,17 @@ def _walk(
     It goes through the resources themselves, or, where a property must be equal to something, through those that have
     it: an index each, read only as far as needed.
     """
-    wanted = next((one for one in expression.comparisons if one.op == "=="), None)
+    wanted = _leading(expression)
     if wanted is None:
         return (ResourceRow.scarcity, ResourceRow.id), sql_true()
     walked = aliased(AttributeRow)
-    found = and_(walked.resource_id == ResourceRow.id, walked.name == wanted.name, walked.key == key_of(wanted.value))
+    found = and_(walked.resource_id == ResourceRow.id, walked.key == key_of(wanted.name, wanted.value))
     return (walked.scarcity, walked.resource_id), found
+
+
+def _leading(expression: Expression) -> Comparison | None:
+    """The first comparison that an index answers."""
+    return next((one for one in expression.comparisons if one.op == "==" and len(one.value) < KEY_LENGTH), None)
 
 
 def _compares(comparison: Comparison) -> ColumnElement[bool]:

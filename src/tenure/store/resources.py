@@ -338,7 +338,7 @@ def _attributes(row: ResourceRow) -> list[dict[str, object]]:
             "name": name,
             "value": value,
             "number": number_of(value),
-            "key": key_of(value),
+            "key": key_of(name, value),
             "scarcity": row.scarcity,
             "own": name in row.properties,
         }

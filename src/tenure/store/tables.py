@@ -133,7 +133,7 @@ class AttributeRow(Base):
     """
 
     __tablename__ = "resource_attributes"
-    __table_args__ = (Index("ix_resource_attributes_walk", "name", "key", "scarcity", "resource_id"),)
+    __table_args__ = (Index("ix_resource_attributes_walk", "key", "scarcity", "resource_id"),)
 
     resource_id: Mapped[int] = mapped_column(BigId, ForeignKey("resources.id", ondelete="CASCADE"), primary_key=True)
     name: Mapped[str] = mapped_column(text(64), primary_key=True)
@@ -143,15 +143,19 @@ class AttributeRow(Base):
         .with_variant(mysql.MEDIUMTEXT(charset="utf8mb4", collation="utf8mb4_nopad_bin"), "mysql", "mariadb")
     )
     number: Mapped[float | None] = mapped_column(Double)
-    key: Mapped[str] = mapped_column(text(KEY_LENGTH))  # ``key_of`` the value
+    key: Mapped[str] = mapped_column(text(160))  # ``key_of`` name and value
     scarcity: Mapped[int] = mapped_column(Integer)  # the resource's
     own: Mapped[bool] = mapped_column(Boolean)  # the operator's, not the cloud's
 
 
-def key_of(value: str) -> str:
-    """The same text for values that are equal in the property language; now and then for others, too, if long."""
+def key_of(name: str, value: str) -> str:
+    """The same text for what is equal in the property language, and for nothing else unless ``value`` is long.
+
+    One text for both, since PostgreSQL counts how often each occurs, but not how often two occur together.
+    """
     number = number_of(value)
-    return value[:KEY_LENGTH] if number is None else repr(number + 0.0)  # zero has no sign
+    canonical = value[:KEY_LENGTH] if number is None else repr(number + 0.0)  # zero has no sign
+    return f"{len(name)} {name} {canonical}"
 
 
 class LeaseRow(Base):

@@ -178,7 +178,7 @@ def upgrade() -> None:
         sa.Column("name", text(64), nullable=False),
         sa.Column("value", long_text(), nullable=False),
         sa.Column("number", sa.Double(), nullable=True),
-        sa.Column("key", text(64), nullable=False),
+        sa.Column("key", text(160), nullable=False),
         sa.Column("scarcity", sa.Integer(), nullable=False),
         sa.Column("own", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("resource_id", "name", name="pk_resource_attributes"),
@@ -186,7 +186,7 @@ def upgrade() -> None:
             ["resource_id"], ["resources.id"], name="fk_resource_attributes_resource_id", ondelete="CASCADE"
         ),
     )
-    op.create_index("ix_resource_attributes_walk", "resource_attributes", ["name", "key", "scarcity", "resource_id"])
+    op.create_index("ix_resource_attributes_walk", "resource_attributes", ["key", "scarcity", "resource_id"])
     op.create_table(
         "allocations",
         sa.Column("id", big_id(), nullable=False),
