@@ -52,16 +52,24 @@ class Caller:
             connection.close()
 
     def book(
-        self, hosts: int = 1, *, seconds: float, delay: float = 0.0, notice: float | None = None, **fields: object
+        self,
+        hosts: int = 1,
+        *,
+        seconds: float,
+        delay: float = 0.0,
+        notice: float | None = None,
+        before_end: str = "snapshot",
     ) -> tuple[int, Any]:
-        """Ask for a lease that starts ``delay`` seconds from now, with a snapshot ``notice`` seconds from now."""
+        """Ask for a lease that starts ``delay`` seconds from now; ``before_end`` comes ``notice`` seconds from now.
+
+        The status, and the lease or the refusal.
+        """
         now = datetime.now(UTC)
         body: dict[str, object] = {
             "name": "lease",
             "start_date": rfc3339(now + timedelta(seconds=delay)) if delay else "now",
             "end_date": rfc3339(now + timedelta(seconds=delay + seconds)),
-            "reservations": [{"resource_type": "physical:host", "min": hosts, "max": hosts, "before_end": "snapshot"}],
-            **fields,
+            "reservations": [{"resource_type": "physical:host", "min": hosts, "max": hosts, "before_end": before_end}],
         }
         if notice is not None:
             body["before_end_date"] = rfc3339(now + timedelta(seconds=notice))
@@ -135,18 +143,35 @@ class Standalone:
         self.ended()
 
 
+def launch(
+    data_dir: Path,
+    *,
+    hosts: int = 5,
+    command: Sequence[str] = (str(BIN / "tenure-standalone"),),
+    port: int = 0,
+    cwd: Path | None = None,
+) -> subprocess.Popen[str]:
+    """Start a process and wait for nothing."""
+    with log_of(data_dir).open("a") as log:
+        return subprocess.Popen(
+            [*command, "--port", str(port), "--data-dir", str(data_dir), "--hosts", str(hosts)],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=cwd,
+        )
+
+
 def start(
-    data_dir: Path, *, hosts: int = 5, command: Sequence[str] = (str(BIN / "tenure-standalone"),), port: int = 0
+    data_dir: Path,
+    *,
+    hosts: int = 5,
+    command: Sequence[str] = (str(BIN / "tenure-standalone"),),
+    port: int = 0,
+    cwd: Path | None = None,
 ) -> Standalone:
     """Start a service on a free port and wait until it serves. The caller ends it."""
-    log = log_of(data_dir).open("a")
-    process = subprocess.Popen(
-        [*command, "--port", str(port), "--data-dir", str(data_dir), "--hosts", str(hosts)],
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
-    )
-    log.close()
+    process = launch(data_dir, hosts=hosts, command=command, port=port, cwd=cwd)
     assert process.stdout is not None
     limit = threading.Timer(START_SECONDS, process.kill)
     limit.start()
@@ -157,7 +182,7 @@ def start(
         process.kill()
         process.wait()
         process.stdout.close()
-        raise AssertionError(f"the service did not start: {Path(log.name).read_text()[-4000:]}")
+        raise AssertionError(f"the service did not start: {log_of(data_dir).read_text()[-4000:]}")
     return Standalone(found.group(), data_dir, process)
 
 

@@ -1,0 +1,28 @@
+"""``tenure-standalone``, but for one thing: it kills itself when an event reaches a named point.
+
+``python -m tests.scenarios.dying_standalone POINT ...``; the rest is what ``tenure-standalone`` takes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+
+from tenure.cmd.standalone import parser, serve
+
+
+def main() -> int:
+    point, *rest = sys.argv[1:]
+    logging.basicConfig(level=logging.INFO)
+
+    def die(reached: str) -> None:
+        if reached == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return serve(parser().parse_args(rest), checkpoint=die)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,407 @@
+"""``kill -9`` of the real program: at every named point of every event, and at random moments under load.
+
+Whatever it was doing, after a restart every lease reaches its due state, each effect is in the cloud exactly once, and
+nothing is lost that was answered with success.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenure.drivers.simulated import EffectKind, SimulatedCloud
+from tests.support import ledger
+from tests.support.standalone import Caller, Standalone, launch, rfc3339, standalone, start
+
+POINTS = ("after_claim", "after_act", "before_record")
+ROOT = Path(__file__).parents[2]
+HOSTS = 6
+
+pytestmark = pytest.mark.crash
+
+
+@contextmanager
+def dying_at(data_dir: Path, point: str) -> Iterator[Standalone]:
+    """A service that kills itself at the point."""
+    service = start(
+        data_dir, hosts=HOSTS, command=(sys.executable, "-m", "tests.scenarios.dying_standalone", point), cwd=ROOT
+    )
+    try:
+        yield service
+    finally:
+        service.kill()
+
+
+def assert_killed(service: Standalone) -> None:
+    assert service.ended() == -signal.SIGKILL
+
+
+@contextmanager
+def cloud_of(data_dir: Path) -> Iterator[SimulatedCloud]:
+    with SimulatedCloud(data_dir / "cloud.db") as cloud:
+        yield cloud
+
+
+def boot(data_dir: Path, lease: dict[str, Any]) -> str:
+    with cloud_of(data_dir) as cloud:
+        return cloud.world.boot_server(lease["project_id"], reservation_id=lease["reservations"][0]["id"])
+
+
+def counts(data_dir: Path, lease: dict[str, Any]) -> dict[EffectKind, int]:
+    """How often each thing was done for the lease."""
+    with cloud_of(data_dir) as cloud:
+        ids = [one["id"] for one in lease["reservations"]]
+        return Counter(effect.kind for one in ids for effect in cloud.world.journal(one))
+
+
+def has(data_dir: Path, lease: dict[str, Any]) -> tuple[str, ...]:
+    """The hosts that the lease has in the cloud."""
+    with cloud_of(data_dir) as cloud:
+        group = cloud.world.groups().get(lease["reservations"][0]["id"])
+        return group.hosts if group else ()
+
+
+def assert_sound(data_dir: Path, *, idle: bool) -> None:
+    """Both files are whole, the ledger and the cloud agree; with ``idle`` nobody has anything."""
+    for name in ("tenure.db", "cloud.db"):
+        with closing(sqlite3.connect(data_dir / name)) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    url = f"sqlite:///{data_dir / 'tenure.db'}"
+    assert ledger.faults(url) == []
+    stored = ledger.leases(url)
+    with cloud_of(data_dir) as cloud:
+        groups = cloud.world.groups()
+        assert idle <= (groups == {} and len(cloud.world.pool()) == HOSTS and cloud.world.servers() == [])
+        for one in stored.values():
+            if one.status == "ACTIVE":
+                held = {host for number in one.reservation_ids for host in groups[number].hosts}
+                assert held == set(one.hosts)
+        holders: dict[str | None, str | None] = {}
+        done: Counter[tuple[EffectKind, str | None, str | None, str | None]] = Counter()
+        for effect in cloud.world.journal():
+            if effect.kind is EffectKind.HOST_TAKEN:
+                assert holders.get(effect.host) is None, f"{effect} while {holders[effect.host]} has it"
+                holders[effect.host] = effect.reservation_id
+            elif effect.kind is EffectKind.HOST_RETURNED:
+                assert holders.pop(effect.host) == effect.reservation_id
+            done[effect.kind, effect.reservation_id, effect.host, effect.subject] += 1
+    assert {what: times for what, times in done.items() if times > 1} == {}
+
+
+# --- at every named point
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_while_it_starts_a_lease(tmp_path: Path, point: str):
+    data_dir = tmp_path / "data"
+    with dying_at(data_dir, f"start_lease:{point}") as service:
+        status, lease = service.caller().book(2, seconds=600)
+        assert status == 201, lease
+        assert_killed(service)
+        assert len(has(data_dir, lease)) == (0 if point == "after_claim" else 2)
+    with standalone(data_dir, hosts=HOSTS) as service:
+        caller = service.caller()
+        assert caller.wait_for_status(lease["id"], "ACTIVE", "ERROR")["status"] == "ACTIVE"
+        assert len(has(data_dir, lease)) == 2
+        assert counts(data_dir, lease) == {EffectKind.GROUP_MADE: 1, EffectKind.HOST_TAKEN: 2}
+        assert_sound(data_dir, idle=False)
+        delete(caller, lease)
+        assert service.stop() == 0
+    assert_sound(data_dir, idle=True)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_while_it_saves_what_is_on_the_hosts(tmp_path: Path, point: str):
+    data_dir = tmp_path / "data"
+    with dying_at(data_dir, f"before_end_lease:{point}") as service:
+        status, lease = service.caller().book(1, seconds=600, notice=4)
+        assert status == 201, lease
+        service.caller().wait_for_status(lease["id"], "ACTIVE")
+        boot(data_dir, lease)
+        assert_killed(service)
+        assert counts(data_dir, lease)[EffectKind.IMAGE_MADE] == (0 if point == "after_claim" else 1)
+    with standalone(data_dir, hosts=HOSTS) as service:
+        caller = service.caller()
+        wait_for_event(caller, lease, "before_end_lease")
+        assert caller.lease(lease["id"])["status"] == "ACTIVE"
+        assert counts(data_dir, lease)[EffectKind.IMAGE_MADE] == 1
+        delete(caller, lease)
+        assert service.stop() == 0
+    assert_sound(data_dir, idle=True)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_while_it_ends_a_lease(tmp_path: Path, point: str):
+    data_dir = tmp_path / "data"
+    with dying_at(data_dir, f"end_lease:{point}") as service:
+        status, lease = service.caller().book(2, seconds=4, before_end="default")
+        assert status == 201, lease
+        service.caller().wait_for_status(lease["id"], "ACTIVE")
+        boot(data_dir, lease)
+        assert_killed(service)
+        assert len(has(data_dir, lease)) == (2 if point == "after_claim" else 0)
+    with standalone(data_dir, hosts=HOSTS) as service:
+        service.caller().wait_for_status(lease["id"], "TERMINATED")
+        assert counts(data_dir, lease) == {
+            EffectKind.GROUP_MADE: 1,
+            EffectKind.HOST_TAKEN: 2,
+            EffectKind.SERVER_BOOTED: 1,
+            EffectKind.SERVER_DELETED: 1,
+            EffectKind.HOST_RETURNED: 2,
+            EffectKind.GROUP_REMOVED: 1,
+        }
+        assert service.stop() == 0
+    assert_sound(data_dir, idle=True)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_while_it_changes_a_running_lease(tmp_path: Path, point: str):
+    data_dir = tmp_path / "data"
+    with dying_at(data_dir, f"update_lease:{point}") as service:
+        caller = service.caller()
+        status, lease = caller.book(1, seconds=600, notice=300)
+        assert status == 201, lease
+        caller.wait_for_status(lease["id"], "ACTIVE")
+        grown = {"reservations": [{"id": lease["reservations"][0]["id"], "min": 3, "max": 3}]}
+        with pytest.raises((OSError, HTTPException)):
+            caller.call("PUT", f"/leases/{lease['id']}", grown)
+        assert_killed(service)
+    with standalone(data_dir, hosts=HOSTS) as service:
+        after = service.caller().wait_for_status(lease["id"], "ACTIVE")
+        assert after["reservations"][0]["max"] == 3
+        assert len(has(data_dir, lease)) == 3
+        assert counts(data_dir, lease) == {EffectKind.GROUP_MADE: 1, EffectKind.HOST_TAKEN: 3}
+        assert service.stop() == 0
+    assert_sound(data_dir, idle=False)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_while_it_deletes_a_lease(tmp_path: Path, point: str):
+    """The delete was not answered, and yet begun: it is not forgotten."""
+    data_dir = tmp_path / "data"
+    with dying_at(data_dir, f"end_lease:{point}") as service:
+        caller = service.caller()
+        status, lease = caller.book(2, seconds=600, notice=300)
+        assert status == 201, lease
+        caller.wait_for_status(lease["id"], "ACTIVE")
+        with pytest.raises((OSError, HTTPException)):
+            caller.call("DELETE", f"/leases/{lease['id']}")
+        assert_killed(service)
+    with standalone(data_dir, hosts=HOSTS) as service:
+        wait_until_gone(service.caller(), lease)
+        assert counts(data_dir, lease)[EffectKind.HOST_RETURNED] == 2
+        assert service.stop() == 0
+    assert_sound(data_dir, idle=True)
+
+
+def wait_for_event(caller: Caller, lease: dict[str, Any], event_type: str) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        events = caller.lease(lease["id"])["events"]
+        if next(one for one in events if one["event_type"] == event_type)["status"] == "DONE":
+            return
+        assert time.monotonic() < deadline, events
+        time.sleep(0.05)
+
+
+def delete(caller: Caller, lease: dict[str, Any]) -> None:
+    status, answer = caller.call("DELETE", f"/leases/{lease['id']}")
+    assert status == 204, answer
+    wait_until_gone(caller, lease)
+
+
+def wait_until_gone(caller: Caller, lease: dict[str, Any]) -> None:
+    deadline = time.monotonic() + 60
+    while caller.call("GET", f"/leases/{lease['id']}")[0] != 404:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# --- while it is being set up for the first time
+
+
+def test_killed_during_its_first_start(tmp_path: Path):
+    """Whatever is there by then, the next start completes it: all hosts once, users that can log in."""
+    rng = random.Random(7)
+    data_dir = tmp_path / "data"
+    killed = 0
+    for _ in range(6):
+        process = launch(data_dir, hosts=HOSTS)
+        try:
+            process.wait(timeout=rng.uniform(0.4, 1.6))
+        except subprocess.TimeoutExpired:
+            killed += 1
+        process.kill()
+        process.wait(timeout=30)
+        assert process.stdout is not None
+        process.stdout.close()
+    assert killed == 6
+    with standalone(data_dir, hosts=HOSTS) as service_again:
+        status, answer = service_again.caller("admin").call("GET", "/os-hosts")
+        assert status == 200
+        assert len({host["hypervisor_hostname"] for host in answer["hosts"]}) == len(answer["hosts"]) == HOSTS
+        status, lease = service_again.caller().book(HOSTS, seconds=600)
+        assert status == 201, lease
+        service_again.caller().wait_for_status(lease["id"], "ACTIVE")
+        assert service_again.stop() == 0
+    assert_sound(data_dir, idle=False)
+
+
+# --- at random moments
+
+
+@dataclass
+class Promised:
+    """What the service has said of one lease."""
+
+    ends_at: str
+    deleted: bool = False
+    #: Whether an answer to a change or a delete never came: both outcomes are right then.
+    open_change: bool = False
+    open_delete: bool = False
+
+
+@dataclass
+class Load:
+    """Clients that book, extend and delete leases of seconds, and note what they were promised."""
+
+    seed: int
+    promised: dict[str, Promised] = field(default_factory=dict)
+    answers: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    def run(self, caller: Caller, stopping: threading.Event, number: int) -> None:
+        rng = random.Random(f"{self.seed}-{number}")
+        mine: list[str] = []
+        while not stopping.is_set():
+            action = rng.choices(["book", "extend", "delete"], [6, 2, 1])[0]
+            try:
+                if action == "book" or not mine:
+                    self._book(caller, rng, mine)
+                elif action == "extend":
+                    self._extend(caller, rng.choice(mine))
+                else:
+                    self._delete(caller, mine.pop(rng.randrange(len(mine))))
+            except (OSError, HTTPException):
+                return  # killed; the next life has new clients
+            time.sleep(rng.uniform(0, 0.05))  # clients think
+
+    def _book(self, caller: Caller, rng: random.Random, mine: list[str]) -> None:
+        status, lease = caller.book(
+            rng.choice([1, 1, 2]), seconds=rng.uniform(1, 3), delay=rng.choice([0, rng.uniform(0.2, 1)])
+        )
+        self._note("book", status, {201, 409}, lease)
+        if status == 201:
+            self.promised[lease["id"]] = Promised(lease["end_date"])
+            mine.append(lease["id"])
+
+    def _extend(self, caller: Caller, lease_id: str) -> None:
+        promise = self.promised[lease_id]
+        promise.open_change = True
+        later = datetime.fromisoformat(promise.ends_at).timestamp() + 1
+        status, answer = caller.call(
+            "PUT", f"/leases/{lease_id}", {"end_date": rfc3339(datetime.fromtimestamp(later, UTC))}
+        )
+        promise.open_change = False
+        self._note("extend", status, {200, 400, 409}, answer)
+        if status == 200:
+            promise.ends_at = answer["lease"]["end_date"]
+
+    def _delete(self, caller: Caller, lease_id: str) -> None:
+        promise = self.promised[lease_id]
+        promise.open_delete = True
+        status, answer = caller.call("DELETE", f"/leases/{lease_id}")
+        promise.open_delete = False
+        promise.deleted = status == 204
+        self._note("delete", status, {204}, answer)
+
+    def _note(self, action: str, status: int, expected: set[int], answer: object) -> None:
+        self.answers[f"{action} {status}"] += 1
+        if status not in expected:
+            self.wrong.append(f"{action}: {status} {answer}")
+
+
+KILLS = 50
+CLIENTS = 4
+SEED = 20300101
+
+
+def test_killed_fifty_times_under_load(tmp_path: Path):
+    data_dir = tmp_path / "data"
+    rng = random.Random(SEED)
+    load = Load(SEED)
+    with standalone(data_dir, hosts=HOSTS) as service:  # the first start has a test of its own
+        assert service.stop() == 0
+    for life in range(KILLS + 1):
+        service = start(data_dir, hosts=HOSTS)
+        stopping = threading.Event()
+        clients = [
+            threading.Thread(target=load.run, args=(service.caller(), stopping, CLIENTS * life + number), daemon=True)
+            for number in range(CLIENTS)
+        ]
+        try:
+            for client in clients:
+                client.start()
+            time.sleep(rng.uniform(0.05, 1.0))  # the moment
+            if life < KILLS:
+                service.kill()
+            stopping.set()
+            for client in clients:
+                client.join(60)
+            assert not any(client.is_alive() for client in clients)
+            if life == KILLS:
+                wait_until_all_are_over(service.caller("admin"))
+                assert service.stop() == 0
+        finally:
+            if service.process.poll() is None:
+                service.kill()
+    assert load.wrong == []
+    assert load.answers["book 201"] > KILLS
+    assert_kept(load, data_dir)
+    assert_sound(data_dir, idle=True)
+    assert "Traceback" not in service.log
+    print(f"{dict(load.answers)}, {service.log.count('are taken up again')} lives had something to take up")
+
+
+def wait_until_all_are_over(caller: Caller) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        status, answer = caller.call("GET", "/leases?limit=1000")
+        assert status == 200, answer
+        waiting = [one["status"] for one in answer["leases"] if one["status"] not in {"TERMINATED", "ERROR"}]
+        if not waiting:
+            return
+        assert time.monotonic() < deadline, Counter(waiting)
+        time.sleep(0.1)
+
+
+def assert_kept(load: Load, data_dir: Path) -> None:
+    """What was promised is in the ledger, and each lease came to its due end."""
+    stored = ledger.leases(f"sqlite:///{data_dir / 'tenure.db'}")
+    with closing(sqlite3.connect(data_dir / "tenure.db")) as connection:
+        ends = {number: end[:19] for number, end in connection.execute("SELECT id, ends_at FROM leases")}
+    for lease_id, promise in load.promised.items():
+        assert lease_id in stored, f"{lease_id} was promised and is lost"
+        statuses = {"DELETED"} if promise.deleted else {"TERMINATED"}
+        if promise.open_delete:
+            statuses = {"TERMINATED", "DELETED"}
+        assert stored[lease_id].status in statuses, (lease_id, promise)
+        if not promise.open_change:
+            assert ends[lease_id].replace("T", " ") == promise.ends_at[:19].replace("T", " ")
+    lost = {one.status for one in stored.values()} - {"TERMINATED", "DELETED"}
+    assert lost == set()
