@@ -1,0 +1,1 @@
+"""How fast Tenure is, and how we know: ``python -m bench``."""

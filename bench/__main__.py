@@ -1,0 +1,105 @@
+"""``python -m bench``: measure, print the tables, and fail where a promise is broken."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from bench.http import measure_http
+from bench.operations import OPERATIONS, open_site, times_of
+from bench.plans import show_plans
+from bench.report import lateness_table, scale_table, surroundings, throughput_table
+from bench.scale import HUGE, LARGE, QUICK_LARGE, QUICK_SMALL, SMALL, Say, measure_scale
+from bench.slow_end import measure_lateness
+from tests.support.databases import POSTGRESQL, SQLITE, DatabaseServers, ServerMissing
+
+PARTS = ("scale", "slow-end", "http")
+KINDS = (SQLITE, POSTGRESQL)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what the arguments name; 1 where a promise is broken, 2 where a database is missing."""
+    arguments = _parser().parse_args(argv)
+    arguments.databases = arguments.databases or KINDS
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    begin = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"{time.monotonic() - begin:6.1f} s  {line}", flush=True)
+
+    with DatabaseServers() as servers:
+        try:
+            for kind in arguments.databases:
+                if kind != SQLITE:
+                    servers.url(kind)
+        except ServerMissing as missing:
+            print(missing, file=sys.stderr)
+            return 2
+        if arguments.explain is not None:
+            _explain(servers, arguments)
+            return 0
+        report, complaints = _measure(servers, arguments, say)
+    say("done")
+    print()
+    print("\n".join(report))
+    for complaint in complaints:
+        print(f"BROKEN: {complaint}")
+    print(f"{len(complaints)} promises are broken" if complaints else "Every promise holds.")
+    return 1 if complaints else 0
+
+
+def _measure(servers: DatabaseServers, arguments: argparse.Namespace, say: Say) -> tuple[list[str], list[str]]:
+    """The tables, and what is not as it must be."""
+    parts = arguments.parts or PARTS
+    report = surroundings(servers, arguments.databases)
+    complaints: list[str] = []
+    if "scale" in parts:
+        for kind in arguments.databases:
+            sizes = (QUICK_SMALL, QUICK_LARGE, None) if arguments.quick else (SMALL, LARGE, HUGE)
+            small, large, huge = sizes
+            rounds = arguments.rounds or (10 if arguments.quick else 30)
+            scale = measure_scale(servers, kind, small=small, large=large, huge=huge, rounds=rounds, say=say)
+            report += scale_table(scale)
+            complaints += [f"{kind}: {line}" for one in scale.comparisons for line in one.complaints()]
+    if "slow-end" in parts:
+        spreads = [timedelta(0)] if arguments.quick else [timedelta(0), timedelta(minutes=1)]
+        lateness = [measure_lateness(50 if arguments.quick else 200, spread, say) for spread in spreads]
+        report += lateness_table(lateness)
+        complaints += [line for one in lateness for line in one.complaints()]
+    if "http" in parts:
+        report += throughput_table(measure_http(1 if arguments.quick else 5, say))
+    return report, complaints
+
+
+def _explain(servers: DatabaseServers, arguments: argparse.Namespace) -> None:
+    """Show what the databases make of the operations whose names contain a text."""
+    size = QUICK_LARGE if arguments.quick else LARGE
+    times = times_of(QUICK_SMALL if arguments.quick else SMALL, datetime.now(UTC))
+    for kind in arguments.databases:
+        with servers.fresh_database(kind) as url, open_site(url, size, times) as site:
+            for operation in OPERATIONS:
+                if arguments.explain in operation.name:
+                    print(f"\n##### {kind}: {operation.name}")
+                    show_plans(operation, site, site.db.engine)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument(
+        "parts", nargs="*", choices=[*PARTS, ()], default=(), metavar="PART", help=f"{', '.join(PARTS)}; all without"
+    )
+    parser.add_argument("--quick", action="store_true", help="small sizes and few rounds: does it run at all?")
+    parser.add_argument(
+        "--database", action="append", dest="databases", choices=KINDS, help="on this one only (may be repeated)"
+    )
+    parser.add_argument("--rounds", type=int, help="how often each operation is measured on each size")
+    parser.add_argument("--explain", metavar="TEXT", help="show the query plans of the operations named so instead")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""The figures as tables in Markdown, and where they are from."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from sqlalchemy import create_engine, text
+
+from bench.http import Throughput
+from bench.measure import Comparison, counts
+from bench.scale import Scale, described
+from bench.slow_end import Lateness
+from tests.support.databases import POSTGRESQL, SQLITE, DatabaseServers
+
+
+def surroundings(servers: DatabaseServers, kinds: Iterable[str]) -> list[str]:
+    """The machine and the versions."""
+    lines = [
+        f"Measured on {datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()} processors ({_processor()}), "
+        f"{_memory_gib():.0f} GiB of memory, {platform.system()} {platform.release()}; "
+        f"the load was {os.getloadavg()[1]:.1f} before.",
+        f"Python {platform.python_version()}, SQLAlchemy {version('SQLAlchemy')}, "
+        + ", ".join(_servers(servers, kinds)),
+    ]
+    return [*lines, ""]
+
+
+def _servers(servers: DatabaseServers, kinds: Iterable[str]) -> Iterator[str]:
+    for kind in kinds:
+        if kind == SQLITE:
+            yield f"SQLite {sqlite3.sqlite_version}"
+        elif kind == POSTGRESQL:
+            engine = create_engine(servers.url(kind))
+            with engine.connect() as connection:
+                yield f"PostgreSQL {connection.execute(text('SHOW server_version')).scalar_one()}"
+            engine.dispose()
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _memory_gib() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def scale_table(scale: Scale) -> Iterator[str]:
+    """Each operation on both sizes; then the creates on the third."""
+    yield f"### {scale.kind}"
+    yield ""
+    yield f"small: {described(scale.small)}; large: {described(scale.large)}"
+    yield ""
+    yield "| operation | SQL statements | small, median ms | large, median ms | ratio | at most |"
+    yield "|---|---:|---:|---:|---:|---:|"
+    for one in scale.comparisons:
+        limit = "" if one.limit is None else f"{one.limit:g}"
+        yield (
+            f"| {one.name} | {_statements(one)} | {one.small.median * 1000:.1f} | {one.large.median * 1000:.1f} "
+            f"| {one.ratio:.2f} | {limit} |"
+        )
+    yield ""
+    if scale.huge is not None:
+        yield f"huge: {described(scale.huge)}"
+        yield ""
+        yield "| operation | SQL statements | median ms | 95 of 100 within ms |"
+        yield "|---|---:|---:|---:|"
+        for name, series in scale.creates:
+            yield f"| {name} | {counts(series.statements)} | {series.median * 1000:.1f} | {series.p95 * 1000:.1f} |"
+        yield ""
+
+
+def _statements(one: Comparison) -> str:
+    small, large = counts(one.small.statements), counts(one.large.statements)
+    return small if one.same_statements else f"{small}; {large}"
+
+
+def lateness_table(found: Sequence[Lateness]) -> Iterator[str]:
+    """How late starts were."""
+    yield "### One end hangs, others start"
+    yield ""
+    yield "| starts | spread over | median late | 95 of 100 within | latest |"
+    yield "|---:|---:|---:|---:|---:|"
+    for one in found:
+        yield (
+            f"| {one.starts} | {one.spread.total_seconds():.0f} s | {one.median.total_seconds():.2f} s "
+            f"| {one.p95.total_seconds():.2f} s | {one.latest.total_seconds():.2f} s |"
+        )
+    yield ""
+
+
+def throughput_table(found: Sequence[Throughput]) -> Iterator[str]:
+    """Requests a second."""
+    yield "### HTTP, tenure-standalone"
+    yield ""
+    yield "| request | connections | requests a second | median ms | 95 of 100 within ms |"
+    yield "|---|---:|---:|---:|---:|"
+    for one in found:
+        yield (
+            f"| {one.name} | {one.clients} | {one.per_second:.0f} | {one.median * 1000:.1f} | {one.p95 * 1000:.1f} |"
+        )
+    yield ""
