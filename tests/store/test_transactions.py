@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from sqlalchemy import event, select, text
@@ -16,7 +16,7 @@ from tenure.store import schema
 from tenure.store.conflict import Overtaken
 from tenure.store.database import ATTEMPTS, Database, Transaction
 from tenure.store.tables import ResourceRow
-from tests.store.rows import HELD, add_hosts, add_lease, allocations_of, demand, execute, hours, new_lease
+from tests.store.rows import add_hosts, add_lease, allocations_of, demand, execute, hours, new_lease
 from tests.support.world import HOST, NOW
 
 #: No wait in here is longer than this, whatever goes wrong.
@@ -76,7 +76,7 @@ def test_an_overtaken_transaction_is_done_again_from_the_beginning(db: Database)
     attempts: list[bool] = []
 
     def work(tx: Transaction) -> str:
-        attempts.append(tx.locking)
+        attempts.append(tx.hold({HOST}))
         tx.leases.add(new_lease(lease_id="again"))
         if len(attempts) < 3:
             raise Overtaken
@@ -92,7 +92,7 @@ def test_who_is_overtaken_every_time_is_told_so_and_locks_first_in_the_end(db: D
     attempts: list[bool] = []
 
     def work(tx: Transaction) -> None:
-        attempts.append(tx.locking)
+        attempts.append(tx.hold({HOST}))
         tx.leases.add(new_lease(lease_id="never"))
         raise Overtaken
 
@@ -148,9 +148,13 @@ def test_a_second_row_of_one_key_is_not_tried_again(db: Database):
     assert len(attempts) == 2
 
 
+@pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("database", SERVERS)
-def test_of_two_that_wait_for_each_other_one_is_done_again(fresh_database, clock, database: str):
-    """A real deadlock: each has changed the row that the other one is about to change."""
+def test_of_two_that_wait_for_each_other_one_is_done_again(fresh_database, clock, database: str, nested: bool):
+    """A real deadlock: each has changed the row that the other one is about to change.
+
+    MariaDB gives up the whole transaction then, with the savepoints in it.
+    """
     with fresh_database(database) as url:
         db = opened(url, clock)
         first, second = add_hosts(db, 2)
@@ -166,7 +170,8 @@ def test_of_two_that_wait_for_each_other_one_is_done_again(fresh_database, clock
                 tx.resources.set_reservable(here, False, now=NOW)
                 if len(mine) == 1:
                     meeting.wait(SECONDS)
-                tx.resources.set_reservable(there, False, now=NOW)
+                with tx.session.begin_nested() if nested else nullcontext():
+                    tx.resources.set_reservable(there, False, now=NOW)
 
             return work
 
@@ -238,7 +243,7 @@ def test_of_two_that_find_the_last_host_free_one_gets_it(db: Database):
         attempts: list[list[int]] = []
 
         def work(tx: Transaction) -> list[int]:
-            found = tx.allocations.candidates(demand(), hours(1, 2), now=NOW, turn=0, locking=tx.locking)
+            found = tx.allocations.candidates(demand(), hours(1, 2), now=NOW, turn=0)
             attempts.append([one.resource_id for one in found])
             if db.dialect != "sqlite" and len(attempts) == 1:
                 meeting.wait(SECONDS)
@@ -321,19 +326,96 @@ def test_a_writer_sees_what_others_have_written_since_it_began(db: Database):
     assert db.write(work) == [1, 5]
 
 
-def test_the_last_attempt_holds_what_it_looks_at(db: Database):
-    """Nobody can change a candidate between the look and the write."""
-    ids = add_hosts(db, 2)
-    busy = add_lease(db, ids[1], state=HELD)
+def test_an_attempt_locks_first_what_the_ones_before_have_wanted(db: Database):
+    """So nobody can get in between again; the others are left alone. On SQLite an attempt has the whole file."""
+    wanted, other = add_hosts(db, 2)
+    attempts: list[tuple[bool, bool, bool]] = []
 
-    def work(tx: Transaction) -> bool:
-        found = tx.allocations.candidates(demand(), hours(1, 2), now=NOW, turn=0, locking=True)
-        assert [one.resource_id for one in found] == [ids[0]]
-        return is_locked(db, ids[0])
+    def work(tx: Transaction) -> None:
+        holds = tx.hold({HOST})
+        assert version_of(tx, wanted) == 1
+        attempts.append((holds, is_locked(db, wanted), is_locked(db, other)))
+        tx.resources.raise_versions({wanted: 1 if len(attempts) > 1 else 4711})
 
-    assert db.write(work)
-    assert not is_locked(db, ids[0])
-    assert len(allocations_of(db, busy)) == 1
+    db.write(work)
+    whole_file = db.dialect == "sqlite"
+    assert attempts == [(False, whole_file, whole_file), (True, True, whole_file)]
+    assert not is_locked(db, wanted)
+
+
+def test_the_last_attempt_locks_all_resources_first(db: Database):
+    [wanted] = add_hosts(db, 1)
+    [other_type] = add_hosts(db, 1, resource_type="something:else")
+    attempts: list[tuple[bool, bool]] = []
+
+    def work(tx: Transaction) -> None:
+        tx.hold({HOST})
+        assert version_of(tx, wanted) == 1
+        attempts.append((is_locked(db, wanted), is_locked(db, other_type)))
+        if len(attempts) < ATTEMPTS:
+            raise Overtaken
+
+    db.write(work)
+    whole_file = db.dialect == "sqlite"
+    assert attempts == [(whole_file, whole_file)] * (ATTEMPTS - 1) + [(True, whole_file)]
+
+
+def test_who_holds_one_row_does_not_wait_for_another(db: Database):
+    """No two can wait for each other then. What one does not get is locked first the next time."""
+    if db.dialect == "sqlite":
+        with db.engine.begin():
+            assert is_locked(db, 0)  # nobody holds anything beside another here
+        return
+    first, second = add_hosts(db, 2)
+    attempts: list[bool] = []
+
+    with two_threads() as pool:
+        held, release = threading.Event(), threading.Event()
+
+        def hold_second(tx: Transaction) -> None:
+            tx.resources.raise_versions({second: 1})
+            held.set()
+            assert release.wait(SECONDS)
+
+        def want_both(tx: Transaction) -> None:
+            attempts.append(tx.hold({HOST}))
+            tx.resources.raise_versions({first: version_of(tx, first)})
+            if len(attempts) == 1:
+                try:
+                    tx.resources.raise_versions({second: version_of(tx, second)}, wait=False)
+                finally:
+                    release.set()
+            tx.resources.raise_versions({second: version_of(tx, second)}, wait=False)
+
+        other = pool.submit(db.write, hold_second)
+        assert held.wait(SECONDS)
+        db.write(want_both)
+        other.result(SECONDS)
+    assert attempts == [False, True]
+    with db.read() as tx:
+        assert tx.resources.versions([first, second]) == {first: 2, second: 3}
+
+
+def test_who_locks_a_lease_is_alone_with_it(db: Database):
+    """Two changes of one lease follow one another, and neither has to begin anew."""
+    lease = add_lease(db)
+    attempts: list[int] = []
+    meeting = threading.Barrier(2)
+
+    def change(tx: Transaction) -> None:
+        found = tx.leases.get(lease.id, lock=True)
+        assert found is not None
+        attempts.append(found.version)
+        tx.leases.change(found, now=NOW)
+
+    def begin() -> None:
+        meeting.wait(SECONDS)
+        db.write(change)
+
+    with two_threads() as pool:
+        for one in [pool.submit(begin), pool.submit(begin)]:
+            one.result(SECONDS)
+    assert attempts == [1, 2]
 
 
 def is_locked(db: Database, resource_id: int) -> bool:

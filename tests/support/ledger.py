@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, create_engine, text
@@ -128,6 +129,43 @@ def leases(url: str) -> dict[str, StoredLease]:
             )
             for lease_id, status, deleted_at in connection.execute(text("SELECT id, status, deleted_at FROM leases"))
         }
+
+
+def ends(url: str) -> dict[str, datetime]:
+    """When each lease ends, by its id."""
+    with _connected(url) as connection:
+        return {
+            lease_id: _moment(moment) for lease_id, moment in connection.execute(text("SELECT id, ends_at FROM leases"))
+        }
+
+
+def _moment(value: str | datetime) -> datetime:
+    """A time as a driver gives it: text, naive and in UTC, or with a zone."""
+    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def updates(url: str) -> Counter[str]:
+    """How many changes are told of in the history of each lease."""
+    with _connected(url) as connection:
+        rows = connection.execute(
+            text("SELECT lease_id, COUNT(*) FROM history WHERE action = 'update' GROUP BY lease_id")
+        )
+        return Counter({lease_id: int(count) for lease_id, count in rows})
+
+
+def busy(url: str) -> list[str]:
+    """The leases that somebody is at, or should be: on their way from one status to another, or over and not ended."""
+    now = datetime.now(UTC)
+    with _connected(url) as connection:
+        rows = connection.execute(
+            text("SELECT id, status, ends_at FROM leases WHERE status NOT IN ('TERMINATED', 'ERROR', 'DELETED')")
+        )
+        return [
+            lease_id
+            for lease_id, status, moment in rows
+            if status not in {"PENDING", "ACTIVE"} or _moment(moment) <= now
+        ]
 
 
 def count_by_state(url: str) -> Counter[str]:

@@ -108,7 +108,6 @@ class LeaseChanger:
             asked = changes.get(reservation.id)
             if (moved or asked) and reservation.status is not ReservationStatus.DELETED:
                 self._change_reservation(planner, lease, reservation, position, asked, dates)
-        planner.confirm()
         if moved or change.before_end_at is not None:
             self._move_events(lease, dates, events)
         return self._finish(lease, change, dates)

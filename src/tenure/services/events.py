@@ -82,7 +82,7 @@ class EventService:
             stored = tx.events.get(event_id)
             if stored is None or not tx.events.is_claimable(event_id, now):
                 return None
-            lease = tx.leases.get(stored.event.lease_id)
+            lease = tx.leases.get(stored.event.lease_id, lock=True)
             if lease is None:
                 return None
             if stored.event.event_type is EventType.START and not self._pin(tx, lease):
@@ -268,7 +268,7 @@ class EventService:
         def work(tx: Transaction) -> bool:
             now = tx.now()
             stored = tx.events.get(event_id)
-            lease = tx.leases.get(stored.event.lease_id) if stored else None
+            lease = tx.leases.get(stored.event.lease_id, lock=True) if stored else None
             if lease is None or lease.status is not LeaseStatus.PENDING:
                 return False
             ids = tx.allocations.predecessors([one.id for one in lease.reservations])
@@ -292,12 +292,13 @@ class EventService:
     def _pin(self, tx: Transaction, lease: Lease) -> bool:
         """Make the plan what the lease holds; False when somebody before has not given back."""
         ids = [reservation.id for reservation in lease.reservations]
+        tx.hold({kind.inventory for kind in self._types})
         allocations, versions = tx.allocations.with_versions(ids)
         if tx.allocations.predecessors(ids):
             return False
         if any(allocation.state is AllocationState.PLANNED for allocation in allocations):
-            tx.allocations.pin(ids)
             tx.resources.raise_versions(versions)
+            tx.allocations.pin(ids)
         return True
 
     def _take(self, tx: Transaction, stored: StoredEvent, lease: Lease, now: datetime) -> Work:
@@ -491,7 +492,6 @@ class EventService:
                         return {}
                     moved[one.resource_id] = other
         if moved:
-            planner.confirm()
             tx.leases.change(lease, now=now)
         return moved
 
@@ -505,7 +505,7 @@ class EventService:
         return self._lease_of(tx, work.lease.id)
 
     def _lease_of(self, tx: Transaction, lease_id: str) -> Lease:
-        lease = tx.leases.get(lease_id, deleted=True)
+        lease = tx.leases.get(lease_id, deleted=True, lock=True)
         if lease is None:
             raise InvalidState(f"The lease {lease_id} has vanished.")
         return lease

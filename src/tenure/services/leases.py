@@ -85,7 +85,6 @@ class LeaseService:
             planner = Planner(tx, self._types, now=now, turn=crc32(lease.id.encode()))
             for position, (reservation, demand) in enumerate(zip(lease.reservations, demands, strict=True)):
                 planner.book(reservation.id, demand, period, position=position)
-            planner.confirm()
             remember(tx, lease.id, "create", None, lease.status, actor=actor, now=now)
             tell(tx, "lease.create", lease, now=now)
             return lease
@@ -122,7 +121,7 @@ class LeaseService:
         now = self._clock.now()
 
         def work(tx: Transaction) -> tuple[Lease, str | None, str]:
-            lease = self._visible(tx, actor, lease_id, "blazar:leases:put")
+            lease = self._visible(tx, actor, lease_id, "blazar:leases:put", lock=True)
             if change.is_empty:
                 return lease, None, ""
             if lease.status in BUSY:
@@ -145,7 +144,7 @@ class LeaseService:
         now = self._clock.now()
 
         def work(tx: Transaction) -> str | None:
-            lease = self._visible(tx, actor, lease_id, "blazar:leases:delete", deleted=True)
+            lease = self._visible(tx, actor, lease_id, "blazar:leases:delete", deleted=True, lock=True)
             if lease.status is LeaseStatus.DELETED:
                 return None
             return self._delete(tx, actor, lease, now)
@@ -160,7 +159,7 @@ class LeaseService:
         now = self._clock.now()
 
         def work(tx: Transaction) -> tuple[str | None, str]:
-            lease = self._visible(tx, actor, lease_id, "blazar:leases:put")
+            lease = self._visible(tx, actor, lease_id, "blazar:leases:put", lock=True)
             reservation = next((one for one in lease.reservations if one.id == reservation_id), None)
             if reservation is None:
                 raise NotFound(f"Object with {{'reservation_id': '{reservation_id}'}} not found")
@@ -209,9 +208,11 @@ class LeaseService:
 
     # --- inside
 
-    def _visible(self, tx: Transaction, actor: Actor, lease_id: str, rule: str, *, deleted: bool = False) -> Lease:
+    def _visible(
+        self, tx: Transaction, actor: Actor, lease_id: str, rule: str, *, deleted: bool = False, lock: bool = False
+    ) -> Lease:
         """The lease, as far as the actor may know of it; then whether he may do what ``rule`` is about."""
-        lease = tx.leases.get(lease_id, deleted=deleted)
+        lease = tx.leases.get(lease_id, deleted=deleted, lock=lock)
         missing = NotFound(f"Object with {{'lease_id': '{lease_id}'}} not found")
         if lease is None:
             raise missing

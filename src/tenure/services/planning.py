@@ -21,7 +21,9 @@ ROOM_SAMPLE = 32
 class Planner:
     """The choices of one transaction, and the versions that they rest on.
 
-    Whoever uses it ends the transaction with ``confirm``, which raises the versions or gives everything up.
+    A version is raised as soon as something rests on it, before anything is written to the ledger: whoever wants the
+    same resource at the same time waits at its row, finds another version, and begins anew. Were it raised in the end,
+    each would wait for what the other has written.
     """
 
     def __init__(self, tx: Transaction, types: ResourceTypes, *, now: datetime, turn: int) -> None:
@@ -30,19 +32,21 @@ class Planner:
         self._now = now
         highest = tx.resources.highest_id()
         self._turn = turn % highest + 1 if highest else 0
-        self._seen: dict[int, int] = {}
+        #: The versions of what was touched, as this transaction has raised them.
+        self._raised: dict[int, int] = {}
         #: Where this transaction has put plans; what was read of these resources before may be out of date.
         self._filled: set[int] = set()
-
-    def confirm(self) -> None:
-        """Raise the versions of all that was touched; raises ``Overtaken`` where somebody was faster."""
-        self._tx.resources.raise_versions(self._seen)
+        self._holds = tx.hold({kind.inventory for kind in types})
 
     def touch(self, versions: Mapping[int, int]) -> None:
-        """Note that the decision rests on these versions, too."""
-        for resource_id, version in versions.items():
-            if self._seen.setdefault(resource_id, version) != version:
-                raise Overtaken
+        """Rest the decision on these versions, too; raises ``Overtaken`` where somebody was faster."""
+        if any(self._raised.get(number, version) != version for number, version in versions.items()):
+            raise Overtaken
+        new = {number: version for number, version in versions.items() if number not in self._raised}
+        # Nobody waits for a row who holds one: no two can wait for each other.
+        self._tx.resources.raise_versions(new, wait=not self._holds)
+        self._holds = self._holds or bool(new)
+        self._raised.update({number: version + 1 for number, version in new.items()})
 
     def book(
         self,
@@ -61,9 +65,7 @@ class Planner:
         Plans of leases that have not started are moved where that makes the room that is missing. Raises
         ``NotEnoughResources`` with the counts of each stage where it does not.
         """
-        found = self._tx.allocations.candidates(
-            demand, period, now=self._now, turn=self._turn, without=without, locking=self._tx.locking
-        )
+        found = self._tx.allocations.candidates(demand, period, now=self._now, turn=self._turn, without=without)
         chosen = choose(found, period, demand.maximum, turn=self._turn)
         self.touch({candidate.resource_id: candidate.version for candidate in chosen})
         ids = [candidate.resource_id for candidate in chosen]
@@ -109,7 +111,6 @@ class Planner:
             now=self._now,
             turn=self._turn,
             without={allocation.resource_id, *without},
-            locking=self._tx.locking,
         )
         for candidate in choose(found, period, 1, turn=self._turn):
             self.touch({candidate.resource_id: candidate.version})
@@ -144,7 +145,7 @@ class Planner:
 
     def _move_all(self, resource_id: int, version: int, plans: list[Allocation], *, without: Collection[int]) -> bool:
         """Move every one of these plans off the resource, or none of them."""
-        seen = dict(self._seen)
+        raised = dict(self._raised)
         with self._tx.session.begin_nested() as attempt:
             reservations = self._tx.leases.reservations_by_ids({plan.reservation_id for plan in plans})
             self.touch({resource_id: version})
@@ -153,7 +154,7 @@ class Planner:
                 demand = self._types[reservation.resource_type].demand(reservation.parameters)
                 if self.replace(plan, demand, without=without) is None:
                     attempt.rollback()
-                    self._seen = seen
+                    self._raised = raised
                     return False
         return True
 

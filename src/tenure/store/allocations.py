@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -70,7 +70,6 @@ class AllocationStore:
         turn: int,
         ignoring: str | None = None,
         without: Collection[int] = (),
-        locking: bool = False,
     ) -> list[Candidate]:
         """Some resources that match and are free throughout, in the order of preference, with their versions.
 
@@ -85,22 +84,10 @@ class AllocationStore:
         free = free.where(joined).order_by(scarcity, number).limit(limit)
         place = number + 0  # no column, so that no database looks for these ids first and then sorts what it found
         ahead, behind = free.where(place >= turn).subquery(), free.where(place < turn).subquery()
-        both = union_all(select(ahead), select(behind))
-        if locking:
-            self.lock({row.id for row in self._session.execute(both)})
-        rows = self._session.execute(both)
+        rows = self._session.execute(union_all(select(ahead), select(behind)))
         found = [Candidate(row.id, row.version, row.scarcity, row.free_since, row.free_until) for row in rows]
         found.sort(key=lambda candidate: (candidate.scarcity, candidate.resource_id < turn, candidate.resource_id))
         return found[:limit]
-
-    def lock(self, resource_ids: Iterable[int]) -> None:
-        """Lock the rows of these resources, in order of id. SQLite's transaction holds the whole file already."""
-        self._session.execute(
-            select(ResourceRow.id)
-            .where(ResourceRow.id.in_(sorted(resource_ids)))
-            .order_by(ResourceRow.id)
-            .with_for_update()
-        ).all()
 
     def _select_free(
         self,

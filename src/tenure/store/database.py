@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -26,28 +26,43 @@ from tenure.store.resources import ResourceStore
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
-#: How often a transaction that met another is tried, the last time with the rows locked first.
+#: How often a transaction that met another is tried: again with what it wanted locked first, in the end with all.
 ATTEMPTS = 10
 
 #: MariaDB: record changed since last read, lock wait time-out, deadlock (also Galera's failed certification).
 _MARIADB_RETRY = frozenset({1020, 1205, 1213})
-#: PostgreSQL: serialization failure, deadlock, exclusion violation.
-_POSTGRESQL_RETRY = frozenset({"40001", "40P01", "23P01"})
+#: MariaDB: the savepoint to go back to is gone, with the whole transaction; the error before it says why.
+_MARIADB_NO_SAVEPOINT = 1305
+#: PostgreSQL: serialization failure, deadlock, exclusion violation, a lock that was not to be waited for.
+_POSTGRESQL_RETRY = frozenset({"40001", "40P01", "23P01", "55P03"})
 
 
 class Transaction:
     """The stores, on one session. Never commits itself."""
 
-    def __init__(self, session: Session, database: Database, *, locking: bool = False) -> None:
+    def __init__(
+        self, session: Session, database: Database, *, contended: Collection[int] = (), last: bool = False
+    ) -> None:
         self.session = session
-        #: Whether rows that will be changed are to be locked when they are read: the last attempt.
-        self.locking = locking
+        self._contended = contended
+        self._last = last
         self._database = database
         self.leases = LeaseStore(session)
         self.resources = ResourceStore(session)
         self.allocations = AllocationStore(session)
         self.events = EventStore(session)
         self.outbox = OutboxStore(session)
+
+    def hold(self, resource_types: Collection[str]) -> bool:
+        """Lock first what the attempts before have wanted, the last time all there is; whether that was anything.
+
+        To be called before resources are read, and after the lease was locked.
+        """
+        if self._last:
+            self.resources.lock_all(resource_types)
+        else:
+            self.resources.lock(self._contended)
+        return self._last or bool(self._contended)
 
     def defer_checks(self) -> None:
         """Let the exclusion constraint judge the end of the transaction, so that resources can be swapped in it."""
@@ -89,14 +104,19 @@ class Database:
 
         Raises ``TooManyConflicts`` when that does not help; nothing is written then.
         """
+        contended: set[int] = set()
         for attempt in range(1, ATTEMPTS + 1):
+            wanted: set[int] = set()
             try:
                 with Session(self.engine, expire_on_commit=False) as session, session.begin():
-                    return work(Transaction(session, self, locking=attempt == ATTEMPTS))
+                    tx = Transaction(session, self, contended=contended, last=attempt == ATTEMPTS)
+                    wanted = tx.resources.wanted
+                    return work(tx)
             except (Overtaken, DBAPIError) as error:
                 if not _again(error):
                     raise
                 LOG.debug("attempt %d met another transaction: %s", attempt, error)
+            contended |= wanted
             if attempt < ATTEMPTS:
                 time.sleep(random.uniform(0, 0.002 * 2**attempt))  # apart from each other, not secret
         raise TooManyConflicts
@@ -130,9 +150,11 @@ def _again(error: Exception) -> bool:
     original: Any = error.orig
     if getattr(original, "sqlstate", None) in _POSTGRESQL_RETRY:
         return True
-    arguments = getattr(original, "args", ())
-    if arguments and arguments[0] in _MARIADB_RETRY:
+    code = next(iter(getattr(original, "args", ())), None)
+    if code in _MARIADB_RETRY:
         return True
+    if code == _MARIADB_NO_SAVEPOINT and isinstance(error.__context__, DBAPIError):
+        return _again(error.__context__)
     return "database is locked" in str(original)
 
 

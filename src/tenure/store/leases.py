@@ -76,9 +76,15 @@ class LeaseStore:
                 ],
             )
 
-    def get(self, lease_id: str, *, deleted: bool = False) -> Lease | None:
-        """The lease, None where there is none; deleted ones only when asked for."""
-        row = self._session.get(LeaseRow, lease_id, populate_existing=True)
+    def get(self, lease_id: str, *, deleted: bool = False, lock: bool = False) -> Lease | None:
+        """The lease, None where there is none; deleted ones only when asked for.
+
+        With ``lock`` nobody else changes it until the end of the transaction. A lease is locked before resources are,
+        and nobody locks two.
+        """
+        row = self._session.get(
+            LeaseRow, lease_id, populate_existing=True, with_for_update={"key_share": True} if lock else None
+        )
         if row is None or (row.deleted_at is not None and not deleted):
             return None
         return self._assemble([row])[0]

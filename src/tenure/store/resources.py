@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import and_, case, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from tenure.domain.capacity import Capacity
@@ -26,6 +26,8 @@ class ResourceStore:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        #: Of which resources versions were raised, or were to be.
+        self.wanted: set[int] = set()
 
     def add(
         self, found: DiscoveredResource, properties: Mapping[str, str], *, now: datetime, reservable: bool
@@ -157,15 +159,20 @@ class ResourceStore:
         if removed.rowcount != 1:  # type: ignore[attr-defined]  # a DELETE's result counts rows
             raise Overtaken
 
-    def raise_versions(self, seen: Mapping[int, int]) -> None:
+    def raise_versions(self, seen: Mapping[int, int], *, wait: bool = True) -> None:
         """Say that what these resources can promise has changed.
 
         ``seen`` maps ids to the versions that were read before, or with, what the decision rests on. Raises
-        ``Overtaken`` where any of them is another by now: the guard that makes overbooking impossible.
+        ``Overtaken`` where any of them is another by now: the guard that makes overbooking impossible. The rows stay
+        locked until the end of the transaction. Without ``wait`` it fails, to be tried again, where somebody else has
+        one of them now.
         """
         if not seen:
             return
         ids = sorted(seen)
+        self.wanted.update(ids)
+        if len(ids) > 1 or not wait:
+            self._lock(ResourceRow.id.in_(ids), wait=wait)
         raised = self._session.execute(
             update(ResourceRow)
             .where(
@@ -177,6 +184,23 @@ class ResourceStore:
         )
         if raised.rowcount != len(ids):  # type: ignore[attr-defined]  # an UPDATE's result counts rows
             raise Overtaken
+
+    def lock(self, resource_ids: Collection[int]) -> None:
+        """Let nobody else change what these resources promise, until the end of the transaction."""
+        if resource_ids:
+            self._lock(ResourceRow.id.in_(sorted(resource_ids)), wait=True)
+
+    def lock_all(self, resource_types: Collection[str]) -> None:
+        """Let nobody else change what resources of these types promise, until the end of the transaction."""
+        self._lock(ResourceRow.resource_type.in_(sorted(resource_types)), wait=True)
+
+    def _lock(self, which: ColumnElement[bool], *, wait: bool) -> None:
+        """Lock rows in order of id, so that no two wait for each other. A transaction of SQLite has the whole file."""
+        if self._session.get_bind().dialect.name != "sqlite":
+            rows = select(ResourceRow.id).where(which).order_by(ResourceRow.id)
+            # By any other index MariaDB would lock them in the order of that one, and rows of others on its way.
+            rows = rows.with_hint(ResourceRow, "FORCE INDEX (PRIMARY)", "mysql")
+            self._session.execute(rows.with_for_update(nowait=not wait, key_share=True)).all()
 
     def versions(self, ids: Iterable[int]) -> dict[int, int]:
         rows = self._session.execute(

@@ -1,0 +1,295 @@
+"""Clients that compete for a few hosts over HTTP: a process of threads that make, change and delete leases.
+
+``run`` starts the process, waits for it and returns what each answer promised. The program itself needs nothing but
+the standard library: it shares no code with the service that it talks to.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+#: No answer takes longer; one that does is a failure.
+ANSWER_SECONDS = 60
+STEP = timedelta(minutes=10)
+#: So many leases at most are a thread's own at a time, and everybody's together.
+OWN, SHARED = 4, 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Race:
+    """What the clients do: ``operations`` in all, by ``threads`` spread over the services at ``ports``."""
+
+    ports: Sequence[int]
+    tokens: Sequence[str]
+    threads: int = 16
+    operations: int = 10_000
+    seed: int = 0
+    #: The hours ahead in which leases are planned: with few hosts, so narrow that most of it is taken.
+    hours: int = 12
+    #: How long a whole race may take.
+    limit_seconds: float = 900
+
+
+@dataclass
+class Promise:
+    """What the answers said of one lease."""
+
+    start: str
+    end: str
+    hosts: int
+    shared: bool
+    deleted: bool = False
+    changes: int = 0
+    #: The ends that were granted for a lease that several threads change.
+    ends: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Report:
+    """What came of a race."""
+
+    seconds: float = 0.0
+    #: How many of each verb, with the status and the name of the error.
+    answers: dict[str, int] = field(default_factory=dict)
+    #: By id of the lease.
+    promises: dict[str, Promise] = field(default_factory=dict)
+    #: What no answer may be: errors of the server, time-outs, reads that contradict what was granted.
+    wrong: list[str] = field(default_factory=list)
+    slowest: float = 0.0
+    median: float = 0.0
+
+    @property
+    def operations(self) -> int:
+        return sum(count for name, count in self.answers.items() if not name.startswith("GET"))
+
+    def count(self, verb: str, *, refused: bool = False) -> int:
+        return sum(
+            number
+            for name, number in self.answers.items()
+            if name.split()[0] == verb and (name.split()[1][0] != "2") is refused
+        )
+
+
+def run(race: Race) -> Report:
+    """Hold a race and return its report; raises where the clients themselves fail."""
+    done = subprocess.run(
+        [sys.executable, __file__],
+        input=json.dumps(asdict(race)),
+        capture_output=True,
+        text=True,
+        timeout=race.limit_seconds,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    told = json.loads(done.stdout)
+    promises = {lease_id: Promise(**promise) for lease_id, promise in told.pop("promises").items()}
+    return Report(**told, promises=promises)
+
+
+class _Racers:
+    def __init__(self, race: Race) -> None:
+        self.race = race
+        self.guard = threading.Lock()
+        self.left = race.operations
+        self.report = Report()
+        self.answers: Counter[str] = Counter()
+        self.took: list[float] = []
+        self.shared: list[str] = []
+        self.base = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+
+    def take(self) -> bool:
+        """Whether there is another operation to do."""
+        with self.guard:
+            self.left -= 1
+            return self.left >= 0
+
+    def __call__(self) -> Report:
+        began = time.monotonic()
+        threads = [_Racer(self, number) for number in range(self.race.threads)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.report.seconds = time.monotonic() - began
+        self.report.answers = dict(sorted(self.answers.items()))
+        self.report.slowest = max(self.took)
+        self.report.median = sorted(self.took)[len(self.took) // 2]
+        return self.report
+
+
+class _Racer(threading.Thread):
+    def __init__(self, racers: _Racers, number: int) -> None:
+        super().__init__(daemon=True)
+        race = racers.race
+        self.racers = racers
+        self.random = random.Random(f"{race.seed}-{number}")
+        self.port = race.ports[number % len(race.ports)]
+        self.token = race.tokens[0]
+        self.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
+        self.own: list[str] = []
+
+    def run(self) -> None:
+        try:
+            while self.racers.take():
+                self.step()
+        except Exception as error:
+            self.wrong(f"a client ended: {error!r}")
+            raise
+        finally:
+            self.connection.close()
+
+    def step(self) -> None:
+        chance = self.random.random()
+        if chance < 0.3 and self.racers.shared:
+            self.with_others()
+        elif not self.own or (len(self.own) < OWN and chance < 0.75):
+            self.make()
+        elif chance < 0.9:
+            self.change(self.random.choice(self.own))
+        else:
+            self.delete(self.own.pop(self.random.randrange(len(self.own))))
+        if chance < 0.05 and self.own:
+            self.look(self.random.choice(self.own))
+
+    def with_others(self) -> None:
+        """Change or delete what others change and delete at the same time."""
+        lease_id = self.random.choice(self.racers.shared)
+        if self.random.random() < 0.8:
+            self.change(lease_id)
+            return
+        with self.racers.guard:
+            if lease_id in self.racers.shared:
+                self.racers.shared.remove(lease_id)
+        self.delete(lease_id)
+
+    # --- operations
+
+    def make(self) -> None:
+        shared = len(self.racers.shared) < SHARED and self.random.random() < 0.3
+        at_once = not shared and self.random.random() < 0.1
+        if at_once:
+            start, end = "now", _text(datetime.now(UTC) + timedelta(seconds=self.random.randint(3, 8)))
+        else:
+            begin, finish = self.period()
+            start, end = _text(begin), _text(finish)
+        hosts = self.random.choice([1, 1, 1, 2, 3])
+        body: dict[str, Any] = {
+            "name": "race",
+            "start_date": start,
+            "end_date": end,
+            "reservations": [{"resource_type": "physical:host", "min": hosts, "max": hosts}],
+        }
+        status, answer = self.call("POST", "/v1/leases", body)
+        if status != 201:
+            return
+        lease = answer["lease"]
+        promise = Promise(lease["start_date"], lease["end_date"], hosts, shared, ends=[lease["end_date"]])
+        if not at_once and (lease["start_date"], lease["end_date"]) != (start, end):
+            self.wrong(f"asked for {start} to {end}, got {lease}")
+        with self.racers.guard:
+            self.racers.report.promises[lease["id"]] = promise
+            if shared:
+                self.racers.shared.append(lease["id"])
+        if not shared:
+            self.own.append(lease["id"])
+
+    def change(self, lease_id: str) -> None:
+        """Extend it, mostly; else shorten it, move it, or ask for another number of hosts."""
+        promise = self.racers.report.promises[lease_id]
+        chance = self.random.random()
+        start, end = datetime.fromisoformat(promise.start), datetime.fromisoformat(promise.end)
+        body: dict[str, Any]
+        if chance < 0.6:
+            body = {"end_date": _text(end + STEP * self.random.randint(1, 6))}
+        elif chance < 0.7:
+            body = {"end_date": _text(max(start + STEP, end - STEP))}
+        elif chance < 0.85:
+            begin, finish = self.period()
+            body = {"start_date": _text(begin), "end_date": _text(finish)}
+        else:
+            body = {}
+        hosts = promise.hosts
+        if not body and not promise.shared:
+            status, answer = self.call("GET", f"/v1/leases/{lease_id}", counted=False)
+            if status != 200:
+                return
+            hosts = self.random.randint(1, 3)
+            reservation = answer["lease"]["reservations"][0]["id"]
+            body = {"reservations": [{"id": reservation, "min": hosts, "max": hosts}]}
+        elif not body:
+            body = {"end_date": _text(end + STEP)}
+        status, answer = self.call("PUT", f"/v1/leases/{lease_id}", body)
+        if status != 200:
+            return
+        lease = answer["lease"]
+        if "end_date" in body and lease["end_date"] != body["end_date"]:
+            self.wrong(f"asked for the end {body['end_date']}, got {lease}")
+        with self.racers.guard:
+            promise.start, promise.end, promise.hosts = lease["start_date"], lease["end_date"], hosts
+            promise.changes += 1
+            promise.ends.append(lease["end_date"])
+
+    def delete(self, lease_id: str) -> None:
+        status, _ = self.call("DELETE", f"/v1/leases/{lease_id}")
+        if status == 204:
+            with self.racers.guard:
+                self.racers.report.promises[lease_id].deleted = True
+
+    def look(self, lease_id: str) -> None:
+        """What was granted can be read at once."""
+        promise = self.racers.report.promises[lease_id]
+        status, answer = self.call("GET", f"/v1/leases/{lease_id}")
+        if status == 200 and answer["lease"]["end_date"] != promise.end:
+            self.wrong(f"granted until {promise.end}, read {answer['lease']}")
+        if status == 404:
+            self.wrong(f"lease {lease_id} was granted and is not there")
+
+    # --- inside
+
+    def period(self) -> tuple[datetime, datetime]:
+        begin = self.racers.base + STEP * self.random.randrange(self.racers.race.hours * 6)
+        return begin, begin + STEP * self.random.randint(1, 12)
+
+    def call(self, verb: str, path: str, body: Any = None, *, counted: bool = True) -> tuple[int, Any]:
+        headers = {
+            "X-Auth-Token": self.token,
+            "OpenStack-API-Version": "reservation 1.1",
+            "Content-Type": "application/json",
+        }
+        began = time.monotonic()
+        self.connection.request(verb, path, None if body is None else json.dumps(body), headers)
+        answer = self.connection.getresponse()
+        content = answer.read()
+        took = time.monotonic() - began
+        document = json.loads(content) if content else None
+        name = "" if answer.status < 300 or document is None else document.get("error_name", "")
+        if answer.status >= 500:
+            self.wrong(f"{verb} {path}: {answer.status} {document}")
+        if counted:
+            with self.racers.guard:
+                self.racers.answers[f"{verb} {answer.status} {name}".strip()] += 1
+                self.racers.took.append(took)
+        return answer.status, document
+
+    def wrong(self, what: str) -> None:
+        with self.racers.guard:
+            self.racers.report.wrong.append(what)
+
+
+def _text(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+if __name__ == "__main__":
+    json.dump(asdict(_Racers(Race(**json.load(sys.stdin)))()), sys.stdout)
