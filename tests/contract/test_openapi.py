@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,8 @@ def test_the_api_keeps_its_own_description(tmp_path: Path, version: str, user: s
             check=False,
         )
     report = done.stdout + done.stderr
-    (tmp_path / "report.txt").write_text(report)
     assert done.returncode == 0, report[-8000:]
     assert f"Tested: {OPERATIONS[version]}" in report, report[-3000:]
+    with closing(sqlite3.connect(tmp_path / "data" / "tenure.db")) as database:
+        [(made,)] = database.execute("SELECT count(*) FROM leases")
+    assert made >= 5, "the requests did not get far"
