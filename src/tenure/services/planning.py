@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from tenure.domain.allocation import Allocation, Demand, choose
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import Period
+from tenure.domain.requirement import Expression
 from tenure.domain.shortfall import Shortfall
 from tenure.resources.contract import ResourceTypes
 from tenure.store.conflict import Overtaken
@@ -16,6 +18,8 @@ from tenure.store.database import Transaction
 
 #: How many resources are looked at when plans must move to make room.
 ROOM_SAMPLE = 32
+#: How many searches for another place for a plan may find none before a request is refused; each looks at all hosts.
+FRUITLESS = 8
 
 
 class Planner:
@@ -36,6 +40,8 @@ class Planner:
         self._raised: dict[int, int] = {}
         #: Where this transaction has put plans; what was read of these resources before may be out of date.
         self._filled: set[int] = set()
+        #: For what nothing was free when it was looked for last; forgotten when a plan moves.
+        self._nowhere: list[tuple[Demand, Period]] = []
         self._holds = tx.hold({kind.inventory for kind in types})
 
     def touch(self, versions: Mapping[int, int]) -> None:
@@ -66,6 +72,7 @@ class Planner:
         ``NotEnoughResources`` with the counts of each stage where it does not.
         """
         found = self._tx.allocations.candidates(demand, period, now=self._now, turn=self._turn, without=without)
+        self._nowhere = [] if found else [(demand, period)]
         chosen = choose(found, period, demand.maximum, turn=self._turn)
         self.touch({candidate.resource_id: candidate.version for candidate in chosen})
         ids = [candidate.resource_id for candidate in chosen]
@@ -94,8 +101,10 @@ class Planner:
             ignoring=ignoring,
             limit=max(ROOM_SAMPLE, len(resource_ids)),
         )
+        demands = self._demands(plan for _, plans in blocked.values() for plan in plans)
+        self._nowhere = []
         return set(resource_ids) <= set(blocked) and all(
-            self._move_all(resource_id, version, plans, without={*resource_ids, *without})
+            self._move_all(resource_id, version, plans, demands, without={*resource_ids, *without})
             for resource_id, (version, plans) in sorted(blocked.items())
         )
 
@@ -116,7 +125,9 @@ class Planner:
             self.touch({candidate.resource_id: candidate.version})
             self._tx.allocations.move(allocation, candidate.resource_id, start=period.start)
             self._filled.add(candidate.resource_id)
+            self._nowhere.clear()
             return candidate.resource_id
+        self._nowhere.append((demand, period))
         return None
 
     def shortfall(self, demand: Demand, period: Period, *, position: int, kept: int, requested: int) -> Shortfall:
@@ -128,6 +139,12 @@ class Planner:
         blocked = self._tx.allocations.blocked_by_plans(
             demand, period, now=self._now, without=without, limit=ROOM_SAMPLE + missing
         )
+        if blocked and self._nowhere and demand.expression.comparisons:
+            # Where nothing at all is free, no plan that lasts as long can move: one look instead of one for each.
+            anything = replace(demand, minimum=1, maximum=1, expression=Expression(()))
+            if not self._tx.allocations.candidates(anything, period, now=self._now, turn=self._turn, without=without):
+                self._nowhere.append((anything, period))
+        demands = self._demands(plan for _, plans in blocked.values() for plan in plans)
         made: list[int] = []
         for resource_id, (version, plans) in blocked.items():
             if len(made) == missing:
@@ -139,20 +156,47 @@ class Planner:
                 if resource_id not in again:
                     continue
                 version, plans = again[resource_id]
-            if self._move_all(resource_id, version, plans, without=[*without, *made]):
+            if self._move_all(resource_id, version, plans, demands, without=[*without, *made]):
                 made.append(resource_id)
         return made
 
-    def _move_all(self, resource_id: int, version: int, plans: list[Allocation], *, without: Collection[int]) -> bool:
+    def _demands(self, plans: Iterable[Allocation]) -> dict[str, Demand]:
+        """What the reservations of these plans ask for."""
+        reservations = self._tx.leases.reservations_by_ids({plan.reservation_id for plan in plans})
+        return {
+            number: self._types[reservation.resource_type].demand(reservation.parameters)
+            for number, reservation in reservations.items()
+        }
+
+    def _has_nowhere_to_go(self, plan: Allocation, demand: Demand) -> bool:
+        """Whether it is known already that nothing is free for as long and as much as the plan asks for."""
+        start = max(plan.period.start, self._now)
+        asked = set(demand.expression.comparisons)
+        return len(self._nowhere) > FRUITLESS or any(
+            other.inventory == demand.inventory
+            and asked.issuperset(other.expression.comparisons)
+            and start <= taken.start
+            and taken.end <= plan.period.end
+            for other, taken in self._nowhere
+        )
+
+    def _move_all(
+        self,
+        resource_id: int,
+        version: int,
+        plans: list[Allocation],
+        demands: Mapping[str, Demand],
+        *,
+        without: Collection[int],
+    ) -> bool:
         """Move every one of these plans off the resource, or none of them."""
+        if any(self._has_nowhere_to_go(plan, demands[plan.reservation_id]) for plan in plans):
+            return False
         raised = dict(self._raised)
         with self._tx.session.begin_nested() as attempt:
-            reservations = self._tx.leases.reservations_by_ids({plan.reservation_id for plan in plans})
             self.touch({resource_id: version})
             for plan in plans:
-                reservation = reservations[plan.reservation_id]
-                demand = self._types[reservation.resource_type].demand(reservation.parameters)
-                if self.replace(plan, demand, without=without) is None:
+                if self.replace(plan, demands[plan.reservation_id], without=without) is None:
                     attempt.rollback()
                     self._raised = raised
                     return False
