@@ -42,21 +42,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.explain is not None:
             _explain(servers, arguments)
             return 0
-        report, complaints = _measure(servers, arguments, say)
+        report = surroundings(servers, arguments.databases)
+        complaints: list[str] = []
+        try:
+            _measure(servers, arguments, say, report, complaints)
+        finally:  # what was measured before something failed is worth seeing, too
+            print("", *report, sep="\n")
     say("done")
-    print()
-    print("\n".join(report))
     for complaint in complaints:
         print(f"BROKEN: {complaint}")
     print(f"{len(complaints)} promises are broken" if complaints else "Every promise holds.")
     return 1 if complaints else 0
 
 
-def _measure(servers: DatabaseServers, arguments: argparse.Namespace, say: Say) -> tuple[list[str], list[str]]:
-    """The tables, and what is not as it must be."""
+def _measure(
+    servers: DatabaseServers, arguments: argparse.Namespace, say: Say, report: list[str], complaints: list[str]
+) -> None:
+    """Write the tables to ``report``, and what is not as it must be to ``complaints``."""
     parts = arguments.parts or PARTS
-    report = surroundings(servers, arguments.databases)
-    complaints: list[str] = []
     if "scale" in parts:
         for kind in arguments.databases:
             sizes = (QUICK_SMALL, QUICK_LARGE, None) if arguments.quick else (SMALL, LARGE, HUGE)
@@ -72,7 +75,6 @@ def _measure(servers: DatabaseServers, arguments: argparse.Namespace, say: Say) 
         complaints += [line for one in lateness for line in one.complaints()]
     if "http" in parts:
         report += throughput_table(measure_http(1 if arguments.quick else 5, say))
-    return report, complaints
 
 
 def _explain(servers: DatabaseServers, arguments: argparse.Namespace) -> None:
