@@ -44,7 +44,8 @@ def measure_scale(
     large: Size = LARGE,
     huge: Size | None = HUGE,
     operations: Sequence[Operation[Site]] = OPERATIONS,
-    rounds: int = 40,
+    rounds: int = 30,
+    warm_up: int = 3,
     say: Say = lambda _line: None,
 ) -> Scale:
     """The comparison of two sizes, and the creates alone on a third."""
@@ -55,7 +56,9 @@ def measure_scale(
             say(f"{kind}: writing {described(size)}")
             sites.append(stack.enter_context(open_site(stack.enter_context(servers.fresh_database(kind)), size, times)))
         say(f"{kind}: measuring {len(operations)} operations, {rounds} times each on both")
-        comparisons = compare(operations, sites[0], sites[1], lambda site: site.db.engine, rounds=rounds)
+        comparisons = compare(
+            operations, sites[0], sites[1], lambda site: site.db.engine, rounds=rounds, warm_up=warm_up
+        )
     if huge is None:
         return Scale(kind, small, large, comparisons)
     say(f"{kind}: writing {described(huge)}")

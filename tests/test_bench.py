@@ -1,0 +1,79 @@
+"""The bench runs, and what it says of the number of SQL statements holds in small clouds already."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from bench.ledger import BLOCKS, GRAIN, Size, bookings, full_times, rush_times
+from bench.measure import Comparison, Series
+from bench.operations import OPERATIONS, open_site, times_of
+from bench.scale import QUICK_LARGE, QUICK_SMALL, Scale, measure_scale
+from tests.support import ledger
+from tests.support.databases import SQLITE, DatabaseServers
+
+NOW = datetime(2030, 1, 1, 10, 30, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def scale(database_servers: DatabaseServers) -> Scale:
+    return measure_scale(database_servers, SQLITE, small=QUICK_SMALL, large=QUICK_LARGE, huge=None, rounds=2, warm_up=0)
+
+
+def test_every_operation_is_measured_on_both_clouds(scale: Scale):
+    assert [one.name for one in scale.comparisons] == [one.name for one in OPERATIONS]
+    assert all(len(one.small.seconds) == len(one.large.seconds) == 2 for one in scale.comparisons)
+
+
+@pytest.mark.parametrize("name", [one.name for one in OPERATIONS])
+def test_the_number_of_statements_does_not_depend_on_the_size_of_the_cloud(scale: Scale, name: str):
+    one = next(found for found in scale.comparisons if found.name == name)
+    assert min(one.small.statements) > 0
+    assert set(one.small.statements) == set(one.large.statements)
+
+
+def test_the_ledger_that_is_measured_is_sound(fresh_database):
+    with fresh_database(SQLITE) as url, open_site(url, QUICK_SMALL, times_of(QUICK_SMALL, datetime.now(UTC))):
+        assert sum(ledger.count_by_state(url).values()) == QUICK_SMALL.allocations
+        assert len(ledger.leases(url)) == QUICK_SMALL.leases
+        assert ledger.overlaps(url) == []
+
+
+def test_the_busy_days_are_busy():
+    size = replace(QUICK_SMALL, hosts=2 * sum(BLOCKS))
+    booked = list(bookings(size, NOW))
+
+    def busy(at: datetime) -> int:
+        return sum(len(one.hosts) for one in booked if one.start <= at and at + GRAIN <= one.end)
+
+    assert {busy(at) for at in rush_times(NOW)} == {size.hosts - 2 * min(BLOCKS)}
+    assert {busy(at) for at in full_times(NOW)} == {size.hosts}
+    assert len({one.end - one.start for one in booked}) > 4
+    assert max(one.end for one in booked) - NOW > timedelta(days=30)
+
+
+def test_a_size_that_leaves_hosts_over_is_refused():
+    with pytest.raises(ValueError, match="blocks divide"):
+        Size("odd", sum(BLOCKS) + 1)
+
+
+def series(milliseconds: float, statements: int) -> Series:
+    return Series([milliseconds / 1000] * 3, [statements] * 3)
+
+
+@pytest.mark.parametrize(
+    ("large", "limit", "complaints"),
+    [
+        (series(30, 9), 3.0, []),
+        (series(31, 9), 3.0, ["3.1 times as long"]),
+        (series(31, 9), None, []),
+        (series(10, 10), 3.0, ["another number of SQL statements"]),
+        (series(40, 10), 3.0, ["4.0 times as long", "another number of SQL statements"]),
+    ],
+)
+def test_a_broken_promise_is_found(large: Series, limit: float | None, complaints: list[str]):
+    found = list(Comparison("create", limit, series(10, 9), large).complaints())
+    assert len(found) == len(complaints)
+    assert all(words in line for words, line in zip(complaints, found, strict=True))
