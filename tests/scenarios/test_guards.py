@@ -1,0 +1,259 @@
+"""Each guard against two holders is needed, and suffices: two bookings of the last host, led past each other.
+
+Nothing here is left to chance. Two requests go through the real service, and both have searched before either writes.
+The guard in question is taken out by a small patch; then the ledger is judged by ``tests.support.ledger``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, event, text
+
+from tenure.domain.errors import NotEnoughResources
+from tenure.domain.request import LeaseChange
+from tenure.services.planning import Planner
+from tenure.store.allocations import AllocationStore
+from tenure.store.database import begin_immediate
+from tenure.store.resources import ResourceStore
+from tests.support import ledger
+from tests.support.databases import MARIADB, POSTGRESQL, SQLITE
+from tests.support.world import NOW, OWNER, World, open_world
+
+pytestmark = pytest.mark.races
+
+HOUR = timedelta(hours=1)
+SECONDS = 30.0
+EVERY_DATABASE = [
+    SQLITE,
+    pytest.param(POSTGRESQL, marks=pytest.mark.postgresql),
+    pytest.param(MARIADB, marks=pytest.mark.mariadb),
+]
+
+
+class Meeting:
+    """Where two threads wait for each other, once; who comes later goes on, and who comes alone does not wait long."""
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self._seconds = seconds
+        self._barrier = threading.Barrier(2)
+        self._seen: set[int] = set()
+        self.held = False
+
+    def __call__(self) -> None:
+        thread = threading.get_ident()
+        if thread in self._seen:
+            return
+        self._seen.add(thread)
+        try:
+            self._barrier.wait(self._seconds)
+            self.held = True
+        except threading.BrokenBarrierError:
+            pass
+
+
+@dataclass
+class Outcome:
+    """What came of two bookings of the same host."""
+
+    booked: int
+    refused: int
+    #: Both had searched, and found the host free, before either wrote.
+    met: bool
+    #: How often a search was made: two, and one more for each that began anew.
+    searches: int
+    overlaps: list[str]
+
+
+@contextmanager
+def without_versions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Without the compare-and-swap of versions: no row is compared, counted or locked."""
+    with monkeypatch.context() as patch:
+        patch.setattr(ResourceStore, "raise_versions", lambda _store, _seen, wait=True: None)
+        patch.setattr(Planner, "touch", lambda _planner, _versions: None)
+        yield
+
+
+def drop_constraint(world: World) -> None:
+    with world.db.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE allocations DROP CONSTRAINT ex_allocations_no_overlap"))
+
+
+def has_constraint(world: World) -> bool:
+    with world.db.engine.connect() as connection:
+        found = connection.execute(text("SELECT 1 FROM pg_constraint WHERE conname = 'ex_allocations_no_overlap'"))
+        return found.first() is not None
+
+
+def begin_as_the_driver_does(world: World) -> None:
+    """Without ``BEGIN IMMEDIATE``: Python's driver begins a transaction when something is first written."""
+
+    def begin(connection: Connection) -> None:
+        driver: Any = connection.connection.dbapi_connection
+        driver.isolation_level = ""
+
+    event.remove(world.db.engine, "begin", begin_immediate)
+    event.listen(world.db.engine, "begin", begin)
+
+
+def begin_late(world: World) -> None:
+    """``BEGIN`` instead of ``BEGIN IMMEDIATE``: the lock is taken when something is first written."""
+    event.remove(world.db.engine, "begin", begin_immediate)
+    event.listen(world.db.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+
+
+def race(
+    world: World, monkeypatch: pytest.MonkeyPatch, search: str, works: list[Callable[[], object]], wait: float
+) -> Outcome:
+    """Do two things at once; each waits, once it has made its ``search``, until the other has, too."""
+    meeting = Meeting(wait)
+    original = getattr(AllocationStore, search)
+    searches: list[int] = []
+
+    def searched(store: AllocationStore, *arguments: Any, **named: Any) -> Any:
+        found = original(store, *arguments, **named)
+        searches.append(len(found))
+        meeting()
+        return found
+
+    def granted(work: Callable[[], object]) -> bool:
+        try:
+            work()
+        except NotEnoughResources:
+            return False
+        return True
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
+        patch.setattr(AllocationStore, search, searched)
+        done = [one.result(2 * SECONDS) for one in [pool.submit(granted, work) for work in works]]
+    url = world.db.engine.url.render_as_string(hide_password=False)
+    return Outcome(done.count(True), done.count(False), meeting.held, len(searches), ledger.overlaps(url))
+
+
+def book_twice(world: World, monkeypatch: pytest.MonkeyPatch, *, wait: float = SECONDS) -> Outcome:
+    """Two bookings of the only host for the same hour."""
+    works: list[Callable[[], object]] = [lambda: world.book(1, start=1)] * 2
+    return race(world, monkeypatch, "candidates", works, wait)
+
+
+def move_twice(world: World, monkeypatch: pytest.MonkeyPatch, *, wait: float = SECONDS) -> Outcome:
+    """Two leases of the only host are moved to the same hour: an update reads first, and writes last."""
+    change = LeaseChange(starts_at=NOW + 10 * HOUR, ends_at=NOW + 11 * HOUR)
+    leases = [world.book(1, start=start) for start in (1, 5)]
+    works: list[Callable[[], object]] = [partial(world.leases.update, OWNER, lease.id, change) for lease in leases]
+    return race(world, monkeypatch, "still_good", works, wait)
+
+
+# --- as it is
+
+
+@pytest.mark.parametrize("database", EVERY_DATABASE)
+def test_with_every_guard_one_of_two_gets_the_last_host(fresh_database, monkeypatch, database: str):
+    """On SQLite they cannot even both search: the second waits for the first at its beginning."""
+    together = database != SQLITE
+    with fresh_database(database) as url, open_world(url, hosts=1) as world:
+        outcome = book_twice(world, monkeypatch, wait=SECONDS if together else 0.5)
+    assert outcome.overlaps == []
+    assert (outcome.booked, outcome.refused, outcome.met) == (1, 1, together)
+
+
+# --- the versions
+
+
+@pytest.mark.mariadb
+def test_without_versions_mariadb_books_the_last_host_twice(fresh_database, monkeypatch):
+    with fresh_database(MARIADB) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
+        outcome = book_twice(world, monkeypatch)
+    assert (outcome.booked, outcome.met, len(outcome.overlaps)) == (2, True, 1)
+
+
+@pytest.mark.postgresql
+def test_without_versions_and_constraint_postgresql_books_the_last_host_twice(fresh_database, monkeypatch):
+    with fresh_database(POSTGRESQL) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
+        drop_constraint(world)
+        outcome = book_twice(world, monkeypatch)
+    assert (outcome.booked, outcome.met, len(outcome.overlaps)) == (2, True, 1)
+
+
+@pytest.mark.parametrize("database", EVERY_DATABASE[1:])
+def test_versions_alone_suffice(fresh_database, monkeypatch, database: str):
+    """Whoever comes second finds another version, begins anew, and finds the host taken."""
+    with fresh_database(database) as url, open_world(url, hosts=1) as world:
+        if database == POSTGRESQL:
+            drop_constraint(world)
+        outcome = book_twice(world, monkeypatch)
+    assert outcome.overlaps == []
+    assert (outcome.booked, outcome.refused, outcome.met) == (1, 1, True)
+    assert outcome.searches >= 3
+
+
+# --- PostgreSQL's exclusion constraint
+
+
+@pytest.mark.postgresql
+def test_the_constraint_alone_suffices_on_postgresql(fresh_database, monkeypatch):
+    with fresh_database(POSTGRESQL) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
+        assert has_constraint(world)
+        outcome = book_twice(world, monkeypatch)
+    assert outcome.overlaps == []
+    assert (outcome.booked, outcome.refused, outcome.met) == (1, 1, True)
+
+
+@pytest.mark.postgresql
+def test_the_constraint_is_what_is_dropped(fresh_database):
+    with fresh_database(POSTGRESQL) as url, open_world(url, hosts=1) as world:
+        drop_constraint(world)
+        assert not has_constraint(world)
+
+
+# --- SQLite's write lock
+
+
+def test_without_the_lock_and_versions_sqlite_gives_the_last_host_twice(fresh_database, monkeypatch):
+    with fresh_database(SQLITE) as url, open_world(url, hosts=1) as world:
+        begin_as_the_driver_does(world)
+        with without_versions(monkeypatch):
+            outcome = move_twice(world, monkeypatch)
+    assert (outcome.booked, outcome.met, len(outcome.overlaps)) == (2, True, 1)
+
+
+def test_the_lock_alone_suffices_on_sqlite(fresh_database, monkeypatch):
+    """The second cannot search before the first is done."""
+    with fresh_database(SQLITE) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
+        outcome = move_twice(world, monkeypatch, wait=0.5)
+    assert outcome.overlaps == []
+    assert (outcome.booked, outcome.refused, outcome.met, outcome.searches) == (1, 1, False, 2)
+
+
+def test_versions_alone_suffice_on_sqlite(fresh_database, monkeypatch):
+    """Both have read the host's version; who comes second to raise it begins anew."""
+    with fresh_database(SQLITE) as url, open_world(url, hosts=1) as world:
+        begin_as_the_driver_does(world)
+        leases = [world.book(1, start=start) for start in (1, 5)]
+        change = LeaseChange(starts_at=NOW + 10 * HOUR, ends_at=NOW + 11 * HOUR)
+        works: list[Callable[[], object]] = [partial(world.leases.update, OWNER, lease.id, change) for lease in leases]
+        outcome = race(world, monkeypatch, "with_versions", works, SECONDS)
+    assert outcome.overlaps == []
+    assert (outcome.booked, outcome.refused, outcome.met) == (1, 1, True)
+    assert outcome.searches >= 3
+
+
+def test_a_transaction_that_begins_late_is_refused_by_sqlite_itself(fresh_database, monkeypatch):
+    """Between ``BEGIN`` and the first write others can write; SQLite then refuses ours, and it is done again.
+
+    So within one transaction SQLite has a guard of its own; ``BEGIN IMMEDIATE`` spares the work that it throws away.
+    """
+    with fresh_database(SQLITE) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
+        begin_late(world)
+        outcome = move_twice(world, monkeypatch)
+    assert outcome.overlaps == []
+    assert (outcome.booked, outcome.refused, outcome.met) == (1, 1, True)
+    assert outcome.searches > 2
