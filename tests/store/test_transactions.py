@@ -76,7 +76,7 @@ def test_an_overtaken_transaction_is_done_again_from_the_beginning(db: Database)
     attempts: list[bool] = []
 
     def work(tx: Transaction) -> str:
-        attempts.append(tx.hold({HOST}))
+        attempts.append(bool(tx.hold({HOST})))
         tx.leases.add(new_lease(lease_id="again"))
         if len(attempts) < 3:
             raise Overtaken
@@ -89,16 +89,18 @@ def test_an_overtaken_transaction_is_done_again_from_the_beginning(db: Database)
 
 
 def test_who_is_overtaken_every_time_is_told_so_and_locks_first_in_the_end(db: Database):
-    attempts: list[bool] = []
+    hosts = add_hosts(db, 2)
+    add_hosts(db, 1, resource_type="something:else")
+    attempts: list[list[int]] = []
 
     def work(tx: Transaction) -> None:
-        attempts.append(tx.hold({HOST}))
+        attempts.append(list(tx.hold({HOST})))
         tx.leases.add(new_lease(lease_id="never"))
         raise Overtaken
 
     with pytest.raises(TooManyConflicts):
         db.write(work)
-    assert attempts == [False] * (ATTEMPTS - 1) + [True]
+    assert attempts == [[]] * (ATTEMPTS - 1) + [hosts]
     with db.read() as tx:
         assert tx.leases.get("never") is None
 
@@ -332,7 +334,7 @@ def test_an_attempt_locks_first_what_the_ones_before_have_wanted(db: Database):
     attempts: list[tuple[bool, bool, bool]] = []
 
     def work(tx: Transaction) -> None:
-        holds = tx.hold({HOST})
+        holds = bool(tx.hold({HOST}))
         assert version_of(tx, wanted) == 1
         attempts.append((holds, is_locked(db, wanted), is_locked(db, other)))
         tx.resources.raise_versions({wanted: 1 if len(attempts) > 1 else 4711})
@@ -378,7 +380,7 @@ def test_who_holds_one_row_does_not_wait_for_another(db: Database):
             assert release.wait(SECONDS)
 
         def want_both(tx: Transaction) -> None:
-            attempts.append(tx.hold({HOST}))
+            attempts.append(bool(tx.hold({HOST})))
             tx.resources.raise_versions({first: version_of(tx, first)})
             if len(attempts) == 1:
                 try:

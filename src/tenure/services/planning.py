@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from tenure.domain.allocation import Allocation, Demand, choose
+from tenure.domain.allocation import Allocation, Candidate, Demand, choose
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import Period
@@ -42,16 +42,19 @@ class Planner:
         self._filled: set[int] = set()
         #: For what nothing was free when it was looked for last; forgotten when a plan moves.
         self._nowhere: list[tuple[Demand, Period]] = []
-        self._holds = tx.hold({kind.inventory for kind in types})
+        #: The highest id of the rows that this transaction has locked.
+        self._highest = max(tx.hold({kind.inventory for kind in types}), default=0)
 
     def touch(self, versions: Mapping[int, int]) -> None:
         """Rest the decision on these versions, too; raises ``Overtaken`` where somebody was faster."""
         if any(self._raised.get(number, version) != version for number, version in versions.items()):
             raise Overtaken
         new = {number: version for number, version in versions.items() if number not in self._raised}
-        # Nobody waits for a row who holds one: no two can wait for each other.
-        self._tx.resources.raise_versions(new, wait=not self._holds)
-        self._holds = self._holds or bool(new)
+        if not new:
+            return
+        # Nobody who holds a row waits for one before it: no two can wait for each other.
+        self._tx.resources.raise_versions(new, wait=self._highest < min(new))
+        self._highest = max(self._highest, *new)
         self._raised.update({number: version + 1 for number, version in new.items()})
 
     def book(
@@ -110,25 +113,27 @@ class Planner:
 
     def replace(self, allocation: Allocation, demand: Demand, *, without: Collection[int] = ()) -> int | None:
         """Move one allocation to another resource that is free for it from now on; its id, None where there is none."""
+        place = self._place_for(allocation, demand, without=without)
+        if place is None:
+            return None
+        self.touch({place.resource_id: place.version})
+        self._tx.allocations.move(allocation, place.resource_id, start=max(allocation.period.start, self._now))
+        self._filled.add(place.resource_id)
+        self._nowhere.clear()
+        return place.resource_id
+
+    def _place_for(self, allocation: Allocation, demand: Demand, *, without: Collection[int]) -> Candidate | None:
+        """Another resource that is free for an allocation from now on."""
         if allocation.period.end <= self._now:
             return None
         period = Period(max(allocation.period.start, self._now), allocation.period.end)
         one = Demand(demand.inventory, demand.noun, 1, 1, demand.expression, demand.amounts, exclusive=demand.exclusive)
         found = self._tx.allocations.candidates(
-            one,
-            period,
-            now=self._now,
-            turn=self._turn,
-            without={allocation.resource_id, *without},
+            one, period, now=self._now, turn=self._turn, without={allocation.resource_id, *without}
         )
-        for candidate in choose(found, period, 1, turn=self._turn):
-            self.touch({candidate.resource_id: candidate.version})
-            self._tx.allocations.move(allocation, candidate.resource_id, start=period.start)
-            self._filled.add(candidate.resource_id)
-            self._nowhere.clear()
-            return candidate.resource_id
-        self._nowhere.append((demand, period))
-        return None
+        if not found:
+            self._nowhere.append((demand, period))
+        return next(iter(choose(found, period, 1, turn=self._turn)), None)
 
     def shortfall(self, demand: Demand, period: Period, *, position: int, kept: int, requested: int) -> Shortfall:
         """Why a started reservation cannot have what was asked."""
@@ -192,6 +197,8 @@ class Planner:
         """Move every one of these plans off the resource, or none of them."""
         if any(self._has_nowhere_to_go(plan, demands[plan.reservation_id]) for plan in plans):
             return False
+        if plans and self._place_for(plans[0], demands[plans[0].reservation_id], without=without) is None:
+            return False  # before anything is locked: most searches for room find none
         raised = dict(self._raised)
         with self._tx.session.begin_nested() as attempt:
             self.touch({resource_id: version})

@@ -53,16 +53,15 @@ class Transaction:
         self.events = EventStore(session)
         self.outbox = OutboxStore(session)
 
-    def hold(self, resource_types: Collection[str]) -> bool:
-        """Lock first what the attempts before have wanted, the last time all there is; whether that was anything.
+    def hold(self, resource_types: Collection[str]) -> Collection[int]:
+        """Lock first what the attempts before have wanted, the last time all there is; what that was.
 
         To be called before resources are read, and after the lease was locked.
         """
         if self._last:
-            self.resources.lock_all(resource_types)
-        else:
-            self.resources.lock(self._contended)
-        return self._last or bool(self._contended)
+            return self.resources.lock_all(resource_types)
+        self.resources.lock(self._contended)
+        return self._contended
 
     def defer_checks(self) -> None:
         """Let the exclusion constraint judge the end of the transaction, so that resources can be swapped in it."""

@@ -171,7 +171,7 @@ class ResourceStore:
             return
         ids = sorted(seen)
         self.wanted.update(ids)
-        if len(ids) > 1 or not wait:
+        if (len(ids) > 1 or not wait) and self._session.get_bind().dialect.name != "sqlite":
             self._lock(ResourceRow.id.in_(ids), wait=wait)
         raised = self._session.execute(
             update(ResourceRow)
@@ -190,17 +190,18 @@ class ResourceStore:
         if resource_ids:
             self._lock(ResourceRow.id.in_(sorted(resource_ids)), wait=True)
 
-    def lock_all(self, resource_types: Collection[str]) -> None:
-        """Let nobody else change what resources of these types promise, until the end of the transaction."""
-        self._lock(ResourceRow.resource_type.in_(sorted(resource_types)), wait=True)
+    def lock_all(self, resource_types: Collection[str]) -> list[int]:
+        """Let nobody else change what resources of these types promise, until the end of the transaction; their ids."""
+        return self._lock(ResourceRow.resource_type.in_(sorted(resource_types)), wait=True)
 
-    def _lock(self, which: ColumnElement[bool], *, wait: bool) -> None:
+    def _lock(self, which: ColumnElement[bool], *, wait: bool) -> list[int]:
         """Lock rows in order of id, so that no two wait for each other. A transaction of SQLite has the whole file."""
+        rows = select(ResourceRow.id).where(which).order_by(ResourceRow.id)
         if self._session.get_bind().dialect.name != "sqlite":
-            rows = select(ResourceRow.id).where(which).order_by(ResourceRow.id)
             # By any other index MariaDB would lock them in the order of that one, and rows of others on its way.
             rows = rows.with_hint(ResourceRow, "FORCE INDEX (PRIMARY)", "mysql")
-            self._session.execute(rows.with_for_update(nowait=not wait, key_share=True)).all()
+            rows = rows.with_for_update(nowait=not wait, key_share=True)
+        return list(self._session.execute(rows).scalars())
 
     def versions(self, ids: Iterable[int]) -> dict[int, int]:
         rows = self._session.execute(
