@@ -2,121 +2,49 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
-import time
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
-from waitress.server import create_server
 
-from tenure.api.app import create_app
-from tenure.api.auth import TokenFileAuth, TokenUser, write_token_file
-from tenure.api.policies import Policies
-from tenure.clock import SystemClock
+from tenure.api.auth import TokenUser, write_token_file
 from tenure.drivers.contract import ResourceRef
 from tenure.drivers.simulated import SimulatedCloud
-from tenure.factory import Parts, Service, build, load_types
 from tenure.store import schema
 from tenure.store.database import Database
 from tests.support import ledger
 from tests.support.engines import wait_until
 from tests.support.racers import Race, Report, run
+from tests.support.racing_manager import Figures, managers
 from tests.support.world import HOST
 
 OPERATIONS = int(os.environ.get("TENURE_TEST_RACE_OPERATIONS", "10000"))
-HOSTS = 6
+HOSTS = 8
 THREADS = 16
 TOKEN = "token-of-the-racers"
 
 
-class Meetings(logging.Handler):
-    """Counts how often transactions met, by what the database called it."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.by_kind: Counter[str] = Counter()
-        self.last_attempts = 0
-
-    def emit(self, record: logging.LogRecord) -> None:
-        assert isinstance(record.args, tuple)
-        attempt, error = record.args  # as the database logs it
-        original: Any = getattr(error, "orig", error)
-        code = getattr(original, "sqlstate", None) or next(iter(original.args), "")
-        self.by_kind[f"{type(original).__name__} {code}".strip()] += 1
-        self.last_attempts = max(self.last_attempts, int(str(attempt)))
-
-
-@contextmanager
-def counted_meetings() -> Iterator[Meetings]:
-    logger = logging.getLogger("tenure.store.database")
-    meetings, level = Meetings(), logger.level
-    logger.addHandler(meetings)
-    logger.setLevel(logging.DEBUG)
-    logger.propagate = False
-    try:
-        yield meetings
-    finally:
-        logger.removeHandler(meetings)
-        logger.setLevel(level)
-        logger.propagate = True
-
-
-@contextmanager
-def serving(service: Service, tokens: Path) -> Iterator[int]:
-    """The service's API on a free port, and its engine; the port."""
-    app = create_app(service.manager, service.parts.types, authenticate=lambda inner: TokenFileAuth(inner, tokens))
-    server = create_server(app, host="127.0.0.1", port=0, threads=THREADS)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    service.engine.start()
-    try:
-        yield server.effective_port
-    finally:
-        service.engine.stop()
-        server.close()
-        server.task_dispatcher.shutdown(cancel_pending=True, timeout=10)
-        thread.join(30)
-        assert not thread.is_alive()
-
-
-@contextmanager
-def managers(url: str, folder: Path, count: int) -> Iterator[list[int]]:
-    """So many managers on one database and one cloud, each wired as a process would be; their ports."""
-    tokens = folder / "tokens.yaml"
+def lay_out(url: str, folder: Path) -> tuple[Path, Path]:
+    """A schema, a cloud with reservable hosts, a file of tokens; where the cloud and the tokens are."""
+    tokens, cloud_path = folder / "tokens.yaml", folder / "cloud.db"
     write_token_file(tokens, [TokenUser("racer", "racer", "race", "race", ("member", "reader"), TOKEN)])
-    cloud = SimulatedCloud.create(folder / "cloud.db", hosts=HOSTS)
-    with ExitStack() as stack:
-        stack.callback(cloud.close)
-        databases = [Database(url) for _ in range(count)]
-        for db in databases:
-            stack.callback(db.close)
-        schema.upgrade(databases[0])
+    cloud = SimulatedCloud.create(cloud_path, hosts=HOSTS)
+    db = Database(url)
+    try:
+        schema.upgrade(db)
         found = cloud.discover(HOST)
         for one in found:
             cloud.ensure_registered(HOST, ResourceRef(one.external_id, one.name, one.region))
         now = datetime.now(UTC)
-        databases[0].write(lambda tx: tx.resources.add_many(found, [{} for _ in found], now=now))
-        services = [
-            build(
-                Parts(
-                    db=db,
-                    driver=cloud,
-                    types=load_types(),
-                    authorize=Policies().authorize,
-                    clock=SystemClock(),
-                    workers=THREADS,
-                )
-            )
-            for db in databases
-        ]
-        yield [stack.enter_context(serving(service, tokens)) for service in services]
+        db.write(lambda tx: tx.resources.add_many(found, [{} for _ in found], now=now))
+    finally:
+        db.close()
+        cloud.close()
+    return cloud_path, tokens
 
 
 @contextmanager
@@ -164,12 +92,14 @@ def broken_promises(url: str, report: Report) -> list[str]:
 
 @pytest.mark.races
 def test_nobody_shares_a_host(database_url: str, tmp_path: Path):
-    """16 threads, two managers, six hosts; half a day of them, planned over and over again."""
-    with managers(database_url, tmp_path, 2) as ports, counted_meetings() as meetings:
+    """16 threads, two managers, few hosts; half a day of them, planned over and over again."""
+    cloud, tokens = lay_out(database_url, tmp_path)
+    figures = Figures()
+    with managers(database_url, cloud, tokens, 2, figures) as ports:
         with watched(database_url) as faults:
             report = run(Race(ports=ports, tokens=[TOKEN], threads=THREADS, operations=OPERATIONS))
         wait_until(lambda: not ledger.busy(database_url), seconds=60)
-    show(database_url, report, meetings)
+    show(database_url, report, figures)
     assert report.wrong == []
     assert faults == []
     assert ledger.faults(database_url) == []
@@ -181,13 +111,15 @@ def test_nobody_shares_a_host(database_url: str, tmp_path: Path):
     assert report.answers["PUT 409 NotEnoughResources"] > OPERATIONS / 50
 
 
-def show(url: str, report: Report, meetings: Meetings) -> None:
+def show(url: str, report: Report, figures: Figures) -> None:
     """Print the figures, for whoever asks pytest to show them (``-s`` or ``-rP``)."""
-    kind = url.split(":")[0].split("+")[0]
-    print(f"\n{kind}: {report.operations} operations in {report.seconds:.1f} s, "
-          f"{report.operations / report.seconds:.0f} a second; "
-          f"median {report.median * 1000:.0f} ms, slowest {report.slowest:.2f} s")  # fmt: skip
+    print(
+        f"\n{url.split(':')[0]}: {report.operations} operations in {report.seconds:.1f} s, "
+        f"{report.operations / report.seconds:.0f} a second; median {report.median * 1000:.0f} ms, "
+        f"slowest {report.slowest:.2f} s; {figures.cpu_seconds / report.operations * 1000:.0f} ms of the managers' "
+        "processors for each"
+    )
     for name, count in report.answers.items():
         print(f"  {count:6} {name}")
-    print(f"  transactions that met: {dict(meetings.by_kind)}, attempts at most {meetings.last_attempts + 1}")
-    print(f"  allocations: {dict(ledger.count_by_state(url))}, {time.strftime('%H:%M:%S')}")
+    print(f"  transactions that met: {dict(figures.meetings)}; at most {figures.attempts} attempts")
+    print(f"  allocations: {dict(ledger.count_by_state(url))}")

@@ -1,0 +1,117 @@
+"""A manager with its API, in a process of its own: for tests in which several managers share one database."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from waitress.server import create_server
+
+from tenure.api.app import create_app
+from tenure.api.auth import TokenFileAuth
+from tenure.api.policies import Policies
+from tenure.clock import SystemClock
+from tenure.drivers.simulated import SimulatedCloud
+from tenure.factory import Parts, build, load_types
+from tenure.store.database import Database
+
+THREADS = 16
+SECONDS = 60.0
+
+
+@dataclass
+class Figures:
+    """What a manager has seen: how often its transactions met others, and how often one was tried at most."""
+
+    meetings: Counter[str] = field(default_factory=Counter)
+    attempts: int = 1
+    cpu_seconds: float = 0.0
+
+
+@contextmanager
+def managers(url: str, cloud: Path, tokens: Path, count: int, figures: Figures) -> Iterator[list[int]]:
+    """So many managers on one database and one cloud; their ports. Adds up what they have seen in ``figures``."""
+    context = multiprocessing.get_context("spawn")
+    with ExitStack() as stack:
+        ports = []
+        for _ in range(count):
+            here, there = context.Pipe()
+            process = context.Process(target=_manage, args=(url, cloud, tokens, there), daemon=True)
+            process.start()
+            there.close()
+            stack.callback(_stop, process, here, figures)
+            assert here.poll(SECONDS), "a manager did not start"
+            ports.append(here.recv())
+        yield ports
+
+
+def _stop(process: Any, connection: Connection, figures: Figures) -> None:
+    try:
+        connection.send("stop")
+        assert connection.poll(SECONDS), "a manager did not stop"
+        seen: Figures = connection.recv()
+        figures.meetings += seen.meetings
+        figures.attempts = max(figures.attempts, seen.attempts)
+        figures.cpu_seconds += seen.cpu_seconds
+        process.join(SECONDS)
+    finally:
+        process.kill()
+        process.join()
+        connection.close()
+
+
+def _manage(url: str, cloud: Path, tokens: Path, connection: Connection) -> None:
+    """What the process does: serve until told to stop, then tell what was seen."""
+    meetings = _Meetings()
+    db = Database(url)
+    service = build(
+        Parts(
+            db=db,
+            driver=SimulatedCloud(cloud),
+            types=load_types(),
+            authorize=Policies().authorize,
+            clock=SystemClock(),
+            workers=THREADS,
+        )
+    )
+    app = create_app(service.manager, service.parts.types, authenticate=lambda inner: TokenFileAuth(inner, tokens))
+    server = create_server(app, host="127.0.0.1", port=0, threads=THREADS)
+    threading.Thread(target=server.run, daemon=True).start()
+    service.engine.start()
+    connection.send(server.effective_port)
+    connection.recv()
+    server.close()
+    server.task_dispatcher.shutdown(cancel_pending=True, timeout=10)
+    service.engine.stop()
+    meetings.figures.cpu_seconds = time.process_time()
+    connection.send(meetings.figures)
+    db.close()
+
+
+class _Meetings(logging.Handler):
+    """Counts how often transactions met, by what the database called it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.figures = Figures()
+        logger = logging.getLogger("tenure.store.database")
+        logger.addHandler(self)
+        logger.setLevel(logging.DEBUG)
+        logger.propagate = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        assert isinstance(record.args, tuple)
+        attempt, error = record.args  # as the database logs it
+        original: Any = getattr(error, "orig", error)
+        code = getattr(original, "sqlstate", None) or next(iter(original.args), "")
+        self.figures.meetings[f"{type(original).__name__} {code}".strip()] += 1
+        self.figures.attempts = max(self.figures.attempts, int(str(attempt)) + 1)
