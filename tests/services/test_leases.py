@@ -168,6 +168,15 @@ def test_growth_that_the_cloud_refuses_is_undone(world: World):
     assert len(group.hosts) == 1
 
 
+def test_the_start_of_a_running_lease_stays_where_it_was(world: World):
+    """In its first minute, too: it runs, and cannot start again."""
+    lease = world.book(1, hours=2)
+    world.engine.settle()
+    with pytest.raises(InvalidParameter, match="already started"):
+        world.leases.update(OWNER, lease.id, LeaseChange(starts_at=NOW + HOUR))
+    assert world.leases.get(OWNER, lease.id).starts_at == NOW
+
+
 def test_a_pending_lease_is_planned_anew(world: World):
     lease = world.book(1, start=1, hours=1)
     [one] = lease.reservations

@@ -139,7 +139,8 @@ class LeaseChanger:
         starts_at, ends_at = lease.starts_at, lease.ends_at
         if change.starts_at is not None:
             starts_at = resolve(change.starts_at, self._now)
-            if starts_at != lease.starts_at and lease.starts_at < this_minute:
+            started = lease.starts_at < this_minute or lease.status is not LeaseStatus.PENDING
+            if starts_at != lease.starts_at and started:
                 raise InvalidParameter("Cannot modify the start date of already started leases", field="start_date")
             if starts_at != lease.starts_at and starts_at < this_minute:
                 raise InvalidParameter("Start date must be later than current date", field="start_date")
