@@ -202,6 +202,30 @@ def test_sqlite_waits_for_whoever_writes(tmp_path, clock):
     db.close()
 
 
+def test_writers_of_one_process_take_turns_on_sqlite(tmp_path, clock):
+    """They are woken one by one; none asks for the file while another of them has it."""
+    db = opened(f"sqlite:///{tmp_path / 'tenure.db'}", clock, wait_ms=1)
+    [host] = add_hosts(db, 1)
+    refused, entered, leave = threading.Event(), threading.Event(), threading.Event()
+    event.listen(db.engine, "handle_error", lambda _context: refused.set())
+
+    def hold(tx: Transaction) -> None:
+        tx.resources.raise_versions({host: 1})
+        entered.set()
+        assert leave.wait(SECONDS)
+
+    with two_threads() as pool:
+        first = pool.submit(db.write, hold)
+        assert entered.wait(SECONDS)
+        second = pool.submit(db.write, lambda tx: version_of(tx, host))
+        assert not refused.wait(0.2)
+        leave.set()
+        first.result(SECONDS)
+        assert second.result(SECONDS) == 2
+    db.close()
+    assert not refused.is_set()
+
+
 def test_sqlite_that_stays_locked_is_too_many_conflicts(tmp_path, clock):
     db = opened(f"sqlite:///{tmp_path / 'tenure.db'}", clock, wait_ms=1)
     add_hosts(db, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,9 @@ LOG = logging.getLogger(__name__)
 
 #: How often a transaction that met another is tried: again with what it wanted locked first, in the end with all.
 ATTEMPTS = 10
+
+#: How long a transaction of SQLite waits for another.
+SQLITE_WAIT_SECONDS = 30
 
 #: MariaDB: record changed since last read, lock wait time-out, deadlock (also Galera's failed certification).
 _MARIADB_RETRY = frozenset({1020, 1205, 1213})
@@ -82,6 +86,7 @@ class Database:
     def __init__(self, url: str, *, clock: Clock | None = None, pool_size: int = 20, echo: bool = False) -> None:
         self.engine = _engine(url, pool_size=pool_size, echo=echo)
         self._clock = clock
+        self._writing = threading.Lock()
 
     @property
     def dialect(self) -> str:
@@ -107,7 +112,7 @@ class Database:
         for attempt in range(1, ATTEMPTS + 1):
             wanted: set[int] = set()
             try:
-                with Session(self.engine, expire_on_commit=False) as session, session.begin():
+                with self._turn(), Session(self.engine, expire_on_commit=False) as session, session.begin():
                     tx = Transaction(session, self, contended=contended, last=attempt == ATTEMPTS)
                     wanted = tx.resources.wanted
                     return work(tx)
@@ -119,6 +124,20 @@ class Database:
             if attempt < ATTEMPTS:
                 time.sleep(random.uniform(0, 0.002 * 2**attempt))  # apart from each other, not secret
         raise TooManyConflicts
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """On SQLite, wait for the writers of this process, to be woken by the one before.
+
+        For the file's own lock SQLite only asks again and again, at growing intervals: who has waited for long loses
+        to those who have just come.
+        """
+        mine = self.dialect == "sqlite" and self._writing.acquire(timeout=SQLITE_WAIT_SECONDS)
+        try:
+            yield
+        finally:
+            if mine:
+                self._writing.release()
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:
@@ -161,7 +180,11 @@ def _engine(url: str, *, pool_size: int, echo: bool) -> Engine:
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         engine = create_engine(
-            parsed, echo=echo, pool_size=pool_size, max_overflow=pool_size, connect_args={"timeout": 30}
+            parsed,
+            echo=echo,
+            pool_size=pool_size,
+            max_overflow=pool_size,
+            connect_args={"timeout": SQLITE_WAIT_SECONDS},
         )
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", begin_immediate)
