@@ -41,6 +41,8 @@ TRICKY = [
     ),
     *("a", "A", "b", "a ", " a", "a\t", "aa", "Aa", "á", "a\u0301", "ä", "ae", "ß", "ss", "ẞ", "i", "I", "\u0131", "İ"),
     *("Z", "z", "~", "\x7f", "\x01", "\u00a0", "\u200b", "ﬀ", "ff", "\ud7ff", "\ue000", "\uffff", "😀", "\U0010ffff"),
+    # As long as what an index looks at, and longer: equal for the index, and not equal.
+    *("x" * 63, "x" * 64, "x" * 64 + "y", "x" * 64 + "z", "0" * 63 + "1", "0" * 64 + "1"),
     *("true", "True", "NULL", "null", "'", '"', "\\", "%", "_", "a%", "{}", "[]", "a100", "A100", "yes", ""),
 ]
 NAMES = ["gpu", "GPU", "gpu ", "gpü", "memory"]
