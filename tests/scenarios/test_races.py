@@ -22,7 +22,8 @@ from tests.support.racers import Race, Report, run
 from tests.support.racing_manager import Figures, managers
 from tests.support.world import HOST
 
-OPERATIONS = int(os.environ.get("TENURE_TEST_RACE_OPERATIONS", "10000"))
+#: Of each of the two races on a kind of database.
+OPERATIONS = int(os.environ.get("TENURE_TEST_RACE_OPERATIONS", "5000"))
 HOSTS = 8
 THREADS = 16
 TOKEN = "token-of-the-racers"
@@ -91,13 +92,14 @@ def broken_promises(url: str, report: Report) -> list[str]:
 
 
 @pytest.mark.races
-def test_nobody_shares_a_host(database_url: str, tmp_path: Path):
+@pytest.mark.parametrize("seed", [1, 2])
+def test_nobody_shares_a_host(database_url: str, tmp_path: Path, seed: int):
     """16 threads, two managers, few hosts; half a day of them, planned over and over again."""
     cloud, tokens = lay_out(database_url, tmp_path)
     figures = Figures()
     with managers(database_url, cloud, tokens, 2, figures) as ports:
         with watched(database_url) as faults:
-            report = run(Race(ports=ports, tokens=[TOKEN], threads=THREADS, operations=OPERATIONS))
+            report = run(Race(ports=ports, tokens=[TOKEN], threads=THREADS, operations=OPERATIONS, seed=seed))
         wait_until(lambda: not ledger.busy(database_url), seconds=60)
     show(database_url, report, figures)
     assert report.wrong == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -477,6 +478,22 @@ def opened(url: str, clock, *, wait_ms: int | None = None) -> Database:
         event.listen(db.engine, "connect", lambda connection, _record: be_impatient(connection, wait_ms))
     schema.upgrade(db)
     return db
+
+
+@pytest.mark.parametrize("database", SERVERS)
+def test_nobody_waits_for_ever_for_a_row(fresh_database, clock, database: str):
+    """Whoever has it may have come to a standstill, with his connection open."""
+    with fresh_database(database) as url:
+        db = Database(url, clock=clock, row_wait_seconds=1, patience_seconds=0.5)
+        schema.upgrade(db)
+        [host] = add_hosts(db, 1)
+        with db.engine.begin() as holder:
+            holder.execute(text("UPDATE resources SET version = 7"))
+            began = time.monotonic()
+            with pytest.raises(TooManyConflicts):
+                db.write(lambda tx: tx.resources.set_reservable(host, False, now=NOW))
+            assert time.monotonic() - began < 10
+        db.close()
 
 
 def test_a_database_that_answers_is_well(db: Database):

@@ -38,7 +38,7 @@ class Race:
     #: The hours ahead in which leases are planned: with few hosts, so narrow that most of it is taken.
     hours: int = 12
     #: How long a whole race may take.
-    limit_seconds: float = 900
+    limit_seconds: float = 570
 
 
 @dataclass

@@ -6,7 +6,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -30,8 +30,11 @@ LOG = logging.getLogger(__name__)
 #: How often a transaction that met another is tried: again with what it wanted locked first, in the end with all.
 ATTEMPTS = 10
 
-#: How long a transaction of SQLite waits for another.
+#: How long a transaction waits for a row of PostgreSQL or MariaDB, and for the file of SQLite.
+ROW_WAIT_SECONDS = 10
 SQLITE_WAIT_SECONDS = 30
+#: After how long a transaction is not tried again, however few attempts there were.
+PATIENCE_SECONDS = 60.0
 
 #: MariaDB: record changed since last read, lock wait time-out, deadlock (also Galera's failed certification).
 _MARIADB_RETRY = frozenset({1020, 1205, 1213})
@@ -83,9 +86,19 @@ class Database:
     ``clock`` replaces the time of the database; without one, all managers read the same clock, whatever theirs say.
     """
 
-    def __init__(self, url: str, *, clock: Clock | None = None, pool_size: int = 20, echo: bool = False) -> None:
-        self.engine = _engine(url, pool_size=pool_size, echo=echo)
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        pool_size: int = 20,
+        echo: bool = False,
+        row_wait_seconds: int = ROW_WAIT_SECONDS,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        self.engine = _engine(url, pool_size=pool_size, echo=echo, row_wait_seconds=row_wait_seconds)
         self._clock = clock
+        self._patience_seconds = patience_seconds
         self._writing = threading.Lock()
 
     @property
@@ -109,6 +122,7 @@ class Database:
         Raises ``TooManyConflicts`` when that does not help; nothing is written then.
         """
         contended: set[int] = set()
+        began = time.monotonic()
         for attempt in range(1, ATTEMPTS + 1):
             wanted: set[int] = set()
             try:
@@ -121,6 +135,8 @@ class Database:
                     raise
                 LOG.debug("attempt %d met another transaction: %s", attempt, error)
             contended |= wanted
+            if time.monotonic() - began > self._patience_seconds:
+                break
             if attempt < ATTEMPTS:
                 time.sleep(random.uniform(0, 0.002 * 2**attempt))  # apart from each other, not secret
         raise TooManyConflicts
@@ -176,7 +192,7 @@ def _again(error: Exception) -> bool:
     return "database is locked" in str(original)
 
 
-def _engine(url: str, *, pool_size: int, echo: bool) -> Engine:
+def _engine(url: str, *, pool_size: int, echo: bool, row_wait_seconds: int) -> Engine:
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         engine = create_engine(
@@ -199,17 +215,21 @@ def _engine(url: str, *, pool_size: int, echo: bool) -> Engine:
         # Each statement of a write sees the newest rows, so that the attempt that locks them first decides on them.
         isolation_level="READ COMMITTED",
     )
-    if parsed.get_backend_name() == "postgresql":
-        event.listen(engine, "connect", _prepare_postgresql)
+    settings = (
+        # Compile nothing: our statements end after a bounded number of rows, which the server's estimates do not see.
+        ("SET jit = off", f"SET lock_timeout = '{row_wait_seconds}s'")
+        if parsed.get_backend_name() == "postgresql"
+        else (f"SET innodb_lock_wait_timeout = {row_wait_seconds}",)
+    )
+    event.listen(engine, "connect", lambda connection, _record: _prepare_server(connection, settings))
     return engine
 
 
-def _prepare_postgresql(connection: Any, _record: Any) -> None:
-    """Compile nothing: our statements end after a bounded number of rows, which the server's estimates do not see."""
-    connection.autocommit = True
+def _prepare_server(connection: Any, settings: Iterable[str]) -> None:
     with connection.cursor() as cursor:
-        cursor.execute("SET jit = off")
-    connection.autocommit = False
+        for statement in settings:
+            cursor.execute(statement)
+    connection.commit()
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
