@@ -1,0 +1,439 @@
+"""The whole service against a model of it that fits on a page.
+
+Hypothesis thinks of requests, faults, ends of the process and hours that pass, and drives manager, engine, clock and
+cloud with them. What should come of it says the model: it knows periods and the hosts that leases were seen to have,
+and nothing of how the service finds them. After each step the two are compared.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tenure.domain.errors import NotFound, TenureError
+from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange
+from tenure.drivers.simulated import EffectKind, Fault, FaultKind
+from tenure.store import schema
+from tenure.store.database import Database
+from tests.support import ledger
+from tests.support.engines import MINUTE, POINTS, SECOND, Checkpoints, Killed, assert_all_in_pool
+from tests.support.world import ADMIN, NOW, OWNER, World, open_world, reservation
+
+#: Few hosts and many leases, so that most of what is asked for is in somebody's way.
+HOSTS = 3
+LEASES = 8
+#: After so long every fault that passes is over, and every retry that it caused.
+QUIET = 20 * SECOND
+CLAIM = 60 * SECOND
+
+minutes = st.integers(0, 20)
+amounts = st.tuples(st.integers(1, HOSTS + 1), st.integers(0, 1)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+leases = st.integers(0, LEASES - 1)
+FAULTS = st.sampled_from([FaultKind.BUSY, FaultKind.LOST_REPLY])
+EVENTS = ("start_lease", "update_lease", "before_end_lease", "end_lease")
+
+
+@dataclass
+class Known:
+    """What the model knows of a lease. Times are minutes after the beginning."""
+
+    lease_id: str
+    reservation_id: str
+    start: int
+    end: int
+    minimum: int
+    maximum: int
+    deleted: bool = False
+    #: Its start will be refused for good, or was.
+    refused: bool = False
+    #: Its servers vanish at this minute, whatever is asked of the cloud before.
+    slow_until: int = 0
+    #: The hosts that it was seen to have.
+    hosts: frozenset[str] = frozenset()
+    servers: set[str] = field(default_factory=set)
+    #: The verbs that have failed for it for a while, or will.
+    shaken: set[str] = field(default_factory=set)
+
+
+@cache
+def template() -> Path:
+    """An empty database, made once."""
+    path = Path(tempfile.mkdtemp(prefix="tenure-model-")) / "tenure.db"
+    db = Database(f"sqlite:///{path}")
+    schema.upgrade(db)
+    db.close()
+    return path
+
+
+class ServiceMachine(RuleBasedStateMachine):
+    """Requests, faults, restarts and time, in any order."""
+
+    world: World
+
+    @initialize()
+    def begin(self) -> None:
+        self.stack = ExitStack()
+        rng = random.Random(0)  # the choice of hosts turns on the ids of leases: a failure must come again
+        self.stack.enter_context(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4)))
+        folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="tenure-model-")))
+        shutil.copy(template(), folder / "tenure.db")
+        self.url = f"sqlite:///{folder / 'tenure.db'}"
+        self.checkpoints = Checkpoints()
+        self.world = self.stack.enter_context(open_world(self.url, hosts=HOSTS, checkpoint=self.checkpoints))
+        self.all: list[Known] = []
+
+    # --- what users do
+
+    @precondition(lambda self: len(self.living()) < LEASES)
+    @rule(delay=minutes, length=st.integers(1, 15), amount=amounts)
+    def create(self, delay: int, length: int, amount: tuple[int, int]) -> None:
+        start = self.minute + delay
+        end = start + length
+        minimum, maximum = amount
+        free = self.free(start, end)
+        request = LeaseRequest("lease", at(start), at(end), reservations=(reservation(minimum, maximum),))
+        made = self.ask(lambda: self.world.leases.create(OWNER, request))
+        if made is None:
+            assert len(free) < minimum or self.overdue(), f"{self.refusal} while {sorted(free)} are free"
+            return
+        self.all.append(Known(made.id, made.reservations[0].id, start, end, minimum, maximum))
+        assert len(self.hosts_of(self.all[-1])) >= min(maximum, len(free)) or self.overdue()
+
+    @precondition(lambda self: self.living())
+    @rule(number=leases, start=st.none() | minutes, end=st.none() | minutes, amount=st.none() | amounts)
+    def update(self, number: int, start: int | None, end: int | None, amount: tuple[int, int] | None) -> None:
+        known = self.pick(number)
+        wanted_start = known.start if start is None else self.minute + start
+        wanted_end = known.end if end is None else self.minute + end
+        wanted_minimum, wanted_maximum = amount or (known.minimum, known.maximum)
+        parameters = {"min": wanted_minimum, "max": wanted_maximum}
+        change = LeaseChange(
+            starts_at=None if start is None else at(wanted_start),
+            ends_at=None if end is None else at(wanted_end),
+            reservations=(ReservationChange(known.reservation_id, parameters),) if amount else (),
+        )
+        if change.is_empty:
+            return
+        expected = self.judge(known, wanted_start, wanted_end, wanted_minimum, wanted_maximum, resized=bool(amount))
+        before = self.shown(known)
+        done = self.ask(lambda: self.world.leases.update(OWNER, known.lease_id, change))
+        if done is None:
+            assert expected is not True, f"{self.refusal}: {known} to {change} at {self.minute}"
+            if not self.interrupted:
+                assert self.shown(known) == before
+            return
+        assert expected is not False, f"granted: {known} to {change}"
+        known.start, known.end = wanted_start, wanted_end
+        known.minimum, known.maximum = wanted_minimum, wanted_maximum
+
+    @precondition(lambda self: self.living())
+    @rule(number=leases)
+    def rename(self, number: int) -> None:
+        known = self.pick(number)
+        name = f"renamed at {self.world.clock.now()}"
+        if self.ask(lambda: self.world.leases.update(OWNER, known.lease_id, LeaseChange(name=name))) is not None:
+            assert self.world.leases.get(OWNER, known.lease_id).name == name
+        else:
+            assert self.status(known) == "TERMINATING"
+
+    @precondition(lambda self: self.living())
+    @rule(number=leases)
+    def delete(self, number: int) -> None:
+        known = self.pick(number)
+        known.deleted = True
+        self.ask(lambda: self.world.leases.delete(OWNER, known.lease_id) or True)
+
+    @precondition(lambda self: self.living())
+    @rule(number=leases)
+    def boot_a_server(self, number: int) -> None:
+        known = self.pick(number)
+        if self.status(known) == "ACTIVE":
+            server = self.world.cloud.world.boot_server(OWNER.project_id, reservation_id=known.reservation_id)
+            known.servers.add(server)
+
+    # --- what happens to the service
+
+    @rule(step=st.integers(1, 12))
+    def time_passes(self, step: int) -> None:
+        self.pass_time(step * MINUTE)
+
+    @rule()
+    def the_process_is_restarted(self) -> None:
+        self.world.restart()
+
+    @rule(event=st.sampled_from(EVENTS), point=st.sampled_from(POINTS))
+    def the_process_will_be_killed(self, event: str, point: str) -> None:
+        self.checkpoints.kill_at(f"{event}:{point}")
+
+    @precondition(lambda self: self.living())
+    @rule(number=leases, kind=FAULTS, verb=st.sampled_from(["ensure_started", "ensure_ended"]), count=st.integers(1, 3))
+    def the_cloud_will_fail_for_a_while(self, number: int, kind: FaultKind, verb: str, count: int) -> None:
+        known = self.pick(number)
+        if verb in known.shaken:
+            return  # three failures are not too many, six in a row might be
+        known.shaken.add(verb)
+        self.world.cloud.inject(Fault(kind, verb=verb, reservation_id=known.reservation_id, count=count))
+
+    @precondition(lambda self: self.living())
+    @rule(number=leases, after_effects=st.integers(0, 2))
+    def the_cloud_will_refuse_a_start(self, number: int, after_effects: int) -> None:
+        """Or what the lease gets next, if it runs."""
+        known = self.pick(number)
+        if self.status(known) == "PENDING" and known.start > self.minute and not known.refused and not known.deleted:
+            known.refused = True
+            self.world.cloud.inject(
+                Fault(FaultKind.REFUSED, verb="ensure_started", reservation_id=known.reservation_id, count=None)
+            )
+
+    @precondition(lambda self: self.living())
+    @rule(number=leases, length=st.integers(1, 10))
+    def its_servers_will_not_vanish(self, number: int, length: int) -> None:
+        known = self.pick(number)
+        if known.slow_until == 0 and self.status(known) in {"PENDING", "ACTIVE"}:
+            known.slow_until = max(known.end, self.minute) + length
+            self.world.cloud.inject(
+                Fault(
+                    FaultKind.SLOW,
+                    verb="ensure_ended",
+                    reservation_id=known.reservation_id,
+                    until=at(known.slow_until),
+                )
+            )
+
+    # --- what must be true
+
+    @invariant()
+    def everything_holds(self) -> None:
+        self.settle()
+        assert ledger.faults(self.url) == []
+        self.every_lease_is_where_it_should_be()
+        self.nobody_shares_a_host()
+        self.the_cloud_is_what_the_leases_say()
+
+    def every_lease_is_where_it_should_be(self) -> None:
+        overdue = self.overdue()
+        for known in self.all:
+            known.hosts = frozenset() if self.over(known) else self.hosts_of(known)
+            status = self.status(known)
+            allowed = self.allowed(known, bool(overdue))
+            assert status in allowed, f"{status}, not one of {allowed}: {known} at {self.minute}"
+            if status in {"PENDING", "ACTIVE"} and known.end > max(known.start, self.minute):
+                assert known.minimum <= len(known.hosts) <= known.maximum, known
+
+    def nobody_shares_a_host(self) -> None:
+        living = [one for one in self.all if not self.over(one) and self.status(one) in {"PENDING", "ACTIVE"}]
+        for index, one in enumerate(living):
+            for other in living[index + 1 :]:
+                if one.start < other.end and other.start < one.end:
+                    assert not one.hosts & other.hosts, (one, other)
+
+    def the_cloud_is_what_the_leases_say(self) -> None:
+        groups = self.world.cloud.world.groups()
+        held = [host for group in groups.values() for host in group.hosts]
+        assert sorted([*held, *self.world.cloud.world.pool()]) == [str(number + 1) for number in range(HOSTS)]
+        servers = {server.id for server in self.world.cloud.world.servers()}
+        for known in self.all:
+            status = self.status(known)
+            if status == "ACTIVE":
+                assert set(groups[known.reservation_id].hosts) == known.hosts
+                assert groups[known.reservation_id].project_id == OWNER.project_id
+                assert known.servers <= servers
+            elif status not in {"TERMINATING", "DELETING"}:
+                assert known.reservation_id not in groups
+                assert not known.servers & servers
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        try:
+            self.checkpoints.forget()
+            self.pass_time(60 * MINUTE)
+            self.settle()
+            self.every_lease_is_where_it_should_be()
+            assert_all_in_pool(self.world)
+            assert ledger.faults(self.url) == []
+            holders: dict[str | None, str | None] = {}
+            for effect in self.world.cloud.world.journal():
+                if effect.kind is EffectKind.HOST_TAKEN:
+                    assert holders.get(effect.host) is None, effect
+                    holders[effect.host] = effect.reservation_id
+                elif effect.kind is EffectKind.HOST_RETURNED:
+                    assert holders.pop(effect.host) == effect.reservation_id
+            deleted = [
+                effect.subject
+                for effect in self.world.cloud.world.journal()
+                if effect.kind is EffectKind.SERVER_DELETED
+            ]
+            assert sorted(map(str, deleted)) == sorted(server for known in self.all for server in known.servers)
+        finally:
+            self.stack.close()
+
+    # --- the model
+
+    def allowed(self, known: Known, overdue: bool) -> set[str]:
+        """The statuses that the lease may have now."""
+        slow = known.slow_until > self.minute
+        if known.deleted:
+            return {"DELETED", "DELETING"} if slow else {"DELETED"}
+        if self.minute < known.start and known.end > self.minute:
+            return {"PENDING"}
+        if self.minute < known.end:
+            if known.refused:
+                return {"ERROR", "PENDING"} if overdue else {"ERROR"}
+            return {"ACTIVE", "PENDING"} if overdue else {"ACTIVE"}
+        over = {"TERMINATED", "TERMINATING"} if slow else {"TERMINATED"}
+        return over | {"ERROR"} if known.refused else over
+
+    def judge(self, known: Known, start: int, end: int, minimum: int, maximum: int, *, resized: bool) -> bool | None:
+        """Whether the change must be granted (True) or refused (False); None where the model does not say."""
+        status = self.status(known)
+        if status in {"TERMINATED", "ERROR", "TERMINATING"} or known.end < self.minute:
+            return False
+        if start != known.start and (known.start < self.minute or start < self.minute or status == "ACTIVE"):
+            return False
+        if end < start or (end != known.end and end < self.minute):
+            return False
+        if self.overdue() or known.refused:
+            return None
+        if end <= max(start, self.minute):  # it will have nothing, or nothing more
+            return None if resized else True
+        others = self.free(start, end, ignoring=known)
+        if status == "PENDING":
+            return True if len(others) >= minimum else None
+        if resized and len(known.hosts) > maximum:
+            return False
+        if not known.hosts <= others:
+            return None
+        missing = max(0, minimum - len(known.hosts)) if resized else 0
+        return True if len(others - known.hosts) >= missing else None
+
+    def free(self, start: int, end: int, *, ignoring: Known | None = None) -> frozenset[str]:
+        """The hosts that nobody was seen to have between these minutes."""
+        taken = {
+            host
+            for one in self.all
+            if one is not ignoring and not self.over(one) and one.start < end and start < one.end
+            for host in one.hosts
+        }
+        return frozenset(str(number + 1) for number in range(HOSTS)) - taken
+
+    def over(self, known: Known) -> bool:
+        """Whether the lease has, and will have, nothing."""
+        return known.deleted or known.end <= self.minute or self.status(known) == "ERROR"
+
+    def overdue(self) -> list[Known]:
+        """The leases that are over and still have hosts in the cloud."""
+        groups = self.world.cloud.world.groups()
+        found = [one for one in self.all if one.reservation_id in groups and self.over(one)]
+        assert all(one.slow_until > self.minute for one in found), found
+        return found
+
+    # --- how the service is reached
+
+    @property
+    def minute(self) -> int:
+        return int((self.world.clock.now() - NOW) / MINUTE)
+
+    asked_at = NOW
+    interrupted = False
+    refusal: TenureError | None = None
+
+    def living(self) -> list[Known]:
+        if not hasattr(self, "all"):
+            return []
+        return [one for one in self.all if not one.deleted and one.end + 5 > self.minute]
+
+    def pick(self, number: int) -> Known:
+        living = self.living()
+        return living[number % len(living)]
+
+    def status(self, known: Known) -> str:
+        with self.world.db.read() as tx:
+            lease = tx.leases.get(known.lease_id, deleted=True)
+        assert lease is not None, f"{known} is lost"
+        return lease.status.value
+
+    def hosts_of(self, known: Known) -> frozenset[str]:
+        try:
+            resources = self.world.leases.resources(ADMIN, known.lease_id, "physical:host")
+        except NotFound:
+            return frozenset()
+        return frozenset(one.resource.external_id for one in resources if one.state.value != "released")
+
+    def shown(self, known: Known) -> tuple[Any, ...]:
+        lease = self.world.leases.get(OWNER, known.lease_id)
+        return (
+            lease.name,
+            lease.starts_at,
+            lease.ends_at,
+            lease.reservations[0].parameters,
+            [(one.event_type, one.due_at) for one in lease.events if one.event_type.value != "update_lease"],
+            self.hosts_of(known),
+        )
+
+    def ask(self, operation: Callable[[], Any]) -> Any:
+        """The answer, None for a refusal. Whoever asks when the process ends does not hear that he was granted it."""
+        self.interrupted, self.refusal = False, None
+        self.asked_at = self.world.clock.now()
+        try:
+            return operation()
+        except Killed:
+            self.after_a_kill()
+            return True
+        except TenureError as refusal:
+            self.refusal = refusal
+            return None
+
+    def pass_time(self, step: timedelta) -> None:
+        end = self.world.clock.now() + step
+        try:
+            self.world.pass_until(end)
+        except Killed:
+            self.after_a_kill()
+            self.pass_time(max(timedelta(0), end - self.world.clock.now()))
+
+    def after_a_kill(self) -> None:
+        """The process ends, the next one finds a claim, and takes over when that has expired."""
+        self.interrupted = True
+        self.world.restart()
+        self.pass_time(CLAIM)
+
+    def settle(self) -> None:
+        """Let the retries of what was asked for last, and of what has just become due, come to their end."""
+        while True:
+            now = self.world.clock.now()
+            quiet_at = max(now.replace(second=0, microsecond=0), self.asked_at) + QUIET
+            if now >= quiet_at:
+                return
+            self.pass_time(quiet_at - now)
+
+
+def at(minute: int):
+    return NOW + minute * MINUTE
+
+
+#: An example takes about a second; ``make test`` asks for more of them.
+EXAMPLES = 8 if settings().max_examples <= 100 else 50
+
+
+TestService = ServiceMachine.TestCase
+TestService.settings = settings(
+    max_examples=EXAMPLES,
+    stateful_step_count=30,
+    phases=set(Phase) - {Phase.explain},  # which traces every line, and takes minutes
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
