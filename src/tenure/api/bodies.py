@@ -45,7 +45,7 @@ def _read(req: falcon.Request) -> bytes:
 
 
 def _parse(body: bytes) -> object:
-    if not body.strip():
+    if not body:
         return {}
     try:
         return json.loads(

@@ -46,6 +46,11 @@ class ReservationKind(Protocol):
     def change_model(self, *, strict: bool) -> type[BaseModel]: ...
 
 
+def _example(start: str, end: str) -> dict[str, Any]:
+    """In JSON Schema: a lease that can be had, of nothing yet."""
+    return {"examples": [{"name": "bio-42", "start_date": start, "end_date": end, "reservations": []}]}
+
+
 class _Lenient(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
@@ -56,6 +61,8 @@ class _Strict(BaseModel):
 
 class LenientLeaseCreate(_Lenient):
     """A lease to be made, as Blazar takes it. ``events`` are taken and ignored: the service makes its own."""
+
+    model_config = ConfigDict(json_schema_extra=_example("2090-03-01 09:30", "2090-03-04 18:00"))
 
     name: LenientName
     end_date: MinuteOrNow
@@ -76,6 +83,8 @@ class LenientLeaseUpdate(_Lenient):
 
 class StrictLeaseCreate(_Strict):
     """A lease to be made."""
+
+    model_config = ConfigDict(json_schema_extra=_example("2090-03-01T09:30:00Z", "2090-03-04T18:00:00+01:00"))
 
     name: Name
     start_date: Rfc3339OrNow
