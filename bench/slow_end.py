@@ -26,8 +26,9 @@ HOUR = timedelta(hours=1)
 
 #: How long after its due time the last start may be over.
 LATEST = timedelta(seconds=10)
-#: How long it takes at most to book so many leases before they start.
-BOOKING_SECONDS_EACH = 0.05
+#: How many leases are booked and deleted to see how long booking takes, and how much longer it may take in the end.
+TRIALS = 10
+MARGIN = 3
 GIVE_UP = timedelta(seconds=120)
 HANGS = "hangs"
 
@@ -61,7 +62,9 @@ class Lateness:
 def measure_lateness(starts: int, spread: timedelta, say: Callable[[str], None]) -> Lateness:
     """Let one teardown hang, and ``starts`` leases start meanwhile: at the same instant, or spread over a time."""
     with _service(starts + 1) as service:
-        begin = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=5 + starts * BOOKING_SECONDS_EACH)
+        needed = starts * MARGIN * _booking_time(service)
+        begin = datetime.now(UTC) + timedelta(seconds=5) + needed
+        begin = begin.replace(microsecond=0)
         over = f"over {spread.total_seconds():.0f} s"
         say(f"slow end: booking {starts} leases that start from {begin:%H:%M:%S} on, {over}")
         _book(service, HANGS, Moment.NOW, begin)
@@ -103,6 +106,18 @@ def _service(hosts: int) -> Iterator[Service]:
 def _book(service: Service, name: str, start: When, end: datetime) -> None:
     one = ReservationRequest(HOST, parameters(1))
     service.manager.leases.create(OWNER, LeaseRequest(name, start, end, reservations=(one,)))
+
+
+def _booking_time(service: Service) -> timedelta:
+    """How long it takes to book a lease on this machine now."""
+    day = datetime.now(UTC) + timedelta(days=1)
+    began = time.monotonic()
+    for _ in range(TRIALS):
+        _book(service, "trial", day, day + HOUR)
+    taken = time.monotonic() - began
+    for lease in _leases(service):
+        service.manager.leases.delete(OWNER, lease.id)
+    return timedelta(seconds=taken / TRIALS)
 
 
 def _leases(service: Service) -> list[Lease]:
