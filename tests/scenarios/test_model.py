@@ -115,8 +115,10 @@ class ServiceMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.living())
     @rule(number=leases, start=st.none() | minutes, end=st.none() | minutes, amount=st.none() | amounts)
-    def update(self, number: int, start: int | None, end: int | None, amount: tuple[int, int] | None) -> None:
-        known = self.pick(number)
+    def change(self, number: int, start: int | None, end: int | None, amount: tuple[int, int] | None) -> None:
+        self.update(self.pick(number), start, end, amount)
+
+    def update(self, known: Known, start: int | None, end: int | None, amount: tuple[int, int] | None) -> None:
         wanted_start = known.start if start is None else self.minute + start
         wanted_end = known.end if end is None else self.minute + end
         wanted_minimum, wanted_maximum = amount or (known.minimum, known.maximum)
@@ -139,6 +141,13 @@ class ServiceMachine(RuleBasedStateMachine):
         assert expected is not False, f"granted: {known} to {change}"
         known.start, known.end = wanted_start, wanted_end
         known.minimum, known.maximum = wanted_minimum, wanted_maximum
+
+    @precondition(lambda self: self.living())
+    @rule(number=leases, longer=st.integers(1, 10))
+    def extend(self, number: int, longer: int) -> None:
+        """What users ask for most, and what is most often in somebody's way."""
+        known = self.pick(number)
+        self.update(known, None, known.end + longer - self.minute, None)
 
     @precondition(lambda self: self.living())
     @rule(number=leases)
