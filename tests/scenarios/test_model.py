@@ -34,13 +34,13 @@ from tests.support.engines import MINUTE, POINTS, SECOND, Checkpoints, Killed, a
 from tests.support.world import ADMIN, NOW, OWNER, World, open_world, reservation
 
 #: Few hosts and many leases, so that most of what is asked for is in somebody's way.
-HOSTS = 3
+HOSTS = 2
 LEASES = 8
 #: After so long every fault that passes is over, and every retry that it caused.
 QUIET = 20 * SECOND
 CLAIM = 60 * SECOND
 
-minutes = st.integers(0, 20)
+minutes = st.integers(0, 8)
 amounts = st.tuples(st.integers(1, HOSTS + 1), st.integers(0, 1)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 leases = st.integers(0, LEASES - 1)
 FAULTS = st.sampled_from([FaultKind.BUSY, FaultKind.LOST_REPLY])
@@ -84,8 +84,8 @@ class ServiceMachine(RuleBasedStateMachine):
 
     world: World
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(first=st.lists(st.tuples(minutes, st.integers(1, 15), amounts), min_size=2, max_size=5))
+    def begin(self, first: list[tuple[int, int, tuple[int, int]]]) -> None:
         self.stack = ExitStack()
         rng = random.Random(0)  # the choice of hosts turns on the ids of leases: a failure must come again
         self.stack.enter_context(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4)))
@@ -95,6 +95,9 @@ class ServiceMachine(RuleBasedStateMachine):
         self.checkpoints = Checkpoints()
         self.world = self.stack.enter_context(open_world(self.url, hosts=HOSTS, checkpoint=self.checkpoints))
         self.all: list[Known] = []
+        for delay, length, amount in first:
+            self.create(delay, length, amount)
+            self.everything_holds()
 
     # --- what users do
 
