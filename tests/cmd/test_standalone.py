@@ -64,7 +64,7 @@ def test_a_second_start_finds_what_the_first_one_left(tmp_path: Path):
     with standalone(data_dir, hosts=3) as service:
         tokens = (data_dir / "tokens.yaml").read_bytes()
         hosts = hosts_of(service)
-        status, lease = service.caller().book(2, seconds=3600)
+        status, lease = service.caller().book(2, seconds=7200)  # the notice before its end is an hour away
         assert status == 201, lease
         running = service.caller().wait_for_status(lease["id"], "ACTIVE")
         assert service.stop() == 0
@@ -126,6 +126,15 @@ def test_sigterm_ends_it_while_the_cloud_hangs(tmp_path: Path):
             again.caller().wait_for_status(lease["id"], "ACTIVE", seconds=20)
         finally:
             again.kill()
+
+
+def test_a_name_to_listen_on_stands_for_one_socket(tmp_path: Path):
+    service = start(tmp_path / "data", command=(str(BIN / "tenure-standalone"), "--host", "localhost"))
+    try:
+        assert service.url.startswith("http://localhost:")
+        assert service.caller().call("GET", "/leases") == (200, {"leases": []})
+    finally:
+        assert service.stop() == 0
 
 
 def test_a_port_in_use_is_named(tmp_path: Path):

@@ -9,7 +9,6 @@ import secrets
 import signal
 import sqlite3
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,6 +91,7 @@ def _serve(arguments: argparse.Namespace, data_dir: Path, checkpoint: Callable[[
             app,
             host=arguments.host,
             port=arguments.port,
+            ipv6=":" in arguments.host,  # a name stands for one address: one socket, one port
             threads=THREADS,
             ident="tenure",
             clear_untrusted_proxy_headers=True,
@@ -99,28 +99,28 @@ def _serve(arguments: argparse.Namespace, data_dir: Path, checkpoint: Callable[[
     except (OSError, ValueError) as error:
         service.parts.db.close()
         raise StartFailed(f"cannot listen on {arguments.host}:{arguments.port}: {error}") from error
-    url = f"http://{arguments.host}:{server.effective_port}/v1"
+    host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+    url = f"http://{host}:{server.effective_port}/v1"
     _write_clouds(data_dir / "clouds.yaml", tokens, url)
-    stopping = threading.Event()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        stopping.set()
-        server.close()
-
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    service.engine.start()
-    print(f"Tenure serves {url}\nclients: export OS_CLIENT_CONFIG_FILE={data_dir / 'clouds.yaml'}", flush=True)
+        signal.signal(number, _leave)
     try:
-        server.run()
-    except OSError:
-        if not stopping.is_set():  # closing the listening socket ends the loop of the server this way
-            raise
-    server.task_dispatcher.shutdown(cancel_pending=True, timeout=10)
+        service.engine.start()
+        print(f"Tenure serves {url}\nclients: export OS_CLIENT_CONFIG_FILE={data_dir / 'clouds.yaml'}", flush=True)
+        server.run()  # ends by SystemExit, which it keeps to itself, once the requests under way are answered
+    except SystemExit:
+        pass
     service.engine.stop(STOP_SECONDS)
     service.parts.db.close()
     LOG.info("stopped")
     return 0
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> None:
+    """End the loop of the server, the first time; a stop under way is not disturbed."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    raise SystemExit
 
 
 @contextmanager
