@@ -73,8 +73,9 @@ REFUSED = [
     '["==", "$vcpus", "8"',
 ]
 
-names = st.text(min_size=1, max_size=8)
-values = st.text(min_size=1, max_size=8) | st.integers().map(str) | st.floats(allow_nan=False).map(str)
+words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
+names = words
+values = words | st.integers().map(str) | st.floats(allow_nan=False).map(str)
 comparisons = st.builds(Comparison, st.sampled_from(OPERATORS), names, values)
 
 
