@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
+import pytest
+
 from tenure.clock import SimulatedClock
 from tenure.domain.lease import LeaseStatus
 from tenure.drivers.simulated import Fault, FaultKind
+from tenure.services.events import EventService
 from tests.support.engines import HOUR, MINUTE, SECOND, lease_of, rebuild, status_of, wait_for, wait_until
 from tests.support.world import NOW, OWNER, World, open_world
 
@@ -45,6 +48,22 @@ def test_it_sleeps_until_the_next_due_time(world: World):
     with running(world):
         wait_until(lambda: due in clock.waits)
     assert min(clock.waits) == due
+
+
+def test_what_becomes_due_while_it_looks_is_not_slept_over(world: World, monkeypatch: pytest.MonkeyPatch):
+    rebuild(world, workers=2)
+    lease = world.book(1, start=1)
+    look = EventService.ready
+
+    def look_and_take_an_hour(service: EventService, limit: int) -> list[str]:
+        found = look(service, limit)
+        world.clock.set(NOW + HOUR)
+        return found
+
+    monkeypatch.setattr(EventService, "ready", look_and_take_an_hour)
+    with running(world):
+        wait_for(world, [lease], {LeaseStatus.ACTIVE})
+    assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
 
 
 def test_it_looks_for_what_others_have_booked_at_least_every_two_seconds(world: World):

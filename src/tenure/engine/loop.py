@@ -107,8 +107,8 @@ class Engine:
         while not self._stopping.is_set():
             self._wake.clear()
             try:
+                until = self._until()  # before the round: what becomes due meanwhile is not slept over
                 self.round()
-                until = self._until()
             except Exception:
                 LOG.exception("a round of the engine failed; the next one comes in %s", POLL)
                 until = self._clock.now() + POLL
