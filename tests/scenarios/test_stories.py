@@ -198,7 +198,6 @@ def test_a_lease_whose_start_the_cloud_refuses(world: World):
     world.pass_until(NOW + 4 * WEEK)
     assert timeline(world, broken, other) == [
         "day 1 00:00 broken ERROR",
-        "day 1 00:00 broken ERROR",
         "day 2 00:00 other ACTIVE",
         "day 3 00:00 other TERMINATED",
         "day 4 00:00 broken DELETED",

@@ -67,7 +67,9 @@ NEXT: Mapping[tuple[LeaseStatus, Action], LeaseStatus] = {
     (_S.TERMINATING, _A.FAIL): _S.ERROR,
     (_S.TERMINATING, _A.DELETE): _S.DELETING,
     (_S.TERMINATED, _A.DELETE): _S.DELETING,
-    (_S.ERROR, _A.END): _S.TERMINATING,
+    (_S.ERROR, _A.END): _S.ERROR,  # what is there is taken back, for as long as it takes
+    (_S.ERROR, _A.ENDED): _S.TERMINATED,
+    (_S.ERROR, _A.FAIL): _S.ERROR,
     (_S.ERROR, _A.DELETE): _S.DELETING,
     (_S.DELETING, _A.END): _S.DELETING,  # tried again for as long as it takes: what was deleted must go
     (_S.DELETING, _A.DELETE): _S.DELETING,

@@ -186,7 +186,7 @@ class EventService:
             if lease.status is LeaseStatus.DELETING:
                 lease = apply(tx, lease, Action.DELETED, actor=ENGINE, now=now)
                 tell(tx, "lease.delete", lease, now=now)
-            elif lease.status is LeaseStatus.TERMINATING:
+            elif lease.status in {LeaseStatus.TERMINATING, LeaseStatus.ERROR}:
                 action = Action.FAIL if failed else Action.ENDED
                 apply(tx, lease, action, actor=ENGINE, now=now, keep_reason=True)
                 tell(tx, "lease.event.end_lease", self._lease(tx, work), now=now)
