@@ -168,8 +168,8 @@ class Database:
 
     def ping(self) -> None:
         """Ask the database for nothing; raises what it raises."""
-        with self.engine.connect() as connection:
-            connection.execute(text("SELECT 1"))
+        with self.read() as tx:
+            tx.session.execute(text("SELECT 1"))
 
     def close(self) -> None:
         self.engine.dispose()
@@ -236,7 +236,7 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # we begin transactions ourselves
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
 
