@@ -123,8 +123,8 @@ def wait_for(world: World, leases: Iterable[Lease], wanted: Collection[LeaseStat
     names: Any = bindparam("wanted", [one.value for one in wanted], expanding=True)
 
     def settled() -> bool:
-        with world.db.engine.connect() as connection:  # one statement, so that looking slows nobody down
-            found = connection.execute(text("SELECT id FROM leases WHERE status IN :wanted").bindparams(names))
+        with world.db.read() as tx:  # one statement that locks nothing, so that looking slows nobody down
+            found = tx.session.execute(text("SELECT id FROM leases WHERE status IN :wanted").bindparams(names))
             waiting.difference_update(found.scalars())
         return not waiting
 
