@@ -120,6 +120,24 @@ def test_one_that_served_is_forgotten_and_its_history_is_not(db: Database):
     assert again not in {host}
 
 
+@pytest.mark.parametrize("served", [False, True])
+def test_one_is_forgotten_where_it_is_what_was_read(db: Database, served: bool):
+    [host] = add_hosts(db, 1, [{"gpu": "a"}])
+    if served:
+        add_lease(db, host, state=RELEASED)
+    resource = get(db)
+    db.write(lambda tx: tx.resources.raise_versions({host: 1}))
+
+    def retire_old(tx: Transaction) -> None:
+        with pytest.raises(Overtaken), tx.session.begin_nested():
+            tx.resources.retire(resource)
+
+    db.write(retire_old)
+    assert get(db).version == 2
+    with db.read() as tx:
+        assert [one.values for one in tx.resources.property_values(HOST, include_private=True)] == [("a",)]
+
+
 def test_whether_anybody_has_a_part_in_it(db: Database):
     planned, held, released, free = add_hosts(db, 4)
     add_lease(db, planned)

@@ -144,7 +144,13 @@ class ResourceService:
         resource = self._db.write(close)
         with _translated(external_id):
             self._effects.unregister(resource_type, ResourceRef(resource.external_id, resource.name, resource.region))
-        self._db.write(lambda tx: tx.resources.retire(self._existing(tx, resource_type, external_id)))
+
+        def forget(tx: Transaction) -> None:
+            closed = self._still(tx, resource)
+            if closed is not None and not closed.reservable:
+                tx.resources.retire(closed)
+
+        self._db.write(forget)
 
     def bookings(self, actor: Actor, query: BookingQuery) -> Page[ResourceBookings]:
         """A page of resources, each with those who have a part in it."""
@@ -203,6 +209,18 @@ class ResourceService:
         if resource is None:
             raise NotFound(f"Object with {{'host_id': '{external_id}'}} not found")
         return resource
+
+    def _still(self, tx: Transaction, seen: Resource) -> Resource | None:
+        """The same registration as it is now; None where somebody else has ended it.
+
+        The same machine can be registered anew meanwhile, and a database may give an id a second time: versions then
+        count from the beginning.
+        """
+        now = tx.resources.by_ids([seen.id]).get(seen.id)
+        if now is None or now.version < seen.version:
+            return None
+        same = (now.resource_type, now.external_id) == (seen.resource_type, seen.external_id)
+        return now if same else None
 
     def _page_of_resources(self, tx: Transaction, query: BookingQuery) -> tuple[Sequence[Resource], bool]:
         if not query.only_booked:

@@ -224,11 +224,14 @@ class ResourceStore:
         )
 
     def retire(self, resource: Resource) -> None:
-        """Forget a resource that nobody has. What it served stays in the ledger under its internal id."""
+        """Forget a resource that nobody has; raises ``Overtaken`` where it changed since it was read.
+
+        What it served stays in the ledger under its internal id.
+        """
         if self._has_history(resource.id):
-            self._session.execute(
+            retired = self._session.execute(
                 update(ResourceRow)
-                .where(ResourceRow.id == resource.id)
+                .where(ResourceRow.id == resource.id, ResourceRow.version == resource.version)
                 .values(
                     resource_type=f"retired:{resource.resource_type}",
                     external_id=str(resource.id),
@@ -236,6 +239,8 @@ class ResourceStore:
                     version=ResourceRow.version + 1,
                 )
             )
+            if retired.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+                raise Overtaken
             self._session.execute(delete(AttributeRow).where(AttributeRow.resource_id == resource.id))
         else:
             self.remove(resource)
