@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import sqlite3
 import stat
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,39 @@ def test_more_hosts_can_be_asked_for_later(tmp_path: Path):
     with standalone(tmp_path / "data", hosts=4) as service:
         assert hosts_of(service)[:2] == first
         assert len(hosts_of(service)) == 4
+
+
+def test_a_host_that_was_taken_back_stays_away(tmp_path: Path):
+    """Whether it has served or not; a start with more hosts adds the new ones only."""
+    data_dir = tmp_path / "data"
+    with standalone(data_dir, hosts=3) as service:
+        status, lease = service.caller().book(1, seconds=7200)
+        assert status == 201, lease
+        service.caller().wait_for_status(lease["id"], "ACTIVE")
+        admin = service.caller("admin")
+        allocations = admin.call("GET", "/os-hosts/allocations")[1]["allocations"]
+        [served] = [one["resource_id"] for one in allocations if one["reservations"]]
+        assert service.caller().call("DELETE", f"/leases/{lease['id']}")[0] == 204
+        unused = next(number for number in ("1", "2", "3") if number != served)
+        for number in (served, unused):
+            assert admin.call("DELETE", f"/os-hosts/{number}")[0] == 204
+        left = hosts_of(service)
+        assert len(left) == 1
+        service.stop()
+    with closing(sqlite3.connect(data_dir / "tenure.db")) as db:
+        types = "SELECT resource_type FROM resources ORDER BY 1"
+        assert db.execute(types).fetchall() == [("physical:host",), ("retired:physical:host",)]
+    with standalone(data_dir, hosts=3) as service:
+        assert hosts_of(service) == left
+        service.stop()
+    with standalone(data_dir, hosts=4) as service:
+        assert hosts_of(service) == [*left, "sim-host-004"]
+        status, answer = service.caller("admin").call("POST", "/os-hosts", {"name": f"sim-host-00{unused}"})
+        assert status == 201, answer
+        again = hosts_of(service)
+        service.stop()
+    with standalone(data_dir, hosts=4) as service:
+        assert hosts_of(service) == again
 
 
 def test_no_secret_is_in_the_log(tmp_path: Path):
@@ -183,6 +218,23 @@ def test_a_file_that_is_not_ours_is_refused_and_left_alone(tmp_path: Path, name:
     assert f"what is in {tmp_path} cannot be used" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert (tmp_path / name).read_text() == "a letter, not a database\n" * 100
+
+
+def test_what_a_newer_release_wrote_is_refused_and_left_alone(tmp_path: Path):
+    with standalone(tmp_path / "data") as service:
+        service.stop()
+    with closing(sqlite3.connect(tmp_path / "data" / "tenure.db")) as db, db:
+        db.execute("UPDATE alembic_version SET version_num = '9999'")
+    refused = run("--data-dir", tmp_path / "data", "--port", 0)
+    assert refused.returncode == 1
+    last = refused.stderr.splitlines()[-1]
+    assert last.startswith(
+        f"tenure-standalone: what is in {tmp_path / 'data'} was written by a newer release of Tenure"
+    )
+    assert "'9999'" in last
+    assert "Traceback" not in refused.stderr
+    with closing(sqlite3.connect(tmp_path / "data" / "tenure.db")) as db:
+        assert db.execute("SELECT version_num FROM alembic_version").fetchall() == [("9999",)]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 import yaml
+from alembic.util import CommandError
 from sqlalchemy.exc import DatabaseError
 from waitress.server import create_server
 
@@ -23,7 +24,7 @@ from tenure.api.auth import TokenFileAuth, TokenFileError, TokenUser, write_toke
 from tenure.api.policies import Policies
 from tenure.clock import SystemClock
 from tenure.drivers.contract import ResourceRef
-from tenure.drivers.simulated import SimulatedCloud
+from tenure.drivers.simulated import EffectKind, SimulatedCloud
 from tenure.factory import Parts, Service, build, load_types
 from tenure.store import schema
 from tenure.store.database import Database
@@ -70,6 +71,11 @@ def serve(arguments: argparse.Namespace, *, checkpoint: Callable[[str], None] = 
 def _serve(arguments: argparse.Namespace, data_dir: Path, checkpoint: Callable[[str], None]) -> int:
     try:
         service = open_service(data_dir, hosts=arguments.hosts, checkpoint=checkpoint)
+    except CommandError as error:
+        raise StartFailed(
+            f"what is in {data_dir} was written by a newer release of Tenure ({error}); "
+            "start that release, or choose another --data-dir"
+        ) from error
     except (DatabaseError, sqlite3.DatabaseError, ValueError) as error:
         raise StartFailed(f"what is in {data_dir} cannot be used: {getattr(error, 'orig', error)}") from error
     left = service.events.take_over()
@@ -158,13 +164,19 @@ def open_service(data_dir: Path, *, hosts: int, checkpoint: Callable[[str], None
 
 
 def _register_hosts(db: Database, cloud: SimulatedCloud, hosts: int) -> None:
-    """Make the fleet on the first start; complete it when that was interrupted."""
+    """Make the fleet on the first start, more of it when more is asked for; complete it when that was interrupted.
+
+    A host that an operator took back is in the journal of the cloud, and is not offered again.
+    """
     with db.read() as tx:
         known = tx.resources.known_external_ids(HOST_TYPE)
     if len(known) >= hosts:
         return
     cloud.world.ensure_hosts(hosts)
     new = [one for one in cloud.discover(HOST_TYPE) if one.external_id not in known]
+    if new:
+        taken_back = {one.host for one in cloud.world.journal() if one.kind is EffectKind.HOST_UNPOOLED}
+        new = [one for one in new if one.external_id not in taken_back]
     new.sort(key=lambda one: int(one.external_id))
     for one in new:
         cloud.ensure_registered(HOST_TYPE, ResourceRef(one.external_id, one.name, one.region))
