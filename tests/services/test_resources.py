@@ -52,6 +52,7 @@ class TestTwoWhoTakeAHostBack:
         """The host was given back by somebody faster, registered anew, and promised to somebody."""
         if served:
             lease = world.book(4)
+            world.pass_time(HOUR / 2)
             world.leases.delete(OWNER, lease.id)
         with held_up(world, "ensure_unregistered", lambda: unregister(world), after_effects=1) as slow:
             unregister(world)
@@ -59,6 +60,8 @@ class TestTwoWhoTakeAHostBack:
             lease = world.book(4, start=1)
         assert slow.result(SECONDS) is None
         assert host(world).reservable
+        with world.db.read() as tx:
+            assert len(tx.resources.known_external_ids(f"retired:{HOST}")) == served
         assert (host(world).id, host(world).properties) == (again.id, {"gpu": "a100"})
         assert len(world.hosts_of(lease.id)) == 4
         world.leases.update(OWNER, lease.id, LeaseChange(name="still mine"))
