@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
+from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError
 
 from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.request import ResourceOrder, ResourceQuery
@@ -13,6 +18,9 @@ from tenure.store.conflict import Overtaken
 from tenure.store.database import Database, Transaction
 from tests.store.rows import HELD, HOUR, RELEASED, add_hosts, add_lease, execute
 from tests.support.world import HOST, NOW
+
+#: No wait in here is longer than this, whatever goes wrong.
+SECONDS = 30.0
 
 
 def found(external_id: str = "1", name: str = "host", **facts: object) -> DiscoveredResource:
@@ -156,6 +164,106 @@ def test_the_properties_that_its_users_ask_for(db: Database):
     with db.read() as tx:
         assert tx.resources.names_asked_for(host, now=NOW) == {"gpu", "memory size"}
         assert tx.resources.names_asked_for(host, now=NOW + 2 * HOUR) == frozenset()
+
+
+def before_properties_are_written(tx: Transaction, work: Callable[[], object]) -> None:
+    """Do ``work`` once, between the look for properties and their writing."""
+    waiting = [work]
+
+    def before(_connection, _cursor, statement: str, *_rest: object) -> None:
+        if waiting and statement.lstrip().startswith("INSERT INTO properties"):
+            waiting.pop()()
+
+    event.listen(tx.session.connection(), "before_cursor_execute", before)
+
+
+class TestTwoAtOnce:
+    """On SQLite they follow one another."""
+
+    @staticmethod
+    def run_both(db: Database, *works: Callable[[Transaction], object]) -> list[int]:
+        """Both look before either writes; how often each was tried."""
+        meeting = threading.Barrier(2)
+        attempts = [0, 0]
+
+        def met(number: int) -> Callable[[Transaction], None]:
+            def work(tx: Transaction) -> None:
+                attempts[number] += 1
+                if db.dialect != "sqlite" and attempts[number] == 1:
+                    before_properties_are_written(tx, lambda: meeting.wait(SECONDS))
+                works[number](tx)
+
+            return work
+
+        with ThreadPoolExecutor(2) as pool:
+            for one in [pool.submit(db.write, met(number)) for number in (0, 1)]:
+                one.result(SECONDS)
+        return attempts
+
+    def test_two_hosts_bring_the_same_new_properties(self, db: Database):
+        names = [f"name-{number}" for number in range(20)]
+        first, second = dict.fromkeys(names, "a"), dict.fromkeys(reversed(names), "b")
+
+        def bring(external_id: str, own: Mapping[str, str]) -> Callable[[Transaction], object]:
+            return lambda tx: tx.resources.add(found(external_id), own, now=NOW, reservable=True)
+
+        assert self.run_both(db, bring("1", first), bring("2", second)) == [1, 1]
+        with db.read() as tx:
+            every = tx.resources.property_values(HOST, include_private=True)
+        assert {one.name: one.values for one in every} == dict.fromkeys(names, ("a", "b"))
+        assert not any(one.private for one in every)
+
+    def test_what_was_made_private_meanwhile_stays_so(self, db: Database):
+        def hide() -> None:
+            add(db, found("1"), {"cost": "7"})
+            db.write(lambda tx: tx.resources.set_property(HOST, "cost", private=True, now=NOW + HOUR))
+
+        def work(tx: Transaction) -> None:
+            if db.dialect != "sqlite":
+                before_properties_are_written(tx, hide)
+            tx.resources.add(found("2"), {"cost": "8", "new": "1"}, now=NOW, reservable=True)
+
+        if db.dialect == "sqlite":
+            hide()
+        db.write(work)
+        with db.read() as tx:
+            assert tx.resources.private_properties(HOST) == {"cost"}
+            assert [one.name for one in tx.resources.property_values(HOST, include_private=True)] == ["cost", "new"]
+
+    def test_two_changes_bring_the_same_new_property(self, db: Database):
+        add_hosts(db, 2)
+
+        def bring(external_id: str) -> Callable[[Transaction], object]:
+            seen = get(db, external_id)
+            return lambda tx: tx.resources.set_properties(seen, {"gpu": external_id}, now=NOW)
+
+        assert self.run_both(db, bring("1"), bring("2")) == [1, 1]
+        with db.read() as tx:
+            [gpu] = tx.resources.property_values(HOST, include_private=True)
+        assert (gpu.name, gpu.values) == ("gpu", ("1", "2"))
+
+
+def test_a_resource_that_somebody_has_added_meanwhile_is_looked_for_again(db: Database):
+    add(db, found("1"))
+
+    def add_again(tx: Transaction) -> None:
+        with pytest.raises(Overtaken), tx.session.begin_nested():
+            tx.resources.add(found("1", "other"), {}, now=NOW, reservable=True)
+
+    db.write(add_again)
+    assert get(db).name == "host"
+
+
+def test_other_refusals_of_the_database_go_on(db: Database):
+    nameless: Any = None
+
+    def add_nameless(tx: Transaction) -> None:
+        with pytest.raises(DBAPIError), tx.session.begin_nested():
+            tx.resources.add(found("1", nameless), {}, now=NOW, reservable=True)
+
+    db.write(add_nameless)
+    with db.read() as tx:
+        assert tx.resources.count(HOST) == 0
 
 
 class TestProperties:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from sqlalchemy.exc import IntegrityError
-
 from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Booking
@@ -81,10 +79,7 @@ class ResourceService:
                 raise Conflict(f"Host {found.name} is registered already.", field="name")
             return known
 
-        try:
-            resource = self._db.write(record)
-        except IntegrityError:
-            raise Conflict(f"Host {found.name} is registered already.", field="name") from None
+        resource = self._db.write(record)
         ref = ResourceRef(resource.external_id, resource.name, resource.region)
         try:
             with _translated(reference):

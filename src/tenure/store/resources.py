@@ -6,7 +6,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, case, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Insert, and_, case, delete, func, insert, or_, select, update
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from tenure.domain.capacity import Capacity
@@ -32,6 +34,7 @@ class ResourceStore:
     def add(
         self, found: DiscoveredResource, properties: Mapping[str, str], *, now: datetime, reservable: bool
     ) -> Resource:
+        """Add a resource; raises ``Overtaken`` where somebody else has added it since it was looked for."""
         row = ResourceRow(
             resource_type=found.resource_type,
             region=found.region,
@@ -48,7 +51,12 @@ class ResourceStore:
             updated_at=None,
         )
         self._session.add(row)
-        self._session.flush()
+        try:
+            self._session.flush()
+        except IntegrityError as error:
+            if _is_second_resource(error):
+                raise Overtaken from error
+            raise
         self._write_attributes(row)
         self._know_properties(found.resource_type, properties, now)
         return _resource(row)
@@ -352,10 +360,29 @@ class ResourceStore:
                 )
             ).scalars()
         )
-        for name in properties:
-            if name not in known:
-                self._session.add(PropertyRow(resource_type=resource_type, name=name, private=False, created_at=now))
-        self._session.flush()
+        # In one order, so that no two who bring the same names wait for each other.
+        unknown = [
+            {"resource_type": resource_type, "name": name, "private": False, "created_at": now}
+            for name in sorted(properties.keys() - known)
+        ]
+        if unknown:
+            self._session.execute(_insert_missing(self._session.get_bind().dialect.name, unknown))
+
+
+def _insert_missing(dialect: str, properties: list[dict[str, object]]) -> Insert:
+    """A statement that adds these properties and leaves alone what somebody else has added since."""
+    if dialect == "postgresql":
+        return postgresql.insert(PropertyRow).values(properties).on_conflict_do_nothing()
+    if dialect == "sqlite":
+        return sqlite.insert(PropertyRow).values(properties).on_conflict_do_nothing()
+    statement = mysql.insert(PropertyRow).values(properties)
+    return statement.on_duplicate_key_update(name=statement.inserted.name)
+
+
+def _is_second_resource(error: IntegrityError) -> bool:
+    """Whether the database refused a row of ``resources`` for its unique key, which two of the three call by name."""
+    text = str(error.orig)
+    return "uq_resources_" in text or "UNIQUE constraint failed: resources." in text
 
 
 def _attributes(row: ResourceRow) -> list[dict[str, object]]:
