@@ -47,11 +47,12 @@ class Engine:
         self._workers = workers
         self._free = threading.Semaphore(workers)
         self._running: set[str] = set()
+        #: Events that could not even be claimed, and until when they are left alone.
+        self._resting: dict[str, datetime] = {}
         self._guard = threading.Lock()
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
-        self.last_round: datetime | None = None
 
     # --- in tests
 
@@ -139,10 +140,7 @@ class Engine:
         return min(upcoming, latest) if upcoming else latest
 
     def round(self) -> int:
-        """Claim what is ready and carry it out, or have a worker do it; how many were taken."""
-        self.last_round = self._clock.now()
-        for event_id in self._events.waiting(BATCH):
-            self._events.move_off_unreturned(event_id)
+        """Claim what is ready and carry it out, or have a worker do it; how many were taken, or moved to be taken."""
         taken = 0
         for event_id in self._events.ready(BATCH):
             if self._stopping.is_set() or not self._begin(event_id):
@@ -152,15 +150,28 @@ class Engine:
                 threading.Thread(target=self._work, args=(event_id,), name="tenure-event", daemon=True).start()
             else:
                 self._do(event_id)
-        return taken
+        return taken + sum(self._move(event_id) for event_id in self._events.waiting(BATCH))
+
+    def _move(self, event_id: str) -> bool:
+        """Plan a start that waits for others on what is free; whether it need not wait any more."""
+        try:
+            moved = self._events.move_off_unreturned(event_id)
+        except Exception:
+            LOG.exception("event %s could not be planned anew; it waits", event_id)
+            return False
+        if moved:
+            self._wake.set()
+        return moved
 
     def _begin(self, event_id: str) -> bool:
         """Whether this process is not at the event already and has a worker for it."""
+        now = self._clock.now()
         with self._guard:
-            if event_id in self._running:
+            if event_id in self._running or self._resting.get(event_id, now) > now:
                 return False
             if self._threads and not self._free.acquire(blocking=False):
                 return False
+            self._resting.pop(event_id, None)
             self._running.add(event_id)
             return True
 
@@ -178,6 +189,8 @@ class Engine:
                 self._performer.perform(work)
         except Exception:
             LOG.exception("event %s could not be carried out; it will be taken up again", event_id)
+            with self._guard:
+                self._resting[event_id] = self._clock.now() + POLL
         finally:
             with self._guard:
                 self._running.discard(event_id)

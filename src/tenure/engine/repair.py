@@ -27,12 +27,17 @@ class Repair:
         for inventory in self._inventories:
             try:
                 held = set(self._driver.held(inventory))
-                for reservation_id in sorted(held - self._events.live(held)):
-                    LOG.warning("reservation %s is over and still has effects; taking them back", reservation_id)
-                    self._driver.ensure_ended(self._leftover(reservation_id, inventory))
-                    undone += 1
             except CloudError as error:
                 LOG.warning("the repair pass will be tried again: %s", error)
+                continue
+            for reservation_id in sorted(held - self._events.live(held)):
+                LOG.warning("reservation %s is over and still has effects; taking them back", reservation_id)
+                try:
+                    self._driver.ensure_ended(self._leftover(reservation_id, inventory))
+                except CloudError as error:
+                    LOG.warning("taking back reservation %s will be tried again: %s", reservation_id, error)
+                else:
+                    undone += 1
         return undone
 
     def _leftover(self, reservation_id: str, inventory: str) -> Order:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from zlib import crc32
 
@@ -18,7 +18,6 @@ from tenure.domain.lease import (
     LeaseStatus,
     ReservationStatus,
 )
-from tenure.domain.period import TICK
 from tenure.drivers.contract import Order, Progress, ResourceRef
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules, apply, new_id, remember, tell
@@ -148,9 +147,7 @@ class EventService:
                 tx.allocations.release(work.dropped, until=now + self._rules.cleaning_time)
                 tx.leases.change_reservations(work.dropped, now=now, status=ReservationStatus.DELETED.value)
             if lease.status is LeaseStatus.UPDATING:
-                held = tx.allocations.of_reservations([order.reservation_id for order in work.orders])
-                until = max(lease.ends_at + self._rules.cleaning_time, now + TICK)  # an earlier end waited for this
-                tx.allocations.set_period([one.id for one in held if one.state is AllocationState.HELD], until)
+                self._hold_until_the_end(tx, lease)  # an earlier end has waited for this
                 apply(tx, lease, Action.UPDATED, actor=ENGINE, now=now)
                 tell(tx, "lease.update", self._lease(tx, work), now=now)
 
@@ -423,9 +420,7 @@ class EventService:
         if before := payload.get("before"):
             ends_at = datetime.fromisoformat(before["ends_at"])
             values.update(name=before["name"], starts_at=datetime.fromisoformat(before["starts_at"]), ends_at=ends_at)
-            until = max(ends_at + self._rules.cleaning_time, now + TICK)
-            held = tx.allocations.of_reservations([one.id for one in lease.reservations])
-            tx.allocations.set_period([one.id for one in held if one.state is AllocationState.HELD], until)
+            self._hold_until_the_end(tx, replace(lease, ends_at=ends_at), without=payload.get("added", {}))
         for event_id, due in payload.get("due", {}).items():
             event = tx.events.get(event_id)
             if event is not None and event.event.status is EventStatus.UNDONE and event.claim_token is None:
@@ -441,6 +436,24 @@ class EventService:
             ready_at=now,
             attempts=0,
         )
+
+    def _hold_until_the_end(
+        self, tx: Transaction, lease: Lease, *, without: Mapping[str, Collection[int]] | None = None
+    ) -> None:
+        """Let what the lease holds end with it, but for the resources in ``without``, by reservation.
+
+        Never for longer than that, also where the end is past: what comes after may be another's already.
+        """
+        until = lease.ends_at + self._rules.cleaning_time
+        kept = without or {}
+        held = [
+            one.id
+            for one in tx.allocations.of_reservations([one.id for one in lease.reservations])
+            if one.state is AllocationState.HELD
+            and one.resource_id not in kept.get(one.reservation_id, ())
+            and one.period.start < until
+        ]
+        tx.allocations.set_period(held, until)
 
     def _undone(self, tx: Transaction, work: Work, lease: Lease, now: datetime) -> None:
         """Give back what an update that was refused had added: the cloud has it no more."""

@@ -279,18 +279,19 @@ class LeaseService:
         ids = [reservation.id for reservation in lease.reservations]
         held = [one for one in tx.allocations.of_reservations(ids) if one.state is AllocationState.HELD]
         events = tx.events.of_lease(lease.id)
-        idle = [one.event.id for one in events if one.claim_token is None]
         if not held:
             tx.allocations.remove_planned(ids)
             lease = apply(tx, lease, Action.DELETE, actor=actor, now=now)
             lease = apply(tx, lease, Action.DELETED, actor=actor, now=now)
-            tx.events.change(idle, now=now, ready_at=None)
+            # Also what somebody has claimed: with nothing to take back there is nothing to do.
+            tx.events.change([one.event.id for one in events], now=now, ready_at=None, claim_token=None)
             tx.leases.change_reservations(ids, now=now, status=ReservationStatus.DELETED.value)
             tell(tx, "lease.delete", lease, now=now)
             return None
         apply(tx, lease, Action.DELETE, actor=actor, now=now, keep_reason=True)
         end = next(one for one in events if one.event.event_type is EventType.END)
-        tx.events.change([number for number in idle if number != end.event.id], now=now, ready_at=None)
+        idle = [one.event.id for one in events if one.claim_token is None and one is not end]
+        tx.events.change(idle, now=now, ready_at=None)
         if end.claim_token is None:
             tx.events.change([end.event.id], now=now, ready_at=tx.now(), attempts=0, status=EventStatus.UNDONE.value)
         return end.event.id

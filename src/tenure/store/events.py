@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, exists, func, insert, not_, or_, select, update
@@ -14,6 +14,9 @@ from tenure.domain.lease import AllocationState, Event, EventStatus, EventType, 
 from tenure.store.conflict import Overtaken
 from tenure.store.leases import event_of
 from tenure.store.tables import AllocationRow, EventRow, LeaseRow, ReservationRow
+
+#: How long a start that is due waits for resources that are being given back, before it looks for others.
+PATIENCE = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +91,17 @@ class EventStore:
         return list(rows.scalars())
 
     def waiting(self, now: datetime, limit: int) -> list[str]:
-        """The ids of starts that are due and whose resources somebody has not given back."""
+        """The ids of starts that are due and whose resources somebody has not given back, nor is about to."""
         rows = self._session.execute(
             select(EventRow.id)
             .join(LeaseRow, LeaseRow.id == EventRow.lease_id)
-            .where(EventRow.rank == EventType.START.rank, EventRow.ready_at <= now, claimable(now), _waits())
+            .where(
+                EventRow.rank == EventType.START.rank,
+                EventRow.ready_at <= now,
+                claimable(now),
+                _waits(),
+                not_(_waits(_giving_back(now))),
+            )
             .order_by(EventRow.ready_at, EventRow.id)
             .limit(limit)
         )
@@ -195,6 +204,7 @@ def claimable(now: datetime) -> ColumnElement[bool]:
     )
     starting = [LeaseStatus.PENDING.value, LeaseStatus.STARTING.value]
     return and_(
+        LeaseRow.deleted_at.is_(None),
         not_(at_work),
         or_(
             and_(EventRow.rank == EventType.END.rank, not_(notice_due)),
@@ -205,8 +215,11 @@ def claimable(now: datetime) -> ColumnElement[bool]:
     )
 
 
-def _waits() -> ColumnElement[bool]:
-    """Whether an earlier allocation of a resource that this lease is planned on is not given back."""
+def _waits(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Whether an earlier allocation of a resource that this lease is planned on is not given back.
+
+    ``conditions`` are about who has it, ``_HOLDER``.
+    """
     mine, theirs = aliased(AllocationRow), aliased(AllocationRow)
     reservation = aliased(ReservationRow)
     return exists().where(
@@ -217,4 +230,27 @@ def _waits() -> ColumnElement[bool]:
         theirs.state == AllocationState.HELD.value,
         theirs.reservation_id != mine.reservation_id,
         theirs.starts_at < mine.starts_at,
+        _HOLDER.id == theirs.reservation_id,
+        *conditions,
+    )
+
+
+#: The reservation that a lease waits for.
+_HOLDER = aliased(ReservationRow)
+
+
+def _giving_back(now: datetime) -> ColumnElement[bool]:
+    """Whether a holder's end is about to be tried for the first time, or somebody has just begun with it."""
+    event = aliased(EventRow)
+    return exists().where(
+        event.lease_id == _HOLDER.lease_id,
+        or_(
+            and_(
+                event.rank == EventType.END.rank,
+                event.claim_token.is_(None),
+                event.ready_at <= now,
+                event.ready_at > now - PATIENCE,
+            ),
+            and_(event.claim_token.is_not(None), event.ready_at > now, event.updated_at > now - PATIENCE),
+        ),
     )

@@ -1,0 +1,107 @@
+"""What goes wrong with one lease, and must not reach another: in the ledger, in a round, in the repair pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import text
+
+from tenure.domain.errors import Conflict
+from tenure.domain.lease import LeaseStatus
+from tenure.domain.request import LeaseChange, ReservationChange
+from tenure.drivers.simulated import Fault, FaultKind
+from tests.support.engines import HOUR, MINUTE, SECOND, Checkpoints, Killed, lease_of, status_of
+from tests.support.ledger import overlaps
+from tests.support.world import NOW, OWNER, World, open_world
+
+
+def test_what_a_refused_change_had_added_is_not_held_for_longer_than_it_was_asked_for(database_url: str):
+    """Until the cloud has it back it stays the lease's, but somebody else may have it from the new end on."""
+    with open_world(database_url, hosts=2) as world:
+        running = world.book(1, hours=10)
+        world.engine.settle()
+        following = world.book(1, start=5, hours=5)
+        world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", count=None))
+        more = ReservationChange(running.reservations[0].id, {"min": 2, "max": 2})
+        with pytest.raises(Conflict):
+            world.leases.update(OWNER, running.id, LeaseChange(ends_at=NOW + 5 * HOUR, reservations=(more,)))
+        assert overlaps(database_url) == []
+        world.cloud.clear_faults()
+        world.pass_time(5 * HOUR)
+        after = lease_of(world, running.id)
+        assert (after.status, after.ends_at) == (LeaseStatus.ACTIVE, NOW + 10 * HOUR)
+        assert lease_of(world, following.id).status is LeaseStatus.ACTIVE
+        assert overlaps(database_url) == []
+
+
+def test_a_change_that_is_done_after_the_end_takes_nothing_from_who_comes_next(database_url: str):
+    checkpoints = Checkpoints()
+    with open_world(database_url, hosts=2, checkpoint=checkpoints) as world:
+        running = world.book(1, hours=1)
+        world.engine.settle()
+        following = world.book(2, start=1)
+        world.clock.advance(HOUR - MINUTE)
+        checkpoints.at("update_lease:before_record", lambda: world.clock.advance(MINUTE + SECOND))
+        more = ReservationChange(running.reservations[0].id, {"min": 2, "max": 2})
+        world.leases.update(OWNER, running.id, LeaseChange(reservations=(more,)))
+        assert overlaps(database_url) == []
+        world.engine.settle()
+        assert lease_of(world, running.id).status is LeaseStatus.TERMINATED
+        assert lease_of(world, following.id).status is LeaseStatus.ACTIVE
+
+
+def test_a_lease_that_is_deleted_under_a_dead_claim_leaves_nothing_to_do(world: World, checkpoints: Checkpoints):
+    """Its start was missed, and who was about to say so died."""
+    lease = world.book(1, start=1, hours=1)
+    world.clock.advance(3 * HOUR)
+    checkpoints.kill_at("end_lease:after_claim")
+    with pytest.raises(Killed):
+        world.engine.settle()
+    world.leases.delete(OWNER, lease.id)
+    world.clock.advance(HOUR)
+    assert world.engine.round() == 0
+    assert status_of(world, lease.id) is LeaseStatus.DELETED
+
+
+def test_a_plan_stays_where_the_lease_before_gives_back_in_time(world: World):
+    """A handover at one instant moves nobody: the other host may be one that is better kept."""
+    first = world.book(1, hours=1)
+    second = world.book(1, start=1, hours=1)
+    [host] = world.hosts_of(first.id)
+    assert world.hosts_of(second.id) == [host]
+    world.engine.settle()
+    world.pass_time(HOUR)
+    assert world.hosts_of(second.id) == [host]
+    assert status_of(world, second.id) is LeaseStatus.ACTIVE
+
+
+def test_a_start_that_cannot_be_planned_anew_stops_nobody(world: World, caplog: pytest.LogCaptureFixture):
+    slow = world.book(4, hours=1)
+    world.engine.settle()
+    waiting = world.book(4, start=1, hours=1)
+    world.cloud.inject(Fault(FaultKind.SLOW, verb="ensure_ended", until=NOW + 2 * HOUR))
+    with world.db.engine.begin() as connection:
+        connection.execute(
+            text("UPDATE reservations SET resource_type = 'virtual:gone' WHERE lease_id = :lease"),
+            {"lease": waiting.id},
+        )
+    world.pass_time(HOUR + MINUTE)
+    world.cloud.clear_faults()
+    world.pass_time(MINUTE)
+    assert status_of(world, slow.id) is LeaseStatus.TERMINATED
+    assert "could not be planned anew" in caplog.text
+
+
+def test_one_leftover_that_stays_keeps_no_other(world: World):
+    """The repair pass takes back what it can."""
+    lease = world.book(1)
+    world.engine.settle()
+    [order] = world.service.events.orders(lease.id)
+    world.leases.delete(OWNER, lease.id)
+    for name in ("aaa", "bbb"):
+        world.cloud.ensure_started(replace(order, reservation_id=name, resources=()))
+    assert set(world.cloud.world.groups()) == {"aaa", "bbb"}
+    world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_ended", reservation_id="aaa", count=None))
+    assert world.service.repair.run() == 1
+    assert set(world.cloud.world.groups()) == {"aaa"}
