@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from tenure.domain.errors import NotFound
+from tenure.domain.errors import Conflict, NotFound, Unavailable
 from tenure.domain.request import LeaseChange, ResourceQuery
 from tenure.domain.resource import Resource
 from tenure.drivers.simulated import Fault, FaultKind
@@ -33,9 +33,16 @@ def unregister(world: World, external_id: str = "1") -> None:
 
 
 @contextmanager
-def held_up(world: World, verb: str, work: Callable[[], object], *, after_effects: int = 0) -> Iterator[Future[object]]:
-    """``work`` in a thread of its own, with its call of the cloud held up; it goes on at the end."""
+def held_up(
+    world: World, verb: str, work: Callable[[], object], *, after_effects: int = 0, refused: bool = False
+) -> Iterator[Future[object]]:
+    """``work`` in a thread of its own, with its call of the cloud held up; it goes on, or is refused, at the end.
+
+    After an effect the same call of others has none, and is spared.
+    """
     fault = world.cloud.inject(Fault(FaultKind.BLOCK, verb=verb, after_effects=after_effects))
+    if refused:
+        world.cloud.inject(Fault(FaultKind.REFUSED, verb=verb, after_effects=after_effects, reason="not today"))
     with ThreadPoolExecutor(1) as pool:
         try:
             waiting = pool.submit(work)
@@ -74,3 +81,98 @@ class TestTwoWhoTakeAHostBack:
         with pytest.raises(NotFound):
             host(world)
         assert "1" not in world.cloud.world.pool()
+
+    def test_a_refusal_of_the_cloud_leaves_it_reservable(self, world: World):
+        world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_unregistered", reason="not today"))
+        with pytest.raises(Conflict, match="not today"):
+            unregister(world)
+        assert host(world).reservable
+        lease = world.book(4)
+        world.leases.delete(OWNER, lease.id)
+        unregister(world)
+        assert "sim-host-001" not in names(world)
+
+    def test_a_refusal_changes_nothing_while_another_is_at_it(self, world: World):
+        """The other one found the host closed before the refusal came."""
+        with held_up(world, "ensure_unregistered", lambda: unregister(world), after_effects=1, refused=True) as slow:
+            world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_unregistered"))
+            with pytest.raises(Unavailable):
+                unregister(world)
+        with pytest.raises(Conflict, match="not today"):
+            slow.result(SECONDS)
+        assert not host(world).reservable
+
+    def test_a_cloud_that_is_busy_leaves_it_closed_until_it_is_asked_again(self, world: World):
+        world.cloud.inject(Fault(FaultKind.LOST_REPLY, verb="ensure_unregistered"))
+        with pytest.raises(Unavailable):
+            unregister(world)
+        assert not host(world).reservable
+        unregister(world)
+        assert "sim-host-001" not in names(world)
+
+
+class TestRegistration:
+    @pytest.fixture(autouse=True)
+    def extra(self, world: World) -> str:
+        return world.cloud.world.add_host("extra")
+
+    def test_an_interrupted_one_is_completed_with_the_properties_of_the_last_request(self, world: World, extra: str):
+        world.cloud.inject(Fault(FaultKind.LOST_REPLY, verb="ensure_registered", count=2))
+        for own in ({"gpu": "a100"}, {"disk": "ssd"}):
+            with pytest.raises(Unavailable):
+                world.register("extra", **own)
+            assert not host(world, extra).reservable
+        made = world.register("extra", rack="7")
+        assert (made.properties, made.reservable) == ({"rack": "7"}, True)
+        assert host(world, extra) == made
+        found = world.resources.properties(ADMIN, HOST, include_private=True)
+        assert [(one.name, one.values) for one in found] == [("rack", ("7",))]
+        with pytest.raises(Conflict, match="registered already"):
+            world.register("extra", rack="8")
+        assert host(world, extra) == made
+
+    def test_of_two_at_once_one_succeeds(self, world: World, extra: str):
+        with held_up(world, "ensure_registered", lambda: world.register("extra", gpu="a100")) as slow:
+            made = world.register("extra", rack="7")
+            world.resources.update(ADMIN, HOST, extra, {"disk": "ssd"})
+        with pytest.raises(Conflict, match="registered already"):
+            slow.result(SECONDS)
+        assert host(world, extra).properties == {**made.properties, "disk": "ssd"} == {"rack": "7", "disk": "ssd"}
+        assert host(world, extra).reservable
+
+    def test_a_slow_one_does_not_open_what_is_being_taken_back(self, world: World, extra: str):
+        with held_up(world, "ensure_registered", lambda: world.register("extra")) as slow:
+            world.register("extra")
+            world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_unregistered"))
+            with pytest.raises(Unavailable):
+                unregister(world, extra)
+        with pytest.raises(Conflict):
+            slow.result(SECONDS)
+        assert not host(world, extra).reservable
+
+    def test_a_refusal_of_the_cloud_leaves_nothing(self, world: World, extra: str):
+        world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_registered", reason="not today"))
+        with pytest.raises(Conflict, match="not today"):
+            world.register("extra", gpu="a100")
+        with pytest.raises(NotFound):
+            host(world, extra)
+        assert world.register("extra").reservable
+
+    def test_a_refusal_takes_nothing_from_who_was_faster(self, world: World, extra: str):
+        with held_up(
+            world, "ensure_registered", lambda: world.register("extra"), after_effects=1, refused=True
+        ) as slow:
+            made = world.register("extra")
+        with pytest.raises(Conflict, match="not today"):
+            slow.result(SECONDS)
+        assert host(world, extra) == made
+
+    def test_properties_are_not_changed_before_it_has_ended(self, world: World, extra: str):
+        """The registration still under way would find another version than its own, and never end."""
+        with (
+            held_up(world, "ensure_registered", lambda: world.register("extra", gpu="a100")) as slow,
+            pytest.raises(Conflict, match="not registered yet"),
+        ):
+            world.resources.update(ADMIN, HOST, extra, {"rack": "7"})
+        assert slow.result(SECONDS) == host(world, extra)
+        assert host(world, extra).properties == {"gpu": "a100"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 
 from tenure.clock import Clock
 from tenure.domain.actor import Actor
@@ -60,7 +61,8 @@ class ResourceService:
 
         ``reference`` is its name or its external id. Raises ``InvalidHost`` without one, ``NotFound`` where the cloud
         has none such, ``Conflict`` where it is registered already or in use, ``Unavailable`` while the cloud is.
-        Interrupted, it is completed by asking again.
+        Interrupted, it is completed by asking again, with the properties of the last request. Of several requests at
+        once, one succeeds.
         """
         self._require(actor, resource_type, "post")
         if not reference:
@@ -70,13 +72,14 @@ class ResourceService:
             found = self._driver.look_up(resource_type, reference)
         now = self._clock.now()
         own = {name: value for name, value in properties.items() if name not in {"id", *found.facts}}
+        taken = Conflict(f"Host {found.name} is registered already.", field="name")
 
         def record(tx: Transaction) -> Resource:
             known = tx.resources.by_external_id(resource_type, found.external_id)
             if known is None:
                 return tx.resources.add(found, own, now=now, reservable=False)
-            if known.reservable or known.version > 1:
-                raise Conflict(f"Host {found.name} is registered already.", field="name")
+            if not _is_unfinished(known):
+                raise taken
             return known
 
         resource = self._db.write(record)
@@ -84,19 +87,30 @@ class ResourceService:
         try:
             with _translated(reference):
                 self._effects.register(resource_type, ref)
-        except Conflict:
-            self._db.write(lambda tx: tx.resources.remove(resource))
+        except (Conflict, NotFound):
+            self._db.write(lambda tx: self._drop(tx, resource))
             raise
-        self._db.write(lambda tx: tx.resources.set_reservable(resource.id, True, now=now))
-        with self._db.read() as tx:
+
+        def offer(tx: Transaction) -> Resource:
+            begun = self._still(tx, resource)
+            if begun is None or begun.version != resource.version:
+                raise taken
+            if begun.properties != own:
+                tx.resources.set_properties(begun, own, now=now)
+            else:
+                tx.resources.raise_versions({begun.id: begun.version})
+            tx.resources.set_reservable(begun.id, True, now=now)
             return self._existing(tx, resource_type, resource.external_id)
+
+        return self._db.write(offer)
 
     def update(
         self, actor: Actor, resource_type: str, external_id: str, properties: Mapping[str, str | None]
     ) -> Resource:
         """Set the resource's own properties; None removes one, what is not named stays.
 
-        Raises ``Conflict`` where a lease that has not ended asks for a property that would change.
+        Raises ``Conflict`` where a lease that has not ended asks for a property that would change, and while the
+        resource is being registered.
         """
         self._require(actor, resource_type, "put")
         self._check_properties(properties)
@@ -104,6 +118,8 @@ class ResourceService:
 
         def change(tx: Transaction) -> Resource:
             resource = self._existing(tx, resource_type, external_id)
+            if _is_unfinished(resource):
+                raise Conflict(f"Host {external_id} is not registered yet: its registration has not ended.")
             hidden = {"id", *resource.facts} & properties.keys()
             given = {name: value for name, value in properties.items() if name not in hidden}
             after = {**resource.properties, **given}
@@ -124,7 +140,11 @@ class ResourceService:
         return self._db.write(change)
 
     def unregister(self, actor: Actor, resource_type: str, external_id: str) -> None:
-        """Give a resource back to general use; raises ``Conflict`` while anybody has or will have it."""
+        """Give a resource back to general use.
+
+        Raises ``Conflict`` while anybody has or will have it and where the cloud refuses, ``Unavailable`` while the
+        cloud is: nobody gets the resource any more then, and asking again completes it.
+        """
         self._require(actor, resource_type, "delete")
         now = self._clock.now()
 
@@ -137,8 +157,13 @@ class ResourceService:
             return self._existing(tx, resource_type, external_id)
 
         resource = self._db.write(close)
-        with _translated(external_id):
-            self._effects.unregister(resource_type, ResourceRef(resource.external_id, resource.name, resource.region))
+        ref = ResourceRef(resource.external_id, resource.name, resource.region)
+        try:
+            with _translated(external_id):
+                self._effects.unregister(resource_type, ref)
+        except (Conflict, NotFound):
+            self._db.write(lambda tx: self._reopen(tx, resource, now=now))
+            raise
 
         def forget(tx: Transaction) -> None:
             closed = self._still(tx, resource)
@@ -217,6 +242,19 @@ class ResourceService:
         same = (now.resource_type, now.external_id) == (seen.resource_type, seen.external_id)
         return now if same else None
 
+    def _drop(self, tx: Transaction, begun: Resource) -> None:
+        """Forget a registration that the cloud refused, unless another request has completed or dropped it."""
+        current = self._still(tx, begun)
+        if current is not None and current.version == begun.version:
+            tx.resources.remove(current)
+
+    def _reopen(self, tx: Transaction, closed: Resource, *, now: datetime) -> None:
+        """Offer a resource again that the cloud did not take back, unless another request is at it."""
+        current = self._still(tx, closed)
+        if current is not None and current.version == closed.version:
+            tx.resources.raise_versions({current.id: current.version})
+            tx.resources.set_reservable(current.id, True, now=now)
+
     def _page_of_resources(self, tx: Transaction, query: BookingQuery) -> tuple[Sequence[Resource], bool]:
         if not query.only_booked:
             found = tx.resources.page(
@@ -247,6 +285,11 @@ class ResourceService:
                 raise InvalidParameter("A property needs a name", field="properties")
             if value is not None and len(value) > MAX_PROPERTY_VALUE:
                 raise InvalidParameter(f"The value of {name} is too long", field=name)
+
+
+def _is_unfinished(resource: Resource) -> bool:
+    """Whether the resource's registration is under way, or was interrupted. Whatever follows raises the version."""
+    return not resource.reservable and resource.version == 1
 
 
 def _grouped(resources: Sequence[Resource], bookings: Iterable[Booking]) -> tuple[ResourceBookings, ...]:
