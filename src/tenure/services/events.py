@@ -79,10 +79,8 @@ class EventService:
         def work(tx: Transaction) -> Work | None:
             now = tx.now()
             stored = tx.events.get(event_id)
-            if stored is None or not tx.events.is_claimable(event_id, now):
-                return None
-            lease = tx.leases.get(stored.event.lease_id, lock=True)
-            if lease is None:
+            lease = tx.leases.get(stored.event.lease_id, lock=True) if stored else None
+            if stored is None or lease is None or not tx.events.is_claimable(event_id, now):
                 return None
             if stored.event.event_type is EventType.START and not self._pin(tx, lease):
                 return None

@@ -161,6 +161,7 @@ class Planner:
                 if resource_id not in again:
                     continue
                 version, plans = again[resource_id]
+                demands |= self._demands(plans)  # also of those that others have just put there
             if self._move_all(resource_id, version, plans, demands, without=[*without, *made]):
                 made.append(resource_id)
         return made
