@@ -127,11 +127,12 @@ class Engine:
 
     def _run_repair(self) -> None:
         while not self._stopping.is_set():
+            again_at = self._clock.now() + REPAIR_INTERVAL
             try:
                 self._repair.run()
             except Exception:
                 LOG.exception("the repair pass failed")
-            self._clock.wait(self._stopping, self._clock.now() + REPAIR_INTERVAL)
+            self._clock.wait(self._stopping, again_at)
 
     def _until(self) -> datetime:
         """When to look again: at the next due time, and no later than the others may have booked something."""
