@@ -71,7 +71,7 @@ def build(parts: Parts) -> Service:
     wake.target = engine.wake
     manager = Manager(
         leases=LeaseService(parts.db, parts.clock, parts.types, parts.authorize, parts.rules, performer),
-        resources=ResourceService(parts.db, parts.clock, parts.driver, parts.authorize, performer),
+        resources=ResourceService(parts.db, parts.clock, parts.driver, parts.types, parts.authorize, performer),
         health=lambda: _health(parts, engine, outbox),
     )
     return Service(manager, engine, events, outbox, repair, parts)

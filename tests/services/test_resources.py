@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from tenure.domain.errors import Conflict, NotFound, Unavailable
 from tenure.domain.request import LeaseChange, ResourceQuery
@@ -176,3 +179,48 @@ class TestRegistration:
             world.resources.update(ADMIN, HOST, extra, {"rack": "7"})
         assert slow.result(SECONDS) == host(world, extra)
         assert host(world, extra).properties == {"gpu": "a100"}
+
+
+class TestWhatLeasesAskFor:
+    @pytest.mark.parametrize("parameter", ["resource_properties", "hypervisor_properties"])
+    @pytest.mark.parametrize("name", ["gpu", "größe", 'a"b', "back\\slash", "two words", "a/b"])
+    def test_it_does_not_change_however_it_was_written(self, world: World, name: str, parameter: str):
+        """JSON has several ways to write a name."""
+        every = "".join(f"\\u{ord(letter):04x}" for letter in name)
+        asks = (json.dumps(["==", f"${name}", "a"]), f'["==", "\\u0024{every}", "a"]')
+        for expression in asks:
+            world.resources.update(ADMIN, HOST, "1", {name: "a", "other": "1"})
+            asked: dict[str, Any] = {parameter: expression}
+            lease = world.book(1, start=1, **asked)
+            assert world.hosts_of(lease.id) == ["sim-host-001"]
+            with pytest.raises(Conflict, match="leases on this host ask for them"):
+                world.resources.update(ADMIN, HOST, "1", {name: None})
+            world.resources.update(ADMIN, HOST, "1", {"other": "2", "new": expression})
+            world.leases.delete(OWNER, lease.id)
+            world.resources.update(ADMIN, HOST, "1", {name: None})
+
+    def test_a_value_is_no_name(self, world: World):
+        world.resources.update(ADMIN, HOST, "1", {"gpu": "$rack", "rack": "7"})
+        world.book(1, start=1, resource_properties='["==", "$gpu", "$rack"]')
+        world.resources.update(ADMIN, HOST, "1", {"rack": "8"})
+        assert host(world).properties == {"gpu": "$rack", "rack": "8"}
+
+    def test_many_leases_take_one_look(self, world: World):
+        def statements() -> int:
+            seen: list[str] = []
+
+            def count(_connection, _cursor, statement: str, *_rest: object) -> None:
+                seen.append(statement)
+
+            event.listen(world.db.engine, "before_cursor_execute", count)
+            with pytest.raises(Conflict):
+                world.resources.update(ADMIN, HOST, "1", {"gpu": "b"})
+            event.remove(world.db.engine, "before_cursor_execute", count)
+            return len([one for one in seen if one.startswith("SELECT")])
+
+        world.resources.update(ADMIN, HOST, "1", {"gpu": "a"})
+        world.book(1, start=1, resource_properties='["==", "$gpu", "a"]')
+        assert statements() == 2
+        for number in range(2, 12):
+            world.book(1, start=number, resource_properties='["==", "$gpu", "a"]')
+        assert statements() == 2

@@ -155,15 +155,15 @@ def test_whether_anybody_has_a_part_in_it(db: Database):
         assert [tx.resources.is_allocated(one) for one in (planned, held, released, free)] == [True, True, False, False]
 
 
-def test_the_properties_that_its_users_ask_for(db: Database):
+def test_what_its_users_have_asked_for(db: Database):
     host, other = add_hosts(db, 2)
-    asks = '["and", ["==", "$gpu", "a"], [">", "$memory size", "1"]]'
-    add_lease(db, host, start=1, end=2, parameters={"min": 1, "resource_properties": asks})
-    add_lease(db, host, start=3, end=4, state=RELEASED, parameters={"resource_properties": '["==", "$old", "1"]'})
-    add_lease(db, other, parameters={"resource_properties": '["==", "$other", "1"]'})
+    asks = {"min": 1, "resource_properties": '["==", "$gpu", "a"]'}
+    add_lease(db, host, start=1, end=2, parameters=asks)
+    add_lease(db, host, start=3, end=4, state=RELEASED, parameters={"min": 2})
+    add_lease(db, other, parameters={"min": 3})
     with db.read() as tx:
-        assert tx.resources.names_asked_for(host, now=NOW) == {"gpu", "memory size"}
-        assert tx.resources.names_asked_for(host, now=NOW + 2 * HOUR) == frozenset()
+        assert tx.resources.requests_on(host, now=NOW) == [(HOST, asks)]
+        assert tx.resources.requests_on(host, now=NOW + 2 * HOUR) == []
 
 
 def before_properties_are_written(tx: Transaction, work: Callable[[], object]) -> None:

@@ -21,6 +21,7 @@ from tenure.drivers.contract import (
     ResourceOccupied,
     ResourceRef,
 )
+from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Authorize, Effects, require
 from tenure.store.database import Database, Transaction
 
@@ -35,9 +36,18 @@ RULES: Mapping[str, str] = {"physical:host": "blazar:oshosts"}
 class ResourceService:
     """The use cases of inventories; one service for all types."""
 
-    def __init__(self, db: Database, clock: Clock, driver: CloudDriver, authorize: Authorize, effects: Effects) -> None:
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        driver: CloudDriver,
+        types: ResourceTypes,
+        authorize: Authorize,
+        effects: Effects,
+    ) -> None:
         self._db = db
         self._clock = clock
+        self._types = types
         self._driver = driver
         self._authorize = authorize
         self._effects = effects
@@ -127,7 +137,7 @@ class ResourceService:
             changed = {name for name in given if resource.properties.get(name) != wanted.get(name)}
             if not changed:
                 return resource
-            refused = changed & tx.resources.names_asked_for(resource.id, now=now)
+            refused = changed & self._names_asked_for(tx, resource, now=now)
             if refused:
                 raise Conflict(
                     f"Can't add extracapabilities {sorted(refused)} to Host {external_id}: "
@@ -229,6 +239,12 @@ class ResourceService:
         if resource is None:
             raise NotFound(f"Object with {{'host_id': '{external_id}'}} not found")
         return resource
+
+    def _names_asked_for(self, tx: Transaction, resource: Resource, *, now: datetime) -> frozenset[str]:
+        """The properties that leases with a part in the resource, now or later, ask for."""
+        requests = tx.resources.requests_on(resource.id, now=now)
+        demands = (self._types[kind].demand(parameters) for kind, parameters in requests)
+        return frozenset(name for demand in demands for name in demand.expression.names)
 
     def _still(self, tx: Transaction, seen: Resource) -> Resource | None:
         """The same registration as it is now; None where somebody else has ended it.

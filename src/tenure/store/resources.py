@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
@@ -18,9 +17,6 @@ from tenure.domain.requirement import number_of
 from tenure.domain.resource import DiscoveredResource, PropertySetting, PropertyValues, Resource, scarcity
 from tenure.store.conflict import Overtaken
 from tenure.store.tables import AllocationRow, AttributeRow, PropertyRow, ReservationRow, ResourceRow, key_of
-
-#: How an expression of the property language names a property, as JSON text.
-_NAMES = re.compile(r'"\$([^"]+)"')
 
 
 class ResourceStore:
@@ -253,24 +249,18 @@ class ResourceStore:
         else:
             self.remove(resource)
 
-    def names_asked_for(self, resource_id: int, *, now: datetime) -> frozenset[str]:
-        """The properties that leases with a part in the resource, now or later, ask for, whatever their type."""
+    def requests_on(self, resource_id: int, *, now: datetime) -> list[tuple[str, Mapping[str, object]]]:
+        """The types and parameters of the reservations with a part in the resource, now or later."""
         rows = self._session.execute(
-            select(ReservationRow.parameters)
+            select(ReservationRow.resource_type, ReservationRow.parameters)
             .join(AllocationRow, AllocationRow.reservation_id == ReservationRow.id)
             .where(
                 AllocationRow.resource_id == resource_id,
                 AllocationRow.ends_at > now,
                 AllocationRow.state != AllocationState.RELEASED.value,
             )
-        ).scalars()
-        return frozenset(
-            name
-            for parameters in rows
-            for value in parameters.values()
-            if isinstance(value, str)
-            for name in _NAMES.findall(value)
         )
+        return [(row.resource_type, row.parameters) for row in rows]
 
     def _has_history(self, resource_id: int) -> bool:
         return (
