@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,7 @@ def test_any_accept_header_or_none_gets_json(shared_api: Api) -> None:
     for accept in ("text/html", "*/*", "", "nonsense"):
         result = shared_api.get("/v1/leases", headers={"Accept": accept})
         assert (result.status_code, result.headers["content-type"]) == (200, "application/json")
+
+
+def test_the_description_names_the_release_of_the_server(shared_api: Api) -> None:
+    assert shared_api.get("/openapi.json").json["info"]["x-server-version"] == metadata.version("tenure")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any, Literal
 
 import falcon
 from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import models_json_schema
 
-import tenure
 from tenure.api.answers import answer
 from tenure.api.bodies import MAX_BYTES
 from tenure.api.context import call_of
@@ -171,7 +171,7 @@ def describe(schemas: LeaseSchemas, kinds: Iterable[ReservationKind], version: V
             "title": "Tenure",
             "summary": "Reservations of hosts and other resources of a cloud",
             "version": f"{version.value}",
-            "x-server-version": tenure.__version__ if hasattr(tenure, "__version__") else "",
+            "x-server-version": metadata.version("tenure"),
         },
         "paths": paths,
         "components": {
