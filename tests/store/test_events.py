@@ -10,7 +10,7 @@ import pytest
 from tenure.domain.lease import Event, EventStatus, EventType, Lease, LeaseStatus
 from tenure.store.conflict import Overtaken
 from tenure.store.database import Database, Transaction
-from tenure.store.events import StoredEvent
+from tenure.store.events import PATIENCE, StoredEvent
 from tests.store.rows import HELD, HOUR, RELEASED, add_hosts, add_lease, new_id
 from tests.support.world import NOW
 
@@ -100,10 +100,14 @@ class TestWhatIsReady:
         assert stored(db, late, EventType.END).event.id in found
         assert stored(db, waits).event.id not in found
         with db.read() as tx:
-            assert tx.events.waiting(at, 10) == [stored(db, waits).event.id]
-            assert tx.events.waiting(at - SECOND, 10) == []
+            assert tx.events.waiting(at, 10) == []  # the end of who has it is tried first
+            assert tx.events.waiting(at + PATIENCE, 10) == [stored(db, waits).event.id]
             assert tx.events.is_claimable(stored(db, waits).event.id, at)
             assert not tx.events.is_claimable(stored(db, waits).event.id, at - SECOND)
+        claim(db, stored(db, late, EventType.END), now=at + SECOND)
+        with db.read() as tx:
+            assert tx.events.waiting(at + PATIENCE, 10) == []  # somebody has just begun with it
+            assert tx.events.waiting(at + SECOND + PATIENCE, 10) == [stored(db, waits).event.id]
         db.write(lambda tx: tx.allocations.release([late.reservations[0].id], until=at))
         assert stored(db, waits).event.id in ready(db, at)
 
