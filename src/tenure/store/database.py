@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, func, make_url, select, text
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from tenure.clock import Clock
@@ -179,7 +179,7 @@ def _again(error: Exception) -> bool:
     """Whether the transaction may succeed when it is tried again."""
     if isinstance(error, Overtaken):
         return True
-    if not isinstance(error, OperationalError | IntegrityError | DBAPIError):
+    if not isinstance(error, DBAPIError):
         return False
     original: Any = error.orig
     if getattr(original, "sqlstate", None) in _POSTGRESQL_RETRY:
