@@ -105,7 +105,7 @@ def test_a_cloud_that_is_down_for_an_evening(world: World):
     world.cloud.clear_faults(down)
     world.pass_until(NOW + 2 * WEEK)
     lines = timeline(world, week, spare, everything)
-    assert lines.count("day 3 08:05 week ERROR") == 1
+    assert lines.count("day 3 08:04 week ERROR") == 1
     assert [line for line in lines if not line.endswith("ERROR")] == [
         "day 0 00:00 week ACTIVE",
         "day 3 08:00 spare ACTIVE",
