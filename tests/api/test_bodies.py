@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from falcon import testing
 
 from tests.api.rig import USERS, Api
+from tests.support.standalone import ANSWER_SECONDS, Standalone, standalone
 
 WRITES = (
     ("POST", "/v1/leases"),
@@ -117,6 +121,45 @@ def test_the_body_of_a_request_without_a_length_is_read_up_to_the_limit(api: Api
     )
     assert result.status_code == 413
     assert stream.taken == 1024 * 1024 + 1
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_large_body_in_chunks_is_refused_by_a_server(served: Standalone, version: str) -> None:
+    """Over a connection, where nothing tells the length before the end."""
+    body = b'{"name": "' + b"x" * (1024 * 1024) + b'"}'
+    status, document = _post_in_chunks(served, body, version)
+    assert status == 413
+    assert document["error_message"] == "The body is larger than 1048576 bytes."
+    if version == "1.1":
+        assert (document["error_name"], document["field"]) == ("TooLarge", "body")
+    assert served.caller().call("GET", "/leases") == (200, {"leases": []})
+
+
+def test_a_small_body_in_chunks_is_read_whole(served: Standalone) -> None:
+    status, document = _post_in_chunks(served, b'{"name": "' + b"x" * 1000 + b'"}', "1.1")
+    assert (status, document["error_message"]) == (400, "Missing parameter start_date, end_date")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with standalone(tmp_path_factory.mktemp("served") / "data") as service:
+        yield service
+
+
+def _post_in_chunks(service: Standalone, body: bytes, version: str) -> tuple[int, dict[str, object]]:
+    caller = service.caller()
+    connection = http.client.HTTPConnection("127.0.0.1", caller.port, timeout=ANSWER_SECONDS)
+    chunks = (body[start : start + 4096] for start in range(0, len(body), 4096))
+    headers = {
+        "X-Auth-Token": caller.token,
+        "OpenStack-API-Version": f"reservation {version}",
+        "Content-Type": "application/json",
+        "Transfer-Encoding": "chunked",
+    }
+    with closing(connection):
+        connection.request("POST", "/v1/leases", chunks, headers, encode_chunked=True)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
 
 
 @pytest.mark.parametrize("length", ["-1", "x"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from importlib import metadata
 from pathlib import Path
@@ -110,6 +111,42 @@ def test_the_id_of_a_request_is_that_of_the_history(api: Api) -> None:
     request_id = made.headers["x-openstack-request-id"]
     history = api.using(version="1.1").get(f"/v1/leases/{made.json['lease']['id']}/history").json["history"]
     assert history[0]["request_id"] == request_id
+
+
+@pytest.mark.xfail(strict=True, reason="it is dropped")
+def test_an_id_that_the_client_brings_is_in_the_log(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="tenure.api")
+    theirs = "req-0a0b0c0d-0000-4000-8000-00000000002a"
+    answer = api.get("/v1/leases", headers={"X-Openstack-Request-Id": theirs})
+    ours = answer.headers["x-openstack-request-id"]
+    assert ours != theirs
+    assert [record.getMessage() for record in caplog.records] == [f"{ours} {theirs} GET '/v1/leases' -> 200"]
+    caplog.clear()
+    api.get("/v1/leases", headers={"X-Openstack-Request-Id": "req-1\nforged"})
+    assert "forged" not in caplog.text
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.xfail(strict=True, reason="HEAD is missing")
+def test_head_is_told_to_be_allowed_where_it_is(shared_api: Api) -> None:
+    described = shared_api.get("/openapi.json?version=1.1").json["paths"]
+    assert len(described) > 10
+    api = shared_api.using("admin", "1.1")
+    for path in described:
+        url = path.replace("{", "").replace("}", "")
+        refused = api.call("TRACE", url)
+        assert refused.status_code == 405, (path, refused.status_code)
+        allowed = [one.strip() for one in refused.headers["Allow"].split(",")]
+        assert len(set(allowed)) == len(allowed)
+        assert ("HEAD" in allowed) == ("GET" in allowed) == ("get" in described[path])
+        assert {method.upper() for method in described[path]} <= set(allowed)
+        head = api.call("HEAD", url)
+        assert (head.status_code == 405) == ("HEAD" not in allowed), (path, head.status_code)
+        assert head.text == ""
+        if head.status_code != 405:
+            assert head.status_code == api.get(url).status_code
+        options = api.call("OPTIONS", url)
+        assert options.headers["Allow"] == refused.headers["Allow"].replace("OPTIONS, ", "")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -130,12 +131,120 @@ def test_properties_are_listed_and_kept_private(api: Api, version: str | None) -
     assert (setting["property_name"], setting["private"], setting["resource_type"]) == ("asset", True, "physical:host")
     shown = "2030-01-01T10:00:00Z" if version else "2030-01-01T10:00:00.000000"
     assert setting["created_at"] == shown
-    assert admin.get(f"{path}?detail=False").json == {
-        "resource_properties": [{"property": "rack", "private": False, "values": ["r1"]}]
-    }
     everything = admin.get(f"{path}?detail=True&all=True").json["resource_properties"]
     assert {"property": "asset", "private": True, "values": ["4711"]} in everything
     assert admin.patch(f"{path}/nothing", {"private": True}).status_code == 404
+
+
+NAMES = [{"property": "rack"}]
+DETAILS = [{"property": "rack", "private": False, "values": ["r1"]}]
+
+
+@pytest.mark.parametrize(
+    "version", ["1.0", pytest.param("1.1", marks=pytest.mark.xfail(strict=True, reason="not yet"))]
+)
+def test_what_is_asked_of_properties_is_there_at_1_0_and_true_from_1_1_on(api: Api, version: str) -> None:
+    api.using("admin").put("/v1/os-hosts/1", {"rack": "r1", "asset": "4711"})
+    api.using("admin").patch("/v1/os-hosts/properties/asset", {"private": True})
+    admin = api.using("admin", version)
+
+    def listed(query: str) -> list[dict[str, Any]]:
+        result = admin.get(f"/v1/os-hosts/properties?{query}")
+        assert result.status_code == 200, (query, result.text)
+        found: list[dict[str, Any]] = result.json["resource_properties"]
+        return found
+
+    assert listed("") == NAMES
+    for yes in ("true", "True", "1", "yes"):
+        assert listed(f"detail={yes}") == DETAILS
+        assert listed(f"all={yes}") == [{"property": "asset"}, *NAMES]
+    for no in ("false", "False", "0", "no"):
+        assert listed(f"detail={no}") == (DETAILS if version == "1.0" else NAMES)
+        assert len(listed(f"all={no}")) == (2 if version == "1.0" else 1)
+
+
+@pytest.mark.xfail(strict=True, reason="it ends the list")
+@pytest.mark.parametrize("path", ["/v1/os-hosts", "/v1/os-hosts/allocations"])
+def test_a_marker_that_names_no_host_is_refused(admin: Api, path: str) -> None:
+    new = admin.using(version="1.1")
+    lease = new.book()
+    filters = [f"lease_id={lease['id']}", "lease_id=x"] if "allocations" in path else ["sort_key=hypervisor_hostname"]
+    for more in ("", *(f"&{one}" for one in filters)):
+        result = new.get(f"{path}?marker=4711{more}")
+        assert result.status_code == 400, (more, result.text)
+        assert result.json == {
+            "error_code": 400,
+            "error_name": "InvalidParameter",
+            "error_message": "marker: there is no host 4711 that a list could go on after.",
+            "field": "marker",
+        }
+        assert new.get(f"{path}?marker=4{more}").status_code == 200
+
+
+@pytest.mark.xfail(strict=True, reason="it ends the list")
+def test_a_list_does_not_go_on_behind_a_host_that_was_taken_back_meanwhile(admin: Api) -> None:
+    """It would not be known where: so the client learns that it must begin again."""
+    new = admin.using(version="1.1")
+    first = new.get("/v1/os-hosts?limit=2")
+    link = first.json["hosts_links"][0]["href"].removeprefix("http://falconframework.org")
+    assert new.delete("/v1/os-hosts/2").status_code == 204
+    refused = new.get(link)
+    assert (refused.status_code, refused.json["field"]) == (400, "marker")
+    assert [host["id"] for host in new.get("/v1/os-hosts").json["hosts"]] == ["1", "3", "4"]
+
+
+UNREACHABLE = ("a/b", "/", "gpu.json", ".json", ".", "..")
+
+
+@pytest.mark.xfail(strict=True, reason="they are taken")
+@pytest.mark.parametrize("name", UNREACHABLE)
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_property_that_no_url_could_name_is_refused(admin: Api, name: str, version: str) -> None:
+    asked = admin.using(version=version)
+    admin.world.cloud.world.add_host("extra-1")
+    own = {"rack": "r1", name: "x"}
+    before = admin.dump()
+    for result in (
+        asked.post("/v1/os-hosts", {"name": "extra-1", **(own if version == "1.0" else {"properties": own})}),
+        asked.put("/v1/os-hosts/1", own if version == "1.0" else {"properties": own}),
+    ):
+        assert result.status_code == 400, result.text
+        assert result.json["error_message"] == (
+            f"{name} cannot be the name of a property: no URL could name it. "
+            "It must not have a / in it, nor end with .json, nor be . or .. itself."
+        )
+        assert result.json.get("field") == (None if version == "1.0" else f"properties.{name}")
+    assert admin.dump() == before
+
+
+def test_a_property_with_an_odd_name_is_reached_by_its_url(admin: Api) -> None:
+    for name in ("json", "a.json.b", "a.JSON", "...", "a b", "ä", "a%2Fb", "a?b#c"):
+        assert admin.put("/v1/os-hosts/1", {name: "x"}).status_code == 200
+        result = admin.patch(f"/v1/os-hosts/properties/{quote(name, safe='')}", {"private": True})
+        assert result.status_code == 200, (name, result.text)
+        assert result.json["resource_property"]["property_name"] == name
+
+
+@pytest.mark.parametrize(
+    "version", ["1.0", pytest.param("1.1", marks=pytest.mark.xfail(strict=True, reason="not yet"))]
+)
+def test_a_property_in_use_is_named_with_its_place(admin: Api, version: str) -> None:
+    assert admin.put("/v1/os-hosts/1", {"gpu": "a100"}).status_code == 200
+    admin.using("demo").book(reservations=[{**HOSTS, "resource_properties": '["==", "$gpu", "a100"]'}])
+    asked = admin.using(version=version)
+    own = {"gpu": "h100", "rack": "r1"}
+    refused = asked.put("/v1/os-hosts/1", own if version == "1.0" else {"properties": own})
+    assert refused.status_code == 409
+    message = "Can't add extracapabilities ['gpu'] to Host 1: leases on this host ask for them."
+    if version == "1.0":
+        assert refused.json == {"error_code": 409, "error_message": message, "error_name": 409}
+    else:
+        assert refused.json == {
+            "error_code": 409,
+            "error_message": message,
+            "error_name": "Conflict",
+            "field": "properties.gpu",
+        }
 
 
 def test_a_host_that_is_reserved_stays(admin: Api) -> None:

@@ -246,3 +246,35 @@ def test_a_lease_that_is_over_can_only_be_renamed(api: Api) -> None:
     refused = api.put(path, {"end_date": minutes(api.now + timedelta(hours=1))})
     assert (refused.status_code, refused.json["error_message"]) == (400, "Terminated leases can only be renamed")
     assert api.put(path, {"name": "was mine"}).json["lease"]["name"] == "was mine"
+
+
+@pytest.mark.parametrize(
+    "version", [pytest.param("1.0", marks=pytest.mark.xfail(strict=True, reason="not yet")), "1.1"]
+)
+def test_a_lease_can_end_in_the_minute_that_it_began_in(api: Api, version: str) -> None:
+    """Begun between two minutes, which only 1.1 can, it ends ``now`` at either version."""
+    new = api.using(version="1.1")
+    new.world.clock.advance(timedelta(seconds=30))
+    lease = new.book(start_date="now", end_date="2030-01-01T11:00:00Z", reservations=[{**HOSTS, "min": 4, "max": 4}])
+    assert lease["start_date"] == "2030-01-01T10:00:30Z"
+    new.world.pass_time(timedelta(seconds=15))
+    ended = api.using(version=version).put(f"/v1/leases/{lease['id']}", {"end_date": "now"})
+    assert ended.status_code == 200, ended.text
+    assert ended.json["lease"]["end_date"].startswith(
+        "2030-01-01T10:00:30" if version == "1.0" else "2030-01-01T10:00:45"
+    )
+    new.world.pass_time(timedelta(seconds=1))
+    assert new.get(f"/v1/leases/{lease['id']}").json["lease"]["status"] == "TERMINATED"
+    new.book(start_date="now", end_date="2030-01-01T11:00:00Z", reservations=[{**HOSTS, "min": 4, "max": 4}])
+
+
+def test_a_lease_cannot_end_before_it_begins(api: Api) -> None:
+    """Also where it begins in this minute."""
+    new = api.using(version="1.1")
+    for start in ("2030-01-01T10:00:30Z", "2030-01-01T10:30:00Z"):
+        lease = new.book(start_date=start, end_date="2030-01-01T11:00:00Z")
+        for one in (api, new):
+            refused = one.put(f"/v1/leases/{lease['id']}", {"end_date": "now"})
+            assert refused.status_code == 400, refused.text
+            assert refused.json["error_message"] == "End date must be later than current and start date"
+        assert new.get(f"/v1/leases/{lease['id']}").json["lease"]["end_date"] == "2030-01-01T11:00:00Z"
