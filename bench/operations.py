@@ -313,7 +313,8 @@ def looking(site: Site, rng: random.Random) -> Call:
 
     def act() -> None:
         assert not site.service.events.waiting(200)
-        site.service.events.ready(200)
+        site.service.events.ready(200, starts=False)
+        site.service.events.ready(200, starts=True)
         site.service.events.next_ready_at()
 
     return Call(act)

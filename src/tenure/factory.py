@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from stevedore import ExtensionManager
 
 from tenure.clock import Clock, SystemClock
 from tenure.domain.request import PartHealth
 from tenure.drivers.contract import CloudDriver
+from tenure.engine.at_once import ANSWER_SECONDS, AtOnce
 from tenure.engine.delivery import Delivery, Sink, log_message
 from tenure.engine.loop import Engine
 from tenure.engine.performer import Checkpoint, Performer
 from tenure.engine.repair import Repair
+from tenure.engine.workers import Workers
 from tenure.resources.contract import ResourceType, ResourceTypes
 from tenure.services.context import Authorize, Rules
 from tenure.services.events import EventService
@@ -32,6 +35,10 @@ def load_types() -> ResourceTypes:
     return ResourceTypes(tuple(extension.obj for extension in found if extension.obj is not None))
 
 
+#: How long something may be due before the engine is called unwell.
+UNATTENDED = timedelta(seconds=30)
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What a process is given to work with."""
@@ -44,8 +51,12 @@ class Parts:
     rules: Rules = field(default_factory=Rules)
     sink: Sink = log_message
     checkpoint: Checkpoint = lambda _point: None
-    #: How many events are carried out side by side; 0 for one after the other, in the thread that asks.
+    #: How many events of each lane are carried out side by side; 0 for one after the other, in the thread that asks.
     workers: int = 0
+    #: How many requests may wait for the cloud at a time: fewer than there are threads that serve requests.
+    places: int = 8
+    #: For how many seconds a request waits for what the cloud has to do for a lease.
+    answer_seconds: float = ANSWER_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +78,22 @@ def build(parts: Parts) -> Service:
     wake = _Relay()
     performer = Performer(events, parts.driver, wake=wake, checkpoint=parts.checkpoint)
     repair = Repair(events, parts.driver, {kind.inventory for kind in parts.types}, parts.clock)
-    engine = Engine(events, performer, Delivery(outbox, parts.sink), repair, parts.clock, workers=parts.workers)
+    workers = Workers(parts.workers, wake)
+    engine = Engine(events, performer, Delivery(outbox, parts.sink), repair, parts.clock, workers)
     wake.target = engine.wake
+    effects = AtOnce(
+        events,
+        performer,
+        parts.driver,
+        workers,
+        wake,
+        places=parts.places,
+        answer_seconds=parts.answer_seconds,
+    )
     manager = Manager(
-        leases=LeaseService(parts.db, parts.clock, parts.types, parts.authorize, parts.rules, performer),
-        resources=ResourceService(parts.db, parts.clock, parts.driver, parts.types, parts.authorize, performer),
-        health=lambda: _health(parts, engine, outbox),
+        leases=LeaseService(parts.db, parts.clock, parts.types, parts.authorize, parts.rules, effects),
+        resources=ResourceService(parts.db, parts.clock, parts.types, parts.authorize, effects),
+        health=lambda: _health(parts, engine, events, outbox),
     )
     return Service(manager, engine, events, outbox, repair, parts)
 
@@ -86,7 +107,7 @@ class _Relay:
         self.target()
 
 
-def _health(parts: Parts, engine: Engine, outbox: OutboxService) -> tuple[PartHealth, ...]:
+def _health(parts: Parts, engine: Engine, events: EventService, outbox: OutboxService) -> tuple[PartHealth, ...]:
     """Each part by name, and what ails it."""
     try:
         found, wanted = schema.current(parts.db), schema.head()
@@ -95,9 +116,13 @@ def _health(parts: Parts, engine: Engine, outbox: OutboxService) -> tuple[PartHe
     except Exception as error:  # noqa: BLE001  # whatever ails it is the answer
         database = PartHealth("database", False, type(error).__name__)
     running = engine.is_alive or not parts.workers
-    loop = PartHealth("engine", running, None if running else "it does not run")
+    ailment = None if running else "it does not run"
     if not database.well:
-        return database, loop
+        return database, PartHealth("engine", running, ailment)
+    late = events.unattended()
+    if running and late > UNATTENDED:
+        ailment = f"nobody has taken up what has been due for {late.total_seconds():.0f} seconds"
+    loop = PartHealth("engine", ailment is None, ailment)
     lost = len(outbox.undeliverable())
     letters = PartHealth("notifications", not lost, f"{lost} could not be delivered" if lost else None)
     return database, loop, letters

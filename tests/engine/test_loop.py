@@ -55,8 +55,8 @@ def test_what_becomes_due_while_it_looks_is_not_slept_over(world: World, monkeyp
     lease = world.book(1, start=1)
     look = EventService.ready
 
-    def look_and_take_an_hour(service: EventService, limit: int) -> list[str]:
-        found = look(service, limit)
+    def look_and_take_an_hour(service: EventService, limit: int, *, starts: bool) -> list[str]:
+        found = look(service, limit, starts=starts)
         world.clock.set(NOW + HOUR)
         return found
 

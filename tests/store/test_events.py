@@ -24,8 +24,9 @@ def stored(db: Database, lease: Lease, event_type: EventType = EventType.START) 
 
 
 def ready(db: Database, now: datetime, limit: int = 100) -> list[str]:
+    """What is ready, starts behind all others."""
     with db.read() as tx:
-        return tx.events.ready(now, limit)
+        return tx.events.ready(now, limit, starts=False) + tx.events.ready(now, limit, starts=True)
 
 
 def claim(db: Database, one: StoredEvent, token: str = MINE, *, now: datetime = NOW, seconds: float = 60) -> None:
@@ -50,17 +51,34 @@ class TestWhatIsReady:
         assert ready(db, NOW + HOUR - SECOND) == []
         assert ready(db, NOW + HOUR) == [start]
 
-    def test_the_longest_ready_first_and_at_one_instant_an_end_before_a_start(self, db: Database):
-        ending = add_lease(db, start=0, end=1)
+    def test_the_longest_ready_first_and_starts_apart_from_all_others(self, db: Database):
+        ending, ended = add_lease(db, start=0, end=1), add_lease(db, start=0, end=0.5)
         set_status(db, ending, LeaseStatus.ACTIVE)
+        set_status(db, ended, LeaseStatus.ACTIVE)
         starting, earlier = add_lease(db, start=1, end=2), add_lease(db, start=0.5, end=3)
-        expected = [
-            stored(db, earlier).event.id,
-            stored(db, ending, EventType.END).event.id,
-            stored(db, starting).event.id,
-        ]
-        assert ready(db, NOW + HOUR) == expected
-        assert ready(db, NOW + HOUR, limit=2) == expected[:2]
+        starts = [stored(db, one).event.id for one in (earlier, starting)]
+        ends = [stored(db, one, EventType.END).event.id for one in (ended, ending)]
+        with db.read() as tx:
+            assert tx.events.ready(NOW + HOUR, 10, starts=True) == starts
+            assert tx.events.ready(NOW + HOUR, 1, starts=True) == starts[:1]
+            assert tx.events.ready(NOW + HOUR, 10, starts=False) == ends
+            assert tx.events.ready(NOW + HOUR, 1, starts=False) == ends[:1]
+
+    def test_since_when_something_can_be_claimed(self, db: Database):
+        """Not counted: what somebody is at, and a start that waits for somebody else."""
+        host, other = add_hosts(db, 2)
+        late = add_lease(db, host, start=0, end=1, state=HELD)
+        set_status(db, late, LeaseStatus.ACTIVE)
+        add_lease(db, host, start=1, end=4)
+        with db.read() as tx:
+            assert tx.events.oldest_ready_at(NOW) is None
+            assert tx.events.oldest_ready_at(NOW + 3 * HOUR) == NOW + HOUR
+        claim(db, stored(db, late, EventType.END), now=NOW + 3 * HOUR)
+        with db.read() as tx:
+            assert tx.events.oldest_ready_at(NOW + 3 * HOUR) is None
+        add_lease(db, other, start=2, end=4)
+        with db.read() as tx:
+            assert tx.events.oldest_ready_at(NOW + 3 * HOUR) == NOW + 2 * HOUR
 
     @pytest.mark.parametrize("status", list(LeaseStatus))
     def test_the_status_of_the_lease_says_what_can_be_had(self, db: Database, status: LeaseStatus):
@@ -114,13 +132,11 @@ class TestWhatIsReady:
     def test_when_the_next_one_comes(self, db: Database):
         with db.read() as tx:
             assert tx.events.next_ready_at(NOW) is None
-            assert tx.events.oldest_ready_at() is None
         add_lease(db, start=1, end=2)
         with db.read() as tx:
             assert tx.events.next_ready_at(NOW) == NOW + HOUR
             assert tx.events.next_ready_at(NOW + HOUR) == NOW + 2 * HOUR
             assert tx.events.next_ready_at(NOW + 2 * HOUR) is None
-            assert tx.events.oldest_ready_at() == NOW + HOUR
 
 
 class TestClaims:

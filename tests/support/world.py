@@ -106,6 +106,7 @@ def open_world(
     checkpoint: Callable[[str], None] = lambda _point: None,
     database: Callable[..., Database] = Database,
     workers: int = 0,
+    answer_seconds: float = 30.0,
 ) -> Iterator[World]:
     """A service on the database at ``url``, with ``hosts`` reservable hosts."""
     clock = SimulatedClock(NOW)
@@ -121,6 +122,7 @@ def open_world(
         rules=rules or Rules(),
         checkpoint=checkpoint,
         workers=workers,
+        answer_seconds=answer_seconds,
     )
     found = sorted(cloud.discover(HOST), key=lambda one: int(one.external_id))
     for one in found:

@@ -158,6 +158,7 @@ def open_service(data_dir: Path, *, hosts: int, checkpoint: Callable[[str], None
         clock=SystemClock(),
         checkpoint=checkpoint,
         workers=WORKERS,
+        places=THREADS // 2,
     )
     _register_hosts(db, cloud, hosts)
     return build(parts)

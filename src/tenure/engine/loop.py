@@ -6,17 +6,20 @@ import logging
 import threading
 import time
 from datetime import datetime, timedelta
+from functools import partial
 
 from tenure.clock import Clock
 from tenure.engine.delivery import Delivery
 from tenure.engine.performer import Performer
 from tenure.engine.repair import Repair
+from tenure.engine.workers import Lane, Workers
 from tenure.services.events import EventService
 
 LOG = logging.getLogger(__name__)
 
-#: How many events one round looks at, and how often it looks when nothing wakes it: what other managers have booked.
+#: How many events of a lane one round looks at.
 BATCH = 200
+#: How often it looks when nothing wakes it: what other managers have booked.
 POLL = timedelta(seconds=2)
 REPAIR_INTERVAL = timedelta(minutes=1)
 
@@ -24,8 +27,8 @@ REPAIR_INTERVAL = timedelta(minutes=1)
 class Engine:
     """Rounds of claiming and acting.
 
-    Once started, up to ``workers`` events run side by side, so that a slow one delays no other, and deliveries and the
-    repair pass have threads of their own. Before that, events run one after the other in the caller's thread, for
+    Once started, its workers make attempts side by side, so that a slow one delays no other, and deliveries and the
+    repair pass have threads of their own. Before that, one attempt follows the other in the caller's thread, for
     tests that move the clock by hand.
     """
 
@@ -36,8 +39,7 @@ class Engine:
         delivery: Delivery,
         repair: Repair,
         clock: Clock,
-        *,
-        workers: int = 0,
+        workers: Workers,
     ) -> None:
         self._events = events
         self._performer = performer
@@ -45,8 +47,6 @@ class Engine:
         self._repair = repair
         self._clock = clock
         self._workers = workers
-        self._free = threading.Semaphore(workers)
-        self._running: set[str] = set()
         #: Events that could not even be claimed, and until when they are left alone.
         self._resting: dict[str, datetime] = {}
         self._guard = threading.Lock()
@@ -90,8 +90,8 @@ class Engine:
         self._wake.set()
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        idle = sum(self._free.acquire(timeout=max(0.0, deadline - time.monotonic())) for _ in range(self._workers))
-        if idle < self._workers or any(thread.is_alive() for thread in self._threads):
+        idle = self._workers.join(max(0.0, deadline - time.monotonic()))
+        if not idle or any(thread.is_alive() for thread in self._threads):
             LOG.warning(
                 "stopped while calls to the cloud were under way; they are taken up again when their claims expire"
             )
@@ -143,14 +143,11 @@ class Engine:
     def round(self) -> int:
         """Claim what is ready and carry it out, or have a worker do it; how many were taken, or moved to be taken."""
         taken = 0
-        for event_id in self._events.ready(BATCH):
-            if self._stopping.is_set() or not self._begin(event_id):
-                continue
-            taken += 1
-            if self._threads:
-                threading.Thread(target=self._work, args=(event_id,), name="tenure-event", daemon=True).start()
-            else:
-                self._do(event_id)
+        for lane in (Lane.OTHERS, Lane.STARTS):  # what is given back first can be handed on
+            for event_id in self._events.ready(BATCH, starts=lane is Lane.STARTS):
+                if not self._stopping.is_set() and not self._rests(event_id):
+                    attempt = partial(self._attempt, event_id)
+                    taken += self._workers.begin(event_id, lane, attempt, here=not self._threads)
         return taken + sum(self._move(event_id) for event_id in self._events.waiting(BATCH))
 
     def _move(self, event_id: str) -> bool:
@@ -164,26 +161,12 @@ class Engine:
             self._wake.set()
         return moved
 
-    def _begin(self, event_id: str) -> bool:
-        """Whether this process is not at the event already and has a worker for it."""
-        now = self._clock.now()
+    def _rests(self, event_id: str) -> bool:
+        """Whether the event could not even be claimed a moment ago."""
         with self._guard:
-            if event_id in self._running or self._resting.get(event_id, now) > now:
-                return False
-            if self._threads and not self._free.acquire(blocking=False):
-                return False
-            self._resting.pop(event_id, None)
-            self._running.add(event_id)
-            return True
+            return event_id in self._resting and self._resting[event_id] > self._clock.now()
 
-    def _work(self, event_id: str) -> None:
-        try:
-            self._do(event_id)
-        finally:
-            self._free.release()
-            self._wake.set()
-
-    def _do(self, event_id: str) -> None:
+    def _attempt(self, event_id: str) -> None:
         try:
             work = self._events.claim(event_id)
             if work is not None:
@@ -192,6 +175,6 @@ class Engine:
             LOG.exception("event %s could not be carried out; it will be taken up again", event_id)
             with self._guard:
                 self._resting[event_id] = self._clock.now() + POLL
-        finally:
+        else:
             with self._guard:
-                self._running.discard(event_id)
+                self._resting.pop(event_id, None)

@@ -13,7 +13,6 @@ from tenure.drivers.contract import (
     CloudRefused,
     Progress,
     ResourceOccupied,
-    ResourceRef,
 )
 from tenure.services.events import EventService, Work
 
@@ -42,34 +41,6 @@ class Performer:
         self._driver = driver
         self._wake = wake
         self._checkpoint = checkpoint
-
-    # --- what use cases want done at once
-
-    def carry_out(self, event_id: str, token: str) -> None:
-        """Do what a claimed event is about and record the outcome."""
-        work = self._events.claimed(event_id, token)
-        if work is not None:
-            self.perform(work)
-
-    def try_now(self, event_id: str) -> None:
-        """Make one attempt at a due event, where nobody else is at it."""
-        work = self._events.claim(event_id)
-        if work is not None:
-            self.perform(work)
-
-    def wake(self) -> None:
-        """Say that something new is due."""
-        self._wake()
-
-    def register(self, resource_type: str, resource: ResourceRef) -> None:
-        """Set a resource aside in the cloud. Raises what the driver raises."""
-        self._driver.ensure_registered(resource_type, resource)
-
-    def unregister(self, resource_type: str, resource: ResourceRef) -> None:
-        """Give a resource back to the cloud. Raises what the driver raises."""
-        self._driver.ensure_unregistered(resource_type, resource)
-
-    # --- an event
 
     def perform(self, work: Work) -> None:
         """Act, and record what came of it. Does not raise for what a cloud may do."""
@@ -161,7 +132,9 @@ class Performer:
     def _fail(self, work: Work, error: CloudRefused) -> None:
         self._events.failed(work, _reason(error), final=True)
         if work.event_type is EventType.UPDATE and not work.undoing:
-            self.try_now(work.event_id)  # makes the cloud match the lease as it was before
+            undoing = self._events.claim(work.event_id)  # makes the cloud match the lease as it was before
+            if undoing is not None:
+                self.perform(undoing)
         self._wake()
 
 

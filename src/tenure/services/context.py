@@ -11,6 +11,7 @@ from typing import Protocol
 from tenure.domain.actor import Actor
 from tenure.domain.errors import Forbidden
 from tenure.domain.lease import Action, HistoryEntry, Lease, LeaseStatus, next_status
+from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import ResourceRef
 from tenure.services.notices import announce
 from tenure.store.database import Transaction
@@ -41,16 +42,22 @@ class Rules:
 
 
 class Effects(Protocol):
-    """What the use cases want done in the cloud at once; the engine does it, outside any transaction."""
+    """What the use cases want done in the cloud at once; the engine does it, outside any transaction.
+
+    What belongs to a lease is done when the method returns, or goes on: nobody waits for a cloud for ever.
+    """
 
     def carry_out(self, event_id: str, token: str) -> None:
         """Do what a claimed event is about and record the outcome."""
 
     def try_now(self, event_id: str) -> None:
-        """Make one attempt at a due event, where nobody else is at it."""
+        """Make one attempt at a due event, or see how one ends that is being made."""
 
     def wake(self) -> None:
         """Say that something new is due."""
+
+    def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
+        """The thing of the cloud that is called so. Raises what the driver raises."""
 
     def register(self, resource_type: str, resource: ResourceRef) -> None:
         """Set a resource aside in the cloud. Raises what the driver raises."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from zlib import crc32
 
 from tenure.domain.actor import ENGINE
@@ -55,10 +55,17 @@ class EventService:
         self._types = types
         self._rules = rules
 
-    def ready(self, limit: int) -> list[str]:
-        """The ids of events that can be claimed now, the longest ready first."""
+    def ready(self, limit: int, *, starts: bool) -> list[str]:
+        """The ids of events that can be claimed now, only starts or only others, the longest ready first."""
         with self._db.read() as tx:
-            return tx.events.ready(tx.now(), limit)
+            return tx.events.ready(tx.now(), limit, starts=starts)
+
+    def unattended(self) -> timedelta:
+        """For how long that has been due which can be claimed and was not; zero where there is nothing."""
+        with self._db.read() as tx:
+            now = tx.now()
+            oldest = tx.events.oldest_ready_at(now)
+            return max(now - oldest, timedelta(0)) if oldest else timedelta(0)
 
     def waiting(self, limit: int) -> list[str]:
         """The ids of starts that are due and wait for resources that are not given back."""
@@ -103,6 +110,15 @@ class EventService:
             if stored is None or lease is None or stored.claim_token != token:
                 return None
             return self._work(tx, stored, lease, token, attempts=stored.event.attempts)
+
+    def give_back(self, event_id: str, token: str) -> None:
+        """Let another worker take an event at once that was claimed when it was written."""
+
+        def record(tx: Transaction) -> None:
+            now = tx.now()
+            tx.events.finish(event_id, token=token, now=now, status=EventStatus.UNDONE.value, ready_at=now, attempts=0)
+
+        self._db.write(record)
 
     def renew(self, work: Work) -> bool:
         """Keep a claim while acting; False when it is lost, and the worker must stop."""

@@ -15,7 +15,6 @@ from tenure.domain.resource import PropertySetting, PropertyValues, Resource
 from tenure.drivers.contract import (
     CloudAmbiguous,
     CloudBusy,
-    CloudDriver,
     CloudNotFound,
     CloudRefused,
     ResourceOccupied,
@@ -40,7 +39,6 @@ class ResourceService:
         self,
         db: Database,
         clock: Clock,
-        driver: CloudDriver,
         types: ResourceTypes,
         authorize: Authorize,
         effects: Effects,
@@ -48,12 +46,11 @@ class ResourceService:
         self._db = db
         self._clock = clock
         self._types = types
-        self._driver = driver
         self._authorize = authorize
         self._effects = effects
 
     def list(self, actor: Actor, query: ResourceQuery) -> Page[Resource]:
-        """A page of the resources of a type."""
+        """A page of the resources of a type; raises ``InvalidParameter`` for a marker that is none of them."""
         self._require(actor, query.resource_type, "get")
         with self._db.read() as tx:
             found = tx.resources.page(query)
@@ -79,7 +76,7 @@ class ResourceService:
             raise InvalidHost(f"Invalid values for host {dict(properties)}", field="name")
         self._check_properties(properties)
         with _translated(reference):
-            found = self._driver.look_up(resource_type, reference)
+            found = self._effects.look_up(resource_type, reference)
         now = self._clock.now()
         own = {name: value for name, value in properties.items() if name not in {"id", *found.facts}}
         taken = Conflict(f"Host {found.name} is registered already.", field="name")
@@ -183,7 +180,10 @@ class ResourceService:
         self._db.write(forget)
 
     def bookings(self, actor: Actor, query: BookingQuery) -> Page[ResourceBookings]:
-        """A page of resources, each with those who have a part in it."""
+        """A page of resources, each with those who have a part in it.
+
+        Raises ``InvalidParameter`` for a marker that is none of them.
+        """
         self._require(actor, query.resource_type, "get_allocations")
         now = self._clock.now()
         with self._db.read() as tx:
@@ -279,10 +279,7 @@ class ResourceService:
             return found[: query.limit], len(found) > query.limit
         after = 0
         if query.marker is not None:
-            marker = tx.resources.by_external_id(query.resource_type, query.marker)
-            if marker is None:
-                return [], False
-            after = marker.id
+            after = tx.resources.marker(query.resource_type, query.marker).id
         ids = tx.allocations.booked_resource_ids(
             query.resource_type,
             lease_id=query.lease_id,

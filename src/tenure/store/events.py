@@ -75,20 +75,28 @@ class EventStore:
         ).scalars()
         return [StoredEvent(event_of(row), row.ready_at, row.claim_token, row.payload) for row in rows]
 
-    def ready(self, now: datetime, limit: int) -> list[str]:
-        """The ids of events that a worker may claim now, the longest ready first, an end before a start.
+    def ready(self, now: datetime, limit: int, *, starts: bool) -> list[str]:
+        """The ids of events that a worker may claim now: only starts or only others.
 
-        Ends come first at the same instant, so that what is given back can be handed on. Starts whose resources are
-        not given back are left out: only they wait for anybody.
+        The longest ready first, at the same instant an end before others. Starts whose resources are not given back
+        are left out: only they wait for anybody.
         """
         rows = self._session.execute(
             select(EventRow.id)
             .join(LeaseRow, LeaseRow.id == EventRow.lease_id)
-            .where(EventRow.ready_at <= now, claimable(now), or_(EventRow.rank != EventType.START.rank, not_(_waits())))
+            .where(_starts() if starts else _others(), EventRow.ready_at <= now, claimable(now))
             .order_by(EventRow.ready_at, EventRow.rank.desc(), EventRow.id)
             .limit(limit)
         )
         return list(rows.scalars())
+
+    def oldest_ready_at(self, now: datetime) -> datetime | None:
+        """Since when that has been ready which is the longest of all that a worker may claim now."""
+        return self._session.execute(
+            select(func.min(EventRow.ready_at))
+            .join(LeaseRow, LeaseRow.id == EventRow.lease_id)
+            .where(or_(_starts(), _others()), EventRow.ready_at <= now, claimable(now))
+        ).scalar_one_or_none()
 
     def waiting(self, now: datetime, limit: int) -> list[str]:
         """The ids of starts that are due and whose resources somebody has not given back, nor is about to."""
@@ -111,9 +119,6 @@ class EventStore:
         return self._session.execute(
             select(func.min(EventRow.ready_at)).where(EventRow.ready_at > after)
         ).scalar_one_or_none()
-
-    def oldest_ready_at(self) -> datetime | None:
-        return self._session.execute(select(func.min(EventRow.ready_at))).scalar_one_or_none()
 
     def is_claimable(self, event_id: str, now: datetime) -> bool:
         """Whether a worker may take the event now, but for the resources that a start may have to wait for."""
@@ -182,6 +187,15 @@ class EventStore:
                 .values(updated_at=now, **values)
                 .execution_options(synchronize_session=False)
             )
+
+
+def _starts() -> ColumnElement[bool]:
+    """Whether it is a start whose resources are there."""
+    return and_(EventRow.rank == EventType.START.rank, not_(_waits()))
+
+
+def _others() -> ColumnElement[bool]:
+    return EventRow.rank != EventType.START.rank
 
 
 def claimable(now: datetime) -> ColumnElement[bool]:

@@ -1,0 +1,106 @@
+"""What requests want done in the cloud before they are answered."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tenure.domain.resource import DiscoveredResource
+from tenure.drivers.contract import CloudBusy, CloudDriver, ResourceRef
+from tenure.engine.performer import Performer
+from tenure.engine.workers import Lane, Workers
+from tenure.services.events import EventService, Work
+
+LOG = logging.getLogger(__name__)
+
+#: How long a request waits for the cloud to do what belongs to a lease; then it is answered while that goes on.
+ANSWER_SECONDS = 10.0
+#: How long a request waits for others to be done with the cloud.
+QUEUE_SECONDS = 2.0
+
+
+class AtOnce:
+    """The cloud's part of a request, with a bound on how many wait for it, and on how long.
+
+    ``places`` is how many requests may wait at a time. Those who serve requests have more threads than that, so that
+    a cloud that hangs never takes all of them. What finds no place or no worker, and what lasts longer than
+    ``answer_seconds``, is the engine's business: a request about a lease is answered without it.
+    """
+
+    def __init__(
+        self,
+        events: EventService,
+        performer: Performer,
+        driver: CloudDriver,
+        workers: Workers,
+        wake: Callable[[], None],
+        *,
+        places: int,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        self._events = events
+        self._performer = performer
+        self._driver = driver
+        self._workers = workers
+        self._wake = wake
+        self._places = threading.Semaphore(places)
+        self._answer_seconds = answer_seconds
+
+    def carry_out(self, event_id: str, token: str) -> None:
+        """Do what a claimed event is about and record the outcome; the engine does it where no worker is free."""
+        if not self._attempt(event_id, lambda: self._events.claimed(event_id, token)):
+            self._events.give_back(event_id, token)
+            self._wake()
+
+    def try_now(self, event_id: str) -> None:
+        """Make one attempt at a due event, or see how one ends that is being made."""
+        self._attempt(event_id, lambda: self._events.claim(event_id))
+
+    def wake(self) -> None:
+        """Say that something new is due."""
+        self._wake()
+
+    def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
+        """The thing of the cloud that is called so. Raises what the driver raises, ``CloudBusy`` without a place."""
+        with self._place():
+            return self._driver.look_up(resource_type, reference)
+
+    def register(self, resource_type: str, resource: ResourceRef) -> None:
+        """Set a resource aside in the cloud. Raises what the driver raises, ``CloudBusy`` without a place."""
+        with self._place():
+            self._driver.ensure_registered(resource_type, resource)
+
+    def unregister(self, resource_type: str, resource: ResourceRef) -> None:
+        """Give a resource back to the cloud. Raises what the driver raises, ``CloudBusy`` without a place."""
+        with self._place():
+            self._driver.ensure_unregistered(resource_type, resource)
+
+    def _attempt(self, event_id: str, take: Callable[[], Work | None]) -> bool:
+        """Have an attempt made, and wait for the one that is being made, as long as may be; whether it is this one."""
+
+        def attempt() -> None:
+            try:
+                work = take()
+                if work is not None:
+                    self._performer.perform(work)
+            except Exception:
+                LOG.exception("event %s could not be carried out; it will be taken up again", event_id)
+
+        begun = self._workers.begin(event_id, Lane.REQUESTS, attempt)
+        if self._places.acquire(blocking=False):
+            try:
+                self._workers.wait(event_id, self._answer_seconds)
+            finally:
+                self._places.release()
+        return begun
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        if not self._places.acquire(timeout=QUEUE_SECONDS):
+            raise CloudBusy("too many requests wait for it")
+        try:
+            yield
+        finally:
+            self._places.release()

@@ -1,0 +1,79 @@
+"""Threads for calls to the cloud: so many of each kind, so that what hangs in one delays no other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from enum import Enum
+
+
+class Lane(Enum):
+    """What attempts are made for. Each lane has workers of its own."""
+
+    STARTS = "starts"
+    #: Ends, what comes before them, and changes that were not done at the first attempt.
+    OTHERS = "others"
+    #: What somebody waits for who has asked for it.
+    REQUESTS = "requests"
+
+
+class Workers:
+    """Makes attempts at events: of each event one at a time, and of each lane as many as it has workers.
+
+    ``of_each_lane`` is how many; 0 for one attempt after the other, each in the thread that asks for it. ``freed`` is
+    called when an attempt is over and its worker free.
+    """
+
+    def __init__(self, of_each_lane: int, freed: Callable[[], None] = lambda: None) -> None:
+        self._of_each_lane = of_each_lane
+        self._freed = freed
+        self._free = {lane: threading.Semaphore(of_each_lane) for lane in Lane}
+        self._running: dict[str, threading.Event] = {}
+        self._guard = threading.Lock()
+
+    def begin(self, event_id: str, lane: Lane, attempt: Callable[[], None], *, here: bool = False) -> bool:
+        """Make an attempt, or have a worker make it; False when one is being made, or no worker is free.
+
+        ``here`` says that it shall be in the thread that asks. ``attempt`` raises nothing.
+        """
+        here = here or not self._of_each_lane
+        with self._guard:
+            if event_id in self._running or not (here or self._free[lane].acquire(blocking=False)):
+                return False
+            self._running[event_id] = threading.Event()
+        if here:
+            try:
+                attempt()
+            finally:
+                self._over(event_id)
+        else:
+            threading.Thread(
+                target=self._work, args=(event_id, lane, attempt), name="tenure-event", daemon=True
+            ).start()
+        return True
+
+    def wait(self, event_id: str, seconds: float) -> bool:
+        """Wait while an attempt at the event is being made; whether it, if there was one, is over."""
+        with self._guard:
+            over = self._running.get(event_id)
+        return over is None or over.wait(seconds)
+
+    def join(self, seconds: float) -> bool:
+        """Wait until every attempt is over, but not for longer; whether they are."""
+        deadline = time.monotonic() + seconds
+        with self._guard:
+            running = list(self._running.values())
+        return all(over.wait(max(0.0, deadline - time.monotonic())) for over in running)
+
+    def _work(self, event_id: str, lane: Lane, attempt: Callable[[], None]) -> None:
+        try:
+            attempt()
+        finally:
+            self._free[lane].release()
+            self._over(event_id)
+
+    def _over(self, event_id: str) -> None:
+        with self._guard:
+            self._running.pop(event_id).set()
+        self._freed()
