@@ -131,11 +131,13 @@ class Api:
 
 
 @contextmanager
-def open_api(directory: Path, *, hosts: int = 4, public_url: str | None = None) -> Iterator[Api]:
+def open_api(
+    directory: Path, *, hosts: int = 4, public_url: str | None = None, url: str | None = None
+) -> Iterator[Api]:
     database = directory / "tenure.db"
     tokens = directory / "tokens.yaml"
     write_token_file(tokens, USERS.values())
-    with open_world(f"sqlite:///{database}", hosts=hosts) as world:
+    with open_world(url or f"sqlite:///{database}", hosts=hosts) as world:
         app = create_app(
             world.service.manager,
             world.service.parts.types,

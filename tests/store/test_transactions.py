@@ -500,13 +500,6 @@ def test_a_database_that_answers_is_well(db: Database):
     db.ping()
 
 
-def test_a_database_that_is_not_there_is_not_well(tmp_path):
-    db = Database(f"sqlite:///{tmp_path / 'no' / 'folder' / 'tenure.db'}")
-    with pytest.raises(OperationalError):
-        db.ping()
-    db.close()
-
-
 def test_connections_are_given_back(db: Database):
     """Whatever becomes of a transaction."""
     for _ in range(50):

@@ -116,12 +116,15 @@ class Conflict(TenureError):
 
 
 class TooManyConflicts(TenureError):
-    """Others kept changing the same resources; nothing was written, and asking again is right."""
+    """Others kept changing the same things; asking again is right.
+
+    The transaction that met them wrote nothing, but a request may have made others before it.
+    """
 
     name = "Unavailable"
 
     def __init__(self) -> None:
-        super().__init__("Too many others are booking the same resources right now; nothing was changed, try again.")
+        super().__init__("Too many others are changing the same things right now; try again.")
 
 
 class Unavailable(TenureError):

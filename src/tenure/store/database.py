@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, func, make_url, select, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 from sqlalchemy.orm import Session
 
 from tenure.clock import Clock
-from tenure.domain.errors import TooManyConflicts
+from tenure.domain.errors import TooManyConflicts, Unavailable
 from tenure.store.allocations import AllocationStore
 from tenure.store.conflict import Overtaken
 from tenure.store.events import EventStore
@@ -36,12 +37,25 @@ SQLITE_WAIT_SECONDS = 30
 #: After how long a transaction is not tried again, however few attempts there were.
 PATIENCE_SECONDS = 60.0
 
+#: How long to wait for a server that does not answer, and for a connection where others have all there are.
+CONNECT_SECONDS = 10
+POOL_WAIT_SECONDS = 30.0
+
+#: What is said of a database that does not work; the log has the rest.
+_DOWN = "The database does not work right now; try again later."
+_UNKNOWN = (
+    "The database stopped working while a change was being written, which may have been made or not; "
+    "look before you try again later."
+)
+
 #: MariaDB: record changed since last read, lock wait time-out, deadlock (also Galera's failed certification).
 _MARIADB_RETRY = frozenset({1020, 1205, 1213})
 #: MariaDB: the savepoint to go back to is gone, with the whole transaction; the error before it says why.
 _MARIADB_NO_SAVEPOINT = 1305
 #: PostgreSQL: serialization failure, deadlock, exclusion violation, a lock that was not to be waited for.
 _POSTGRESQL_RETRY = frozenset({"40001", "40P01", "23P01", "55P03"})
+#: MariaDB: the server is being shut down. PostgreSQL ends the connection with its answer.
+_MARIADB_SHUTDOWN = 1053
 
 
 class Transaction:
@@ -95,8 +109,11 @@ class Database:
         echo: bool = False,
         row_wait_seconds: int = ROW_WAIT_SECONDS,
         patience_seconds: float = PATIENCE_SECONDS,
+        pool_wait_seconds: float = POOL_WAIT_SECONDS,
     ) -> None:
-        self.engine = _engine(url, pool_size=pool_size, echo=echo, row_wait_seconds=row_wait_seconds)
+        self.engine = _engine(
+            url, pool_size=pool_size, pool_wait_seconds=pool_wait_seconds, echo=echo, row_wait_seconds=row_wait_seconds
+        )
         self._clock = clock
         self._patience_seconds = patience_seconds
         self._writing = threading.Lock()
@@ -119,17 +136,22 @@ class Database:
     def write(self, work: Callable[[Transaction], T]) -> T:
         """Do ``work`` in one transaction, again from the beginning when others got in between.
 
-        Raises ``TooManyConflicts`` when that does not help; nothing is written then.
+        Raises ``TooManyConflicts`` when that does not help, and ``Unavailable`` where the database does not work; the
+        transaction has written nothing then. Only where the connection is lost during the commit, nobody knows; the
+        text of ``Unavailable`` says so.
         """
         contended: set[int] = set()
         began = time.monotonic()
         for attempt in range(1, ATTEMPTS + 1):
             wanted: set[int] = set()
             try:
-                with self._turn(), Session(self.engine, expire_on_commit=False) as session, session.begin():
+                with self._turn(), self._connection() as connection, self._session(connection) as session:
                     tx = Transaction(session, self, contended=contended, last=attempt == ATTEMPTS)
                     wanted = tx.resources.wanted
-                    return work(tx)
+                    result = work(tx)
+                    session.flush()
+                    _commit(session)
+                    return result
             except (Overtaken, DBAPIError) as error:
                 if not _again(error):
                     raise
@@ -157,22 +179,73 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:
-        """A transaction that only reads, on one state of the database."""
-        with self.engine.connect() as connection:
-            if self.dialect == "sqlite":
-                connection = connection.execution_options(tenure_reading=True)
-            else:
-                connection = connection.execution_options(isolation_level="REPEATABLE READ")
-            with Session(connection, expire_on_commit=False) as session:
-                yield Transaction(session, self)
+        """A transaction that only reads, on one state of the database.
+
+        Raises ``Unavailable``, also in the middle, where the database does not work.
+        """
+        if self.dialect == "sqlite":
+            options: dict[str, Any] = {"tenure_reading": True}
+        else:
+            options = {"isolation_level": "REPEATABLE READ"}
+        with self._connection(**options) as connection, self._session(connection) as session:
+            yield Transaction(session, self)
+
+    @contextmanager
+    def _connection(self, **options: Any) -> Iterator[Connection]:
+        """A connection; ``Unavailable`` where there is none to be had, and where it is lost while it is used."""
+        try:
+            connection = self.engine.connect()
+        except NoConnectionLeft as error:
+            LOG.warning("the database cannot be used: %s", error)
+            raise Unavailable(_DOWN) from error
+        except DBAPIError as error:
+            if _again(error):
+                raise
+            LOG.warning("the database cannot be reached: %s", error.orig)
+            raise Unavailable(_DOWN) from error
+        with connection:
+            try:
+                prepared = connection.execution_options(**options)
+            except self.engine.dialect.loaded_dbapi.Error as error:  # MariaDB is told the level of isolation in person
+                LOG.warning("the connection to the database was lost: %s", error)
+                raise Unavailable(_DOWN) from error
+            try:
+                yield prepared
+            except DBAPIError as error:
+                if not _lost(error):
+                    raise
+                LOG.warning("the connection to the database was lost: %s", error.orig)
+                raise Unavailable(_DOWN) from error
+
+    def _session(self, connection: Connection) -> Session:
+        return Session(connection, expire_on_commit=False)
 
     def ping(self) -> None:
-        """Ask the database for nothing; raises what it raises."""
+        """Ask the database for nothing; raises ``Unavailable`` where it does not answer."""
         with self.read() as tx:
             tx.session.execute(text("SELECT 1"))
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def _commit(session: Session) -> None:
+    try:
+        session.commit()
+    except DBAPIError as error:
+        if not _lost(error):
+            raise
+        LOG.warning("the connection to the database was lost during a commit: %s", error.orig)
+        raise Unavailable(_UNKNOWN) from error
+
+
+def _lost(error: DBAPIError) -> bool:
+    """Whether it was the connection that failed, not what was said over it."""
+    return error.connection_invalidated or _code(error) == _MARIADB_SHUTDOWN
+
+
+def _code(error: DBAPIError) -> object:
+    return next(iter(getattr(error.orig, "args", ())), None)
 
 
 def _again(error: Exception) -> bool:
@@ -184,7 +257,7 @@ def _again(error: Exception) -> bool:
     original: Any = error.orig
     if getattr(original, "sqlstate", None) in _POSTGRESQL_RETRY:
         return True
-    code = next(iter(getattr(original, "args", ())), None)
+    code = _code(error)
     if code in _MARIADB_RETRY:
         return True
     if code == _MARIADB_NO_SAVEPOINT and isinstance(error.__context__, DBAPIError):
@@ -192,7 +265,7 @@ def _again(error: Exception) -> bool:
     return "database is locked" in str(original)
 
 
-def _engine(url: str, *, pool_size: int, echo: bool, row_wait_seconds: int) -> Engine:
+def _engine(url: str, *, pool_size: int, pool_wait_seconds: float, echo: bool, row_wait_seconds: int) -> Engine:
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         engine = create_engine(
@@ -200,6 +273,7 @@ def _engine(url: str, *, pool_size: int, echo: bool, row_wait_seconds: int) -> E
             echo=echo,
             pool_size=pool_size,
             max_overflow=pool_size,
+            pool_timeout=pool_wait_seconds,
             connect_args={"timeout": SQLITE_WAIT_SECONDS},
         )
         event.listen(engine, "connect", _prepare_sqlite)
@@ -210,6 +284,8 @@ def _engine(url: str, *, pool_size: int, echo: bool, row_wait_seconds: int) -> E
         echo=echo,
         pool_size=pool_size,
         max_overflow=pool_size,
+        pool_timeout=pool_wait_seconds,
+        connect_args={"connect_timeout": CONNECT_SECONDS},
         pool_pre_ping=True,
         pool_recycle=1800,
         # Each statement of a write sees the newest rows, so that the attempt that locks them first decides on them.

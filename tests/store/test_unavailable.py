@@ -1,0 +1,178 @@
+"""A database that does not work: whoever asks is told to come again, and nothing is done twice."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from tenure.domain.errors import Unavailable
+from tenure.store import schema
+from tenure.store.database import Database, Transaction
+from tests.store.rows import new_lease
+from tests.support.breaker import Breaker
+
+SECRET = "not-for-strangers"
+LEASE = "the-lease"
+
+#: URLs of databases that nobody is at.
+NOWHERE = {
+    "postgresql": f"postgresql+psycopg://tenure:{SECRET}@127.0.0.1:1/tenure",
+    "mariadb": f"mysql+pymysql://tenure:{SECRET}@127.0.0.1:1/tenure",
+    "sqlite": "sqlite:////nowhere/at/all/tenure.db",
+}
+
+
+@pytest.fixture(params=[pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in ("postgresql", "mariadb")])
+def db(request: pytest.FixtureRequest, fresh_database, clock) -> Iterator[Database]:
+    """A database on a server: a file has no connections to lose."""
+    with fresh_database(request.param) as url:
+        database = Database(url, clock=clock)
+        try:
+            schema.upgrade(database)
+            yield database
+        finally:
+            database.close()
+
+
+def is_there(db: Database) -> bool:
+    with db.read() as tx:
+        return tx.leases.get(LEASE) is not None
+
+
+def tells_nothing(refusal: Unavailable) -> bool:
+    """Whether strangers learn nothing from the text of how the service is made."""
+    return not any(
+        word in refusal.message for word in (SECRET, "SELECT", "INSERT", "psycopg", "pymysql", "sqlite", "://")
+    )
+
+
+@pytest.mark.parametrize("kind", NOWHERE)
+def test_a_database_that_nobody_is_at(kind: str, caplog: pytest.LogCaptureFixture):
+    db = Database(NOWHERE[kind])
+    attempts: list[Transaction] = []
+    with pytest.raises(Unavailable, match="try again later") as writing:
+        db.write(attempts.append)
+    with pytest.raises(Unavailable, match="try again later") as reading, db.read():
+        raise AssertionError("there is nothing to read from")
+    with pytest.raises(Unavailable):
+        db.ping()
+    db.close()
+    assert attempts == []
+    assert tells_nothing(writing.value)
+    assert tells_nothing(reading.value)
+    logged = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(logged) == 3
+    assert all("connect" in line or "unable to open" in line for line in logged)  # the operator sees why
+    assert SECRET not in caplog.text
+
+
+def test_a_file_that_cannot_be_opened_is_tried_again_when_it_can(tmp_path: Path):
+    db = Database(f"sqlite:///{tmp_path / 'later' / 'tenure.db'}")
+    with pytest.raises(Unavailable):
+        db.ping()
+    (tmp_path / "later").mkdir()
+    db.ping()
+    db.close()
+
+
+def test_more_connections_than_there_are(database_url: str):
+    db = Database(database_url, pool_size=1, pool_wait_seconds=0.1)
+    with db.read(), db.read():
+        with pytest.raises(Unavailable, match="try again later"), db.read():
+            raise AssertionError("there is no third")
+        with pytest.raises(Unavailable, match="try again later"):
+            db.write(lambda _tx: None)
+    db.ping()
+    db.close()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_connection_that_is_lost_in_a_transaction(db: Database, nested: bool, caplog: pytest.LogCaptureFixture):
+    """What was written is not there, and the next transaction has another connection."""
+    breaker, attempts = Breaker(db), []
+
+    def work(tx: Transaction) -> None:
+        attempts.append(tx)
+        tx.leases.add(new_lease(lease_id=LEASE))
+        breaker.end(tx.session.connection())
+        with tx.session.begin_nested() if nested else nullcontext():
+            tx.session.execute(text("SELECT 1"))
+
+    with pytest.raises(Unavailable, match="try again later") as lost:
+        db.write(work)
+    assert tells_nothing(lost.value)
+    assert any("onnection" in record.getMessage() for record in caplog.records if record.name.startswith("tenure"))
+    assert len(attempts) == 1
+    assert not is_there(db)
+    db.write(lambda tx: tx.leases.add(new_lease(lease_id=LEASE)))
+    assert is_there(db)
+
+
+def test_a_connection_that_is_lost_while_reading(db: Database):
+    breaker = Breaker(db)
+
+    def read_on() -> None:
+        with db.read() as tx:
+            breaker.end(tx.session.connection())
+            tx.leases.get(LEASE)
+
+    with pytest.raises(Unavailable, match="try again later") as lost:
+        read_on()
+    assert tells_nothing(lost.value)
+    assert not is_there(db)
+
+
+def test_a_connection_that_is_lost_before_its_first_use(db: Database):
+    Breaker(db).end_when_taken()
+    with pytest.raises(Unavailable, match="try again later"), db.read() as tx:
+        tx.leases.get(LEASE)
+    Breaker(db).end_when_taken()
+    with pytest.raises(Unavailable, match="try again later"):
+        db.write(lambda tx: tx.leases.add(new_lease(lease_id=LEASE)))
+    assert not is_there(db)
+
+
+def test_a_connection_that_was_lost_while_nobody_used_it(db: Database):
+    """A restart of the database between two requests is noticed by nobody."""
+    breaker = Breaker(db)
+    with db.engine.connect() as connection:
+        number = breaker.number_of(connection)
+    breaker.end_number(number)
+    db.write(lambda tx: tx.leases.add(new_lease(lease_id=LEASE)))
+    assert is_there(db)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_commit_without_an_answer_is_not_repeated(db: Database, committed: bool):
+    """Nobody knows then whether it was made; the text does not say that it was not."""
+    attempts: list[Transaction] = []
+
+    def work(tx: Transaction) -> None:
+        attempts.append(tx)
+        tx.leases.add(new_lease(lease_id=LEASE))
+
+    Breaker(db).end_at_commit(committed=committed)
+    with pytest.raises(Unavailable, match="may have been made or not") as lost:
+        db.write(work)
+    assert tells_nothing(lost.value)
+    assert len(attempts) == 1
+    assert is_there(db) is committed
+
+
+def test_connections_that_are_lost_are_not_kept(db: Database):
+    breaker = Breaker(db)
+
+    def work(tx: Transaction) -> None:
+        breaker.end(tx.session.connection())
+        tx.session.execute(text("SELECT 1"))
+
+    for _ in range(50):
+        with pytest.raises(Unavailable):
+            db.write(work)
+    assert db.engine.pool.checkedout() == 0  # type: ignore[attr-defined]  # a pool that counts
+    assert not is_there(db)
