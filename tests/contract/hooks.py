@@ -25,8 +25,12 @@ _CHOICE = (
     "Not enough hosts available",  # 1.0; a 409 later
     "Malformed requirements",
 )
+_MARKER = r"marker: there is no (lease|host) (.|\n)* that a list could go on after\."
 #: The refusals with 400 that a request may meet although it fits the schema, by operation. Nothing else may be refused.
 EXPECTED = {
+    "GET /v1/leases": (_MARKER,),
+    "GET /v1/os-hosts": (_MARKER,),
+    "GET /v1/os-hosts/allocations": (_MARKER,),
     "POST /v1/leases": (*_DATES, *_CHOICE, "Datetime is out of lease limits"),
     f"PUT {_LEASE}": (
         *_DATES,

@@ -8,11 +8,12 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import event as sqlalchemy_event
 
+from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import HistoryEntry, Lease, LeaseStatus, ReservationStatus
 from tenure.domain.request import LeaseOrder, LeaseQuery
 from tenure.store.conflict import Overtaken
 from tenure.store.database import Database, Transaction
-from tests.store.rows import HOUR, add_lease, new_id, new_lease
+from tests.store.rows import HOUR, add_lease, new_lease
 from tests.support.world import NOW
 
 
@@ -187,7 +188,33 @@ class TestPages:
         marker = next(lease for lease in leases if lease.id == every[4])
         db.write(lambda tx: tx.leases.change(marker, now=NOW, deleted_at=NOW))
         assert page(db, marker=marker.id) == every[5:]
-        assert page(db, marker=new_id()) == []
+        with pytest.raises(InvalidParameter) as refused:
+            page(db, marker="unknown")
+        assert (refused.value.field, refused.value.message) == (
+            "marker",
+            "marker: there is no lease unknown that a list could go on after.",
+        )
+
+    @pytest.mark.parametrize("deleted", [False, True])
+    def test_a_marker_is_one_of_the_project(self, db: Database, leases: list[Lease], deleted: bool):
+        """What is refused does not tell whether another project has it."""
+        every = page(db)
+        foreign = next(lease for lease in leases if lease.project_id == "two" and lease.id in every[6:12])
+        if deleted:
+            db.write(lambda tx: tx.leases.change(foreign, now=NOW, deleted_at=NOW))
+        with pytest.raises(InvalidParameter) as refused:
+            page(db, project_id="one", marker=foreign.id)
+        assert refused.value.message == f"marker: there is no lease {foreign.id} that a list could go on after."
+        assert page(db, marker=foreign.id) == every[every.index(foreign.id) + 1 :]
+
+    def test_a_marker_need_not_match_the_filters(self, db: Database, leases: list[Lease]):
+        every = page(db, order=LeaseOrder.NAME)
+        active = page(db, order=LeaseOrder.NAME, status="ACTIVE")
+        marker = next(one for one in every if one not in active)
+        behind = every[every.index(marker) + 1 :]
+        assert page(db, order=LeaseOrder.NAME, status="ACTIVE", marker=marker) == [
+            one for one in active if one in behind
+        ]
 
     def test_a_page_takes_as_many_statements_however_long_it_is(self, db: Database, leases: list[Lease]):
         statements: list[str] = []

@@ -12,6 +12,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
 from tenure.domain.capacity import WHOLE, Capacity
+from tenure.domain.errors import InvalidParameter
 from tenure.domain.request import ResourceOrder, ResourceQuery
 from tenure.domain.resource import DiscoveredResource, Resource
 from tenure.store.conflict import Overtaken
@@ -339,4 +340,13 @@ class TestPages:
         assert page(db, name="a") == ["a"] * 3
         assert page(db, reservable=False) == ["b"]
         assert page(db, name="b", reservable=True) == []
-        assert page(db, marker="4711") == []
+
+    def test_a_marker_must_be_there(self, db: Database):
+        others: tuple[dict[str, Any], ...] = ({"order": ResourceOrder.NAME}, {"descending": True}, {"name": "a"})
+        for asked in ({}, *others):
+            with pytest.raises(InvalidParameter) as refused:
+                page(db, marker="4711", **asked)
+            assert (refused.value.field, refused.value.message) == (
+                "marker",
+                "marker: there is no host 4711 that a list could go on after.",
+            )

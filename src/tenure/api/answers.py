@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import falcon
 
+from tenure.domain.errors import InvalidParameter
 from tenure.domain.request import Page
 
 T = TypeVar("T")
@@ -31,6 +32,7 @@ def answer_list(
     name: str,
     fetch: Callable[[str | None], Page[T]],
     show: Callable[[T], Mapping[str, object]],
+    marker_of: Callable[[T], str],
 ) -> None:
     """Answer with the whole of a list, page by page: no more than one page is in memory.
 
@@ -43,7 +45,7 @@ def answer_list(
     if first.marker is None:
         resp.data = json.dumps({name: [show(item) for item in first.items]}).encode()
     else:
-        resp.stream = _chunks(name, first, fetch, show)
+        resp.stream = _chunks(name, first, fetch, show, marker_of)
 
 
 def _chunks(
@@ -51,6 +53,7 @@ def _chunks(
     page: Page[T],
     fetch: Callable[[str | None], Page[T]],
     show: Callable[[T], Mapping[str, object]],
+    marker_of: Callable[[T], str],
 ) -> Iterator[bytes]:
     yield f"{{{json.dumps(name)}: [".encode()
     separator = ""
@@ -60,5 +63,20 @@ def _chunks(
             separator = ", "
         if page.marker is None:
             break
-        page = fetch(page.marker)
+        page = _after(page, fetch, marker_of)
     yield b"]}"
+
+
+def _after(page: Page[T], fetch: Callable[[str | None], Page[T]], marker_of: Callable[[T], str]) -> Page[T]:
+    """The page after this one: after the last of its items that has not been taken out of the list meanwhile.
+
+    Raises what ``fetch`` does where all of them have been.
+    """
+    *others, first = reversed(page.items)
+    for item in others:
+        try:
+            return fetch(marker_of(item))
+        except InvalidParameter as error:
+            if error.field != "marker":
+                raise
+    return fetch(marker_of(first))

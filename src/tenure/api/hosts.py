@@ -66,6 +66,7 @@ class Hosts:
                 "hosts",
                 lambda marker: self._manager.resources.list(actor, ResourceQuery(HOSTS, PAGE, marker)),
                 show_host_1_0,
+                lambda host: host.external_id,
             )
             return
         page = self._manager.resources.list(actor, read_query(req, HostListQuery).to_domain(HOSTS))
@@ -125,6 +126,7 @@ class HostAllocations:
                     actor, BookingQuery(HOSTS, PAGE, marker, query.lease_id, query.reservation_id)
                 ),
                 show_allocation_1_0,
+                lambda allocation: allocation.external_id,
             )
             return
         filtered = query.lease_id is not None or query.reservation_id is not None

@@ -56,6 +56,7 @@ class Leases:
                 "leases",
                 lambda marker: self._manager.leases.list(actor, LeaseQuery(limit=PAGE, marker=marker)),
                 show_lease_1_0,
+                lambda lease: lease.id,
             )
             return
         page = self._manager.leases.list(actor, read_query(req, LeaseListQuery).to_domain())

@@ -99,7 +99,10 @@ class LeaseService:
             return self._visible(tx, actor, lease_id, "blazar:leases:get")
 
     def list(self, actor: Actor, query: LeaseQuery) -> Page[Lease]:
-        """A page of the project's leases; of all projects' for an administrator."""
+        """A page of the project's leases; of all projects' for an administrator.
+
+        Raises ``InvalidParameter`` for a marker that is none of them, nor was.
+        """
         target = {"project_id": actor.project_id, "user_id": actor.user_id}
         require(self._authorize, "blazar:leases:get", actor, target)
         if not self._authorize("admin", actor, target):

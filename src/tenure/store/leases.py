@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import and_, insert, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import (
     Event,
     EventStatus,
@@ -94,7 +95,12 @@ class LeaseStore:
         return {lease.id: lease for lease in self._assemble(rows)}
 
     def page(self, query: LeaseQuery) -> list[Lease]:
-        """One more than ``query.limit`` leases at most, so that the caller sees whether there are more."""
+        """One more than ``query.limit`` leases at most, so that the caller sees whether there are more.
+
+        Raises ``InvalidParameter`` for a marker that is no lease of ``query.project_id``, where one is given: the same
+        whether there is such a lease or not. It may be deleted, and need not match the other filters, as it may have
+        been and have matched when the client got it.
+        """
         key = _KEYS[query.order]
         statement = select(LeaseRow).where(LeaseRow.deleted_at.is_(None))
         for column, value in (
@@ -111,8 +117,10 @@ class LeaseStore:
             statement = statement.where(LeaseRow.ends_at > query.ends_after)
         if query.marker is not None:
             marker = self._session.get(LeaseRow, query.marker)
-            if marker is None:
-                return []
+            if marker is None or query.project_id not in {None, marker.project_id}:
+                raise InvalidParameter(
+                    f"marker: there is no lease {query.marker} that a list could go on after.", field="marker"
+                )
             value = getattr(marker, key.key)
             beyond = key < value if query.descending else key > value
             ids = LeaseRow.id < marker.id if query.descending else LeaseRow.id > marker.id

@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from tenure.domain.capacity import Capacity
+from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import AllocationState
 from tenure.domain.request import ResourceOrder, ResourceQuery
 from tenure.domain.requirement import number_of
@@ -107,7 +108,10 @@ class ResourceStore:
         )
 
     def page(self, query: ResourceQuery) -> list[Resource]:
-        """One more than ``query.limit`` resources at most, so that the caller sees whether there are more."""
+        """One more than ``query.limit`` resources at most, so that the caller sees whether there are more.
+
+        Raises ``InvalidParameter`` for a marker that is none of them.
+        """
         statement = select(ResourceRow).where(ResourceRow.resource_type == query.resource_type)
         if query.name is not None:
             statement = statement.where(ResourceRow.name == query.name)
@@ -115,9 +119,7 @@ class ResourceStore:
             statement = statement.where(ResourceRow.reservable == query.reservable)
         by_name = query.order is ResourceOrder.NAME
         if query.marker is not None:
-            marker = self.by_external_id(query.resource_type, query.marker)
-            if marker is None:
-                return []
+            marker = self.marker(query.resource_type, query.marker)
             ids = ResourceRow.id < marker.id if query.descending else ResourceRow.id > marker.id
             if by_name:
                 names = ResourceRow.name < marker.name if query.descending else ResourceRow.name > marker.name
@@ -127,6 +129,15 @@ class ResourceStore:
         keys = [ResourceRow.name, ResourceRow.id] if by_name else [ResourceRow.id]
         statement = statement.order_by(*(key.desc() if query.descending else key.asc() for key in keys))
         return [_resource(row) for row in self._session.execute(statement.limit(query.limit + 1)).scalars()]
+
+    def marker(self, resource_type: str, external_id: str) -> Resource:
+        """The resource that a page begins after; raises ``InvalidParameter`` where there is none, or no longer."""
+        resource = self.by_external_id(resource_type, external_id)
+        if resource is None:
+            raise InvalidParameter(
+                f"marker: there is no host {external_id} that a list could go on after.", field="marker"
+            )
+        return resource
 
     def set_properties(self, resource: Resource, properties: Mapping[str, str], *, now: datetime) -> None:
         """Replace the resource's own properties; raises ``Overtaken`` where it changed since it was read."""
