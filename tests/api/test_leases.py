@@ -248,9 +248,7 @@ def test_a_lease_that_is_over_can_only_be_renamed(api: Api) -> None:
     assert api.put(path, {"name": "was mine"}).json["lease"]["name"] == "was mine"
 
 
-@pytest.mark.parametrize(
-    "version", [pytest.param("1.0", marks=pytest.mark.xfail(strict=True, reason="not yet")), "1.1"]
-)
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
 def test_a_lease_can_end_in_the_minute_that_it_began_in(api: Api, version: str) -> None:
     """Begun between two minutes, which only 1.1 can, it ends ``now`` at either version."""
     new = api.using(version="1.1")

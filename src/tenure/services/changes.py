@@ -146,6 +146,8 @@ class LeaseChanger:
                 raise InvalidParameter("Start date must be later than current date", field="start_date")
         if change.ends_at is not None:
             ends_at = resolve(change.ends_at, self._now)
+            if change.ends_at is Moment.THIS_MINUTE and starts_at <= self._now:
+                ends_at = max(ends_at, starts_at)  # it began in this minute
         if ends_at < starts_at or (change.ends_at is not None and ends_at < this_minute):
             field = "end_date" if change.ends_at is not None else "start_date"
             raise InvalidParameter("End date must be later than current and start date", field=field)
