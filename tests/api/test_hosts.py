@@ -246,9 +246,7 @@ def test_a_property_with_an_odd_name_is_reached_by_its_url(admin: Api) -> None:
         assert result.json["resource_property"]["property_name"] == name
 
 
-@pytest.mark.parametrize(
-    "version", ["1.0", pytest.param("1.1", marks=pytest.mark.xfail(strict=True, reason="not yet"))]
-)
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
 def test_a_property_in_use_is_named_with_its_place(admin: Api, version: str) -> None:
     assert admin.put("/v1/os-hosts/1", {"gpu": "a100"}).status_code == 200
     admin.using("demo").book(reservations=[{**HOSTS, "resource_properties": '["==", "$gpu", "a100"]'}])

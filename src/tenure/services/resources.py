@@ -139,7 +139,7 @@ class ResourceService:
                 raise Conflict(
                     f"Can't add extracapabilities {sorted(refused)} to Host {external_id}: "
                     "leases on this host ask for them.",
-                    field=min(refused),
+                    field=f"properties.{min(refused)}",
                 )
             tx.resources.set_properties(resource, wanted, now=now)
             return self._existing(tx, resource_type, external_id)
@@ -293,11 +293,11 @@ class ResourceService:
     def _check_properties(self, properties: Mapping[str, str | None]) -> None:
         for name, value in properties.items():
             if len(name) > MAX_PROPERTY_NAME:
-                raise InvalidParameter("Extra capability key too long", field=name[:80])
+                raise InvalidParameter("Extra capability key too long", field=f"properties.{name[:80]}")
             if not name:
                 raise InvalidParameter("A property needs a name", field="properties")
             if value is not None and len(value) > MAX_PROPERTY_VALUE:
-                raise InvalidParameter(f"The value of {name} is too long", field=name)
+                raise InvalidParameter(f"The value of {name} is too long", field=f"properties.{name}")
 
 
 def _is_unfinished(resource: Resource) -> bool:
