@@ -18,7 +18,7 @@ LOG = logging.getLogger(__name__)
 #: How long a request waits for the cloud to do what belongs to a lease; then it is answered while that goes on.
 ANSWER_SECONDS = 10.0
 #: How long a request waits for others to be done with the cloud.
-QUEUE_SECONDS = 2.0
+QUEUE_SECONDS = 1.0
 
 
 class AtOnce:

@@ -1,0 +1,205 @@
+"""A cloud that hangs while requests need it: they are answered, and so is everybody else. Over real HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waitress.server import create_server
+
+from tenure.api.app import create_app
+from tenure.api.auth import TokenFileAuth, TokenUser, write_token_file
+from tenure.domain.lease import Lease, LeaseStatus
+from tenure.drivers.simulated import Fault, FaultKind
+from tests.support.engines import (
+    HOUR,
+    assert_all_in_pool,
+    path_of,
+    rebuild,
+    status_of,
+    wait_for,
+    wait_until,
+)
+from tests.support.world import ADMIN, OWNER, World, open_world
+
+THREADS = 6
+ROLES = {OWNER: ("member", "reader"), ADMIN: ("admin", "member", "reader")}
+
+
+class Site:
+    """A world behind a server with so many threads."""
+
+    def __init__(self, world: World, port: int) -> None:
+        self.world = world
+        self._port = port
+
+    def call(
+        self, method: str, path: str, body: object = None, *, who: str = "owner", seconds: float = 60.0
+    ) -> tuple[int, Any]:
+        """The status and the document; raises ``TimeoutError`` where none comes."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=seconds)
+        headers = {
+            "X-Auth-Token": token_of(who),
+            "OpenStack-API-Version": "reservation 1.1",
+            "Content-Type": "application/json",
+        }
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            answer = connection.getresponse()
+            text = answer.read()
+            return answer.status, json.loads(text) if text else None
+        finally:
+            connection.close()
+
+    def is_well(self, seconds: float = 10.0) -> bool:
+        return self.call("GET", "/healthcheck", seconds=seconds)[0] == 200
+
+
+def token_of(who: str) -> str:
+    return f"token-of-{who}-0123456789"
+
+
+@contextmanager
+def open_site(folder: Path, *, hosts: int, places: int = THREADS // 2, answer_seconds: float = 600.0) -> Iterator[Site]:
+    with open_world(f"sqlite:///{folder / 'tenure.db'}", hosts=hosts, workers=THREADS) as world:
+        rebuild(world, places=places, answer_seconds=answer_seconds)
+        tokens = folder / "tokens.yaml"
+        users = {"owner": OWNER, "admin": ADMIN}
+        write_token_file(
+            tokens,
+            [
+                TokenUser(one.user_id, who, one.project_id, one.project_id, ROLES[one], token_of(who))
+                for who, one in users.items()
+            ],
+        )
+        service = world.service
+        app = create_app(service.manager, service.parts.types, authenticate=lambda inner: TokenFileAuth(inner, tokens))
+        server = create_server(app, host="127.0.0.1", port=0, threads=THREADS)
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        service.engine.start()
+        try:
+            yield Site(world, server.effective_port)
+        finally:
+            world.cloud.clear_faults()
+            server.close()
+            server.task_dispatcher.shutdown(cancel_pending=True, timeout=10)
+            service.engine.stop()
+
+
+def running_leases(site: Site, number: int) -> list[Lease]:
+    leases = [site.world.book(1, hours=9) for _ in range(number)]
+    wait_for(site.world, leases, {LeaseStatus.ACTIVE})
+    return leases
+
+
+def hang(site: Site, verb: str) -> None:
+    site.world.cloud.inject(Fault(FaultKind.BLOCK, verb=verb, count=None))
+
+
+def test_more_deletes_that_hang_than_threads_and_the_api_answers(tmp_path: Path):
+    """So many wait as there are places; the others are told at once that it has begun, as it is with Blazar."""
+    with ThreadPoolExecutor(2 * THREADS) as clients, open_site(tmp_path, hosts=2 * THREADS) as site:
+        leases = running_leases(site, 2 * THREADS)
+        hang(site, "ensure_ended")
+        deletes = [clients.submit(site.call, "DELETE", f"/v1/leases/{lease.id}") for lease in leases]
+        wait_until(lambda: sum(one.done() for one in deletes) == len(leases) - THREADS // 2)
+        assert site.is_well()
+        other = site.call("POST", "/v1/leases", {"name": "other", "start_date": "now", "reservations": []})
+        assert other[0] == 400  # answered at once, whatever the answer
+        assert {site.call("GET", f"/v1/leases/{lease.id}")[1]["lease"]["status"] for lease in leases} == {"DELETING"}
+        site.world.cloud.clear_faults()
+        assert {delete.result()[0] for delete in deletes} == {204}
+        wait_for(site.world, leases, {LeaseStatus.DELETED})
+        assert_all_in_pool(site.world)
+
+
+def test_with_a_place_for_every_thread_the_api_would_hang(tmp_path: Path):
+    """What the test above rests on."""
+    with ThreadPoolExecutor(THREADS) as clients, open_site(tmp_path, hosts=THREADS, places=THREADS) as site:
+        leases = running_leases(site, THREADS)
+        hang(site, "ensure_ended")
+        deletes = [clients.submit(site.call, "DELETE", f"/v1/leases/{lease.id}") for lease in leases]
+        assert site.world.cloud.wait_until_blocked(THREADS)
+        with pytest.raises(TimeoutError):
+            site.is_well(seconds=1.0)
+        site.world.cloud.clear_faults()
+        assert {delete.result()[0] for delete in deletes} == {204}
+
+
+def test_a_change_that_lasts_is_answered_while_it_goes_on(tmp_path: Path):
+    with open_site(tmp_path, hosts=2, answer_seconds=0.1) as site:
+        [lease] = running_leases(site, 1)
+        hang(site, "ensure_started")
+        more = {"reservations": [{"id": lease.reservations[0].id, "min": 2, "max": 2}]}
+        status, answer = site.call("PUT", f"/v1/leases/{lease.id}", more)
+        assert (status, answer["lease"]["status"]) == (200, "UPDATING")
+        assert len(site.world.hosts_of(lease.id)) == 2
+        site.world.cloud.clear_faults()
+        wait_for(site.world, [lease], {LeaseStatus.ACTIVE})
+        assert path_of(site.world, lease.id)[-2:] == ["UPDATING", "ACTIVE"]
+
+
+def test_changes_that_find_no_worker_are_done_by_the_engine(tmp_path: Path):
+    """The first hang at what they do; one more is claimed for nobody, and taken up at once."""
+    with ThreadPoolExecutor(THREADS) as clients, open_site(tmp_path, hosts=2 * (THREADS + 1)) as site:
+        leases = running_leases(site, THREADS + 1)
+        hung, last = leases[:-1], leases[-1]
+        for lease in hung:
+            site.world.cloud.inject(
+                Fault(FaultKind.BLOCK, verb="ensure_started", reservation_id=lease.reservations[0].id, count=None)
+            )
+
+        def grow(lease: Lease) -> tuple[int, Any]:
+            more = {"reservations": [{"id": lease.reservations[0].id, "min": 2, "max": 2}]}
+            return site.call("PUT", f"/v1/leases/{lease.id}", more)
+
+        changes = [clients.submit(grow, lease) for lease in hung]
+        assert site.world.cloud.wait_until_blocked(THREADS)
+        assert grow(last)[0] == 200
+        wait_for(site.world, [last], {LeaseStatus.ACTIVE})
+        assert len(site.world.cloud.world.groups()[last.reservations[0].id].hosts) == 2
+        site.world.cloud.clear_faults()
+        assert {change.result()[0] for change in changes} == {200}
+        wait_for(site.world, leases, {LeaseStatus.ACTIVE})
+
+
+def test_registrations_that_hang_leave_room_for_others(tmp_path: Path):
+    """Who finds no place is told so, and nothing is kept of what he asked for."""
+    with ThreadPoolExecutor(2 * THREADS) as clients, open_site(tmp_path, hosts=1) as site:
+        site.world.cloud.world.ensure_hosts(1 + 2 * THREADS)
+        hang(site, "look_up")
+        calls = [
+            clients.submit(site.call, "POST", "/v1/os-hosts", {"name": str(number + 2)}, who="admin")
+            for number in range(2 * THREADS)
+        ]
+        wait_until(lambda: sum(one.done() for one in calls) == 2 * THREADS - THREADS // 2)
+        assert site.is_well()
+        refused = [one.result() for one in calls if one.done()]
+        assert {status for status, _ in refused} == {503}
+        assert "too many requests wait" in refused[0][1]["error_message"]
+        site.world.cloud.clear_faults()
+        assert sorted(one.result()[0] for one in calls) == [201] * (THREADS // 2) + [503] * (len(refused))
+        assert len(site.call("GET", "/v1/os-hosts", who="admin")[1]["hosts"]) == 1 + THREADS // 2
+
+
+def test_a_delete_waits_for_the_end_that_is_under_way(tmp_path: Path):
+    """The engine was first; the answer comes when it is done all the same."""
+    with ThreadPoolExecutor(1) as client, open_site(tmp_path, hosts=1) as site:
+        [lease] = running_leases(site, 1)
+        hang(site, "ensure_ended")
+        site.world.clock.advance(9 * HOUR)
+        assert site.world.cloud.wait_until_blocked()
+        delete = client.submit(site.call, "DELETE", f"/v1/leases/{lease.id}")
+        wait_until(lambda: status_of(site.world, lease.id) is LeaseStatus.DELETING)
+        assert not delete.done()
+        site.world.cloud.clear_faults()
+        assert delete.result()[0] == 204
+        assert status_of(site.world, lease.id) is LeaseStatus.DELETED
