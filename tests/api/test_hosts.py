@@ -217,7 +217,6 @@ def test_a_long_list_at_1_0_is_whole_though_hosts_are_taken_back_meanwhile(tmp_p
 UNREACHABLE = ("a/b", "/", "gpu.json", ".json", ".", "..")
 
 
-@pytest.mark.xfail(strict=True, reason="they are taken")
 @pytest.mark.parametrize("name", UNREACHABLE)
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 def test_a_property_that_no_url_could_name_is_refused(admin: Api, name: str, version: str) -> None:

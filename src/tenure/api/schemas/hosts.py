@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,15 +44,24 @@ _NOVA_FIELDS = frozenset(
 )
 #: What a host has of its own; a property of that name could not be shown beside it.
 _FIELDS = _NOVA_FIELDS | {"status", "trust_id", "reservable", "created_at", "updated_at", "properties", "traits"}
-_NAMES_OF_PROPERTIES: dict[str, Any] = {"minLength": 1, "maxLength": MAX_PROPERTY_NAME}
+#: Every URL exists a second time with this at its end.
+_SUFFIX = ".json"
+#: What clients and proxies take out of a URL.
+_DOTS = frozenset({".", ".."})
+_NAMES_OF_PROPERTIES: dict[str, Any] = {"minLength": 1, "maxLength": MAX_PROPERTY_NAME, "pattern": r"^[^\x00/]*$"}
+_UNREACHABLE: list[dict[str, Any]] = [{"enum": sorted(_DOTS)}, {"pattern": r"\.json$"}]
+#: In JSON Schema: what a property may be called that is sent beside the fields of a host, which are ignored.
+_NAMES: dict[str, Any] = {"propertyNames": {**_NAMES_OF_PROPERTIES, "not": {"anyOf": _UNREACHABLE}}}
 #: In JSON Schema: what a property may be called.
-_FREE_NAMES: dict[str, Any] = {"propertyNames": {**_NAMES_OF_PROPERTIES, "not": {"enum": sorted(_FIELDS)}}}
+_FREE_NAMES: dict[str, Any] = {
+    "propertyNames": {**_NAMES_OF_PROPERTIES, "not": {"anyOf": [{"enum": sorted(_FIELDS)}, *_UNREACHABLE]}}
+}
 
 
 class LenientHostCreate(BaseModel):
     """A host to be made reservable, as Blazar takes it: what is not its name or id is a property."""
 
-    model_config = ConfigDict(extra="allow", json_schema_extra={"propertyNames": _NAMES_OF_PROPERTIES})
+    model_config = ConfigDict(extra="allow", json_schema_extra=_NAMES)
     __pydantic_extra__: dict[str, LenientProperty] = Field(init=False)
 
     name: LenientReference = None
@@ -127,6 +136,7 @@ def read_registration(body: Mapping[str, Any], version: Version) -> Registration
     if not reference:
         raise InvalidHost(f"Invalid values for host {dict(body)!r}"[:400], field="name")
     extra: Mapping[str, str | None] = lenient.model_extra or {}
+    _check_reachable(extra.keys() - _FIELDS, "")
     properties = {name: value for name, value in extra.items() if value is not None and name not in _FIELDS}
     _check_lengths(properties)
     return Registration(reference, properties)
@@ -172,6 +182,18 @@ def _check_names(properties: Mapping[str, object], place: str) -> None:
     taken = sorted(_FIELDS & properties.keys())
     if taken:
         raise InvalidParameter(f"{taken[0]} is a field of every host and cannot be a property.", field=place + taken[0])
+    _check_reachable(properties.keys(), place)
+
+
+def _check_reachable(names: Iterable[str], place: str) -> None:
+    """Refuse names that a URL cannot end with, so that such a property could never be made private."""
+    for name in sorted(names):
+        if "/" in name or name.endswith(_SUFFIX) or name in _DOTS:
+            raise InvalidParameter(
+                f"{name} cannot be the name of a property: no URL could name it. "
+                "It must not have a / in it, nor end with .json, nor be . or .. itself.",
+                field=place + name,
+            )
 
 
 def show_host_1_0(host: Resource) -> Document:
