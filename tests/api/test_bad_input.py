@@ -161,6 +161,10 @@ BAD_HOST_IDS = (
 )
 
 
+#: What is neither yes nor no.
+NO_TRUTHS = ("", "maybe", "TRUE", "2", "y", "null", "%20true")
+
+
 def _below(bad: Sequence[Bad], rest: str) -> tuple[Bad, ...]:
     return tuple(Bad(one.field, one.body, one.path + rest, one.status) for one in bad)
 
@@ -466,7 +470,7 @@ ENDPOINTS = (
             *(Bad("sort_key", path=f"?sort_key={bad}") for bad in ("", "vcpus")),
             *(Bad("sort_dir", path=f"?sort_dir={bad}") for bad in ("", "up")),
             *(Bad("hypervisor_hostname", path=f"?hypervisor_hostname={bad}") for bad in ("", "%00", "x" * 256)),
-            *(Bad("reservable", path=f"?reservable={bad}") for bad in ("", "yes", "True", "1")),
+            *(Bad("reservable", path=f"?reservable={bad}") for bad in NO_TRUTHS),
             Bad("colour", path="?colour=red"),
         ),
     ),
@@ -537,7 +541,7 @@ ENDPOINTS = (
         "GET",
         "/v1/os-hosts/properties",
         also=(
-            *(Bad(name, path=f"?{name}={bad}") for name in ("detail", "all") for bad in ("%00", "x" * 256)),
+            *(Bad(name, path=f"?{name}={bad}") for name in ("detail", "all") for bad in ("%00", "x" * 256, *NO_TRUTHS)),
             Bad("colour", path="?colour=red"),
         ),
     ),

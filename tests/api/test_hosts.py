@@ -143,9 +143,7 @@ NAMES = [{"property": "rack"}]
 DETAILS = [{"property": "rack", "private": False, "values": ["r1"]}]
 
 
-@pytest.mark.parametrize(
-    "version", ["1.0", pytest.param("1.1", marks=pytest.mark.xfail(strict=True, reason="not yet"))]
-)
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
 def test_what_is_asked_of_properties_is_there_at_1_0_and_true_from_1_1_on(api: Api, version: str) -> None:
     api.using("admin").put("/v1/os-hosts/1", {"rack": "r1", "asset": "4711"})
     api.using("admin").patch("/v1/os-hosts/properties/asset", {"private": True})
@@ -352,7 +350,11 @@ def test_mistakes_at_1_0(shared_admin: Api, method: str, path: str, body: object
         ("PUT", "/1", {"a": "b"}, "properties"),
         ("PATCH", "/properties/gpu", {"private": True, "property_name": "x"}, "property_name"),
         ("GET", "?sort_key=vcpus", None, "sort_key"),
-        ("GET", "?reservable=yes", None, "reservable"),
+        ("GET", "?reservable=maybe", None, "reservable"),
+        ("GET", "?reservable=", None, "reservable"),
+        ("GET", "/properties?detail=", None, "detail"),
+        ("GET", "/properties?detail=TRUE", None, "detail"),
+        ("GET", "/properties?all=2", None, "all"),
         ("GET", "?marker=1&a=b", None, "a"),
         ("GET", "/allocations?limit=0", None, "limit"),
         ("GET", "/1/allocation?limit=1", None, "limit"),

@@ -25,6 +25,7 @@ from tenure.api.schemas.queries import (
     AllocationListQuery,
     AllocationQuery,
     HostListQuery,
+    LenientPropertyListQuery,
     PropertyListQuery,
     query_of,
     read_query,
@@ -162,7 +163,11 @@ class HostProperties:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         actor = actor_of(req)
-        query = read_query(req, PropertyListQuery)
+        query: LenientPropertyListQuery | PropertyListQuery = (
+            read_query(req, LenientPropertyListQuery)
+            if version_of(req) is OLDEST
+            else read_query(req, PropertyListQuery)
+        )
         found = self._manager.resources.properties(actor, HOSTS, include_private=bool(query.all))
         shown = [show_property(values, detail=bool(query.detail)) for values in found]
         answer(resp, {"resource_properties": shown})

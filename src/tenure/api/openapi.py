@@ -122,7 +122,7 @@ def _hosts(shown: Answers, version: Version) -> tuple[Operation, ...]:
             "List the properties that hosts have",
             200,
             shown.properties,
-            query=queries.PropertyListQuery,
+            query=queries.LenientPropertyListQuery if old else queries.PropertyListQuery,
         ),
         Operation(
             "patch",

@@ -31,10 +31,14 @@ def _number(value: Any) -> Any:
     return int(value)
 
 
+#: What says yes and no; with a capital it is what Python writes.
+_TRUTHS = {"true": True, "True": True, "1": True, "yes": True, "false": False, "False": False, "0": False, "no": False}
+
+
 def _truth(value: Any) -> Any:
-    if value not in ("true", "false"):
+    if value not in _TRUTHS:
         raise PydanticCustomError("truth", "true or false is needed")
-    return value == "true"
+    return _TRUTHS[value]
 
 
 Limit = Annotated[
@@ -43,9 +47,9 @@ Limit = Annotated[
     Field(ge=1, le=MAX_LIMIT),
     WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_LIMIT}),
 ]
-Truth = Annotated[bool, BeforeValidator(_truth), WithJsonSchema({"type": "string", "enum": ["true", "false"]})]
+Truth = Annotated[bool, BeforeValidator(_truth), WithJsonSchema({"type": "string", "enum": [*_TRUTHS]})]
 Direction = Literal["asc", "desc"]
-#: Any text that is not empty says yes, also ``false``: Blazar's rule.
+#: At 1.0 any text that is not empty says yes, also ``false``: Blazar's rule.
 Flag = Annotated[str, Field(max_length=255, pattern=PRINTABLE)]
 
 
@@ -122,9 +126,14 @@ class AllocationListQuery(AllocationQuery):
     marker: ExternalId | None = None
 
 
-class PropertyListQuery(Query):
+class LenientPropertyListQuery(Query):
     detail: Flag = ""
     all: Flag = ""
+
+
+class PropertyListQuery(Query):
+    detail: Truth = False
+    all: Truth = False
 
 
 def query_of(req: falcon.Request, known: Collection[str] | None = None) -> Mapping[str, str]:
@@ -147,7 +156,7 @@ def read_query(req: falcon.Request, model: type[Q]) -> Q:
     version = version_of(req)
     if version is not OLDEST:
         return check(model, query_of(req), version)
-    if not issubclass(model, AllocationQuery | PropertyListQuery):
+    if not issubclass(model, AllocationQuery | LenientPropertyListQuery):
         return model()
     return check(model, query_of(req, model.model_fields.keys() - {"limit", "marker"}), version)
 
