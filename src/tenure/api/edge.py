@@ -66,8 +66,13 @@ class Edge:
         if _is_foreign_error(call, answer):
             _close(body)
             body = answer.replace(foreign_error_answer(answer.code).document)
-        _LOG.info("%s %s %r -> %s", call.request_id, method, path, answer.code)
-        headers = [*answer.headers, *call.version_headers(), ("x-openstack-request-id", call.request_id)]
+        ids = " ".join(filter(None, (call.request_id, call.global_request_id)))
+        _LOG.info("%s %s %r -> %s", ids, method, path, answer.code)
+        headers = [
+            *map(_allowing_head, answer.headers),
+            *call.version_headers(),
+            ("x-openstack-request-id", call.request_id),
+        ]
         start_response(answer.status, headers)
         if method == "HEAD":
             _close(body)
@@ -79,6 +84,15 @@ def _is_foreign_error(call: Call, answer: _Answer) -> bool:
     """Whether the authentication has answered with an error, where the version promises errors of one form."""
     newer = call.of_resource and call.version not in (None, OLDEST)
     return newer and not call.reached and answer.code >= HTTPStatus.BAD_REQUEST
+
+
+def _allowing_head(header: tuple[str, str]) -> tuple[str, str]:
+    """The header; HEAD is allowed wherever GET is, which the applications do not know."""
+    name, value = header
+    methods = [one.strip() for one in value.split(",")]
+    if name.lower() == "allow" and "GET" in methods and "HEAD" not in methods:
+        return name, ", ".join([*methods, "HEAD"])
+    return header
 
 
 def _close(body: Iterable[bytes]) -> None:
