@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tenure.domain.lease import EventType
 from tenure.drivers.contract import (
+    DONE,
     CloudBusy,
     CloudDriver,
     CloudError,
@@ -90,31 +91,27 @@ class Performer:
 
     def _end(self, work: Work, reservation_ids: frozenset[str]) -> Progress:
         """Take reservations back, each tried whatever became of the others; done when all are."""
-        slowest, errors = Progress(done=True), []
+        made, errors = [], []
         for order in work.orders:
             if order.reservation_id not in reservation_ids:
                 continue
             self._hold_on(work)
             try:
-                progress = self._driver.ensure_ended(order)
+                made.append(self._driver.ensure_ended(order))
             except CloudError as error:
                 errors.append(error)
-                continue
-            if not progress.done:
-                slowest = progress
         if errors:
             raise errors[0]
-        return slowest
+        return _together(made)
 
     def _before_end(self, work: Work) -> Progress:
-        slowest = Progress(done=True)
+        made = []
         for order in work.orders:
             action = work.actions.get(order.reservation_id)
             if action is not None:
                 self._hold_on(work)
-                progress = self._driver.before_end(order, action)
-                slowest = slowest if progress.done else progress
-        return slowest
+                made.append(self._driver.before_end(order, action))
+        return _together(made)
 
     def _hold_on(self, work: Work) -> None:
         if not self._events.renew(work):
@@ -141,3 +138,8 @@ class Performer:
 def _reason(error: Exception) -> str:
     text = str(error) or type(error).__name__
     return text[:1000]
+
+
+def _together(made: Iterable[Progress]) -> Progress:
+    """How far several got: done when all are, else to be looked at again when the first of them may be."""
+    return min((one for one in made if not one.done), key=lambda one: one.look_again_after, default=DONE)
