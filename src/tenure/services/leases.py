@@ -118,6 +118,7 @@ class LeaseService:
     def update(self, actor: Actor, lease_id: str, change: LeaseChange) -> Lease:
         """Change what the request names, all of it or nothing; the lease with its final status.
 
+        Where a running lease gets more and the cloud is not done in time, it is the lease as it is then: ``UPDATING``.
         Raises ``NotFound``, ``Forbidden``, ``LeaseBusy``, ``InvalidState``, ``InvalidParameter``,
         ``NotEnoughResources``, and ``Conflict`` where the cloud refuses what a running lease was to get.
         """
@@ -142,7 +143,8 @@ class LeaseService:
     def delete(self, actor: Actor, lease_id: str) -> None:
         """Take everything back and forget the lease; no error for one that is deleted.
 
-        What has not started is free when this returns. What has is taken back by the engine, at once where it can be.
+        What has not started is free when this returns. What has is taken back at once, or goes on being taken back:
+        the lease is ``DELETING`` then.
         """
         now = self._clock.now()
 
