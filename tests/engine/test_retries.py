@@ -387,3 +387,17 @@ def test_the_end_takes_over_a_change_that_fails(world: World):
     world.pass_time(timedelta(minutes=1))
     assert path_of(world, lease.id)[-3:] == ["UPDATING", "TERMINATING", "TERMINATED"]
     assert_all_in_pool(world)
+
+
+@pytest.mark.parametrize("seconds", [(9, 4), (4, 9)])
+def test_several_that_last_are_looked_at_when_the_first_may_be_done(world: World, seconds: tuple[int, int]):
+    lease = world.leases.create(
+        OWNER, LeaseRequest("lease", NOW, NOW + HOUR, reservations=(reservation(1, 1), reservation(1, 1)))
+    )
+    world.engine.settle()
+    for one, wait in zip(lease.reservations, seconds, strict=True):
+        until = NOW + HOUR + wait * SECOND
+        world.cloud.inject(Fault(FaultKind.SLOW, verb="ensure_ended", reservation_id=one.id, until=until))
+    world.clock.advance(HOUR)
+    world.engine.settle()
+    assert world.engine.next_due_at() == NOW + HOUR + 4 * SECOND
