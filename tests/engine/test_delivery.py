@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from datetime import datetime
 
 import pytest
+from sqlalchemy import func, select
 
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import LeaseStatus
-from tenure.services.outbox import MAX_DELIVERIES, Message
+from tenure.services.outbox import DELIVERY_TIME, MAX_DELIVERIES, Message
+from tenure.store.tables import OutboxRow
 from tests.support.engines import HOUR, MINUTE, SECOND, Killed, another, lease_of, rebuild
 from tests.support.world import OWNER, World
 
@@ -43,9 +46,14 @@ class Sink:
 def deliver_until_quiet(world: World) -> None:
     """Let time pass from one attempt at a delivery to the next, until there is none."""
     world.engine.settle()
-    while (again := world.service.outbox.next_ready_at()) is not None:
+    while (again := next_attempt(world)) is not None:
         world.clock.set(again)
         world.engine.settle()
+
+
+def next_attempt(world: World) -> datetime | None:
+    with world.db.read() as tx:
+        return tx.session.scalar(select(func.min(OutboxRow.ready_at)).where(OutboxRow.ready_at > world.clock.now()))
 
 
 def ailing(world: World) -> dict[str, str | None]:
@@ -129,6 +137,30 @@ def test_what_was_taken_by_one_who_died_is_delivered_by_another(world: World):
     world.pass_time(MINUTE)
     assert sink.topics(lease.id)[0] == "lease.create"
     assert sink.tried[0].key == died[0].key
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_another_delivered_meanwhile_stays_delivered(world: World, fails: bool, caplog: pytest.LogCaptureFixture):
+    """One is so slow that his claim runs out; the other has delivered it by then, whatever he comes to say."""
+    quick = Sink()
+    rebuild(world, sink=quick)
+    other = another(world)
+
+    def dawdle(_message: Message) -> None:
+        world.clock.advance(DELIVERY_TIME + SECOND)
+        other.engine.settle()
+        if fails:
+            raise ConnectionError
+
+    rebuild(world, sink=dawdle)
+    lease = world.book(1, start=9)
+    world.engine.settle()
+    assert quick.topics(lease.id) == ["lease.create"]
+    assert "another has taken it by now" in caplog.text
+    assert next_attempt(world) is None
+    deliver_until_quiet(world)
+    assert quick.topics(lease.id) == ["lease.create"]
+    assert ailing(world) == {}
 
 
 def test_two_managers_deliver_each_message_once_and_in_order(world: World):

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from tenure.store.database import Database, Transaction
@@ -40,7 +41,7 @@ def test_of_each_lease_the_oldest_only(db: Database):
     assert topics(first) == ["a1", "b1"]
     assert first[0].payload == {"of": ["a", "ä"]}
     assert take(db) == []
-    db.write(lambda tx: tx.outbox.delivered(first[0].id, now=NOW))
+    assert db.write(lambda tx: tx.outbox.delivered(first[0], now=NOW))
     assert topics(take(db)) == ["a2"]
 
 
@@ -61,7 +62,7 @@ def test_what_is_not_reported_comes_again_with_the_same_key(db: Database):
 def test_a_failure_waits_and_holds_back_what_comes_after(db: Database):
     add(db, ("a", "a1"), ("a", "a2"), ("b", "b1"))
     failing = take(db)[0]
-    db.write(lambda tx: tx.outbox.failed(failing.id, error="refused", again_at=NOW + 5 * SECOND))
+    db.write(lambda tx: tx.outbox.failed(failing, error="refused", again_at=NOW + 5 * SECOND))
     assert take(db, NOW + 4 * SECOND) == []
     [again] = take(db, NOW + 5 * SECOND)
     assert (again.id, again.last_error, again.attempts) == (failing.id, "refused", 2)
@@ -70,14 +71,29 @@ def test_a_failure_waits_and_holds_back_what_comes_after(db: Database):
 def test_what_is_given_up_is_kept_and_stands_in_nobodys_way(db: Database):
     add(db, ("a", "a1"), ("a", "a2"))
     [lost] = take(db)
-    db.write(lambda tx: tx.outbox.failed(lost.id, error="gone for good", again_at=None))
+    db.write(lambda tx: tx.outbox.failed(lost, error="gone for good", again_at=None))
     [following] = take(db)
     assert following.topic == "a2"
-    db.write(lambda tx: tx.outbox.delivered(following.id, now=NOW))
+    db.write(lambda tx: tx.outbox.delivered(following, now=NOW))
     with db.read() as tx:
         assert [(one.id, one.last_error) for one in tx.outbox.undeliverable()] == [(lost.id, "gone for good")]
         assert not tx.outbox.is_ready(NOW + timedelta(days=1))
-        assert tx.outbox.next_ready_at(NOW - SECOND) is None
+
+
+def test_what_is_given_up_is_counted_however_much_it_is(db: Database):
+    add(db, *((f"lease-{number}", "lost") for number in range(150)), ("other", "arrives"), ("another", "waits"))
+    taken = take(db, limit=151)
+
+    def record(tx: Transaction) -> None:
+        for message in taken:
+            if message.topic == "lost":
+                tx.outbox.failed(message, error="gone for good", again_at=None)
+            else:
+                tx.outbox.delivered(message, now=NOW)
+
+    db.write(record)
+    with db.read() as tx:
+        assert tx.outbox.count_undeliverable() == 150
 
 
 def test_when_there_is_something_to_deliver(db: Database):
@@ -87,8 +103,6 @@ def test_when_there_is_something_to_deliver(db: Database):
     with db.read() as tx:
         assert tx.outbox.is_ready(NOW)
         assert not tx.outbox.is_ready(NOW - SECOND)
-        assert tx.outbox.next_ready_at(NOW - SECOND) == NOW
-        assert tx.outbox.next_ready_at(NOW) is None
 
 
 def test_a_message_that_another_took_meanwhile_is_not_taken(db: Database):
@@ -107,6 +121,38 @@ def test_a_message_that_another_took_meanwhile_is_not_taken(db: Database):
     taken: list[Message] = []
     assert db.write(look_and_let_another_go_first) == []
     assert topics(taken) == ["a1", "b1"]
+
+
+LATER = NOW + 61 * SECOND
+
+
+@pytest.mark.parametrize(
+    "too_late",
+    [
+        lambda tx, message: tx.outbox.delivered(message, now=LATER),
+        lambda tx, message: tx.outbox.failed(message, error="slow", again_at=LATER + SECOND),
+        lambda tx, message: tx.outbox.failed(message, error="slow", again_at=None),
+    ],
+    ids=["delivered", "failed", "given up"],
+)
+@pytest.mark.parametrize("recorded", ["delivered", "failed", "nothing yet"])
+def test_whose_claim_ran_out_changes_nothing_of_what_its_successor_records(db: Database, too_late, recorded: str):
+    add(db, ("a", "a1"))
+    [first] = take(db)
+    [second] = take(db, NOW + 60 * SECOND)
+    if recorded == "delivered":
+        db.write(lambda tx: tx.outbox.delivered(second, now=LATER))
+    elif recorded == "failed":
+        db.write(lambda tx: tx.outbox.failed(second, error="refused", again_at=LATER))
+    before = rows_of(db)
+    assert not db.write(lambda tx: too_late(tx, first))
+    assert rows_of(db) == before
+
+
+def rows_of(db: Database) -> list[tuple[object, ...]]:
+    """The whole table."""
+    with db.read() as tx:
+        return [tuple(row) for row in tx.session.execute(text("SELECT * FROM outbox ORDER BY id"))]
 
 
 def test_a_key_is_there_once(db: Database):

@@ -36,8 +36,12 @@ class Delivery:
                     self._sink(message)
                 except Exception as error:
                     LOG.exception("%s of lease %s was not delivered", message.topic, message.lease_id)
-                    self._outbox.failed(message, f"{type(error).__name__}: {error}"[:1000])
+                    recorded = self._outbox.failed(message, f"{type(error).__name__}: {error}"[:1000])
                 else:
-                    self._outbox.delivered(message)
+                    recorded = self._outbox.delivered(message)
                     delivered += 1
+                if not recorded:
+                    LOG.warning(
+                        "%s of lease %s took so long that another has taken it by now", message.topic, message.lease_id
+                    )
         return delivered

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from tenure.services.context import Rules
 from tenure.store.database import Database, Transaction
@@ -30,24 +30,29 @@ class OutboxService:
             return []
         return self._db.write(lambda tx: tx.outbox.take(tx.now(), until=tx.now() + DELIVERY_TIME, limit=limit))
 
-    def delivered(self, message: Message) -> None:
-        self._db.write(lambda tx: tx.outbox.delivered(message.id, now=tx.now()))
+    def delivered(self, message: Message) -> bool:
+        """Note that a message has arrived; False, and nothing is noted, where another has taken it meanwhile."""
+        return self._db.write(lambda tx: tx.outbox.delivered(message, now=tx.now()))
 
-    def failed(self, message: Message, error: str) -> None:
-        """Note a delivery that failed: tried again later, and given up after many times."""
+    def failed(self, message: Message, error: str) -> bool:
+        """Note a delivery that failed: tried again later, and given up after many times.
 
-        def record(tx: Transaction) -> None:
+        False, and nothing is noted, where another has taken it meanwhile.
+        """
+
+        def record(tx: Transaction) -> bool:
             again = message.attempts < MAX_DELIVERIES
             again_at = tx.now() + self._rules.delay_after(message.attempts) if again else None
-            tx.outbox.failed(message.id, error=error, again_at=again_at)
+            return tx.outbox.failed(message, error=error, again_at=again_at)
 
-        self._db.write(record)
+        return self._db.write(record)
 
     def undeliverable(self) -> list[Message]:
-        """What was given up, oldest first."""
+        """What was given up, oldest first, no more than a hundred."""
         with self._db.read() as tx:
             return tx.outbox.undeliverable()
 
-    def next_ready_at(self) -> datetime | None:
+    def count_undeliverable(self) -> int:
+        """How many messages were given up."""
         with self._db.read() as tx:
-            return tx.outbox.next_ready_at(tx.now())
+            return tx.outbox.count_undeliverable()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import exists, func, insert, select, update
 from sqlalchemy.orm import Session, aliased
@@ -78,30 +79,39 @@ class OutboxStore:
                 taken.append(_message(row, attempts=row.attempts + 1))
         return taken
 
-    def delivered(self, message_id: int, *, now: datetime) -> None:
-        self._session.execute(
-            update(OutboxRow).where(OutboxRow.id == message_id).values(ready_at=None, delivered_at=now, last_error=None)
-        )
+    def delivered(self, message: Message, *, now: datetime) -> bool:
+        """Note that a message has arrived; whether the claim was still the taker's."""
+        return self._record(message, ready_at=None, delivered_at=now, last_error=None)
 
-    def failed(self, message_id: int, *, error: str, again_at: datetime | None) -> None:
-        """Note a delivery that failed; without ``again_at`` it is given up and stays for the operator to see."""
-        self._session.execute(
-            update(OutboxRow).where(OutboxRow.id == message_id).values(ready_at=again_at, last_error=error)
+    def failed(self, message: Message, *, error: str, again_at: datetime | None) -> bool:
+        """Note a delivery that failed; whether the claim was still the taker's.
+
+        Without ``again_at`` it is given up and stays for the operator to see.
+        """
+        return self._record(message, ready_at=again_at, last_error=error)
+
+    def _record(self, message: Message, **values: Any) -> bool:
+        """Write where nobody has taken the message since: each claim is one more attempt."""
+        recorded = self._session.execute(
+            update(OutboxRow)
+            .where(OutboxRow.id == message.id, OutboxRow.attempts == message.attempts)
+            .values(**values)
+            .execution_options(synchronize_session=False)
         )
+        return bool(recorded.rowcount == 1)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def undeliverable(self, limit: int = 100) -> list[Message]:
-        rows = self._session.execute(
-            select(OutboxRow)
-            .where(OutboxRow.ready_at.is_(None), OutboxRow.delivered_at.is_(None))
-            .order_by(OutboxRow.id)
-            .limit(limit)
-        ).scalars()
+        """What was given up, oldest first, no more than ``limit``."""
+        rows = self._session.execute(select(OutboxRow).where(*_GIVEN_UP).order_by(OutboxRow.id).limit(limit)).scalars()
         return [_message(row) for row in rows]
 
-    def next_ready_at(self, after: datetime) -> datetime | None:
-        return self._session.execute(
-            select(func.min(OutboxRow.ready_at)).where(OutboxRow.ready_at > after)
-        ).scalar_one_or_none()
+    def count_undeliverable(self) -> int:
+        """How many messages were given up."""
+        return self._session.execute(select(func.count()).select_from(OutboxRow).where(*_GIVEN_UP)).scalar_one()
+
+
+#: As the index on both begins.
+_GIVEN_UP = (OutboxRow.delivered_at.is_(None), OutboxRow.ready_at.is_(None))
 
 
 def _message(row: OutboxRow, *, attempts: int | None = None) -> Message:
