@@ -45,7 +45,6 @@ class TestOne:
         db.write(add)
         assert get(db, lease.id) == lease
         with db.read() as tx:
-            assert tx.leases.by_ids([lease.id, "another"]) == {lease.id: lease}
             assert tx.leases.reservations_by_ids([lease.reservations[1].id]) == {
                 lease.reservations[1].id: lease.reservations[1]
             }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 
@@ -59,7 +59,11 @@ def two_threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def version_of(tx: Transaction, resource_id: int) -> int:
-    return tx.resources.versions([resource_id])[resource_id]
+    return versions_of(tx, [resource_id])[resource_id]
+
+
+def versions_of(tx: Transaction, resource_ids: Iterable[int]) -> dict[int, int]:
+    return {one.id: one.version for one in tx.resources.by_ids(resource_ids).values()}
 
 
 def test_what_a_failed_transaction_wrote_is_not_there(db: Database):
@@ -183,7 +187,7 @@ def test_of_two_that_wait_for_each_other_one_is_done_again(fresh_database, clock
             for one in waiting:
                 one.result(SECONDS)
         with db.read() as tx:
-            assert tx.resources.versions([first, second]) == {first: 3, second: 3}
+            assert versions_of(tx, [first, second]) == {first: 3, second: 3}
         db.close()
     assert len(attempts) == 3
 
@@ -289,7 +293,7 @@ def test_of_two_that_find_the_last_host_free_one_gets_it(db: Database):
 def test_a_version_that_somebody_raised_meanwhile_is_not_raised_again(db: Database):
     ids = add_hosts(db, 3)
     with db.read() as tx:
-        seen = tx.resources.versions(ids)
+        seen = versions_of(tx, ids)
     db.write(lambda tx: tx.resources.raise_versions({ids[1]: seen[ids[1]]}))
 
     def raise_all(tx: Transaction) -> None:
@@ -298,7 +302,7 @@ def test_a_version_that_somebody_raised_meanwhile_is_not_raised_again(db: Databa
 
     db.write(raise_all)
     with db.read() as tx:
-        assert tx.resources.versions(ids) == {ids[0]: 1, ids[1]: 2, ids[2]: 1}
+        assert versions_of(tx, ids) == {ids[0]: 1, ids[1]: 2, ids[2]: 1}
 
 
 def test_the_version_of_what_is_not_there_cannot_be_raised(db: Database):
@@ -420,7 +424,7 @@ def test_who_holds_one_row_does_not_wait_for_another(db: Database):
         other.result(SECONDS)
     assert attempts == [False, True]
     with db.read() as tx:
-        assert tx.resources.versions([first, second]) == {first: 2, second: 3}
+        assert versions_of(tx, [first, second]) == {first: 2, second: 3}
 
 
 def test_who_locks_a_lease_is_alone_with_it(db: Database):
@@ -506,5 +510,5 @@ def test_connections_are_given_back(db: Database):
         with pytest.raises(LookupError):
             db.write(lambda tx: (_ for _ in ()).throw(LookupError))
         with db.read() as tx:
-            assert tx.resources.count(HOST) == 0
+            assert tx.resources.known_external_ids(HOST) == set()
     assert db.engine.pool.checkedout() == 0  # type: ignore[attr-defined]  # a pool that counts

@@ -90,10 +90,6 @@ class LeaseStore:
             return None
         return self._assemble([row])[0]
 
-    def by_ids(self, ids: Collection[str]) -> dict[str, Lease]:
-        rows = self._session.execute(select(LeaseRow).where(LeaseRow.id.in_(sorted(ids)))).scalars().all()
-        return {lease.id: lease for lease in self._assemble(rows)}
-
     def page(self, query: LeaseQuery) -> list[Lease]:
         """One more than ``query.limit`` leases at most, so that the caller sees whether there are more.
 

@@ -218,12 +218,6 @@ class ResourceStore:
             rows = rows.with_for_update(nowait=not wait, key_share=True)
         return list(self._session.execute(rows).scalars())
 
-    def versions(self, ids: Iterable[int]) -> dict[int, int]:
-        rows = self._session.execute(
-            select(ResourceRow.id, ResourceRow.version).where(ResourceRow.id.in_(sorted(set(ids))))
-        ).all()
-        return {row.id: row.version for row in rows}
-
     def is_allocated(self, resource_id: int) -> bool:
         """Whether anything is planned on the resource, or held."""
         return (
@@ -342,11 +336,6 @@ class ResourceStore:
 
     def highest_id(self) -> int:
         return self._session.execute(select(func.max(ResourceRow.id))).scalar_one_or_none() or 0
-
-    def count(self, resource_type: str) -> int:
-        return self._session.execute(
-            select(func.count()).select_from(ResourceRow).where(ResourceRow.resource_type == resource_type)
-        ).scalar_one()
 
     def _write_attributes(self, row: ResourceRow) -> None:
         self._session.execute(insert(AttributeRow), _attributes(row))
