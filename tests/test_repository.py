@@ -168,11 +168,12 @@ def test_every_entry_point_of_the_server_leads_to_something():
 
 def suites_of_the_guide() -> set[str]:
     guide = (REPOSITORY / "docs" / "contributor" / "testing.md").read_text()
-    return set(re.findall(r"^\| `([a-z]+)` \|", guide, re.MULTILINE))
+    table = guide[guide.index("| suite |") :].partition("\n\n")[0]
+    return set(re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE))
 
 
-def test_the_guide_to_testing_lists_every_suite():
-    assert {suite.name for suite in find_suites(REPOSITORY, jobs=1)} <= suites_of_the_guide()
+def test_the_guide_to_testing_lists_the_suites_that_there_are():
+    assert suites_of_the_guide() == {suite.name for suite in find_suites(REPOSITORY, jobs=1)}
 
 
 def test_links_between_documents_lead_somewhere():
