@@ -1,4 +1,4 @@
-"""The guide for people who book can be followed from its first command to its last."""
+"""What the README and the guide for people who book say can be typed, from the first command to the last."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from tenure.cmd.standalone import parser
 from tests.support.standalone import BIN, Standalone, standalone
 
-GUIDE = Path(__file__).parents[2] / "docs" / "user" / "booking.md"
+REPOSITORY = Path(__file__).parents[2]
+README = REPOSITORY / "README.md"
+GUIDE = REPOSITORY / "docs" / "user" / "booking.md"
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-def commands() -> list[tuple[str, str]]:
-    """What is typed in the guide, and what it says that comes back ("" where it does not say)."""
+def commands(page: Path) -> list[tuple[str, str]]:
+    """What is typed on a page, and what it says that comes back ("" where it does not say)."""
     typed = []
-    for block in re.findall(r"```console\n(.*?)```", GUIDE.read_text(), re.DOTALL):
+    for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             lines = part.splitlines()
             length = next(number for number in range(1, len(lines) + 1) if _is_whole("\n".join(lines[:number])))
@@ -49,6 +52,34 @@ def with_real_ids(service: Standalone, command: str) -> str:
 
 
 @pytest.mark.slow
+def test_the_readme_can_be_followed(tmp_path: Path):
+    """Beside what `make run` has started; but for the port, which another may have here."""
+    typed = [command for command, _ in commands(README) if not command.startswith("make ")]
+    assert [command.split()[0] for command in typed] == ["export", *[".venv/bin/tenure"] * 3]
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "bin").symlink_to(BIN)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
+    with standalone(tmp_path / ".run", hosts=parser().get_default("hosts")) as service:
+        shell = ["bash", "-ec", "\n".join(typed)]
+        result = subprocess.run(
+            shell, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
+        status, answer = service.caller().call("GET", "/leases")
+    assert status == 200
+    assert [(lease["name"], lease["status"]) for lease in answer["leases"]] == [("bio-42", "TERMINATED")]
+
+
+def test_make_run_serves_what_the_readme_says():
+    said = next(command for command, _ in commands(README) if command.startswith("make run"))
+    assert f" http://127.0.0.1:{parser().get_default('port')}/v1 " in said
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    command = ["make", "--no-print-directory", "-n", "run"]
+    shown = subprocess.run(command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    assert shown.stdout.splitlines()[-1] == ".venv/bin/tenure-standalone --data-dir .run"
+
+
+@pytest.mark.slow
 def test_the_guide_can_be_followed(tmp_path: Path):
     with standalone(tmp_path / "data", hosts=8) as service:
         follow(service)
@@ -56,7 +87,7 @@ def test_the_guide_can_be_followed(tmp_path: Path):
 
 def follow(service: Standalone) -> None:
     """Type every command of the guide; each does what the guide says."""
-    followed = [(command, said) for command, said in commands() if command.startswith(("tenure ", "openstack "))]
+    followed = [(command, said) for command, said in commands(GUIDE) if command.startswith(("tenure ", "openstack "))]
     assert len(followed) > 20
     for command, said in followed:
         # A date that stands in the guide lies in the future, whenever the test is run.
