@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
-from tenure.domain.errors import Unavailable
+from tenure.domain.errors import TooManyConflicts, Unavailable
 from tenure.store import schema
 from tenure.store.database import Database, Transaction
 from tests.store.rows import new_lease
@@ -77,6 +78,24 @@ def test_a_file_that_cannot_be_opened_is_tried_again_when_it_can(tmp_path: Path)
         db.ping()
     (tmp_path / "later").mkdir()
     db.ping()
+    db.close()
+
+
+def test_a_file_that_somebody_has_for_himself(tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch):
+    """A reader, who waits for no writer, waits for him, but not for ever."""
+    monkeypatch.setattr("tenure.store.database.SQLITE_WAIT_SECONDS", 0.01)
+    url = f"sqlite:///{tmp_path / 'tenure.db'}"
+    db = Database(url, clock=clock)
+    schema.upgrade(db)
+    db.close()
+    with closing(sqlite3.connect(tmp_path / "tenure.db", isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode=EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(Unavailable, match="try again later"), db.read():
+            raise AssertionError("there is nothing to read from")
+        with pytest.raises(TooManyConflicts):
+            db.write(lambda _tx: None)
+    assert not is_there(db)
     db.close()
 
 

@@ -187,8 +187,14 @@ class Database:
             options: dict[str, Any] = {"tenure_reading": True}
         else:
             options = {"isolation_level": "REPEATABLE READ"}
-        with self._connection(**options) as connection, self._session(connection) as session:
-            yield Transaction(session, self)
+        try:
+            with self._connection(**options) as connection, self._session(connection) as session:
+                yield Transaction(session, self)
+        except DBAPIError as error:
+            if not _again(error):
+                raise
+            LOG.warning("the database let nobody read: %s", error.orig)
+            raise Unavailable(_DOWN) from error
 
     @contextmanager
     def _connection(self, **options: Any) -> Iterator[Connection]:
