@@ -322,7 +322,7 @@ def looking(site: Site, rng: random.Random) -> Call:
 
 def looking_for_messages(site: Site, rng: random.Random) -> Call:
     """What a delivery with nothing to do asks."""
-    Delivery(site.service.outbox, lambda _message: None).deliver()
+    Delivery(site.service.outbox, site.service.parts.clock, lambda _message: None).deliver()
     return Call(lambda: site.service.outbox.take(100))
 
 

@@ -79,7 +79,7 @@ def build(parts: Parts) -> Service:
     performer = Performer(events, parts.driver, wake=wake, checkpoint=parts.checkpoint)
     repair = Repair(events, parts.driver, {kind.inventory for kind in parts.types}, parts.clock)
     workers = Workers(parts.workers, wake)
-    engine = Engine(events, performer, Delivery(outbox, parts.sink), repair, parts.clock, workers)
+    engine = Engine(events, performer, Delivery(outbox, parts.clock, parts.sink), repair, parts.clock, workers)
     wake.target = engine.wake
     effects = AtOnce(
         events,
@@ -123,6 +123,6 @@ def _health(parts: Parts, engine: Engine, events: EventService, outbox: OutboxSe
     if running and late > UNATTENDED:
         ailment = f"nobody has taken up what has been due for {late.total_seconds():.0f} seconds"
     loop = PartHealth("engine", ailment is None, ailment)
-    lost = len(outbox.undeliverable())
+    lost = outbox.count_undeliverable()
     letters = PartHealth("notifications", not lost, f"{lost} could not be delivered" if lost else None)
     return database, loop, letters

@@ -192,3 +192,21 @@ def test_a_failing_sink_keeps_no_lease_from_its_start(world: World):
     lease = world.book(1, start=1)
     world.pass_time(HOUR + SECOND)
     assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
+
+
+def test_a_slow_sink_gets_each_message_once_and_in_order(world: World):
+    """What was taken together is not kept until its claims run out, and others overtake it."""
+    leases = [world.book(1, start=1, hours=1) for _ in range(4)]
+
+    def take_time(message: Message) -> bool:
+        world.clock.advance(DELIVERY_TIME - 20 * SECOND)
+        assert another(world).outbox.take(100) == []  # nobody else gets what waits here, nor what comes after it
+        return False
+
+    sink = Sink(take_time)
+    rebuild(world, sink=sink)
+    for lease in leases:
+        world.leases.delete(OWNER, lease.id)
+    world.engine.settle()
+    assert {tuple(sink.topics(lease.id)) for lease in leases} == {("lease.create", "lease.delete")}
+    assert [message.attempts for message in sink.tried] == [1] * 8

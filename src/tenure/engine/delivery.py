@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from tenure.services.outbox import Message, OutboxService
+from tenure.clock import Clock
+from tenure.services.outbox import DELIVERY_TIME, Message, OutboxService
 
 LOG = logging.getLogger(__name__)
 
@@ -23,15 +24,20 @@ def log_message(message: Message) -> None:
 class Delivery:
     """Hands messages to a sink: at least once, in order per lease."""
 
-    def __init__(self, outbox: OutboxService, sink: Sink = log_message) -> None:
+    def __init__(self, outbox: OutboxService, clock: Clock, sink: Sink = log_message) -> None:
         self._outbox = outbox
+        self._clock = clock
         self._sink = sink
 
     def deliver(self) -> int:
         """Deliver what is ready, until nothing is; how many messages arrived."""
         delivered = 0
         while messages := self._outbox.take(BATCH):
-            for message in messages:
+            late = self._clock.now() + DELIVERY_TIME / 2
+            for position, message in enumerate(messages):
+                if self._clock.now() > late:  # before the claims run out, and what follows overtakes these
+                    self._outbox.give_back(messages[position:])
+                    break
                 try:
                     self._sink(message)
                 except Exception as error:

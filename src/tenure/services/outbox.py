@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from tenure.services.context import Rules
@@ -29,6 +30,10 @@ class OutboxService:
         if not soonest:
             return []
         return self._db.write(lambda tx: tx.outbox.take(tx.now(), until=tx.now() + DELIVERY_TIME, limit=limit))
+
+    def give_back(self, messages: Sequence[Message]) -> None:
+        """Let others deliver at once what was taken and not tried."""
+        self._db.write(lambda tx: tx.outbox.give_back(messages, now=tx.now()))
 
     def delivered(self, message: Message) -> bool:
         """Note that a message has arrived; False, and nothing is noted, where another has taken it meanwhile."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -78,6 +78,11 @@ class OutboxStore:
             if claimed.rowcount == 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
                 taken.append(_message(row, attempts=row.attempts + 1))
         return taken
+
+    def give_back(self, messages: Iterable[Message], *, now: datetime) -> None:
+        """Undo that messages were taken, where the claim still is the taker's."""
+        for message in messages:
+            self._record(message, ready_at=now, attempts=message.attempts - 1)
 
     def delivered(self, message: Message, *, now: datetime) -> bool:
         """Note that a message has arrived; whether the claim was still the taker's."""
