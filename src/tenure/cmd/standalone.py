@@ -23,6 +23,7 @@ from tenure.api.app import create_app
 from tenure.api.auth import TokenFileAuth, TokenFileError, TokenUser, write_token_file
 from tenure.api.policies import Policies
 from tenure.clock import SystemClock
+from tenure.domain.errors import Unavailable
 from tenure.drivers.contract import ResourceRef
 from tenure.drivers.simulated import EffectKind, SimulatedCloud
 from tenure.factory import Parts, Service, build, load_types
@@ -76,7 +77,7 @@ def _serve(arguments: argparse.Namespace, data_dir: Path, checkpoint: Callable[[
             f"what is in {data_dir} was written by a newer release of Tenure ({error}); "
             "start that release, or choose another --data-dir"
         ) from error
-    except (DatabaseError, sqlite3.DatabaseError, ValueError) as error:
+    except (DatabaseError, sqlite3.DatabaseError, Unavailable, ValueError) as error:
         raise StartFailed(f"what is in {data_dir} cannot be used: {getattr(error, 'orig', error)}") from error
     left = service.events.take_over()
     if left:
