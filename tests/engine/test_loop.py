@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 import pytest
@@ -12,7 +10,7 @@ from tenure.clock import SimulatedClock
 from tenure.domain.lease import LeaseStatus
 from tenure.drivers.simulated import Fault, FaultKind
 from tenure.services.events import EventService
-from tests.support.engines import HOUR, MINUTE, SECOND, lease_of, rebuild, status_of, wait_for, wait_until
+from tests.support.engines import HOUR, MINUTE, SECOND, lease_of, rebuild, running, status_of, wait_for, wait_until
 from tests.support.world import NOW, OWNER, World, open_world
 
 
@@ -26,17 +24,6 @@ class WatchedClock(SimulatedClock):
     def wait(self, wake, until: datetime) -> None:
         self.waits.append(until)
         super().wait(wake, until)
-
-
-@contextmanager
-def running(world: World) -> Iterator[None]:
-    """The world's engine in threads of its own."""
-    world.engine.start()
-    try:
-        yield
-    finally:
-        world.cloud.clear_faults()
-        world.engine.stop()
 
 
 def test_it_sleeps_until_the_next_due_time(world: World):

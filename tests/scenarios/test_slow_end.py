@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 import pytest
@@ -16,20 +14,10 @@ from tenure.engine.workers import Lane
 from tenure.services.context import Rules
 from tenure.store.events import PATIENCE
 from tests.support import ledger
-from tests.support.engines import HOUR, MINUTE, SECOND, assert_all_in_pool, status_of, wait_for
+from tests.support.engines import HOUR, MINUTE, SECOND, assert_all_in_pool, running, status_of, wait_for
 from tests.support.world import NOW, OWNER, World, open_world, reservation
 
 ENDED = NOW + HOUR
-
-
-@contextmanager
-def running(world: World) -> Iterator[None]:
-    world.engine.start()
-    try:
-        yield
-    finally:
-        world.cloud.clear_faults()
-        world.engine.stop()
 
 
 def book(world: World, starts_at: datetime, ends_at: datetime) -> Lease:

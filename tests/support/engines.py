@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
@@ -107,6 +108,17 @@ def another(world: World, **parts: Any) -> Service:
 def watch(world: World, before: Callable[..., object], after: Callable[..., object] | None = None) -> None:
     """Have ``before`` (and ``after``) called around every call of the cloud."""
     rebuild(world, driver=cast(CloudDriver, Watched(world.cloud, before, after)))
+
+
+@contextmanager
+def running(world: World) -> Iterator[None]:
+    """The world's engine in threads of its own; nothing hangs any more when it stops."""
+    world.engine.start()
+    try:
+        yield
+    finally:
+        world.cloud.clear_faults()
+        world.engine.stop()
 
 
 def wait_until(true: Callable[[], bool], *, seconds: float = 60.0) -> None:

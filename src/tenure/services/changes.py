@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from zlib import crc32
@@ -234,15 +234,7 @@ class LeaseChanger:
         self._tx.allocations.set_period([mine[number].id for number in kept], end, start=start)
         missing = demand.maximum - len(kept)
         if missing:
-            rest = Demand(
-                demand.inventory,
-                demand.noun,
-                max(0, demand.minimum - len(kept)),
-                missing,
-                demand.expression,
-                demand.amounts,
-                exclusive=demand.exclusive,
-            )
+            rest = replace(demand, minimum=max(0, demand.minimum - len(kept)), maximum=missing)
             planner.book(reservation.id, rest, period, position=position, without=kept, requested=demand.minimum)
 
     def _change_held(
@@ -263,16 +255,11 @@ class LeaseChanger:
         until = max(end, self._now, latest + TICK)
         # From now on only: who had a resource before this reservation got it is of no interest.
         period = Period(max(latest, min(self._now, until - TICK)), until)
-        refused = (
-            NotEnoughResources(
+        if len(held) > demand.maximum:
+            raise NotEnoughResources(
                 planner.shortfall(demand, period, position=position, kept=len(held), requested=demand.maximum),
                 field=f"reservations[{position}]",
             )
-            if len(held) > demand.maximum
-            else None
-        )
-        if refused is not None:
-            raise refused
         good = self._tx.allocations.still_good(
             demand, period, held.keys(), ignoring=reservation.id, keep_unreservable=True
         )
@@ -286,15 +273,7 @@ class LeaseChanger:
         self._tx.allocations.set_period([one.id for one in held.values()], period.end)
         self._held += [one.id for one in held.values()]
         if grow and len(held) < demand.maximum and dates.ends_at > self._now:
-            rest = Demand(
-                demand.inventory,
-                demand.noun,
-                max(0, demand.minimum - len(held)),
-                demand.maximum - len(held),
-                demand.expression,
-                demand.amounts,
-                exclusive=demand.exclusive,
-            )
+            rest = replace(demand, minimum=max(0, demand.minimum - len(held)), maximum=demand.maximum - len(held))
             added = planner.book(
                 reservation.id,
                 rest,
