@@ -9,6 +9,7 @@ from datetime import timedelta
 from stevedore import ExtensionManager
 
 from tenure.clock import Clock, SystemClock
+from tenure.domain.errors import Unavailable
 from tenure.domain.request import PartHealth
 from tenure.drivers.contract import CloudDriver
 from tenure.engine.at_once import ANSWER_SECONDS, AtOnce
@@ -114,7 +115,7 @@ def _health(parts: Parts, engine: Engine, events: EventService, outbox: OutboxSe
         behind = None if found == wanted else f"the schema is at {found}, this release needs {wanted}"
         database = PartHealth("database", behind is None, behind)
     except Exception as error:  # noqa: BLE001  # whatever ails it is the answer
-        database = PartHealth("database", False, type(error).__name__)
+        database = PartHealth("database", False, str(error) if isinstance(error, Unavailable) else type(error).__name__)
     running = engine.is_alive or not parts.workers
     ailment = None if running else "it does not run"
     if not database.well:

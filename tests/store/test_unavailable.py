@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import socket
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from tenure.domain.errors import TooManyConflicts, Unavailable
 from tenure.store import schema
@@ -99,6 +100,46 @@ def test_a_file_that_somebody_has_for_himself(tmp_path: Path, clock, monkeypatch
     db.close()
 
 
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_a_server_that_says_nothing(kind: str, monkeypatch: pytest.MonkeyPatch):
+    """It takes the connection and then keeps silent, as a machine that has died in the middle of it."""
+    monkeypatch.setattr("tenure.store.database.CONNECT_SECONDS", 2)
+    monkeypatch.setattr("tenure.store.database.SILENCE_SECONDS", 1)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        url = NOWHERE[kind].replace(":1/", f":{mute.getsockname()[1]}/")
+        db = Database(url)
+        with pytest.raises(Unavailable, match="try again later"):
+            db.ping()
+        db.close()
+
+
+def test_whoever_asks_for_the_schema_waits_for_no_writer(tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch):
+    """As everybody does who looks whether the service is well."""
+    monkeypatch.setattr("tenure.store.database.SQLITE_WAIT_SECONDS", 0.01)
+    db = Database(f"sqlite:///{tmp_path / 'tenure.db'}", clock=clock)
+    schema.upgrade(db)
+    with closing(sqlite3.connect(tmp_path / "tenure.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert schema.current(db) == schema.head()
+    db.close()
+
+
+def test_a_disk_that_is_full(tmp_path: Path, clock):
+    db = Database(f"sqlite:///{tmp_path / 'tenure.db'}", clock=clock)
+    schema.upgrade(db)
+    db.close()
+
+    def fill(connection: sqlite3.Connection, _record: object) -> None:
+        [(pages,)] = connection.execute("PRAGMA page_count")
+        connection.execute(f"PRAGMA max_page_count={pages}")
+
+    event.listen(db.engine, "connect", fill)
+    with pytest.raises(Unavailable, match="try again later"):
+        db.write(lambda tx: tx.leases.add(new_lease(lease_id=LEASE, name="n" * 100_000)))
+    assert not is_there(db)
+    db.close()
+
+
 def test_more_connections_than_there_are(database_url: str):
     db = Database(database_url, pool_size=1, pool_wait_seconds=0.1)
     with db.read(), db.read():
@@ -125,7 +166,11 @@ def test_a_connection_that_is_lost_in_a_transaction(db: Database, nested: bool, 
     with pytest.raises(Unavailable, match="try again later") as lost:
         db.write(work)
     assert tells_nothing(lost.value)
-    assert any("onnection" in record.getMessage() for record in caplog.records if record.name.startswith("tenure"))
+    assert any(
+        "the database does not work" in record.getMessage()
+        for record in caplog.records
+        if record.name.startswith("tenure")
+    )
     assert len(attempts) == 1
     assert not is_there(db)
     db.write(lambda tx: tx.leases.add(new_lease(lease_id=LEASE)))

@@ -37,9 +37,11 @@ SQLITE_WAIT_SECONDS = 30
 #: After how long a transaction is not tried again, however few attempts there were.
 PATIENCE_SECONDS = 60.0
 
-#: How long to wait for a server that does not answer, and for a connection where others have all there are.
+#: How long to wait for a connection: to a server, and where others have all there are.
 CONNECT_SECONDS = 10
 POOL_WAIT_SECONDS = 30.0
+#: How long to wait for a server, or a network, that says nothing any more. Longer than any statement lasts.
+SILENCE_SECONDS = 60
 
 #: What is said of a database that does not work; the log has the rest.
 _DOWN = "The database does not work right now; try again later."
@@ -54,8 +56,12 @@ _MARIADB_RETRY = frozenset({1020, 1205, 1213})
 _MARIADB_NO_SAVEPOINT = 1305
 #: PostgreSQL: serialization failure, deadlock, exclusion violation, a lock that was not to be waited for.
 _POSTGRESQL_RETRY = frozenset({"40001", "40P01", "23P01", "55P03"})
-#: MariaDB: the server is being shut down. PostgreSQL ends the connection with its answer.
-_MARIADB_SHUTDOWN = 1053
+#: MariaDB: no room on the disk, the server is being shut down.
+_MARIADB_FAILED = frozenset({1021, 1053})
+#: PostgreSQL, classes of errors: insufficient resources, operator intervention, system error.
+_POSTGRESQL_FAILED = frozenset({"53", "57", "58"})
+#: SQLite: READONLY, IOERR, CORRUPT, FULL, CANTOPEN.
+_SQLITE_FAILED = frozenset({8, 10, 11, 13, 14})
 
 
 class Transaction:
@@ -145,7 +151,7 @@ class Database:
         for attempt in range(1, ATTEMPTS + 1):
             wanted: set[int] = set()
             try:
-                with self._turn(), self._connection() as connection, self._session(connection) as session:
+                with self._turn(), self._connection() as connection, _session(connection) as session:
                     tx = Transaction(session, self, contended=contended, last=attempt == ATTEMPTS)
                     wanted = tx.resources.wanted
                     result = work(tx)
@@ -188,7 +194,7 @@ class Database:
         else:
             options = {"isolation_level": "REPEATABLE READ"}
         try:
-            with self._connection(**options) as connection, self._session(connection) as session:
+            with self._connection(**options) as connection, _session(connection) as session:
                 yield Transaction(session, self)
         except DBAPIError as error:
             if not _again(error):
@@ -218,13 +224,10 @@ class Database:
             try:
                 yield prepared
             except DBAPIError as error:
-                if not _lost(error):
+                if not _failed(error):
                     raise
-                LOG.warning("the connection to the database was lost: %s", error.orig)
+                LOG.warning("the database does not work: %s", error.orig)
                 raise Unavailable(_DOWN) from error
-
-    def _session(self, connection: Connection) -> Session:
-        return Session(connection, expire_on_commit=False)
 
     def ping(self) -> None:
         """Ask the database for nothing; raises ``Unavailable`` where it does not answer."""
@@ -235,19 +238,28 @@ class Database:
         self.engine.dispose()
 
 
+def _session(connection: Connection) -> Session:
+    return Session(connection, expire_on_commit=False)
+
+
 def _commit(session: Session) -> None:
     try:
         session.commit()
     except DBAPIError as error:
-        if not _lost(error):
+        if not _failed(error):
             raise
-        LOG.warning("the connection to the database was lost during a commit: %s", error.orig)
+        LOG.warning("the database did not work during a commit: %s", error.orig)
         raise Unavailable(_UNKNOWN) from error
 
 
-def _lost(error: DBAPIError) -> bool:
-    """Whether it was the connection that failed, not what was said over it."""
-    return error.connection_invalidated or _code(error) == _MARIADB_SHUTDOWN
+def _failed(error: DBAPIError) -> bool:
+    """Whether it was the connection or the database that failed, not what was asked of it."""
+    return (
+        error.connection_invalidated
+        or _code(error) in _MARIADB_FAILED
+        or (getattr(error.orig, "sqlstate", None) or "")[:2] in _POSTGRESQL_FAILED
+        or getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _SQLITE_FAILED  # the rest says more exactly which
+    )
 
 
 def _code(error: DBAPIError) -> object:
@@ -291,7 +303,7 @@ def _engine(url: str, *, pool_size: int, pool_wait_seconds: float, echo: bool, r
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_timeout=pool_wait_seconds,
-        connect_args={"connect_timeout": CONNECT_SECONDS},
+        connect_args=_patience(parsed.get_backend_name()),
         pool_pre_ping=True,
         pool_recycle=1800,
         # Each statement of a write sees the newest rows, so that the attempt that locks them first decides on them.
@@ -305,6 +317,23 @@ def _engine(url: str, *, pool_size: int, pool_wait_seconds: float, echo: bool, r
     )
     event.listen(engine, "connect", lambda connection, _record: _prepare_server(connection, settings))
     return engine
+
+
+def _patience(backend: str) -> dict[str, Any]:
+    """How long the driver waits, in its own words."""
+    if backend == "postgresql":
+        return {
+            "connect_timeout": CONNECT_SECONDS,
+            "keepalives_idle": SILENCE_SECONDS // 2,
+            "keepalives_interval": SILENCE_SECONDS // 6,
+            "keepalives_count": 3,
+            "tcp_user_timeout": SILENCE_SECONDS * 1000,
+        }
+    return {
+        "connect_timeout": CONNECT_SECONDS,
+        "read_timeout": SILENCE_SECONDS,
+        "write_timeout": SILENCE_SECONDS,
+    }
 
 
 def _prepare_server(connection: Any, settings: Iterable[str]) -> None:

@@ -23,8 +23,8 @@ def upgrade(database: Database, revision: str = "head") -> None:
 
 def current(database: Database) -> str | None:
     """The revision that the schema is at, None for an empty database."""
-    with database.engine.connect() as connection:
-        return MigrationContext.configure(connection).get_current_revision()
+    with database.read() as tx:
+        return MigrationContext.configure(tx.session.connection()).get_current_revision()
 
 
 def head() -> str | None:
