@@ -9,9 +9,9 @@ from datetime import datetime
 import pytest
 from sqlalchemy import func, select
 
-from tenure.domain.errors import NotEnoughResources
+from tenure.domain.errors import NotEnoughResources, Unavailable
 from tenure.domain.lease import LeaseStatus
-from tenure.services.outbox import DELIVERY_TIME, MAX_DELIVERIES, Message
+from tenure.services.outbox import DELIVERY_TIME, MAX_DELIVERIES, Message, OutboxService
 from tenure.store.tables import OutboxRow
 from tests.support.engines import HOUR, MINUTE, SECOND, Killed, another, lease_of, rebuild
 from tests.support.world import OWNER, World
@@ -210,3 +210,21 @@ def test_a_slow_sink_gets_each_message_once_and_in_order(world: World):
     world.engine.settle()
     assert {tuple(sink.topics(lease.id)) for lease in leases} == {("lease.create", "lease.delete")}
     assert [message.attempts for message in sink.tried] == [1] * 8
+
+
+def test_a_delivery_that_cannot_be_recorded_keeps_no_other(world: World, monkeypatch: pytest.MonkeyPatch):
+    leases = [world.book(1, start=1, hours=1) for _ in range(3)]
+    sink = Sink()
+    rebuild(world, sink=sink)
+
+    def fail(_outbox: OutboxService, _message: Message) -> bool:
+        raise Unavailable("the database is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OutboxService, "delivered", fail)
+        with pytest.raises(Unavailable):
+            world.engine.settle()
+    assert len(sink.tried) == 1
+    world.engine.settle()  # the clock stands still: nothing waits for a claim to run out but what was tried
+    assert [message.lease_id for message in sink.tried] == [lease.id for lease in leases]
+    assert [message.attempts for message in sink.tried] == [1, 1, 1]

@@ -7,11 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from tenure.domain.errors import Conflict, LeaseBusy, NotFound
+from tenure.domain.errors import Conflict, LeaseBusy, NotFound, Unavailable
 from tenure.domain.lease import EventStatus, EventType, LeaseStatus, ReservationStatus
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange
 from tenure.drivers.contract import CloudBusy
 from tenure.drivers.simulated import EffectKind, Fault, FaultKind
+from tenure.services.events import EventService, Work
 from tests.support.engines import (
     HOUR,
     MINUTE,
@@ -401,3 +402,21 @@ def test_several_that_last_are_looked_at_when_the_first_may_be_done(world: World
     world.clock.advance(HOUR)
     world.engine.settle()
     assert world.engine.next_due_at() == NOW + HOUR + 4 * SECOND
+
+
+def test_a_database_that_is_away_is_no_failure_of_the_cloud(world: World, monkeypatch: pytest.MonkeyPatch):
+    """However often: it uses up no attempts, and the lease does not tell of it."""
+    lease = world.book(1)
+
+    def fail(_events: EventService, _work: Work) -> bool:
+        raise Unavailable("the database is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EventService, "renew", fail)
+        for _ in range(12):
+            world.engine.round()
+            assert lease_of(world, lease.id).status_reason is None
+            world.clock.advance(2 * MINUTE)
+    assert lease_of(world, lease.id).status is LeaseStatus.STARTING
+    world.engine.settle()
+    assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import CloudBusy, CloudDriver, ResourceRef
 from tenure.engine.performer import Performer
 from tenure.engine.workers import Lane, Workers
 from tenure.services.events import EventService, Work
-
-LOG = logging.getLogger(__name__)
 
 #: How long a request waits for the cloud to do what belongs to a lease; then it is answered while that goes on.
 ANSWER_SECONDS = 10.0
@@ -80,15 +78,7 @@ class AtOnce:
     def _attempt(self, event_id: str, take: Callable[[], Work | None]) -> bool:
         """Have an attempt made, and wait for the one that is being made, as long as may be; whether it is this one."""
 
-        def attempt() -> None:
-            try:
-                work = take()
-                if work is not None:
-                    self._performer.perform(work)
-            except Exception:
-                LOG.exception("event %s could not be carried out; it will be taken up again", event_id)
-
-        begun = self._workers.begin(event_id, Lane.REQUESTS, attempt)
+        begun = self._workers.begin(event_id, Lane.REQUESTS, partial(self._performer.attempt, event_id, take))
         if self._places.acquire(blocking=False):
             try:
                 self._workers.wait(event_id, self._answer_seconds)

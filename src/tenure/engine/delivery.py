@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections import deque
 from collections.abc import Callable
 
 from tenure.clock import Clock
@@ -29,25 +31,30 @@ class Delivery:
         self._clock = clock
         self._sink = sink
 
-    def deliver(self) -> int:
-        """Deliver what is ready, until nothing is; how many messages arrived."""
+    def deliver(self, stopping: threading.Event | None = None) -> int:
+        """Deliver what is ready, until nothing is, or until it shall stop; how many messages arrived."""
+        stopping = stopping or threading.Event()
         delivered = 0
-        while messages := self._outbox.take(BATCH):
-            late = self._clock.now() + DELIVERY_TIME / 2
-            for position, message in enumerate(messages):
-                if self._clock.now() > late:  # before the claims run out, and what follows overtakes these
-                    self._outbox.give_back(messages[position:])
-                    break
-                try:
-                    self._sink(message)
-                except Exception as error:
-                    LOG.exception("%s of lease %s was not delivered", message.topic, message.lease_id)
-                    recorded = self._outbox.failed(message, f"{type(error).__name__}: {error}"[:1000])
-                else:
-                    recorded = self._outbox.delivered(message)
-                    delivered += 1
-                if not recorded:
-                    LOG.warning(
-                        "%s of lease %s took so long that another has taken it by now", message.topic, message.lease_id
-                    )
+        while not stopping.is_set() and (messages := self._outbox.take(BATCH)):
+            waiting = deque(messages)
+            late = self._clock.now() + DELIVERY_TIME / 2  # before the claims run out, and what follows overtakes these
+            try:
+                while waiting and not stopping.is_set() and self._clock.now() <= late:
+                    delivered += self._deliver(waiting.popleft())
+            finally:
+                if waiting:
+                    self._outbox.give_back(waiting)
         return delivered
+
+    def _deliver(self, message: Message) -> bool:
+        """Deliver one message and record what came of it; whether it arrived."""
+        error = None
+        try:
+            self._sink(message)
+        except Exception as raised:
+            LOG.exception("%s of lease %s was not delivered", message.topic, message.lease_id)
+            error = f"{type(raised).__name__}: {raised}"[:1000]
+        recorded = self._outbox.delivered(message) if error is None else self._outbox.failed(message, error)
+        if not recorded:
+            LOG.warning("%s of lease %s took so long that another has taken it by now", message.topic, message.lease_id)
+        return error is None

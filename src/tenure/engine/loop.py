@@ -118,7 +118,7 @@ class Engine:
     def _run_delivery(self) -> None:
         while not self._stopping.is_set():
             try:
-                delivered = self._delivery.deliver()
+                delivered = self._delivery.deliver(self._stopping)
             except Exception:
                 LOG.exception("delivering messages failed")
                 delivered = 0
@@ -143,9 +143,12 @@ class Engine:
     def round(self) -> int:
         """Claim what is ready and carry it out, or have a worker do it; how many were taken, or moved to be taken."""
         taken = 0
+        now = self._clock.now()
+        with self._guard:
+            self._resting = {event_id: until for event_id, until in self._resting.items() if until > now}
         for lane in (Lane.OTHERS, Lane.STARTS):  # what is given back first can be handed on
             for event_id in self._events.ready(BATCH, starts=lane is Lane.STARTS):
-                if not self._stopping.is_set() and not self._rests(event_id):
+                if not self._stopping.is_set() and event_id not in self._resting:
                     attempt = partial(self._attempt, event_id)
                     taken += self._workers.begin(event_id, lane, attempt, here=not self._threads)
         return taken + sum(self._move(event_id) for event_id in self._events.waiting(BATCH))
@@ -161,20 +164,7 @@ class Engine:
             self._wake.set()
         return moved
 
-    def _rests(self, event_id: str) -> bool:
-        """Whether the event could not even be claimed a moment ago."""
-        with self._guard:
-            return event_id in self._resting and self._resting[event_id] > self._clock.now()
-
     def _attempt(self, event_id: str) -> None:
-        try:
-            work = self._events.claim(event_id)
-            if work is not None:
-                self._performer.perform(work)
-        except Exception:
-            LOG.exception("event %s could not be carried out; it will be taken up again", event_id)
+        if not self._performer.attempt(event_id, lambda: self._events.claim(event_id)):
             with self._guard:
                 self._resting[event_id] = self._clock.now() + POLL
-        else:
-            with self._guard:
-                self._resting.pop(event_id, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
+from tenure.domain.errors import TooManyConflicts, Unavailable
 from tenure.domain.lease import EventType
 from tenure.drivers.contract import (
     DONE,
@@ -43,8 +44,25 @@ class Performer:
         self._wake = wake
         self._checkpoint = checkpoint
 
+    def attempt(self, event_id: str, take: Callable[[], Work | None]) -> bool:
+        """Carry an event out, if ``take`` yields it; False where that could not be recorded, or not even begun.
+
+        It is taken up again then. Raises nothing.
+        """
+        try:
+            work = take()
+            if work is not None:
+                self.perform(work)
+        except (Unavailable, TooManyConflicts) as error:
+            LOG.warning("event %s will be taken up again: %s", event_id, error)
+            return False
+        except Exception:
+            LOG.exception("event %s could not be carried out; it will be taken up again", event_id)
+            return False
+        return True
+
     def perform(self, work: Work) -> None:
-        """Act, and record what came of it. Does not raise for what a cloud may do."""
+        """Act, and record what came of it. Does not raise for what a cloud may do, only for what a database may."""
         kind = work.event_type.value
         self._checkpoint(f"{kind}:after_claim")
         try:
@@ -64,6 +82,8 @@ class Performer:
             LOG.error("%s of lease %s failed: %s", kind, work.lease.id, error)
             self._fail(work, error)
             return
+        except (Unavailable, TooManyConflicts):
+            raise  # no fault of the cloud's, and no attempt; the claim expires
         except Exception as error:
             LOG.exception("%s of lease %s met an unexpected error", kind, work.lease.id)
             self._events.failed(work, _reason(error), final=False)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from enum import Enum
+
+LOG = logging.getLogger(__name__)
 
 
 class Lane(Enum):
@@ -32,7 +35,7 @@ class Workers:
         self._running: dict[str, threading.Event] = {}
         self._guard = threading.Lock()
 
-    def begin(self, event_id: str, lane: Lane, attempt: Callable[[], None], *, here: bool = False) -> bool:
+    def begin(self, event_id: str, lane: Lane, attempt: Callable[[], object], *, here: bool = False) -> bool:
         """Make an attempt, or have a worker make it; False when one is being made, or no worker is free.
 
         ``here`` says that it shall be in the thread that asks. ``attempt`` raises nothing.
@@ -47,17 +50,24 @@ class Workers:
                 attempt()
             finally:
                 self._over(event_id)
-        else:
-            threading.Thread(
-                target=self._work, args=(event_id, lane, attempt), name="tenure-event", daemon=True
-            ).start()
+            self._freed()
+            return True
+        arguments = (event_id, lane, attempt)
+        try:
+            threading.Thread(target=self._work, args=arguments, name="tenure-event", daemon=True).start()
+        except RuntimeError as error:  # the system has no thread left
+            LOG.warning("no worker for event %s: %s", event_id, error)
+            self._free[lane].release()
+            self._over(event_id)
+            return False
         return True
 
-    def wait(self, event_id: str, seconds: float) -> bool:
-        """Wait while an attempt at the event is being made; whether it, if there was one, is over."""
+    def wait(self, event_id: str, seconds: float) -> None:
+        """Wait while an attempt at the event is being made, but not for longer."""
         with self._guard:
             over = self._running.get(event_id)
-        return over is None or over.wait(seconds)
+        if over is not None:
+            over.wait(seconds)
 
     def join(self, seconds: float) -> bool:
         """Wait until every attempt is over, but not for longer; whether they are."""
@@ -66,14 +76,14 @@ class Workers:
             running = list(self._running.values())
         return all(over.wait(max(0.0, deadline - time.monotonic())) for over in running)
 
-    def _work(self, event_id: str, lane: Lane, attempt: Callable[[], None]) -> None:
+    def _work(self, event_id: str, lane: Lane, attempt: Callable[[], object]) -> None:
         try:
             attempt()
         finally:
             self._free[lane].release()
             self._over(event_id)
+            self._freed()
 
     def _over(self, event_id: str) -> None:
         with self._guard:
             self._running.pop(event_id).set()
-        self._freed()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import timedelta
 
 from tenure.services.context import Rules
@@ -31,7 +31,7 @@ class OutboxService:
             return []
         return self._db.write(lambda tx: tx.outbox.take(tx.now(), until=tx.now() + DELIVERY_TIME, limit=limit))
 
-    def give_back(self, messages: Sequence[Message]) -> None:
+    def give_back(self, messages: Iterable[Message]) -> None:
         """Let others deliver at once what was taken and not tried."""
         self._db.write(lambda tx: tx.outbox.give_back(messages, now=tx.now()))
 

@@ -95,7 +95,7 @@ class EventStore:
         return self._session.execute(
             select(func.min(EventRow.ready_at))
             .join(LeaseRow, LeaseRow.id == EventRow.lease_id)
-            .where(or_(_starts(), _others()), EventRow.ready_at <= now, claimable(now))
+            .where(or_(_others(), not_(_waits())), EventRow.ready_at <= now, claimable(now))
         ).scalar_one_or_none()
 
     def waiting(self, now: datetime, limit: int) -> list[str]:

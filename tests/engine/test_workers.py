@@ -1,0 +1,56 @@
+"""Workers: one attempt per event, so many of each lane, and none lost."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tenure.engine.workers import Lane, Workers
+
+
+def test_an_event_is_attempted_once_at_a_time_and_a_lane_has_so_many_workers():
+    workers, go, made = Workers(1), threading.Event(), []
+
+    def attempt() -> None:
+        made.append(threading.current_thread())
+        assert go.wait(30)
+
+    assert workers.begin("first", Lane.STARTS, attempt)
+    assert not workers.begin("first", Lane.OTHERS, attempt)  # it is under way
+    assert not workers.begin("second", Lane.STARTS, attempt)  # all workers are busy
+    assert workers.begin("second", Lane.OTHERS, attempt)
+    assert not workers.join(0.01)
+    go.set()
+    assert workers.join(30)
+    assert len(made) == 2
+    assert threading.current_thread() not in made
+
+
+def test_without_workers_attempts_are_made_by_who_asks():
+    made: list[threading.Thread] = []
+    assert Workers(0).begin("first", Lane.STARTS, lambda: made.append(threading.current_thread()))
+    assert made == [threading.current_thread()]
+
+
+def test_it_tells_when_a_worker_is_free():
+    free = threading.Event()
+    workers = Workers(1, free.set)
+    assert workers.begin("first", Lane.STARTS, lambda: None)
+    assert free.wait(30)
+    assert workers.begin("first", Lane.STARTS, lambda: None)
+    assert workers.join(30)
+
+
+def test_a_system_without_threads_costs_neither_the_worker_nor_the_event(monkeypatch: pytest.MonkeyPatch):
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    workers, made = Workers(1), threading.Event()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        assert not workers.begin("first", Lane.STARTS, made.set)
+    assert workers.join(0)
+    assert workers.begin("first", Lane.STARTS, made.set)
+    assert made.wait(30)
+    assert workers.join(30)
