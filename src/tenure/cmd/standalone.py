@@ -36,7 +36,9 @@ HOST_TYPE = "physical:host"
 THREADS = 16
 WORKERS = 16
 MAX_HOSTS = 100_000
-#: How long a stop waits for calls to the cloud that are under way.
+#: How long a stop waits for requests that are being answered, after the five seconds of waitress: they may wait for the
+#: cloud for ten. Then how long it waits for calls to the cloud that are under way.
+REQUEST_SECONDS = 7.0
 STOP_SECONDS = 10.0
 
 
@@ -114,9 +116,10 @@ def _serve(arguments: argparse.Namespace, data_dir: Path, checkpoint: Callable[[
     try:
         service.engine.start()
         print(f"Tenure serves {url}\nclients: export OS_CLIENT_CONFIG_FILE={data_dir / 'clouds.yaml'}", flush=True)
-        server.run()  # ends by SystemExit, which it keeps to itself, once the requests under way are answered
+        server.run()  # ends by SystemExit, which it keeps to itself
     except SystemExit:
         pass
+    server.task_dispatcher.shutdown(timeout=REQUEST_SECONDS)
     service.engine.stop(STOP_SECONDS)
     service.parts.db.close()
     LOG.info("stopped")
