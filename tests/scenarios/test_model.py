@@ -423,9 +423,10 @@ class ServiceMachine(RuleBasedStateMachine):
         self.interrupted = True
         self.world.restart()
         self.pass_time(CLAIM)
+        self.asked_at = self.world.clock.now()  # the next one has only just begun, and may fail at first
 
     def settle(self) -> None:
-        """Let the retries of what was asked for last, and of what has just become due, come to their end."""
+        """Let the retries of what was asked for or taken over last, and of what is just due, come to their end."""
         while True:
             now = self.world.clock.now()
             quiet_at = max(now.replace(second=0, microsecond=0), self.asked_at) + QUIET
