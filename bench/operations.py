@@ -320,6 +320,17 @@ def looking(site: Site, rng: random.Random) -> Call:
     return Call(act)
 
 
+def looking_at_a_start(site: Site, rng: random.Random) -> Call:
+    """What a round asks that finds a start to carry out."""
+
+    def act() -> None:
+        with site.service.parts.db.read() as tx:
+            tomorrow = tx.now() + timedelta(hours=23)  # the shortest leases last a day: none has ended by then
+            assert len(tx.events.ready(tomorrow, 1, starts=True)) == 1
+
+    return Call(act)
+
+
 def looking_for_messages(site: Site, rng: random.Random) -> Call:
     """What a delivery with nothing to do asks."""
     Delivery(site.service.outbox, site.service.parts.clock, lambda _message: None).deliver()
@@ -382,6 +393,7 @@ HOSTS: Sequence[Operation[Site]] = (
 )
 ENGINE: Sequence[Operation[Site]] = (
     Operation("engine: a look when nothing is due", looking),
+    Operation("engine: a look when a start is due", looking_at_a_start),
     Operation("engine: a look for messages", looking_for_messages),
     Operation("health", checking_health),
 )

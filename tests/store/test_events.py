@@ -91,7 +91,8 @@ class TestWhatIsReady:
             *([stored(db, lease).event.id] if status in {LeaseStatus.PENDING, LeaseStatus.STARTING} else []),
             *([update.id] if status is LeaseStatus.UPDATING else []),
             *([notice.id] if status is LeaseStatus.ACTIVE else []),
-            *([end.id] if status is not LeaseStatus.ACTIVE else []),  # the notice comes first
+            # Of an active lease the notice comes first.
+            *([end.id] if status not in {LeaseStatus.ACTIVE, LeaseStatus.DELETED} else []),
         }
         assert set(ready(db, NOW)) == expected
 

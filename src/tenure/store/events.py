@@ -218,7 +218,8 @@ def claimable(now: datetime) -> ColumnElement[bool]:
     )
     starting = [LeaseStatus.PENDING.value, LeaseStatus.STARTING.value]
     return and_(
-        LeaseRow.deleted_at.is_(None),
+        # Not by the time of the deletion: SQLite would walk its index through all leases that there are.
+        LeaseRow.status != LeaseStatus.DELETED.value,
         not_(at_work),
         or_(
             and_(EventRow.rank == EventType.END.rank, not_(notice_due)),
@@ -236,17 +237,16 @@ def _waits(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
     """
     mine, theirs = aliased(AllocationRow), aliased(AllocationRow)
     reservation = aliased(ReservationRow)
-    return exists().where(
-        reservation.lease_id == EventRow.lease_id,
-        mine.reservation_id == reservation.id,
-        mine.state == AllocationState.PLANNED.value,
+    # One within the other, from the lease outwards: SQLite would begin a join with all that is planned by anybody.
+    held = exists().where(
         theirs.resource_id == mine.resource_id,
         theirs.state == AllocationState.HELD.value,
         theirs.reservation_id != mine.reservation_id,
         theirs.starts_at < mine.starts_at,
-        _HOLDER.id == theirs.reservation_id,
-        *conditions,
+        *([exists().where(_HOLDER.id == theirs.reservation_id, *conditions)] if conditions else []),
     )
+    planned = exists().where(mine.reservation_id == reservation.id, mine.state == AllocationState.PLANNED.value, held)
+    return exists().where(reservation.lease_id == EventRow.lease_id, planned)
 
 
 #: The reservation that a lease waits for.
