@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -49,6 +50,9 @@ class Engine:
         self._workers = workers
         #: Events that could not even be claimed, and until when they are left alone.
         self._resting: dict[str, datetime] = {}
+        #: Events that were ready when they were last looked for, and not begun with yet. Ends and the like come first:
+        #: what is given back can be handed on.
+        self._found: dict[Lane, deque[str]] = {Lane.OTHERS: deque(), Lane.STARTS: deque()}
         self._guard = threading.Lock()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -142,16 +146,34 @@ class Engine:
 
     def round(self) -> int:
         """Claim what is ready and carry it out, or have a worker do it; how many were taken, or moved to be taken."""
-        taken = 0
         now = self._clock.now()
         with self._guard:
             self._resting = {event_id: until for event_id, until in self._resting.items() if until > now}
-        for lane in (Lane.OTHERS, Lane.STARTS):  # what is given back first can be handed on
-            for event_id in self._events.ready(BATCH, starts=lane is Lane.STARTS):
-                if not self._stopping.is_set() and event_id not in self._resting:
-                    attempt = partial(self._attempt, event_id)
-                    taken += self._workers.begin(event_id, lane, attempt, here=not self._threads)
-        return taken + sum(self._move(event_id) for event_id in self._events.waiting(BATCH))
+        taken = sum(self._take(lane) for lane in self._found)
+        if not self._found[Lane.STARTS]:  # else there is no room for more of them
+            taken += sum(self._move(event_id) for event_id in self._events.waiting(BATCH))
+        return taken
+
+    def _take(self, lane: Lane) -> int:
+        """Begin with what was found before; where that leaves room, look again, and begin with what is found then."""
+        found = self._found[lane]
+        taken = self._begin(lane, found)
+        if not found and self._has_room(lane):
+            found.extend(self._events.ready(BATCH, starts=lane is Lane.STARTS))
+            taken += self._begin(lane, found)
+        return taken
+
+    def _begin(self, lane: Lane, found: deque[str]) -> int:
+        taken = 0
+        while found and self._has_room(lane):
+            event_id = found.popleft()
+            if event_id not in self._resting:
+                attempt = partial(self._attempt, event_id)
+                taken += self._workers.begin(event_id, lane, attempt, here=not self._threads)
+        return taken
+
+    def _has_room(self, lane: Lane) -> bool:
+        return not self._stopping.is_set() and (not self._threads or self._workers.has_room(lane))
 
     def _move(self, event_id: str) -> bool:
         """Plan a start that waits for others on what is free; whether it need not wait any more."""

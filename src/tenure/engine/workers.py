@@ -35,6 +35,13 @@ class Workers:
         self._running: dict[str, threading.Event] = {}
         self._guard = threading.Lock()
 
+    def has_room(self, lane: Lane) -> bool:
+        """Whether a worker is free, for the one who gives work to the lane."""
+        if not self._free[lane].acquire(blocking=False):
+            return False
+        self._free[lane].release()
+        return True
+
     def begin(self, event_id: str, lane: Lane, attempt: Callable[[], object], *, here: bool = False) -> bool:
         """Make an attempt, or have a worker make it; False when one is being made, or no worker is free.
 
