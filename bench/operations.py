@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from bench.ledger import (
     GRAIN,
@@ -29,7 +29,7 @@ from bench.measure import Call, Operation
 from tenure.api.policies import Policies
 from tenure.domain.actor import Actor
 from tenure.domain.errors import NotEnoughResources
-from tenure.domain.lease import Lease
+from tenure.domain.lease import EventType, Lease
 from tenure.domain.request import (
     BookingQuery,
     LeaseChange,
@@ -48,7 +48,7 @@ from tenure.engine.delivery import Delivery
 from tenure.factory import Parts, Service, build, load_types
 from tenure.store import schema
 from tenure.store.database import Database
-from tenure.store.tables import LeaseRow
+from tenure.store.tables import EventRow, LeaseRow
 
 ADMIN = Actor("admin-user", "admin-project", frozenset({"admin", "member", "reader"}))
 PAGE = 100
@@ -321,12 +321,18 @@ def looking(site: Site, rng: random.Random) -> Call:
 
 
 def looking_at_a_start(site: Site, rng: random.Random) -> Call:
-    """What a round asks that finds a start to carry out."""
+    """What a round asks when the next start has come."""
+    with site.service.parts.db.read() as tx:
+        at = tx.session.scalar(
+            select(func.min(EventRow.ready_at)).where(
+                EventRow.rank == EventType.START.rank, EventRow.ready_at > tx.now()
+            )
+        )
+    assert at is not None
 
     def act() -> None:
         with site.service.parts.db.read() as tx:
-            tomorrow = tx.now() + timedelta(hours=23)  # the shortest leases last a day: none has ended by then
-            assert len(tx.events.ready(tomorrow, 1, starts=True)) == 1
+            assert len(tx.events.ready(at, 1, starts=True)) == 1
 
     return Call(act)
 
