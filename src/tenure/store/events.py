@@ -242,7 +242,8 @@ def _waits(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
         theirs.resource_id == mine.resource_id,
         theirs.state == AllocationState.HELD.value,
         theirs.reservation_id != mine.reservation_id,
-        theirs.starts_at < mine.starts_at,
+        # Not by the index of starts: SQLite would walk through all that the resource was ever booked for.
+        func.coalesce(theirs.starts_at, theirs.starts_at) < mine.starts_at,
         *([exists().where(_HOLDER.id == theirs.reservation_id, *conditions)] if conditions else []),
     )
     planned = exists().where(mine.reservation_id == reservation.id, mine.state == AllocationState.PLANNED.value, held)
