@@ -20,6 +20,8 @@ def test_an_event_is_attempted_once_at_a_time_and_a_lane_has_so_many_workers():
     assert not workers.begin("first", Lane.OTHERS, attempt)  # it is under way
     assert not workers.begin("second", Lane.STARTS, attempt)  # all workers are busy
     assert workers.begin("second", Lane.OTHERS, attempt)
+    assert not workers.has_room(Lane.STARTS)
+    assert workers.has_room(Lane.REQUESTS)
     assert not workers.join(0.01)
     go.set()
     assert workers.join(30)
@@ -29,7 +31,9 @@ def test_an_event_is_attempted_once_at_a_time_and_a_lane_has_so_many_workers():
 
 def test_without_workers_attempts_are_made_by_who_asks():
     made: list[threading.Thread] = []
-    assert Workers(0).begin("first", Lane.STARTS, lambda: made.append(threading.current_thread()))
+    workers = Workers(0)
+    assert workers.has_room(Lane.STARTS)
+    assert workers.begin("first", Lane.STARTS, lambda: made.append(threading.current_thread()))
     assert made == [threading.current_thread()]
 
 

@@ -36,7 +36,9 @@ class Workers:
         self._guard = threading.Lock()
 
     def has_room(self, lane: Lane) -> bool:
-        """Whether a worker is free, for the one who gives work to the lane."""
+        """Whether an attempt can be made now, for the one who gives work to the lane."""
+        if not self._of_each_lane:
+            return True
         if not self._free[lane].acquire(blocking=False):
             return False
         self._free[lane].release()
