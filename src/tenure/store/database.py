@@ -56,8 +56,8 @@ _MARIADB_RETRY = frozenset({1020, 1205, 1213})
 _MARIADB_NO_SAVEPOINT = 1305
 #: PostgreSQL: serialization failure, deadlock, exclusion violation, a lock that was not to be waited for.
 _POSTGRESQL_RETRY = frozenset({"40001", "40P01", "23P01", "55P03"})
-#: MariaDB: no room on the disk, the server is being shut down.
-_MARIADB_FAILED = frozenset({1021, 1053})
+#: MariaDB: no room on the disk, the server is being shut down, the statement cancelled by the operator or after a time.
+_MARIADB_FAILED = frozenset({1021, 1053, 1317, 1969})
 #: PostgreSQL, classes of errors: insufficient resources, operator intervention, system error.
 _POSTGRESQL_FAILED = frozenset({"53", "57", "58"})
 #: SQLite: READONLY, IOERR, CORRUPT, FULL, CANTOPEN.
