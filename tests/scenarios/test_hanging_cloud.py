@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from waitress.server import create_server
+from waitress.wasyncore import close_all
 
 from tenure.api.app import create_app
 from tenure.api.auth import TokenFileAuth, TokenUser, write_token_file
@@ -81,7 +82,8 @@ def open_site(folder: Path, *, hosts: int, places: int = THREADS // 2, answer_se
         )
         service = world.service
         app = create_app(service.manager, service.parts.types, authenticate=lambda inner: TokenFileAuth(inner, tokens))
-        server = create_server(app, host="127.0.0.1", port=0, threads=THREADS)
+        sockets: dict[int, Any] = {}
+        server = create_server(app, host="127.0.0.1", port=0, threads=THREADS, map=sockets)
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         service.engine.start()
@@ -89,8 +91,9 @@ def open_site(folder: Path, *, hosts: int, places: int = THREADS // 2, answer_se
             yield Site(world, server.effective_port)
         finally:
             world.cloud.clear_faults()
-            server.close()
             server.task_dispatcher.shutdown(cancel_pending=True, timeout=10)
+            server.trigger.pull_trigger(lambda: close_all(sockets))  # in the thread that reads from them
+            thread.join(10)
             service.engine.stop()
 
 
