@@ -7,18 +7,24 @@ A driver's own test module has a class that inherits ``DriverContract``, and a f
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 import pytest
 
+from tenure.domain.actor import Actor
 from tenure.drivers.contract import (
     CloudAmbiguous,
     CloudBusy,
     CloudDriver,
     CloudNotFound,
     CloudRefused,
+    Drift,
     Order,
+    Progress,
     ResourceOccupied,
     ResourceRef,
 )
@@ -32,6 +38,12 @@ class Rig(Protocol):
 
     driver: CloudDriver
     resource_type: str
+    #: Two projects.
+    owner: str
+    neighbour: str
+    #: How long this cloud may take for what others have at once, and how long to wait between two looks.
+    patience: timedelta
+    pause: timedelta
 
     def reopen(self) -> None:
         """Replace the driver by one that remembers nothing, as a new process has."""
@@ -80,6 +92,15 @@ class Rig(Protocol):
     def drop_group(self, order: Order) -> None:
         """Somebody deletes what the driver made for the reservation; its servers stay."""
 
+    def put_in(self, resource: ResourceRef, order: Order) -> None:
+        """Somebody puts the resource, wherever it is, into what the driver made for the reservation."""
+
+    def change_owner(self, order: Order, project_id: str) -> None:
+        """Somebody gives what the driver made for the reservation to another project."""
+
+    def caller(self, project_id: str) -> Actor:
+        """A user of that project, as the API sees him."""
+
 
 def order_of(
     *resources: ResourceRef, reservation_id: str = "r-1", project_id: str = OWNER, resource_type: str
@@ -97,8 +118,49 @@ def order_of(
     )
 
 
+def ordered(rig: Rig, *resources: ResourceRef, reservation_id: str = "r-1", project_id: str | None = None) -> Order:
+    return order_of(
+        *resources,
+        reservation_id=reservation_id,
+        project_id=project_id or rig.owner,
+        resource_type=rig.resource_type,
+    )
+
+
+def trusting(rig: Rig, order: Order) -> Order:
+    """The same order of an owner who trusts us."""
+    return replace(order, trust_id=rig.driver.delegate(rig.caller(order.project_id)))
+
+
+def finished(rig: Rig, call: Callable[[], Progress]) -> Progress:
+    """What the call says in the end, asked again for as long as this cloud may take."""
+    deadline = time.monotonic() + rig.patience.total_seconds()
+    while not (progress := call()).done and time.monotonic() < deadline:
+        time.sleep(rig.pause.total_seconds())
+    return progress
+
+
+def accepted(rig: Rig, call: Callable[[], None]) -> None:
+    """The call succeeds, tried again for as long as this cloud may take."""
+    deadline = time.monotonic() + rig.patience.total_seconds()
+    while True:
+        try:
+            return call()
+        except CloudBusy as error:
+            if isinstance(error, ResourceOccupied) or time.monotonic() >= deadline:
+                raise
+        time.sleep(rig.pause.total_seconds())
+
+
+def drift_of(rig: Rig, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Sequence[Drift]:
+    return rig.driver.drift(rig.resource_type, orders, pooled)
+
+
 class DriverContract:
     """What every driver does."""
+
+    #: Whether ``held`` names a reservation whose servers run and whose group somebody deleted.
+    sees_servers_without_group = True
 
     @pytest.fixture
     def hosts(self, rig: Rig) -> list[ResourceRef]:
@@ -123,7 +185,7 @@ class DriverContract:
 
     def test_discovers_also_what_is_registered_or_reserved(self, rig: Rig, hosts: list[ResourceRef]):
         before = rig.driver.discover(rig.resource_type)
-        rig.driver.ensure_started(order_of(hosts[0], resource_type=rig.resource_type))
+        rig.driver.ensure_started(ordered(rig, hosts[0]))
         assert rig.driver.discover(rig.resource_type) == before
 
     def test_looks_up_by_id_and_by_name(self, rig: Rig):
@@ -153,25 +215,29 @@ class DriverContract:
         assert all(health[other.external_id].well for other in others)
 
     def test_reading_changes_nothing(self, rig: Rig, hosts: list[ResourceRef]):
-        rig.driver.ensure_started(order_of(hosts[0], resource_type=rig.resource_type))
+        rig.driver.ensure_started(ordered(rig, hosts[0]))
         before = rig.effects()
         rig.driver.discover(rig.resource_type)
         rig.driver.look_up(rig.resource_type, hosts[0].external_id)
         rig.driver.check(rig.resource_type)
         list(rig.driver.held(rig.resource_type))
         assert rig.effects() == before
+        rig.take_out(hosts[0])
+        before = rig.effects()
+        assert drift_of(rig, [ordered(rig, hosts[0])], hosts[1:])
+        assert rig.effects() == before
 
     # Registering
 
     def test_a_registered_resource_is_closed_to_everybody(self, rig: Rig):
         resource = rig.resources()[0]
-        assert rig.boot(rig.resources()[1], NEIGHBOUR)
+        assert rig.boot(rig.resources()[1], rig.neighbour)
         rig.driver.ensure_registered(rig.resource_type, resource)
-        assert rig.boot(resource, NEIGHBOUR) is None
-        assert rig.boot(resource, OWNER, "r-1") is None
+        assert rig.boot(resource, rig.neighbour) is None
+        assert rig.boot(resource, rig.owner, "r-1") is None
 
     def test_registering_again_changes_nothing(self, rig: Rig, hosts: list[ResourceRef]):
-        rig.driver.ensure_started(order_of(hosts[0], resource_type=rig.resource_type))
+        rig.driver.ensure_started(ordered(rig, hosts[0]))
         before = rig.effects()
         for resource in hosts:
             rig.driver.ensure_registered(rig.resource_type, resource)
@@ -179,28 +245,28 @@ class DriverContract:
 
     def test_a_resource_with_servers_is_not_registered(self, rig: Rig):
         resource = rig.resources()[0]
-        server = rig.boot(resource, NEIGHBOUR)
+        server = rig.boot(resource, rig.neighbour)
         before = rig.effects()
         with pytest.raises(ResourceOccupied) as caught:
             rig.driver.ensure_registered(rig.resource_type, resource)
         assert set(caught.value.resources) == {resource.external_id}
         assert rig.effects() == before
         assert server in rig.servers()
-        assert rig.boot(resource, NEIGHBOUR)
+        assert rig.boot(resource, rig.neighbour)
 
     def test_an_unregistered_resource_is_open_again(self, rig: Rig, hosts: list[ResourceRef]):
         for _ in range(2):
             rig.driver.ensure_unregistered(rig.resource_type, hosts[0])
-        assert rig.boot(hosts[0], NEIGHBOUR)
+        assert rig.boot(hosts[0], rig.neighbour)
         before = rig.effects()
         rig.driver.ensure_unregistered(rig.resource_type, hosts[0])
         assert rig.effects() == before
 
     def test_what_a_reservation_holds_is_not_unregistered(self, rig: Rig, hosts: list[ResourceRef]):
-        rig.driver.ensure_started(order_of(hosts[0], resource_type=rig.resource_type))
+        rig.driver.ensure_started(ordered(rig, hosts[0]))
         with pytest.raises(CloudBusy):
             rig.driver.ensure_unregistered(rig.resource_type, hosts[0])
-        assert rig.boot(hosts[0], NEIGHBOUR) is None
+        assert rig.boot(hosts[0], rig.neighbour) is None
 
     def test_a_resource_that_is_gone_counts_as_given_back(self, rig: Rig, hosts: list[ResourceRef]):
         rig.remove(hosts[0])
@@ -211,28 +277,28 @@ class DriverContract:
     # Starting
 
     def test_preparing_can_be_repeated_and_undone(self, rig: Rig, hosts: list[ResourceRef]):
-        order = order_of(hosts[0], resource_type=rig.resource_type)
+        order = ordered(rig, hosts[0])
         rig.driver.ensure_prepared(order)
         before = rig.effects()
         rig.driver.ensure_prepared(order)
         assert rig.effects() == before
-        assert rig.driver.ensure_ended(order).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
         assert list(rig.driver.held(rig.resource_type)) == []
 
     def test_a_start_opens_exactly_its_resources_to_the_owner_alone(self, rig: Rig, hosts: list[ResourceRef]):
-        rig.driver.ensure_started(order_of(*hosts[:2], resource_type=rig.resource_type))
+        rig.driver.ensure_started(ordered(rig, *hosts[:2]))
         for resource in hosts[:2]:
-            assert rig.boot(resource, OWNER, "r-1")
-            assert rig.boot(resource, OWNER) is None
-            assert rig.boot(resource, NEIGHBOUR) is None
-            assert rig.boot(resource, NEIGHBOUR, "r-1") is None
-            assert rig.boot(resource, OWNER, "r-2") is None
-        assert rig.boot(hosts[2], OWNER, "r-1") is None
+            assert rig.boot(resource, rig.owner, "r-1")
+            assert rig.boot(resource, rig.owner) is None
+            assert rig.boot(resource, rig.neighbour) is None
+            assert rig.boot(resource, rig.neighbour, "r-1") is None
+            assert rig.boot(resource, rig.owner, "r-2") is None
+        assert rig.boot(hosts[2], rig.owner, "r-1") is None
 
     def test_starting_again_changes_nothing(self, rig: Rig, hosts: list[ResourceRef]):
-        order = order_of(*hosts, resource_type=rig.resource_type)
+        order = ordered(rig, *hosts)
         rig.driver.ensure_started(order)
-        server = rig.boot(hosts[0], OWNER, "r-1")
+        server = rig.boot(hosts[0], rig.owner, "r-1")
         before = rig.effects()
         rig.driver.ensure_started(order)
         rig.reopen()
@@ -241,200 +307,228 @@ class DriverContract:
         assert server in rig.servers()
 
     def test_a_start_without_resources_holds_nothing_usable(self, rig: Rig, hosts: list[ResourceRef]):
-        order = order_of(resource_type=rig.resource_type)
+        order = ordered(rig)
         rig.driver.ensure_started(order)
-        assert rig.boot(hosts[0], OWNER, "r-1") is None
-        assert rig.driver.ensure_ended(order).done
+        assert rig.boot(hosts[0], rig.owner, "r-1") is None
+        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
 
     def test_what_is_no_longer_in_the_order_goes_back_to_the_pool(self, rig: Rig, hosts: list[ResourceRef]):
-        rig.driver.ensure_started(order_of(*hosts[:2], resource_type=rig.resource_type))
-        kept, dropped = rig.boot(hosts[1], OWNER, "r-1"), rig.boot(hosts[0], OWNER, "r-1")
-        rig.driver.ensure_started(order_of(*hosts[1:], resource_type=rig.resource_type))
-        assert rig.boot(hosts[0], OWNER, "r-1") is None
-        assert rig.boot(hosts[0], NEIGHBOUR) is None
-        assert rig.boot(hosts[2], OWNER, "r-1")
+        rig.driver.ensure_started(ordered(rig, *hosts[:2]))
+        kept, dropped = rig.boot(hosts[1], rig.owner, "r-1"), rig.boot(hosts[0], rig.owner, "r-1")
+        accepted(rig, lambda: rig.driver.ensure_started(ordered(rig, *hosts[1:])))
+        assert rig.boot(hosts[0], rig.owner, "r-1") is None
+        assert rig.boot(hosts[0], rig.neighbour) is None
+        assert rig.boot(hosts[2], rig.owner, "r-1")
         assert kept in rig.servers()
         assert dropped not in rig.servers()
-        rig.driver.ensure_started(
-            order_of(hosts[0], reservation_id="r-2", project_id=NEIGHBOUR, resource_type=rig.resource_type)
-        )
-        assert rig.boot(hosts[0], NEIGHBOUR, "r-2")
+        rig.driver.ensure_started(ordered(rig, hosts[0], reservation_id="r-2", project_id=rig.neighbour))
+        assert rig.boot(hosts[0], rig.neighbour, "r-2")
 
     def test_what_still_vanishes_is_not_given_up(self, rig: Rig, hosts: list[ResourceRef]):
-        rig.driver.ensure_started(order_of(*hosts[:2], resource_type=rig.resource_type))
-        assert rig.boot(hosts[0], OWNER, "r-1")
+        rig.driver.ensure_started(ordered(rig, *hosts[:2]))
+        assert rig.boot(hosts[0], rig.owner, "r-1")
         rig.hold()
-        smaller = order_of(*hosts[1:], resource_type=rig.resource_type)
+        smaller = ordered(rig, *hosts[1:])
         with pytest.raises(CloudBusy):
             rig.driver.ensure_started(smaller)
         # The owner need not wait for the new one because the old one is slow.
-        assert rig.boot(hosts[2], OWNER, "r-1")
+        assert rig.boot(hosts[2], rig.owner, "r-1")
         with pytest.raises(CloudBusy):
-            rig.driver.ensure_started(
-                order_of(hosts[0], reservation_id="r-2", project_id=NEIGHBOUR, resource_type=rig.resource_type)
-            )
+            rig.driver.ensure_started(ordered(rig, hosts[0], reservation_id="r-2", project_id=rig.neighbour))
         rig.let_go()
-        rig.driver.ensure_started(smaller)
-        assert rig.boot(hosts[0], OWNER, "r-1") is None
+        accepted(rig, lambda: rig.driver.ensure_started(smaller))
+        assert rig.boot(hosts[0], rig.owner, "r-1") is None
 
     def test_foreign_servers_stop_a_start_and_live(self, rig: Rig, hosts: list[ResourceRef]):
-        foreign = {rig.force(hosts[1], NEIGHBOUR), rig.force(hosts[1], OWNER)}
+        foreign = {rig.force(hosts[1], rig.neighbour), rig.force(hosts[1], rig.owner)}
         before = rig.effects()
         with pytest.raises(ResourceOccupied) as caught:
-            rig.driver.ensure_started(order_of(*hosts, resource_type=rig.resource_type))
+            rig.driver.ensure_started(ordered(rig, *hosts))
         assert set(caught.value.resources) == {hosts[1].external_id}
         assert hosts[1].name in str(caught.value)
         assert rig.effects() == before
         assert foreign <= rig.servers()
-        assert all(rig.boot(resource, OWNER, "r-1") is None for resource in hosts)
+        assert all(rig.boot(resource, rig.owner, "r-1") is None for resource in hosts)
 
     def test_foreign_servers_on_what_it_has_do_not_disturb_a_running_reservation(
         self, rig: Rig, hosts: list[ResourceRef]
     ):
-        order = order_of(*hosts[:2], resource_type=rig.resource_type)
+        order = ordered(rig, *hosts[:2])
         rig.driver.ensure_started(order)
-        foreign = rig.force(hosts[0], NEIGHBOUR)
+        foreign = rig.force(hosts[0], rig.neighbour)
         rig.driver.ensure_started(order)
-        assert rig.boot(hosts[0], OWNER, "r-1")
-        assert rig.driver.ensure_ended(order).done
+        assert rig.boot(hosts[0], rig.owner, "r-1")
+        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
         assert rig.servers() == {foreign}
 
     def test_a_start_waits_for_the_end_of_the_one_before(self, rig: Rig, hosts: list[ResourceRef]):
-        first = order_of(*hosts[:2], resource_type=rig.resource_type)
-        second = order_of(*hosts[1:], reservation_id="r-2", project_id=NEIGHBOUR, resource_type=rig.resource_type)
+        first = ordered(rig, *hosts[:2])
+        second = ordered(rig, *hosts[1:], reservation_id="r-2", project_id=rig.neighbour)
         rig.driver.ensure_started(first)
-        server = rig.boot(hosts[1], OWNER, "r-1")
+        server = rig.boot(hosts[1], rig.owner, "r-1")
         with pytest.raises(CloudBusy) as caught:
             rig.driver.ensure_started(second)
         assert not isinstance(caught.value, ResourceOccupied)
         assert server in rig.servers()
-        assert rig.boot(hosts[1], OWNER, "r-1")
-        assert rig.boot(hosts[2], NEIGHBOUR, "r-2") is None
-        assert rig.driver.ensure_ended(first).done
+        assert rig.boot(hosts[1], rig.owner, "r-1")
+        assert rig.boot(hosts[2], rig.neighbour, "r-2") is None
+        assert finished(rig, lambda: rig.driver.ensure_ended(first)).done
         rig.driver.ensure_started(second)
-        assert rig.boot(hosts[1], NEIGHBOUR, "r-2")
-        assert rig.boot(hosts[0], OWNER, "r-1") is None
+        assert rig.boot(hosts[1], rig.neighbour, "r-2")
+        assert rig.boot(hosts[0], rig.owner, "r-1") is None
 
     def test_two_reservations_can_trade(self, rig: Rig, hosts: list[ResourceRef]):
-        rig.driver.ensure_started(order_of(hosts[0], resource_type=rig.resource_type))
-        rig.driver.ensure_started(order_of(hosts[1], reservation_id="r-2", resource_type=rig.resource_type))
+        rig.driver.ensure_started(ordered(rig, hosts[0]))
+        rig.driver.ensure_started(ordered(rig, hosts[1], reservation_id="r-2"))
         traded = (
-            order_of(hosts[1], resource_type=rig.resource_type),
-            order_of(hosts[0], reservation_id="r-2", resource_type=rig.resource_type),
+            ordered(rig, hosts[1]),
+            ordered(rig, hosts[0], reservation_id="r-2"),
         )
         with pytest.raises(CloudBusy):
             rig.driver.ensure_started(traded[0])
         rig.driver.ensure_started(traded[1])
         rig.driver.ensure_started(traded[0])
-        assert rig.boot(hosts[1], OWNER, "r-1")
-        assert rig.boot(hosts[0], OWNER, "r-2")
+        assert rig.boot(hosts[1], rig.owner, "r-1")
+        assert rig.boot(hosts[0], rig.owner, "r-2")
 
     def test_a_start_of_what_is_not_there_is_refused(self, rig: Rig, hosts: list[ResourceRef]):
         rig.remove(hosts[0])
         with pytest.raises(CloudNotFound):
-            rig.driver.ensure_started(order_of(*hosts, resource_type=rig.resource_type))
-        assert rig.driver.ensure_ended(order_of(*hosts, resource_type=rig.resource_type)).done
+            rig.driver.ensure_started(ordered(rig, *hosts))
+        assert finished(rig, lambda: rig.driver.ensure_ended(ordered(rig, *hosts))).done
 
     def test_a_start_repairs_what_others_took_apart(self, rig: Rig, hosts: list[ResourceRef]):
-        order = order_of(*hosts, resource_type=rig.resource_type)
+        order = ordered(rig, *hosts)
         rig.driver.ensure_started(order)
-        server = rig.boot(hosts[2], OWNER, "r-1")
+        server = rig.boot(hosts[2], rig.owner, "r-1")
         rig.take_out(hosts[0])
         rig.driver.ensure_started(order)
-        assert rig.boot(hosts[0], OWNER, "r-1")
+        assert rig.boot(hosts[0], rig.owner, "r-1")
         rig.drop_group(order)
         rig.driver.ensure_started(order)
-        assert all(rig.boot(resource, OWNER, "r-1") for resource in hosts)
-        assert all(rig.boot(resource, NEIGHBOUR) is None for resource in hosts)
+        assert all(rig.boot(resource, rig.owner, "r-1") for resource in hosts)
+        assert all(rig.boot(resource, rig.neighbour) is None for resource in hosts)
         assert server in rig.servers()
 
     def test_refuses_a_type_that_it_does_not_have(self, rig: Rig, hosts: list[ResourceRef]):
         with pytest.raises(CloudRefused):
-            rig.driver.ensure_started(order_of(hosts[0], resource_type="no:such"))
+            rig.driver.ensure_started(replace(ordered(rig, hosts[0]), resource_type="no:such"))
         assert rig.driver.discover("no:such") == []
         assert list(rig.driver.held("no:such")) == []
+        assert list(rig.driver.drift("no:such", [ordered(rig, hosts[0])], hosts)) == []
         assert dict(rig.driver.check("no:such")) == {}
 
     # Before the end
 
     def test_a_snapshot_makes_one_image_of_each_server(self, rig: Rig, hosts: list[ResourceRef]):
-        order = order_of(*hosts[:2], resource_type=rig.resource_type)
+        order = trusting(rig, ordered(rig, *hosts[:2]))
         rig.driver.ensure_started(order)
         for resource in hosts[:2]:
-            assert rig.boot(resource, OWNER, "r-1")
-        rig.force(hosts[0], NEIGHBOUR)
-        assert rig.driver.before_end(order, "snapshot").done
+            assert rig.boot(resource, rig.owner, "r-1")
+        rig.force(hosts[0], rig.neighbour)
+        assert finished(rig, lambda: rig.driver.before_end(order, "snapshot")).done
         assert len(rig.images()) == 2
         rig.reopen()
-        assert rig.driver.before_end(order, "snapshot").done
+        assert finished(rig, lambda: rig.driver.before_end(order, "snapshot")).done
         assert len(rig.images()) == 2
         assert len(rig.servers()) == 3
-        assert rig.driver.ensure_ended(order).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
         assert len(rig.images()) == 2
 
     def test_a_snapshot_is_waited_for(self, rig: Rig, hosts: list[ResourceRef]):
-        order = order_of(hosts[0], resource_type=rig.resource_type)
+        order = trusting(rig, ordered(rig, hosts[0]))
         rig.driver.ensure_started(order)
-        rig.boot(hosts[0], OWNER, "r-1")
+        rig.boot(hosts[0], rig.owner, "r-1")
         rig.hold()
         progress = rig.driver.before_end(order, "snapshot")
         assert not progress.done
         assert progress.look_again_after > timedelta(0)
         rig.let_go()
-        assert rig.driver.before_end(order, "snapshot").done
+        assert finished(rig, lambda: rig.driver.before_end(order, "snapshot")).done
         assert len(rig.images()) == 1
 
     def test_a_snapshot_of_nothing_is_done(self, rig: Rig, hosts: list[ResourceRef]):
-        assert rig.driver.before_end(order_of(hosts[0], resource_type=rig.resource_type), "snapshot").done
+        assert finished(rig, lambda: rig.driver.before_end(ordered(rig, hosts[0]), "snapshot")).done
         assert rig.images() == []
 
     def test_an_unknown_action_is_refused(self, rig: Rig, hosts: list[ResourceRef]):
         with pytest.raises(CloudRefused):
-            rig.driver.before_end(order_of(hosts[0], resource_type=rig.resource_type), "explode")
+            rig.driver.before_end(ordered(rig, hosts[0]), "explode")
+
+    # Trusts
+
+    def test_a_broken_trust_is_refused(self, rig: Rig, hosts: list[ResourceRef]):
+        order = trusting(rig, ordered(rig, hosts[0]))
+        assert order.trust_id is not None
+        rig.driver.ensure_started(order)
+        server = rig.boot(hosts[0], rig.owner, "r-1")
+        rig.driver.revoke(order.trust_id)
+        with pytest.raises(CloudRefused, match="trust"):
+            rig.driver.before_end(order, "snapshot")
+        assert rig.images() == []
+        assert server in rig.servers()
+        # Without it, all that is lost is what is done as the owner.
+        rig.driver.ensure_started(order)
+        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+        assert rig.servers() == set()
+
+    def test_a_trust_is_revoked_as_often_as_one_likes(self, rig: Rig):
+        caller = rig.caller(rig.owner)
+        first, second = rig.driver.delegate(caller), rig.driver.delegate(caller)
+        assert first != second
+        before = rig.effects()
+        rig.driver.revoke(first)
+        assert rig.effects() == before + 1
+        rig.reopen()
+        rig.driver.revoke(first)
+        rig.driver.revoke("0123456789abcdef0123456789abcdef")
+        assert rig.effects() == before + 1
+        rig.driver.revoke(second)
+        assert rig.effects() == before + 2
 
     # Ending
 
     def test_an_end_deletes_the_servers_and_closes_the_resources(self, rig: Rig, hosts: list[ResourceRef]):
-        order = order_of(*hosts, resource_type=rig.resource_type)
+        order = ordered(rig, *hosts)
         rig.driver.ensure_started(order)
         for resource in hosts:
-            assert rig.boot(resource, OWNER, "r-1")
-        elsewhere = rig.boot(rig.resources()[3], OWNER)
-        assert rig.driver.ensure_ended(order).done
+            assert rig.boot(resource, rig.owner, "r-1")
+        elsewhere = rig.boot(rig.resources()[3], rig.owner)
+        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
         assert rig.servers() == {elsewhere}
         for resource in hosts:
-            assert rig.boot(resource, OWNER, "r-1") is None
-            assert rig.boot(resource, NEIGHBOUR) is None
+            assert rig.boot(resource, rig.owner, "r-1") is None
+            assert rig.boot(resource, rig.neighbour) is None
 
     def test_ending_again_changes_nothing(self, rig: Rig, hosts: list[ResourceRef]):
-        order = order_of(*hosts, resource_type=rig.resource_type)
+        order = ordered(rig, *hosts)
         rig.driver.ensure_started(order)
-        rig.driver.ensure_ended(order)
+        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
         before = rig.effects()
         rig.reopen()
-        assert rig.driver.ensure_ended(order).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
         assert rig.effects() == before
 
     def test_what_never_started_ends_without_effect(self, rig: Rig, hosts: list[ResourceRef]):
         before = rig.effects()
-        assert rig.driver.ensure_ended(order_of(*hosts, resource_type=rig.resource_type)).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(ordered(rig, *hosts))).done
         assert rig.effects() == before
 
     def test_an_old_order_does_not_touch_what_the_next_one_has(self, rig: Rig, hosts: list[ResourceRef]):
-        first = order_of(*hosts, resource_type=rig.resource_type)
-        second = order_of(hosts[0], reservation_id="r-2", project_id=NEIGHBOUR, resource_type=rig.resource_type)
+        first = ordered(rig, *hosts)
+        second = ordered(rig, hosts[0], reservation_id="r-2", project_id=rig.neighbour)
         rig.driver.ensure_started(first)
-        rig.driver.ensure_ended(first)
+        assert finished(rig, lambda: rig.driver.ensure_ended(first)).done
         rig.driver.ensure_started(second)
-        server = rig.boot(hosts[0], NEIGHBOUR, "r-2")
-        assert rig.driver.ensure_ended(first).done
+        server = rig.boot(hosts[0], rig.neighbour, "r-2")
+        assert finished(rig, lambda: rig.driver.ensure_ended(first)).done
         assert server in rig.servers()
-        assert rig.boot(hosts[0], NEIGHBOUR, "r-2")
+        assert rig.boot(hosts[0], rig.neighbour, "r-2")
 
     def test_an_end_is_not_done_while_servers_vanish(self, rig: Rig, hosts: list[ResourceRef]):
-        order = order_of(*hosts[:2], resource_type=rig.resource_type)
+        order = ordered(rig, *hosts[:2])
         rig.driver.ensure_started(order)
-        rig.boot(hosts[0], OWNER, "r-1")
+        rig.boot(hosts[0], rig.owner, "r-1")
         rig.hold()
         for _ in range(2):
             progress = rig.driver.ensure_ended(order)
@@ -446,44 +540,126 @@ class DriverContract:
         assert rig.effects() == before  # a deletion is ordered once
         assert list(rig.driver.held(rig.resource_type)) == ["r-1"]
         with pytest.raises(CloudBusy):
-            rig.driver.ensure_started(
-                order_of(hosts[0], reservation_id="r-2", project_id=NEIGHBOUR, resource_type=rig.resource_type)
-            )
+            rig.driver.ensure_started(ordered(rig, hosts[0], reservation_id="r-2", project_id=rig.neighbour))
         rig.let_go()
-        assert rig.driver.ensure_ended(order).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
         assert rig.servers() == set()
         assert list(rig.driver.held(rig.resource_type)) == []
 
     def test_the_end_copes_with_what_others_took_apart(self, rig: Rig, hosts: list[ResourceRef]):
-        order = order_of(*hosts, resource_type=rig.resource_type)
+        order = ordered(rig, *hosts)
         rig.driver.ensure_started(order)
         for resource in hosts:
-            assert rig.boot(resource, OWNER, "r-1")
+            assert rig.boot(resource, rig.owner, "r-1")
         rig.take_out(hosts[0])
         rig.remove(hosts[1])
-        assert rig.driver.ensure_ended(order).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
         assert rig.servers() == set()
-        rig.driver.ensure_started(order_of(hosts[2], resource_type=rig.resource_type))
-        again = rig.boot(hosts[2], OWNER, "r-1")
+        rig.driver.ensure_started(ordered(rig, hosts[2]))
+        again = rig.boot(hosts[2], rig.owner, "r-1")
         rig.drop_group(order)
         assert again in rig.servers()
-        assert list(rig.driver.held(rig.resource_type)) == ["r-1"]
-        assert rig.driver.ensure_ended(order).done
+        if self.sees_servers_without_group:
+            assert list(rig.driver.held(rig.resource_type)) == ["r-1"]
+        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
         assert rig.servers() == set()
 
     # What is held
 
     def test_knows_which_reservations_have_effects(self, rig: Rig, hosts: list[ResourceRef]):
-        one = order_of(hosts[0], resource_type=rig.resource_type)
-        two = order_of(hosts[1], reservation_id="r-2", resource_type=rig.resource_type)
+        one = ordered(rig, hosts[0])
+        two = ordered(rig, hosts[1], reservation_id="r-2")
         assert set(rig.driver.held(rig.resource_type)) == set()
         rig.driver.ensure_started(one)
         rig.driver.ensure_started(two)
         assert set(rig.driver.held(rig.resource_type)) == {"r-1", "r-2"}
         rig.reopen()
         assert set(rig.driver.held(rig.resource_type)) == {"r-1", "r-2"}
-        rig.driver.ensure_ended(one)
+        assert finished(rig, lambda: rig.driver.ensure_ended(one)).done
         assert set(rig.driver.held(rig.resource_type)) == {"r-2"}
+
+    # What is not as it should be
+
+    def test_sees_no_drift_where_all_is_well(self, rig: Rig, hosts: list[ResourceRef]):
+        assert drift_of(rig, [], hosts) == []
+        one, two = ordered(rig, hosts[0]), ordered(rig, hosts[1], reservation_id="r-2", project_id=rig.neighbour)
+        for order in (one, two):
+            rig.driver.ensure_started(order)
+        rig.boot(hosts[0], rig.owner, "r-1")
+        assert drift_of(rig, [one, two], hosts[2:]) == []
+
+    def test_sees_what_was_taken_out_and_a_start_mends_it(self, rig: Rig, hosts: list[ResourceRef]):
+        order, other = ordered(rig, *hosts[:2]), ordered(rig, hosts[2], reservation_id="r-2")
+        for one in (order, other):
+            rig.driver.ensure_started(one)
+        rig.take_out(hosts[0])
+        (drift,) = drift_of(rig, [order, other], [])
+        assert (drift.reservation_id, drift.resource) == ("r-1", hosts[0])
+        assert hosts[0].name in drift.what
+        rig.driver.ensure_started(order)
+        assert drift_of(rig, [order, other], []) == []
+
+    def test_sees_a_group_that_is_gone_and_a_start_mends_it(self, rig: Rig, hosts: list[ResourceRef]):
+        order = ordered(rig, *hosts[:2])
+        rig.driver.ensure_started(order)
+        rig.drop_group(order)
+        drifts = drift_of(rig, [order], hosts[2:])
+        assert {drift.reservation_id for drift in drifts} == {"r-1"}
+        assert any(drift.resource is None for drift in drifts)
+        rig.driver.ensure_started(order)
+        assert drift_of(rig, [order], hosts[2:]) == []
+        assert rig.boot(hosts[0], rig.owner, "r-1")
+
+    def test_sees_a_group_that_is_somebody_elses_and_a_start_mends_it(self, rig: Rig, hosts: list[ResourceRef]):
+        order = ordered(rig, hosts[0])
+        rig.driver.ensure_started(order)
+        rig.change_owner(order, rig.neighbour)
+        (drift,) = drift_of(rig, [order], hosts[1:])
+        assert (drift.reservation_id, drift.resource) == ("r-1", None)
+        rig.driver.ensure_started(order)
+        assert drift_of(rig, [order], hosts[1:]) == []
+        assert rig.boot(hosts[0], rig.neighbour, "r-1") is None
+        assert rig.boot(hosts[0], rig.owner, "r-1")
+
+    def test_sees_a_strange_resource_in_a_group_and_a_start_mends_it(self, rig: Rig, hosts: list[ResourceRef]):
+        order = ordered(rig, hosts[0])
+        rig.driver.ensure_started(order)
+        rig.put_in(hosts[1], order)
+        drifts = drift_of(rig, [order], hosts[2:])
+        assert {(drift.reservation_id, drift.resource) for drift in drifts} == {("r-1", hosts[1])}
+        rig.driver.ensure_started(order)
+        assert drift_of(rig, [order], hosts[1:]) == []
+        assert rig.boot(hosts[1], rig.owner, "r-1") is None
+
+    def test_sees_a_resource_in_the_wrong_group(self, rig: Rig, hosts: list[ResourceRef]):
+        one, two = ordered(rig, hosts[0]), ordered(rig, hosts[1], reservation_id="r-2")
+        for order in (one, two):
+            rig.driver.ensure_started(order)
+        rig.take_out(hosts[1])
+        rig.put_in(hosts[1], one)
+        drifts = drift_of(rig, [one, two], hosts[2:])
+        assert {(drift.reservation_id, drift.resource) for drift in drifts} == {("r-1", hosts[1]), ("r-2", hosts[1])}
+        rig.driver.ensure_started(one)
+        rig.driver.ensure_started(two)
+        assert drift_of(rig, [one, two], hosts[2:]) == []
+
+    def test_sees_a_free_resource_outside_the_pool_and_registering_mends_it(self, rig: Rig, hosts: list[ResourceRef]):
+        order = ordered(rig, hosts[0])
+        rig.driver.ensure_started(order)
+        rig.take_out(hosts[1])
+        (drift,) = drift_of(rig, [order], hosts[1:])
+        assert (drift.reservation_id, drift.resource) == (None, hosts[1])
+        rig.driver.ensure_registered(rig.resource_type, hosts[1])
+        assert drift_of(rig, [order], hosts[1:]) == []
+        assert rig.boot(hosts[1], rig.neighbour) is None
+
+    def test_what_is_gone_or_left_over_is_no_drift(self, rig: Rig, hosts: list[ResourceRef]):
+        left_over = ordered(rig, hosts[0])
+        order = ordered(rig, hosts[1], reservation_id="r-2")
+        for one in (left_over, order):
+            rig.driver.ensure_started(one)
+        rig.remove(hosts[1])
+        assert drift_of(rig, [order], [hosts[0], hosts[2]]) == []
 
     # Failures in the middle
 
@@ -492,7 +668,7 @@ class DriverContract:
     def test_a_start_that_broke_off_is_completed(
         self, rig: Rig, hosts: list[ResourceRef], effects: int, reopened: bool
     ):
-        order = order_of(*hosts, resource_type=rig.resource_type)
+        order = ordered(rig, *hosts)
         before = rig.effects()
         rig.fail("ensure_started", after_effects=effects)
         try:
@@ -501,56 +677,54 @@ class DriverContract:
             if reopened:
                 rig.reopen()
             rig.driver.ensure_started(order)
-        assert all(rig.boot(resource, OWNER, "r-1") for resource in hosts)
+        assert all(rig.boot(resource, rig.owner, "r-1") for resource in hosts)
         assert rig.effects() - before == self.effects_of_a_start(len(hosts))
 
     @pytest.mark.parametrize("effects", range(5))
     def test_a_start_that_broke_off_is_undone(self, rig: Rig, hosts: list[ResourceRef], effects: int):
-        order = order_of(*hosts, resource_type=rig.resource_type)
+        order = ordered(rig, *hosts)
         rig.fail("ensure_started", after_effects=effects)
         try:
             rig.driver.ensure_started(order)
         except CloudBusy:
             rig.reopen()
-        assert rig.driver.ensure_ended(order).done
+        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
         assert list(rig.driver.held(rig.resource_type)) == []
-        assert all(rig.boot(resource, OWNER, "r-1") is None for resource in hosts)
-        assert all(rig.boot(resource, NEIGHBOUR) is None for resource in hosts)
+        assert all(rig.boot(resource, rig.owner, "r-1") is None for resource in hosts)
+        assert all(rig.boot(resource, rig.neighbour) is None for resource in hosts)
 
     @pytest.mark.parametrize("effects", range(8))
     def test_an_end_that_broke_off_is_completed(self, rig: Rig, hosts: list[ResourceRef], effects: int):
-        order = order_of(*hosts, resource_type=rig.resource_type)
+        order = ordered(rig, *hosts)
         rig.driver.ensure_started(order)
         for resource in hosts:
-            assert rig.boot(resource, OWNER, "r-1")
+            assert rig.boot(resource, rig.owner, "r-1")
         rig.fail("ensure_ended", after_effects=effects)
         try:
-            progress = rig.driver.ensure_ended(order)
+            progress = finished(rig, lambda: rig.driver.ensure_ended(order))
         except CloudBusy:
             rig.reopen()
-            progress = rig.driver.ensure_ended(order)
+            progress = finished(rig, lambda: rig.driver.ensure_ended(order))
         assert progress.done
         assert rig.servers() == set()
         assert list(rig.driver.held(rig.resource_type)) == []
-        rig.driver.ensure_started(
-            order_of(*hosts, reservation_id="r-2", project_id=NEIGHBOUR, resource_type=rig.resource_type)
-        )
+        rig.driver.ensure_started(ordered(rig, *hosts, reservation_id="r-2", project_id=rig.neighbour))
 
     @pytest.mark.parametrize("verb", ["ensure_started", "before_end", "ensure_ended"])
     def test_a_lost_reply_is_no_second_effect(self, rig: Rig, hosts: list[ResourceRef], verb: str):
-        order = order_of(*hosts[:2], resource_type=rig.resource_type)
+        order = trusting(rig, ordered(rig, *hosts[:2]))
         if verb != "ensure_started":
             rig.driver.ensure_started(order)
-            rig.boot(hosts[0], OWNER, "r-1")
+            rig.boot(hosts[0], rig.owner, "r-1")
 
         def call() -> None:
             match verb:
                 case "ensure_started":
                     rig.driver.ensure_started(order)
                 case "before_end":
-                    assert rig.driver.before_end(order, "snapshot").done
+                    assert finished(rig, lambda: rig.driver.before_end(order, "snapshot")).done
                 case _:
-                    assert rig.driver.ensure_ended(order).done
+                    assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
 
         rig.lose_reply(verb)
         with pytest.raises(CloudBusy):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tenure.clock import SimulatedClock
+from tenure.domain.actor import Actor
 from tenure.drivers.contract import CloudDriver, CloudNotFound, Order, ResourceRef
 from tenure.drivers.simulated import (
     EffectKind,
@@ -22,7 +23,7 @@ from tenure.drivers.simulated import (
     NoValidHost,
     SimulatedCloud,
 )
-from tests.drivers.contract import OWNER, DriverContract, Rig, order_of
+from tests.drivers.contract import NEIGHBOUR, OWNER, DriverContract, Rig, order_of
 
 HOST = "physical:host"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -43,6 +44,10 @@ USERS = frozenset({EffectKind.SERVER_BOOTED})
 
 class SimulatedRig:
     resource_type = "physical:host"
+    owner = OWNER
+    neighbour = NEIGHBOUR
+    patience = timedelta(0)
+    pause = timedelta(0)
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -101,6 +106,15 @@ class SimulatedRig:
 
     def drop_group(self, order: Order) -> None:
         self.cloud.world.drop_group(order.reservation_id)
+
+    def put_in(self, resource: ResourceRef, order: Order) -> None:
+        self.cloud.world.put_in(resource.external_id, order.reservation_id)
+
+    def change_owner(self, order: Order, project_id: str) -> None:
+        self.cloud.world.change_owner(order.reservation_id, project_id)
+
+    def caller(self, project_id: str) -> Actor:
+        return Actor("a-user", project_id, frozenset({"member"}), token="a-token")
 
 
 class TestSimulatedCloud(DriverContract):
@@ -267,6 +281,21 @@ def test_a_file_of_something_else_is_not_touched(tmp_path: Path):
         other.execute("CREATE TABLE precious (id)")
     with pytest.raises(ValueError, match="not the state of a simulated cloud"):
         SimulatedCloud(path)
+
+
+def test_a_file_of_the_format_before_is_taken_over(tmp_path: Path):
+    path = tmp_path / "cloud.db"
+    with SimulatedCloud.create(path, hosts=3):
+        pass
+    with closing(sqlite3.connect(path)) as older:
+        older.execute("DROP TABLE trust")
+        older.execute("PRAGMA user_version = 1")
+    with SimulatedCloud.create(path, hosts=3) as cloud:
+        trust = cloud.delegate(Actor("u", "p"))
+        assert cloud.world.trusts() == {trust}
+        cloud.revoke(trust)
+        assert cloud.world.trusts() == frozenset()
+        assert len(cloud.world.hosts()) == 3
 
 
 def test_a_whole_cloud_survives_its_driver(tmp_path: Path):

@@ -8,11 +8,12 @@ as a test-suite that every driver passes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from tenure.domain.actor import Actor
 from tenure.domain.resource import DiscoveredResource
 
 
@@ -58,7 +59,10 @@ class ResourceRef:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A reservation as a driver sees it: what should be its owner's, as of now."""
+    """A reservation as a driver sees it: what should be its owner's, as of now.
+
+    ``trust_id`` is the trust with which to act as the owner, None where there is none.
+    """
 
     reservation_id: str
     lease_id: str
@@ -69,6 +73,7 @@ class Order:
     parameters: Mapping[str, object]
     resources: tuple[ResourceRef, ...]
     ends_at: datetime
+    trust_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,19 @@ class Health:
 
     well: bool
     reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Something in the cloud that is not as the ledger says.
+
+    With a ``reservation_id``, ``ensure_started`` with its order mends it; ``resource`` then says which resource it is
+    about, if it is about one. With a resource only, ``ensure_registered`` does. ``what`` is for people.
+    """
+
+    reservation_id: str | None
+    resource: ResourceRef | None
+    what: str
 
 
 class CloudDriver(Protocol):
@@ -141,7 +159,28 @@ class CloudDriver(Protocol):
         """
 
     def held(self, resource_type: str) -> Iterable[str]:
-        """The ids of the reservations that have any effect in the cloud now. Reads only."""
+        """The names of everything in the cloud that looks like the effect of a reservation of ours. Reads only.
+
+        Of what is named so, take back only what the ledger knows to be over: others may use the same cloud.
+        """
 
     def check(self, resource_type: str) -> Mapping[str, Health]:
         """The health of every resource of the type, by external id. Reads only."""
+
+    def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
+        """What in the cloud is not as the ledger says. Reads only.
+
+        ``orders`` are the started reservations, ``pooled`` the registered resources that nobody holds. The number of
+        calls does not grow with the number of orders. What the cloud does not have at all is the business of
+        ``check``, reservations that nobody should have that of ``held``.
+        """
+
+    def delegate(self, actor: Actor) -> str:
+        """Have the caller trust us, with the roles he has in his project; the id of the trust.
+
+        Each call makes another one. Raises ``CloudRefused`` where the cloud does not let the caller, and for a caller
+        without a token.
+        """
+
+    def revoke(self, trust_id: str) -> None:
+        """Forget a trust. One that is gone is no error."""

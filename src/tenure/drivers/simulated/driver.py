@@ -8,24 +8,28 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from os import PathLike
 from typing import Final
 
 from tenure.clock import Clock, SystemClock
+from tenure.domain.actor import Actor
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import (
     DONE,
     CloudBusy,
     CloudNotFound,
     CloudRefused,
+    Drift,
     Health,
     Order,
     Progress,
     ResourceRef,
 )
+from tenure.drivers.simulated.drift import drift_of
 from tenure.drivers.simulated.effects import Effects, host_of, hosts_held, refuse_occupied, servers_of
 from tenure.drivers.simulated.faults import Call, Fault, Faults, Scope
 from tenure.drivers.simulated.fleet import capacity_of
@@ -172,6 +176,7 @@ class SimulatedCloud:
                 raise CloudRefused(f"The simulated cloud cannot do {action!r} before the end.")
             with self._state.look() as tx:
                 servers = servers_of(tx, order.reservation_id)
+                _refuse_broken_trust(tx, order)
             for server in servers:
                 if not server["vanishing"]:
                     self._effects.ensure_image(call, order, server)
@@ -218,6 +223,32 @@ class SimulatedCloud:
             reasons = ((str(row["id"]), _SICK.get(HostHealth(row["health"]))) for row in rows)
             return {host: Health(well=reason is None, reason=reason) for host, reason in reasons}
 
+    def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
+        with self._faults.call(Scope("drift")):
+            if resource_type != HOST:
+                return []
+            with self._state.look() as tx:
+                return list(drift_of(tx, list(orders), pooled))
+
+    def delegate(self, actor: Actor) -> str:
+        """A trust of the caller. No token is asked for: this cloud takes everybody at his word."""
+        with self._faults.call(Scope("delegate")) as call:
+            trust_id = uuid.uuid4().hex
+            with self._state.change() as tx:
+                tx.execute("INSERT INTO trust VALUES (?, ?, ?)", (trust_id, actor.user_id, actor.project_id))
+                self._state.record(tx, "delegate", EffectKind.TRUST_MADE, subject=trust_id)
+            call.effect_happened()
+            return trust_id
+
+    def revoke(self, trust_id: str) -> None:
+        with self._faults.call(Scope("revoke")) as call:
+            with self._state.change() as tx:
+                revoked = tx.execute("DELETE FROM trust WHERE id = ?", (trust_id,)).rowcount
+                if revoked:
+                    self._state.record(tx, "revoke", EffectKind.TRUST_REVOKED, subject=trust_id)
+            if revoked:
+                call.effect_happened()
+
     # What a call is about
 
     @contextmanager
@@ -245,6 +276,14 @@ class SimulatedCloud:
             traits=frozenset(json.loads(row["traits"])),
             region=self._region,
         )
+
+
+def _refuse_broken_trust(tx: sqlite3.Connection, order: Order) -> None:
+    """Refuse an order whose trust is gone. One without a trust is served: this cloud needs none."""
+    if order.trust_id is None:
+        return
+    if tx.execute("SELECT 1 FROM trust WHERE id = ?", (order.trust_id,)).fetchone() is None:
+        raise CloudRefused("The trust of the lease's owner does not exist any more.")
 
 
 def _refuse_type(resource_type: str) -> None:

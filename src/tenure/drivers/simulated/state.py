@@ -29,7 +29,7 @@ IN_MEMORY: Final = ":memory:"
 #: How long one process waits for another's transaction, which takes a fraction of a millisecond.
 LOCK_TIMEOUT_SECONDS: Final = 20.0
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _TABLES: Final = (
     """CREATE TABLE fleet (only INTEGER PRIMARY KEY CHECK (only = 1), size INTEGER NOT NULL)""",
     """CREATE TABLE host_group (
@@ -61,6 +61,10 @@ _TABLES: Final = (
         after_effects INTEGER NOT NULL, reason TEXT)""",
     """INSERT INTO fleet (only, size) VALUES (1, 0)""",
 )
+#: What each format has beyond the one before.
+_ADDED: Final = {
+    2: ("CREATE TABLE trust (id TEXT PRIMARY KEY, user_id TEXT NOT NULL, project_id TEXT NOT NULL)",),
+}
 
 
 class EffectKind(StrEnum):
@@ -76,6 +80,8 @@ class EffectKind(StrEnum):
     SERVER_BOOTED = "server booted"
     SERVER_DELETED = "server deleted"  # the deletion was ordered; it may take a while
     IMAGE_MADE = "image made"
+    TRUST_MADE = "trust made"
+    TRUST_REVOKED = "trust revoked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +208,13 @@ class StateFile:
             found = tx.execute("PRAGMA user_version").fetchone()[0]
             if found == _FORMAT:
                 return
-            if found or tx.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            if found == 0 and not tx.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                for statement in _TABLES:
+                    tx.execute(statement)
+                found = 1
+            if found + 1 not in _ADDED:
                 raise ValueError("the file is not the state of a simulated cloud, or of another version of it")
-            for statement in _TABLES:
-                tx.execute(statement)
+            for version in range(found + 1, _FORMAT + 1):
+                for statement in _ADDED[version]:
+                    tx.execute(statement)
             tx.execute(f"PRAGMA user_version = {_FORMAT}")

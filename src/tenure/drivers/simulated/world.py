@@ -149,6 +149,17 @@ class World:
             tx.execute("UPDATE host SET reservation_id = NULL WHERE reservation_id = ?", (reservation_id,))
             tx.execute("DELETE FROM host_group WHERE reservation_id = ?", (reservation_id,))
 
+    def put_in(self, host: str, reservation_id: str) -> None:
+        """Somebody puts the host into the group of a reservation, wherever it was."""
+        with self._state.change() as tx:
+            host_id = find_host(tx, host)["id"]
+            tx.execute("UPDATE host SET pooled = 0, reservation_id = ? WHERE id = ?", (reservation_id, host_id))
+
+    def change_owner(self, reservation_id: str, project_id: str) -> None:
+        """Somebody gives a reservation's group to another project."""
+        with self._state.change() as tx:
+            tx.execute("UPDATE host_group SET project_id = ? WHERE reservation_id = ?", (project_id, reservation_id))
+
     def boot_server(
         self,
         project_id: str,
@@ -256,6 +267,11 @@ class World:
             for row in rows
             if reservation_id in (None, row["reservation_id"])
         ]
+
+    def trusts(self) -> frozenset[str]:
+        """The ids of the trusts that were made and not revoked."""
+        with self._state.look() as tx:
+            return frozenset(row["id"] for row in tx.execute("SELECT id FROM trust"))
 
     def journal(self, reservation_id: str | None = None) -> list[Effect]:
         """Everything that Tenure and users changed, or what was changed for one reservation, oldest first."""
