@@ -70,6 +70,11 @@ def add_hosts(
     return db.write(add)
 
 
+def close(tx: Transaction, resource_id: int) -> None:
+    """Let a resource take no reservations any more."""
+    tx.resources.change(tx.resources.by_ids([resource_id])[resource_id], now=NOW, enabled=False)
+
+
 def new_lease(
     start: float = 1,
     end: float = 2,

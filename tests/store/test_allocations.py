@@ -13,7 +13,7 @@ from tenure.domain.requirement import Comparison, Expression
 from tenure.store.allocations import OVERDUE_MATTERS, SAMPLE
 from tenure.store.conflict import Overtaken
 from tenure.store.database import Database, Transaction
-from tests.store.rows import HELD, HOUR, PLANNED, RELEASED, add_hosts, add_lease, allocations_of, demand, hours
+from tests.store.rows import HELD, HOUR, PLANNED, RELEASED, add_hosts, add_lease, allocations_of, close, demand, hours
 from tests.support.world import NOW
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class TestCandidates:
     def test_unreservable_ones_and_those_of_other_types_are_left_out(self, db: Database):
         first, second, third = add_hosts(db, 3)
         add_hosts(db, 2, resource_type="something:else")
-        db.write(lambda tx: tx.resources.set_reservable(second, False, now=NOW))
+        db.write(lambda tx: close(tx, second))
         assert free(db) == [first, third]
         assert free(db, without=[third]) == [first]
 
@@ -110,7 +110,7 @@ class TestWhatIsKept:
         mine, taken, plain, closed = add_hosts(db, 4, [{"gpu": "a"}, {"gpu": "a"}, {}, {"gpu": "a"}])
         lease = add_lease(db, mine, taken, plain, closed)
         add_lease(db, taken, start=2, end=3)
-        db.write(lambda tx: tx.resources.set_reservable(closed, False, now=NOW))
+        db.write(lambda tx: close(tx, closed))
         asked = demand(4, expression=Expression((Comparison("==", "gpu", "a"),)))
 
         def good(start: float, end: float, keep_unreservable: bool) -> dict[int, int]:
@@ -138,7 +138,7 @@ class TestWhatIsKept:
     def test_a_refusal_counts_every_stage(self, db: Database):
         ids = add_hosts(db, 6, [{"gpu": "a"}] * 4)
         add_lease(db, ids[0])
-        db.write(lambda tx: tx.resources.set_reservable(ids[5], False, now=NOW))
+        db.write(lambda tx: close(tx, ids[5]))
         asked = demand(6, expression=Expression((Comparison("==", "gpu", "a"),)))
         stages = ask(db, lambda tx: tx.allocations.stages(asked, hours(1, 2), now=NOW, ignoring=None, without=[ids[1]]))
         assert [(stage.stage, stage.count) for stage in stages] == [("reservable", 5), ("matching", 4), ("free", 2)]

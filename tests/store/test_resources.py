@@ -17,7 +17,7 @@ from tenure.domain.request import ResourceOrder, ResourceQuery
 from tenure.domain.resource import DiscoveredResource, Resource
 from tenure.store.conflict import Overtaken
 from tenure.store.database import Database, Transaction
-from tests.store.rows import HELD, HOUR, RELEASED, add_hosts, add_lease, execute
+from tests.store.rows import HELD, HOUR, RELEASED, add_hosts, add_lease, close, execute
 from tests.support.world import HOST, NOW
 
 #: No wait in here is longer than this, whatever goes wrong.
@@ -31,7 +31,7 @@ def found(external_id: str = "1", name: str = "host", **facts: object) -> Discov
 
 
 def add(db: Database, one: DiscoveredResource, properties: Mapping[str, str] | None = None) -> Resource:
-    return db.write(lambda tx: tx.resources.add(one, properties or {}, now=NOW, reservable=True))
+    return db.write(lambda tx: tx.resources.add(one, properties or {}, now=NOW))
 
 
 def get(db: Database, external_id: str = "1") -> Resource:
@@ -94,7 +94,7 @@ def test_new_properties_replace_the_old_and_raise_the_version(db: Database):
 
 def test_taking_it_off_the_market_raises_the_version(db: Database):
     resource = add(db, found())
-    db.write(lambda tx: tx.resources.set_reservable(resource.id, False, now=NOW))
+    db.write(lambda tx: close(tx, resource.id))
     assert (get(db).reservable, get(db).version) == (False, 2)
 
 
@@ -206,7 +206,7 @@ class TestTwoAtOnce:
         first, second = dict.fromkeys(names, "a"), dict.fromkeys(reversed(names), "b")
 
         def bring(external_id: str, own: Mapping[str, str]) -> Callable[[Transaction], object]:
-            return lambda tx: tx.resources.add(found(external_id), own, now=NOW, reservable=True)
+            return lambda tx: tx.resources.add(found(external_id), own, now=NOW)
 
         assert self.run_both(db, bring("1", first), bring("2", second)) == [1, 1]
         with db.read() as tx:
@@ -222,7 +222,7 @@ class TestTwoAtOnce:
         def work(tx: Transaction) -> None:
             if db.dialect != "sqlite":
                 before_properties_are_written(tx, hide)
-            tx.resources.add(found("2"), {"cost": "8", "new": "1"}, now=NOW, reservable=True)
+            tx.resources.add(found("2"), {"cost": "8", "new": "1"}, now=NOW)
 
         if db.dialect == "sqlite":
             hide()
@@ -249,7 +249,7 @@ def test_a_resource_that_somebody_has_added_meanwhile_is_looked_for_again(db: Da
 
     def add_again(tx: Transaction) -> None:
         with pytest.raises(Overtaken), tx.session.begin_nested():
-            tx.resources.add(found("1", "other"), {}, now=NOW, reservable=True)
+            tx.resources.add(found("1", "other"), {}, now=NOW)
 
     db.write(add_again)
     assert get(db).name == "host"
@@ -260,7 +260,7 @@ def test_other_refusals_of_the_database_go_on(db: Database):
 
     def add_nameless(tx: Transaction) -> None:
         with pytest.raises(DBAPIError), tx.session.begin_nested():
-            tx.resources.add(found("1", nameless), {}, now=NOW, reservable=True)
+            tx.resources.add(found("1", nameless), {}, now=NOW)
 
     db.write(add_nameless)
     with db.read() as tx:

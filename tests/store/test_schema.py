@@ -14,7 +14,7 @@ from tenure.store import schema
 from tenure.store.database import Database, Transaction
 from tenure.store.tables import Base
 from tests.store.rows import add_hosts, add_lease, execute, new_lease
-from tests.support.world import NOW
+from tests.support.world import HOST, NOW
 
 
 @pytest.fixture
@@ -38,6 +38,57 @@ def test_a_second_upgrade_changes_nothing(db: Database):
     assert schema.current(db) == schema.head()
     with db.read() as tx:
         assert tx.resources.known_external_ids("physical:host") == {"1", "2"}
+
+
+def test_what_was_not_reservable_says_why_after_the_upgrade(empty: Database):
+    """Until 0002 an unfinished registration was a resource at its first version that was not reservable."""
+    schema.upgrade(empty, "0001")
+    insert = (
+        "INSERT INTO resources (resource_type, region, external_id, name, capacity, facts, properties, traits, "
+        "reservable, scarcity, version, created_at) "
+        "VALUES (:type, '', :id, :id, '{}', '{}', '{}', '[]', :reservable, 0, :version, :now)"
+    )
+    before = [(HOST, "begun", False, 1), (HOST, "there", True, 2), (HOST, "leaving", False, 3)]
+    with empty.engine.begin() as connection:
+        for kind, name, reservable, version in [*before, (f"retired:{HOST}", "past", False, 4)]:
+            values = {
+                "type": kind,
+                "id": name,
+                "reservable": reservable,
+                "version": version,
+                "now": NOW.replace(tzinfo=None),
+            }
+            connection.execute(text(insert), values)
+    schema.upgrade(empty)
+    assert schema.drift(empty) == []
+    with empty.read() as tx:
+        found = [tx.resources.by_external_id(HOST, name) for _, name, _, _ in before]
+        past = tx.resources.by_external_id(f"retired:{HOST}", "past")
+    assert [one and one.registration.value for one in [*found, past]] == [
+        "registering",
+        "registered",
+        "unregistering",
+        "registered",
+    ]
+    assert all(one and (one.enabled, one.health.value, one.health_since) == (True, "well", None) for one in found)
+
+
+def test_a_manager_of_the_release_before_can_go_on_writing(empty: Database):
+    """It does not name the new columns: managers are replaced one after the other."""
+    schema.upgrade(empty)
+    with empty.engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO resources (resource_type, region, external_id, name, capacity, facts, properties, traits, "
+                "reservable, scarcity, version, created_at) "
+                "VALUES ('a', '', '1', '1', '{}', '{}', '{}', '[]', :yes, 0, 1, '2030-01-01 00:00:00')"
+            ),
+            {"yes": True},
+        )
+    with empty.read() as tx:
+        added = tx.resources.by_external_id("a", "1")
+    assert added is not None
+    assert (added.registration.value, added.enabled, added.health.value) == ("registered", True, "well")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tenure.store import schema
 from tenure.store.conflict import Overtaken
 from tenure.store.database import ATTEMPTS, Database, Transaction
 from tenure.store.tables import ResourceRow
-from tests.store.rows import add_hosts, add_lease, allocations_of, demand, execute, hours, new_lease
+from tests.store.rows import add_hosts, add_lease, allocations_of, close, demand, execute, hours, new_lease
 from tests.support.world import HOST, NOW
 
 #: No wait in here is longer than this, whatever goes wrong.
@@ -174,11 +174,11 @@ def test_of_two_that_wait_for_each_other_one_is_done_again(fresh_database, clock
             def work(tx: Transaction) -> None:
                 mine.append(here)
                 attempts.append(here)
-                tx.resources.set_reservable(here, False, now=NOW)
+                close(tx, here)
                 if len(mine) == 1:
                     meeting.wait(SECONDS)
                 with tx.session.begin_nested() if nested else nullcontext():
-                    tx.resources.set_reservable(there, False, now=NOW)
+                    close(tx, there)
 
             return work
 
@@ -495,7 +495,7 @@ def test_nobody_waits_for_ever_for_a_row(fresh_database, clock, database: str):
             holder.execute(text("UPDATE resources SET version = 7"))
             began = time.monotonic()
             with pytest.raises(TooManyConflicts):
-                db.write(lambda tx: tx.resources.set_reservable(host, False, now=NOW))
+                db.write(lambda tx: close(tx, host))
             assert time.monotonic() - began < 10
         db.close()
 

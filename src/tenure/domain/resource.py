@@ -5,8 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 
 from tenure.domain.capacity import Capacity
+
+
+class Registration(StrEnum):
+    """How far a resource has come on its way into the cloud's pool, or out of it."""
+
+    REGISTERING = "registering"  # is being set aside in the cloud, or was when that was interrupted
+    REGISTERED = "registered"
+    UNREGISTERING = "unregistering"  # is being given back to the cloud, or was when that was interrupted
+
+
+class ResourceHealth(StrEnum):
+    """What the cloud says of a resource."""
+
+    WELL = "well"
+    DISABLED = "disabled"  # closed by the cloud's operator: takes nothing new, and works for who has it
+    DOWN = "down"  # does not work
+    GONE = "gone"  # the cloud does not know it any more
+
+    @property
+    def works(self) -> bool:
+        """Whether it serves who has it."""
+        return self in {ResourceHealth.WELL, ResourceHealth.DISABLED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +53,8 @@ class Resource:
     """A thing that Tenure may promise.
 
     ``properties`` are its own, given by the operator; ``facts`` are the cloud's. ``version`` changes with everything
-    that changes what the resource can promise.
+    that changes what the resource can promise. It is ``reservable`` while it is registered, enabled by the operator and
+    well; each of the three has its own reason to say no, and none hides another.
     """
 
     id: int
@@ -46,6 +70,13 @@ class Resource:
     version: int
     created_at: datetime
     updated_at: datetime | None = None
+    registration: Registration = Registration.REGISTERED
+    enabled: bool = True
+    disabled_reason: str | None = None
+    health: ResourceHealth = ResourceHealth.WELL
+    health_reason: str | None = None
+    #: Since when it has been as it is, None where it has always been.
+    health_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

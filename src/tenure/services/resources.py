@@ -11,7 +11,7 @@ from tenure.domain.actor import Actor
 from tenure.domain.allocation import Booking
 from tenure.domain.errors import Conflict, InvalidHost, InvalidParameter, NotFound, Unavailable
 from tenure.domain.request import BookingQuery, Page, ResourceBookings, ResourceQuery
-from tenure.domain.resource import PropertySetting, PropertyValues, Resource
+from tenure.domain.resource import PropertySetting, PropertyValues, Registration, Resource
 from tenure.drivers.contract import (
     CloudAmbiguous,
     CloudBusy,
@@ -84,8 +84,8 @@ class ResourceService:
         def record(tx: Transaction) -> Resource:
             known = tx.resources.by_external_id(resource_type, found.external_id)
             if known is None:
-                return tx.resources.add(found, own, now=now, reservable=False)
-            if not _is_unfinished(known):
+                return tx.resources.add(found, own, now=now, registration=Registration.REGISTERING)
+            if known.registration is not Registration.REGISTERING:
                 raise taken
             return known
 
@@ -104,9 +104,8 @@ class ResourceService:
                 raise taken
             if begun.properties != own:
                 tx.resources.set_properties(begun, own, now=now)
-            else:
-                tx.resources.raise_versions({begun.id: begun.version})
-            tx.resources.set_reservable(begun.id, True, now=now)
+                begun = self._existing(tx, resource_type, resource.external_id)
+            tx.resources.change(begun, now=now, registration=Registration.REGISTERED)
             return self._existing(tx, resource_type, resource.external_id)
 
         return self._db.write(offer)
@@ -125,7 +124,7 @@ class ResourceService:
 
         def change(tx: Transaction) -> Resource:
             resource = self._existing(tx, resource_type, external_id)
-            if _is_unfinished(resource):
+            if resource.registration is Registration.REGISTERING:
                 raise Conflict(f"Host {external_id} is not registered yet: its registration has not ended.")
             hidden = {"id", *resource.facts} & properties.keys()
             given = {name: value for name, value in properties.items() if name not in hidden}
@@ -159,8 +158,7 @@ class ResourceService:
             resource = self._existing(tx, resource_type, external_id)
             if tx.resources.is_allocated(resource.id):
                 raise Conflict(f"Can't delete host {external_id}. The host is reserved.")
-            tx.resources.raise_versions({resource.id: resource.version})
-            tx.resources.set_reservable(resource.id, False, now=now)
+            tx.resources.change(resource, now=now, registration=Registration.UNREGISTERING)
             return self._existing(tx, resource_type, external_id)
 
         resource = self._db.write(close)
@@ -174,7 +172,7 @@ class ResourceService:
 
         def forget(tx: Transaction) -> None:
             closed = self._still(tx, resource)
-            if closed is not None and not closed.reservable:
+            if closed is not None and closed.registration is Registration.UNREGISTERING:
                 tx.resources.retire(closed)
 
         self._db.write(forget)
@@ -268,8 +266,7 @@ class ResourceService:
         """Offer a resource again that the cloud did not take back, unless another request is at it."""
         current = self._still(tx, closed)
         if current is not None and current.version == closed.version:
-            tx.resources.raise_versions({current.id: current.version})
-            tx.resources.set_reservable(current.id, True, now=now)
+            tx.resources.change(current, now=now, registration=Registration.REGISTERED)
 
     def _page_of_resources(self, tx: Transaction, query: BookingQuery) -> tuple[Sequence[Resource], bool]:
         if not query.only_booked:
@@ -298,11 +295,6 @@ class ResourceService:
                 raise InvalidParameter("A property needs a name", field="properties")
             if value is not None and len(value) > MAX_PROPERTY_VALUE:
                 raise InvalidParameter(f"The value of {name} is too long", field=f"properties.{name}")
-
-
-def _is_unfinished(resource: Resource) -> bool:
-    """Whether the resource's registration is under way, or was interrupted. Whatever follows raises the version."""
-    return not resource.reservable and resource.version == 1
 
 
 def _grouped(resources: Sequence[Resource], bookings: Iterable[Booking]) -> tuple[ResourceBookings, ...]:

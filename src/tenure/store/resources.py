@@ -15,7 +15,15 @@ from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import AllocationState
 from tenure.domain.request import ResourceOrder, ResourceQuery
 from tenure.domain.requirement import number_of
-from tenure.domain.resource import DiscoveredResource, PropertySetting, PropertyValues, Resource, scarcity
+from tenure.domain.resource import (
+    DiscoveredResource,
+    PropertySetting,
+    PropertyValues,
+    Registration,
+    Resource,
+    ResourceHealth,
+    scarcity,
+)
 from tenure.store.conflict import Overtaken
 from tenure.store.tables import AllocationRow, AttributeRow, PropertyRow, ReservationRow, ResourceRow, key_of
 
@@ -29,7 +37,12 @@ class ResourceStore:
         self.wanted: set[int] = set()
 
     def add(
-        self, found: DiscoveredResource, properties: Mapping[str, str], *, now: datetime, reservable: bool
+        self,
+        found: DiscoveredResource,
+        properties: Mapping[str, str],
+        *,
+        now: datetime,
+        registration: Registration = Registration.REGISTERED,
     ) -> Resource:
         """Add a resource; raises ``Overtaken`` where somebody else has added it since it was looked for."""
         row = ResourceRow(
@@ -41,7 +54,10 @@ class ResourceStore:
             facts=dict(found.facts),
             properties=dict(properties),
             traits=sorted(found.traits),
-            reservable=reservable,
+            reservable=registration is Registration.REGISTERED,
+            registration=registration.value,
+            enabled=True,
+            health=ResourceHealth.WELL.value,
             scarcity=scarcity(properties, found.traits),
             version=1,
             created_at=now,
@@ -73,6 +89,9 @@ class ResourceStore:
                 properties=dict(own),
                 traits=sorted(one.traits),
                 reservable=True,
+                registration=Registration.REGISTERED.value,
+                enabled=True,
+                health=ResourceHealth.WELL.value,
                 scarcity=scarcity(own, one.traits),
                 version=1,
                 created_at=now,
@@ -90,14 +109,16 @@ class ResourceStore:
 
     def by_external_id(self, resource_type: str, external_id: str) -> Resource | None:
         row = self._session.execute(
-            select(ResourceRow).where(
-                ResourceRow.resource_type == resource_type, ResourceRow.external_id == external_id
-            )
+            select(ResourceRow)
+            .where(ResourceRow.resource_type == resource_type, ResourceRow.external_id == external_id)
+            .execution_options(populate_existing=True)
         ).scalar_one_or_none()
         return _resource(row) if row else None
 
     def by_ids(self, ids: Iterable[int]) -> dict[int, Resource]:
-        rows = self._session.execute(select(ResourceRow).where(ResourceRow.id.in_(sorted(set(ids))))).scalars()
+        rows = self._session.execute(
+            select(ResourceRow).where(ResourceRow.id.in_(sorted(set(ids)))).execution_options(populate_existing=True)
+        ).scalars()
         return {row.id: _resource(row) for row in rows}
 
     def known_external_ids(self, resource_type: str) -> set[str]:
@@ -158,12 +179,39 @@ class ResourceStore:
         self._write_attributes(row)
         self._know_properties(resource.resource_type, properties, now)
 
-    def set_reservable(self, resource_id: int, reservable: bool, *, now: datetime) -> None:
-        self._session.execute(
+    def change(
+        self,
+        seen: Resource,
+        *,
+        now: datetime,
+        registration: Registration | None = None,
+        enabled: bool | None = None,
+        health: ResourceHealth | None = None,
+        **reasons: object,
+    ) -> None:
+        """Change what makes a resource reservable, or not; raises ``Overtaken`` where it changed since it was read.
+
+        ``reasons`` are ``disabled_reason``, ``health_reason`` and ``health_since``.
+        """
+        registration = seen.registration if registration is None else registration
+        enabled = seen.enabled if enabled is None else enabled
+        health = seen.health if health is None else health
+        self.wanted.add(seen.id)
+        changed = self._session.execute(
             update(ResourceRow)
-            .where(ResourceRow.id == resource_id)
-            .values(reservable=reservable, version=ResourceRow.version + 1, updated_at=now)
+            .where(ResourceRow.id == seen.id, ResourceRow.version == seen.version)
+            .values(
+                registration=registration.value,
+                enabled=enabled,
+                health=health.value,
+                reservable=registration is Registration.REGISTERED and enabled and health is ResourceHealth.WELL,
+                version=ResourceRow.version + 1,
+                updated_at=now,
+                **reasons,
+            )
         )
+        if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+            raise Overtaken
 
     def remove(self, resource: Resource) -> None:
         """Forget a resource without allocations; raises ``Overtaken`` where it changed since it was read."""
@@ -412,4 +460,10 @@ def _resource(row: ResourceRow) -> Resource:
         version=row.version,
         created_at=row.created_at,
         updated_at=row.updated_at,
+        registration=Registration(row.registration),
+        enabled=row.enabled,
+        disabled_reason=row.disabled_reason,
+        health=ResourceHealth(row.health),
+        health_reason=row.health_reason,
+        health_since=row.health_since,
     )

@@ -20,6 +20,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    true,
 )
 from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -93,6 +94,7 @@ class ResourceRow(Base):
         Index("ix_resources_preference", "resource_type", "reservable", "scarcity", "id"),
         Index("ix_resources_name", "resource_type", "name", "id"),
         Index(None, "resource_type", "id"),
+        Index("ix_resources_health", "health", "id"),
     )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
@@ -104,7 +106,14 @@ class ResourceRow(Base):
     facts: Mapped[dict[str, Any]] = mapped_column(JSON)
     properties: Mapped[dict[str, str]] = mapped_column(JSON)
     traits: Mapped[list[str]] = mapped_column(JSON)
+    #: Registered, enabled and well: what the choice of resources looks at.
     reservable: Mapped[bool] = mapped_column(Boolean)
+    registration: Mapped[str] = mapped_column(text(16), server_default="registered")
+    enabled: Mapped[bool] = mapped_column(Boolean, server_default=true())
+    disabled_reason: Mapped[str | None] = mapped_column(Text)
+    health: Mapped[str] = mapped_column(text(16), server_default="well")
+    health_reason: Mapped[str | None] = mapped_column(Text)
+    health_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
     scarcity: Mapped[int] = mapped_column(Integer)
     version: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
@@ -171,6 +180,7 @@ class LeaseRow(Base):
         Index("ix_leases_project_starts", "project_id", "deleted_at", "starts_at", "id"),
         Index("ix_leases_project_ends", "project_id", "deleted_at", "ends_at", "id"),
         Index("ix_leases_project_status", "project_id", "deleted_at", "status", "created_at", "id"),
+        Index("ix_leases_degraded", "degraded", "id"),
         CheckConstraint("ends_at >= starts_at", name="ends_after_start"),
     )
 
