@@ -226,6 +226,7 @@ def test_the_health_of_a_host_has_a_reason(cloud: SimulatedCloud):
         "The compute service is disabled.",
         None,
     )
+    assert (health["1"].works, health["2"].works) == (False, True)
     cloud.world.mark_host("1", HostHealth.UP)
     assert cloud.check(HOST)["1"].well
 

@@ -90,10 +90,15 @@ DONE = Progress(done=True)
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether a resource can serve, and if not, why."""
+    """Whether a resource can serve, and if not, why.
+
+    One that is not well may still work for who has it: the cloud's operator has closed it to everything new. It is
+    never taken away from a running lease, as one that is down may be.
+    """
 
     well: bool
     reason: str | None = None
+    works: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +170,10 @@ class CloudDriver(Protocol):
         """
 
     def check(self, resource_type: str) -> Mapping[str, Health]:
-        """The health of every resource of the type, by external id. Reads only."""
+        """The health of every resource of the type, by external id. Reads only.
+
+        Complete or an error: a resource that is missing here counts as gone.
+        """
 
     def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
         """What in the cloud is not as the ledger says. Reads only.

@@ -220,8 +220,7 @@ class SimulatedCloud:
                 return {}
             with self._state.look() as tx:
                 rows = tx.execute("SELECT id, health FROM host ORDER BY id").fetchall()
-            reasons = ((str(row["id"]), _SICK.get(HostHealth(row["health"]))) for row in rows)
-            return {host: Health(well=reason is None, reason=reason) for host, reason in reasons}
+            return {str(row["id"]): _health(HostHealth(row["health"])) for row in rows}
 
     def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
         with self._faults.call(Scope("drift")):
@@ -276,6 +275,10 @@ class SimulatedCloud:
             traits=frozenset(json.loads(row["traits"])),
             region=self._region,
         )
+
+
+def _health(health: HostHealth) -> Health:
+    return Health(health is HostHealth.UP, _SICK.get(health), works=health is not HostHealth.DOWN)
 
 
 def _refuse_broken_trust(tx: sqlite3.Connection, order: Order) -> None:
