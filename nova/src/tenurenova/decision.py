@@ -1,0 +1,137 @@
+"""Whether a server may be put on a host, as far as reservations are concerned.
+
+Pure: facts in, a decision out. What is asked of Nova to know the facts is in `tenurenova.filter`.
+
+The metadata is the one that Blazar's filter reads, and the decisions are its decisions, so that either filter works
+with either service. A host is open to everybody unless one of its aggregates is a *pool*: the free pool, in which
+hosts wait for reservations; the pool of the preemptible servers; or the aggregate of a reservation, which is known by
+its availability zone.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+# What Blazar once put before the id of a reservation in the name of its zone, whatever was configured.
+LEGACY_ZONE_PREFIX = "blazar:"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How an operator has named things; the defaults are Blazar's."""
+
+    free_pool: str = "freepool"
+    zone_prefix: str = "blazar_"
+    owner_key: str = "blazar:owner"
+    preemptibles_allowed: bool = False
+    preemptible_pool: str = "freepool"
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """An aggregate of Nova's of which a host is a member."""
+
+    name: str
+    metadata: Mapping[str, str]
+
+    @property
+    def zone(self) -> str:
+        """Its availability zone, or an empty text where it has none."""
+        return self.metadata.get("availability_zone") or ""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a server asks for: whose it is, and what it says of reservations."""
+
+    project_id: str
+    reservations: tuple[str, ...] = ()
+    """The ids of the scheduler hint `reservation`."""
+    in_instance_reservation: bool = False
+    """Its flavor is the one of a reservation of instances."""
+    preemptible: bool = False
+
+
+class Why(Enum):
+    """The reason of a decision, as an operator reads it in the log."""
+
+    RESERVED_FOR_IT = "it is reserved for this project"
+    DECIDED_BY_OTHERS = "the flavor belongs to a reservation of instances, for which other filters decide"
+    OPEN_TO_PREEMPTIBLES = "it is open to preemptible servers"
+    OPEN_TO_ALL = "it is in no pool"
+
+    NOT_IN_RESERVATION = "it is not a host of the reservation of the hint"
+    NOT_YOUR_RESERVATION = "the reservation of the hint is another project's"
+    CLOSED_TO_PREEMPTIBLES = "preemptible servers run only on hosts whose only pool is theirs"
+    KEPT_FOR_RESERVATIONS = "it is kept for reservations, and the server names none in a hint"
+
+
+_PASSING = frozenset({Why.RESERVED_FOR_IT, Why.DECIDED_BY_OTHERS, Why.OPEN_TO_PREEMPTIBLES, Why.OPEN_TO_ALL})
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether the host passes, why, and because of which aggregates."""
+
+    why: Why
+    pools: tuple[str, ...] = ()
+
+    @property
+    def passes(self) -> bool:
+        """Whether the server may be put on the host."""
+        return self.why in _PASSING
+
+    def __str__(self) -> str:
+        return f"{self.why.value} ({', '.join(self.pools)})" if self.pools else self.why.value
+
+
+def asks_for_aggregates(request: Request) -> bool:
+    """Whether the aggregates of a host matter to `decide` at all."""
+    return bool(request.reservations) or not request.in_instance_reservation
+
+
+def decide(request: Request, aggregates: Iterable[Aggregate], rules: Rules) -> Decision:
+    """Whether a host that is in these aggregates passes, and why."""
+    pools = [aggregate for aggregate in aggregates if _is_pool(aggregate, rules)]
+    if request.reservations:
+        return _decide_hinted(request, pools, rules)
+    if request.in_instance_reservation:
+        return Decision(Why.DECIDED_BY_OTHERS)
+    if rules.preemptibles_allowed and request.preemptible:
+        open_to_it = len(pools) == 1 and _is_only_preemptible(pools[0], rules)
+        return Decision(Why.OPEN_TO_PREEMPTIBLES if open_to_it else Why.CLOSED_TO_PREEMPTIBLES, _names(pools))
+    if pools:
+        return Decision(Why.KEPT_FOR_RESERVATIONS, _names(pools))
+    return Decision(Why.OPEN_TO_ALL)
+
+
+def _decide_hinted(request: Request, pools: list[Aggregate], rules: Rules) -> Decision:
+    named = [pool for pool in pools if pool.name in request.reservations]
+    usable = [pool for pool in named if _may_use(request.project_id, pool, rules)]
+    if usable:
+        return Decision(Why.RESERVED_FOR_IT, _names(usable))
+    if named:
+        return Decision(Why.NOT_YOUR_RESERVATION, _names(named))
+    return Decision(Why.NOT_IN_RESERVATION, _names(pools))
+
+
+def _may_use(project_id: str, pool: Aggregate, rules: Rules) -> bool:
+    """Whether a project owns the pool, or was let into it: then its id is a key of the metadata, with any value."""
+    return bool(pool.metadata.get(project_id)) or pool.metadata.get(rules.owner_key) == project_id
+
+
+def _is_pool(aggregate: Aggregate, rules: Rules) -> bool:
+    return aggregate.name in (rules.free_pool, rules.preemptible_pool) or _is_zone_of_reservation(aggregate.zone, rules)
+
+
+def _is_only_preemptible(pool: Aggregate, rules: Rules) -> bool:
+    """Whether it is the pool of the preemptible servers, and not a reservation's too by its zone."""
+    return pool.name == rules.preemptible_pool and not _is_zone_of_reservation(pool.zone, rules)
+
+
+def _is_zone_of_reservation(zone: str, rules: Rules) -> bool:
+    return zone != "" and zone.startswith((rules.zone_prefix, LEGACY_ZONE_PREFIX))
+
+
+def _names(pools: Iterable[Aggregate]) -> tuple[str, ...]:
+    return tuple(pool.name for pool in pools)

@@ -1,0 +1,101 @@
+"""The filter that Nova's scheduler loads: `tenurenova.filter.TenureFilter`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import nova.conf
+from nova import objects
+from nova.scheduler import filters, host_manager
+from nova.scheduler import utils as scheduler_utils
+from oslo_db import exception as db_exception
+from oslo_log import log as logging
+
+from tenurenova import options
+from tenurenova.decision import Aggregate, Request, asks_for_aggregates, decide
+from tenurenova.membership import aggregates_of
+
+CONF = nova.conf.CONF
+LOG = logging.getLogger(__name__)
+
+HINT = "reservation"
+SPEC_OF_INSTANCE_RESERVATION = "aggregate_instance_extra_specs:reservation"
+SPEC_OF_PREEMPTIBLES = "blazar:preemptible"
+
+
+class TenureFilter(filters.BaseHostFilter):
+    """Keeps the hosts of reservations for those who reserved them, and the free pool for reservations.
+
+    What aggregates a host is in, it reads from Nova's API database, once for a request and all its hosts. The memory
+    of the scheduler, which other filters use, is brought up to date by messages that may come late, in another order,
+    or not at all; it is used only while the database does not answer.
+    """
+
+    # Nothing that this depends on changes between the servers of one request.
+    run_filter_once_per_request = True
+
+    def __init__(self) -> None:
+        options.register(CONF)
+
+    def filter_all(
+        self, filter_obj_list: Iterable[host_manager.HostState], spec_obj: objects.RequestSpec
+    ) -> list[host_manager.HostState]:
+        """The hosts on which this server may be put."""
+        hosts = list(filter_obj_list)
+        if scheduler_utils.request_is_rebuild(spec_obj):
+            return hosts  # it stays where it is
+        return _admitting(hosts, spec_obj)
+
+    def host_passes(self, host_state: host_manager.HostState, filter_properties: objects.RequestSpec) -> bool:
+        """Whether this server may be put on this host. The scheduler asks `filter_all`, about all at once."""
+        return bool(_admitting([host_state], filter_properties))
+
+
+def _admitting(hosts: Sequence[host_manager.HostState], spec: objects.RequestSpec) -> list[host_manager.HostState]:
+    request = _request(spec)
+    rules = options.rules(CONF)
+    aggregates = _aggregates(hosts) if asks_for_aggregates(request) else {}
+
+    admitting, refusals = [], Counter[str]()
+    for host in hosts:
+        decision = decide(request, aggregates.get(host.host, ()), rules)
+        LOG.debug("%s %s: %s", host.host, "passes" if decision.passes else "does not pass", decision)
+        if decision.passes:
+            admitting.append(host)
+        else:
+            refusals[decision.why.value] += 1
+    if refusals and not admitting:
+        LOG.info(
+            "None of %d hosts is for server %s of project %s with hint %s=%s: %s",
+            len(hosts),
+            spec.instance_uuid if "instance_uuid" in spec else None,
+            request.project_id,
+            HINT,
+            ",".join(request.reservations) or None,
+            "; ".join(f"{count} because {why}" for why, count in refusals.items()),
+        )
+    return admitting
+
+
+def _request(spec: objects.RequestSpec) -> Request:
+    hint = spec.get_scheduler_hint(HINT)
+    extra_specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
+    return Request(
+        project_id=spec.project_id,
+        reservations=(hint,) if isinstance(hint, str) else tuple(hint or ()),
+        in_instance_reservation=SPEC_OF_INSTANCE_RESERVATION in extra_specs,
+        preemptible=_is_yes(extra_specs.get(SPEC_OF_PREEMPTIBLES, "")),
+    )
+
+
+def _aggregates(hosts: Sequence[host_manager.HostState]) -> Mapping[str, Sequence[Aggregate]]:
+    try:
+        return aggregates_of(host.host for host in hosts)
+    except db_exception.DBError as error:
+        LOG.warning("Deciding by the aggregates in memory, because Nova's API database does not answer: %s", error)
+        return {host.host: [Aggregate(known.name, dict(known.metadata)) for known in host.aggregates] for host in hosts}
+
+
+def _is_yes(text: str) -> bool:
+    return text.strip().lower() in ("1", "on", "t", "true", "y", "yes")
