@@ -15,10 +15,10 @@ INSTALLED := -e '.[postgresql,mariadb,openstack,test]' $(foreach other,$(OTHERS)
 QUICK     := not (postgresql or mariadb or slow or races or crash)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run check test bench constraints clean
+.PHONY: help setup demo run check test cloud cloud-down bench constraints clean
 
 help: ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r target what; do \
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r target what; do \
 		printf '  make %-12s %s\n' "$$target" "$$what"; done
 
 setup: $(STAMP) ## Make .venv with everything that development needs
@@ -65,6 +65,12 @@ check: $(STAMP) ## The quick loop: style, types, and the tests that need no serv
 
 test: $(STAMP) ## Every suite, on SQLite, PostgreSQL and MariaDB (SUITES="store api" for some)
 	$(BIN)/python -m tests.support.suites $(SUITES)
+
+cloud: ## A real OpenStack control plane on this machine, on loopback, in .cloud (root, Debian 12)
+	testbed/cloud up
+
+cloud-down: ## Stop that cloud; `testbed/cloud down --purge` forgets what it knew as well
+	testbed/cloud down
 
 bench: $(STAMP) ## How fast it is, and how we know
 	$(BIN)/python -m bench

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import provision
+from tests.support import debian, provision
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def test_services_are_refused_only_meanwhile(tmp_path: Path, before: str | None)
         policy.chmod(0o750)
 
     def install_that_is_interrupted() -> None:
-        with provision._no_service_starts(policy):
-            assert policy.read_text() == provision.REFUSE_ALL
+        with debian.no_service_starts(policy):
+            assert policy.read_text() == debian.REFUSE_ALL
             assert policy.stat().st_mode & 0o111 == 0o111
             raise InterruptedError
 

@@ -70,7 +70,7 @@ def targets() -> set[str]:
 
 
 def test_every_target_is_in_the_help():
-    shown = dict(re.findall(r"^  make ([a-z]+) +(\S.*)$", make("help"), re.MULTILINE))
+    shown = dict(re.findall(r"^  make ([a-z-]+) +(\S.*)$", make("help"), re.MULTILINE))
     assert shown.keys() == targets()
 
 
@@ -85,14 +85,14 @@ def test_the_commands_of_every_day_are_there(target: str):
 
 def test_every_command_that_the_guides_name_exists():
     guides = [REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
-    named = {target for guide in guides for target in re.findall(r"`make ([a-z]+)", guide.read_text())}
+    named = {target for guide in guides for target in re.findall(r"`make ([a-z-]+)", guide.read_text())}
     assert named <= targets()
 
 
 def test_ci_runs_the_commands_of_the_guides():
     script = REPOSITORY / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    assert set(re.findall(r"^(?:step )?make ([a-z]+)$", script.read_text(), re.MULTILINE)) <= targets()
+    assert set(re.findall(r"^(?:step )?make ([a-z-]+)$", script.read_text(), re.MULTILINE)) <= targets()
     subprocess.run(["bash", "-n", script], check=True)
 
 

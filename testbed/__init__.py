@@ -1,0 +1,1 @@
+"""A real OpenStack control plane on one bare machine. See docs/contributor/testbed.md."""

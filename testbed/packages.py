@@ -1,0 +1,103 @@
+"""The packages of the cloud: Debian's, and a virtual environment of OpenStack's."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+
+from testbed.places import BIN, REPOSITORY, TESTBED, VENV, say
+from testbed.processes import TestbedError, run
+from tests.support.debian import install_packages, reason_not_to_install
+
+#: What the cloud's processes and its virtual environment need, and by which program to know that it is there.
+DEBIAN = {
+    "mariadb-server-core": "mariadbd",
+    "mariadb-client-core": "mariadb",
+    "rabbitmq-server": "rabbitmqctl",
+    "memcached": "memcached",
+    "gcc": "gcc",
+}
+#: Needed to make the virtual environment only: pip compiles uwsgi.
+BUILDING = ("gcc", "libc6-dev", "python3-dev", "python3-venv")
+#: What these packages would start with the machine.
+SERVICES = ("rabbitmq-server", "memcached", "epmd.service", "epmd.socket")
+
+REQUIREMENTS = TESTBED / "requirements.txt"
+CONSTRAINTS = TESTBED / "constraints.txt"
+#: The distribution that is installed beside Nova, and its filter.
+NOVA = REPOSITORY / "nova"
+NOVA_FILTER = "tenurenova.filter.TenureFilter"
+NOVA_FILTER_NAME = NOVA_FILTER.rpartition(".")[2]
+#: Written last: which requirements the virtual environment was made of.
+MADE_OF = VENV / ".made-of"
+
+
+def install() -> None:
+    """Install what is missing. Raises ``TestbedError`` where that is not possible."""
+    began = time.monotonic()
+    fresh = not BIN.exists()
+    missing = [package for package, program in DEBIAN.items() if shutil.which(program) is None]
+    if missing:
+        _install_debian([*missing, *(BUILDING if fresh else ())])
+    wanted = sha256(REQUIREMENTS.read_bytes() + CONSTRAINTS.read_bytes()).hexdigest()
+    if not MADE_OF.exists() or MADE_OF.read_text() != wanted:
+        say("Python packages")
+        run(sys.executable, "-m", "venv", VENV, log="install")
+        pip("-r", REQUIREMENTS, "-c", CONSTRAINTS)
+        MADE_OF.write_text(wanted)
+    say(f"installed in {time.monotonic() - began:.0f} s")
+
+
+def _install_debian(packages: Iterable[str]) -> None:
+    say("Debian packages:", *packages)
+    refusal = reason_not_to_install()
+    if refusal is not None:
+        raise TestbedError(f"missing, and not to be installed here ({refusal}): {' '.join(packages)}")
+    try:
+        install_packages([(package,) for package in packages], SERVICES)
+    except subprocess.CalledProcessError as error:
+        raise TestbedError(str(error)) from error
+
+
+def pip(*arguments: object) -> None:
+    """Install into the cloud's virtual environment."""
+    run(BIN / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *arguments, log="install")
+
+
+def choose_constraints() -> None:
+    """Write which versions pip chooses, given ``requirements.txt`` alone."""
+    newest = VENV.with_name("venv-newest")
+    run(sys.executable, "-m", "venv", "--clear", newest, log="install")
+    run(newest / "bin/python", "-m", "pip", "install", "-q", "-r", REQUIREMENTS, log="install")
+    freeze = [str(newest / "bin/python"), "-m", "pip", "freeze"]
+    chosen = subprocess.run(freeze, capture_output=True, text=True, check=True, timeout=60).stdout
+    title = CONSTRAINTS.read_text().partition("\n")[0]
+    CONSTRAINTS.write_text(f"{title}\n{chosen}")
+    shutil.rmtree(newest)
+
+
+def has_nova_filter() -> bool:
+    """Whether this checkout has the filter that Nova is to be given."""
+    return any("class TenureFilter" in path.read_text() for path in nova_sources() if path.name == "filter.py")
+
+
+def nova_sources() -> list[Path]:
+    """Return the files of what we install beside Nova: those who run them are restarted when they change."""
+    return sorted(path for path in NOVA.rglob("*.py") if "tests" not in path.parts)
+
+
+def install_nova_filter() -> None:
+    """Install what `nova/` has beside Nova, such that a change in the checkout is a change in the cloud."""
+    if not has_nova_filter():
+        raise TestbedError(f"{NOVA} has no {NOVA_FILTER}")
+    project = (NOVA / "pyproject.toml").read_bytes()
+    made_of = VENV / ".nova-filter-made-of"
+    wanted = sha256(project).hexdigest()
+    if not made_of.exists() or made_of.read_text() != wanted:
+        pip("--no-deps", "--editable", NOVA)
+        made_of.write_text(wanted)
