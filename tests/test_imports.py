@@ -17,17 +17,21 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     for layer, may_import in {
         "domain": "",
         "clock": "",
+        "tracing": "",
+        "metrics": "",
         "config": "domain",
         "store": "domain clock",
         "resources": "domain clock",
-        "drivers": "domain clock",
-        "services": "domain clock store resources drivers.contract",
-        "engine": "domain clock services drivers.contract",
-        "api": "domain clock services resources.contract",
-        "rpc": "domain clock services",
+        "drivers": "domain clock tracing",
+        "services": "domain clock metrics tracing store resources drivers.contract",
+        "engine": "domain clock metrics tracing services drivers.contract",
+        "api": "domain clock metrics tracing services resources.contract",
+        "rpc": "domain clock tracing services",
         "web": "domain clock services",
-        "factory": "domain clock config store resources drivers services engine api rpc web",
-        "cmd": "domain clock config store resources drivers services engine api rpc web factory",
+        "factory": "domain clock metrics store resources drivers services engine api web",
+        "deployment": "domain clock config store resources drivers services engine api rpc factory",
+        "cmd": "domain clock metrics tracing config store resources drivers services engine api rpc web factory"
+        " deployment",
     }.items()
 }
 
@@ -223,7 +227,7 @@ def test_modules_that_import_each_other_are_seen():
         ("tenure/api/app.py", "from tenure import __version__"),
         ("tenure/api/app.py", "import tenure\nfrom tenure.services.leases import LeaseService"),
         ("tenure/api/__init__.py", "from tenure.api.app import App"),
-        ("tenure/factory.py", "from tenure.config import Config\nfrom tenure.drivers import simulated"),
+        ("tenure/deployment.py", "from tenure.config import Config\nfrom tenure.drivers import simulated"),
         ("tenure/cmd/api.py", "from tenure.factory import build"),
     ],
 )

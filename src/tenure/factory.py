@@ -22,7 +22,7 @@ from tenure.resources.contract import ResourceType, ResourceTypes
 from tenure.services.context import Authorize, Rules
 from tenure.services.events import EventService
 from tenure.services.leases import LeaseService
-from tenure.services.manager import Manager
+from tenure.services.manager import Manager, metered
 from tenure.services.outbox import OutboxService
 from tenure.services.resources import ResourceService
 from tenure.store import schema
@@ -96,7 +96,7 @@ def build(parts: Parts) -> Service:
         resources=ResourceService(parts.db, parts.clock, parts.types, parts.authorize, effects),
         health=lambda: _health(parts, engine, events, outbox),
     )
-    return Service(manager, engine, events, outbox, repair, parts)
+    return Service(metered(manager), engine, events, outbox, repair, parts)
 
 
 class _Relay:

@@ -103,6 +103,7 @@ class Gate:
     def process_resource(
         self, req: falcon.Request, resp: falcon.Response, resource: object, params: dict[str, Any]
     ) -> None:
+        call_of(req).route = req.uri_template or ""
         since = getattr(resource, "since", OLDEST)
         if since is not OLDEST and version_of(req) is OLDEST:
             raise UnknownUrl

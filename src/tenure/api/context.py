@@ -34,6 +34,8 @@ class Call:
     #: Whether the answer is ours, and not that of the authentication in front of us.
     reached: bool = False
     tells_version: bool = True
+    #: The pattern of the URL that it matches, empty where none does.
+    route: str = ""
 
     def version_headers(self) -> list[tuple[str, str]]:
         if self.version is None or not self.of_resource:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tenure.api.context import Call, open_call
 from tenure.api.errors import foreign_error_answer
 from tenure.api.versions import OLDEST
+from tenure.metrics import REQUESTS
+from tenure.tracing import traced
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -19,6 +22,9 @@ _LOG = logging.getLogger(__name__)
 
 #: What everybody may read: where the API is, whether it is well, and how it is described.
 PUBLIC_PATHS = frozenset({"/", "/versions", "/v1", "/v1/", "/healthcheck", "/openapi.json"})
+
+#: The methods that are told apart when requests are counted.
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class _Answer:
@@ -62,10 +68,14 @@ class Edge:
         path = environ.get("PATH_INFO", "") or "/"
         app = self._public if path in PUBLIC_PATHS else self._authenticated
         answer = _Answer()
-        body = app(environ, answer.start)
+        began = time.perf_counter()
+        with traced(call.request_id, call.global_request_id):
+            body = app(environ, answer.start)
         if _is_foreign_error(call, answer):
             _close(body)
             body = answer.replace(foreign_error_answer(answer.code).document)
+        route = path if path in PUBLIC_PATHS else call.route
+        REQUESTS.labels(method if method in METHODS else "", route, answer.code).observe(time.perf_counter() - began)
         ids = " ".join(filter(None, (call.request_id, call.global_request_id)))
         _LOG.info("%s %s %r -> %s", ids, method, path, answer.code)
         headers = [

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ParamSpec, TypeVar, cast
 
+from tenure.domain.errors import NotEnoughResources, TenureError
 from tenure.domain.request import PartHealth
+from tenure.metrics import REFUSALS, timed
 from tenure.services.leases import LeaseService
 from tenure.services.resources import ResourceService
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: Everything that the API may ask of the manager.
 OPERATIONS = frozenset(
@@ -37,6 +43,9 @@ OPERATIONS = frozenset(
     }
 )
 
+#: The operations that promise resources.
+_DECIDING = frozenset({"leases.create", "leases.update"})
+
 
 @dataclass(frozen=True, slots=True)
 class Manager:
@@ -45,3 +54,43 @@ class Manager:
     leases: LeaseService
     resources: ResourceService
     health: Callable[[], tuple[PartHealth, ...]]
+
+
+def metered(manager: Manager) -> Manager:
+    """The same manager; each operation is measured, and each refusal of a lease counted."""
+    return Manager(
+        leases=cast(LeaseService, _Metered(manager.leases, "leases")),
+        resources=cast(ResourceService, _Metered(manager.resources, "resources")),
+        health=manager.health,
+    )
+
+
+class _Metered:
+    """A service whose operations are measured."""
+
+    def __init__(self, service: object, name: str) -> None:
+        for operation in OPERATIONS:
+            owner, _, verb = operation.rpartition(".")
+            if owner == name:
+                setattr(self, verb, _measured(operation, getattr(service, verb)))
+
+
+def _measured(operation: str, use_case: Callable[P, R]) -> Callable[P, R]:
+    def measured(*positional: P.args, **named: P.kwargs) -> R:
+        with timed(operation):
+            try:
+                return use_case(*positional, **named)
+            except TenureError as error:
+                if operation in _DECIDING:
+                    REFUSALS.labels(type(error).__name__, _stage(error)).inc()
+                raise
+
+    return measured
+
+
+def _stage(error: TenureError) -> str:
+    """The first stage of the choice that too few passed, where it was for lack of resources."""
+    if not isinstance(error, NotEnoughResources):
+        return ""
+    wanted = error.shortfall.requested
+    return next((stage.stage for stage in error.shortfall.stages if stage.count < wanted), "")

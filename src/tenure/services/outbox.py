@@ -57,6 +57,10 @@ class OutboxService:
         with self._db.read() as tx:
             return tx.outbox.undeliverable()
 
+    def retry(self) -> int:
+        """Have what was given up delivered again; how many messages there are."""
+        return self._db.write(lambda tx: tx.outbox.retry(now=tx.now()))
+
     def count_undeliverable(self) -> int:
         """How many messages were given up."""
         with self._db.read() as tx:

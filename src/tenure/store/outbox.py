@@ -110,6 +110,16 @@ class OutboxStore:
         rows = self._session.execute(select(OutboxRow).where(*_GIVEN_UP).order_by(OutboxRow.id).limit(limit)).scalars()
         return [_message(row) for row in rows]
 
+    def retry(self, *, now: datetime) -> int:
+        """Have what was given up delivered again, from the first attempt on; how many there are."""
+        again = self._session.execute(
+            update(OutboxRow)
+            .where(*_GIVEN_UP)
+            .values(ready_at=now, attempts=0)
+            .execution_options(synchronize_session=False)
+        )
+        return int(again.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+
     def count_undeliverable(self) -> int:
         """How many messages were given up."""
         return self._session.execute(select(func.count()).select_from(OutboxRow).where(*_GIVEN_UP)).scalar_one()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Insert, and_, case, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Insert, and_, case, delete, func, insert, not_, or_, select, update
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -121,6 +121,45 @@ class ResourceStore:
         ).scalars()
         return {row.id: _resource(row) for row in rows}
 
+    def healths(self, resource_type: str) -> list[tuple[str, ResourceHealth]]:
+        """What is known of the health of every resource of the type, by external id."""
+        rows = self._session.execute(
+            select(ResourceRow.external_id, ResourceRow.health).where(ResourceRow.resource_type == resource_type)
+        )
+        return [(row.external_id, ResourceHealth(row.health)) for row in rows]
+
+    def with_fact(self, resource_type: str, name: str, value: str) -> list[str]:
+        """The external ids of the resources of which the cloud says so."""
+        rows = self._session.execute(
+            select(ResourceRow.external_id)
+            .join(AttributeRow, AttributeRow.resource_id == ResourceRow.id)
+            .where(
+                AttributeRow.key == key_of(name, value),
+                AttributeRow.value == value,
+                AttributeRow.name == name,
+                ResourceRow.resource_type == resource_type,
+            )
+            .order_by(ResourceRow.id)
+        )
+        return list(rows.scalars())
+
+    def unheld(self, resource_type: str) -> list[tuple[str, str, str]]:
+        """External id, name and region of the registered resources that nobody holds and that the cloud knows."""
+        held = select(AllocationRow.id).where(
+            AllocationRow.resource_id == ResourceRow.id, AllocationRow.state == AllocationState.HELD.value
+        )
+        rows = self._session.execute(
+            select(ResourceRow.external_id, ResourceRow.name, ResourceRow.region)
+            .where(
+                ResourceRow.resource_type == resource_type,
+                ResourceRow.registration == Registration.REGISTERED.value,
+                ResourceRow.health != ResourceHealth.GONE.value,
+                not_(held.exists()),
+            )
+            .order_by(ResourceRow.id)
+        )
+        return [(row.external_id, row.name, row.region) for row in rows]
+
     def known_external_ids(self, resource_type: str) -> set[str]:
         return set(
             self._session.execute(
@@ -178,6 +217,28 @@ class ResourceStore:
         self._session.execute(delete(AttributeRow).where(AttributeRow.resource_id == resource.id))
         self._write_attributes(row)
         self._know_properties(resource.resource_type, properties, now)
+
+    def describe(self, resource: Resource, found: DiscoveredResource, *, now: datetime) -> None:
+        """Take over what the cloud says of a resource; raises ``Overtaken`` where it changed since it was read."""
+        self.wanted.add(resource.id)
+        changed = self._session.execute(
+            update(ResourceRow)
+            .where(ResourceRow.id == resource.id, ResourceRow.version == resource.version)
+            .values(
+                name=found.name,
+                capacity=dict(found.capacity),
+                facts=dict(found.facts),
+                traits=sorted(found.traits),
+                scarcity=scarcity(resource.properties, found.traits),
+                version=ResourceRow.version + 1,
+                updated_at=now,
+            )
+        )
+        if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+            raise Overtaken
+        row = self._session.get_one(ResourceRow, resource.id, populate_existing=True)
+        self._session.execute(delete(AttributeRow).where(AttributeRow.resource_id == resource.id))
+        self._write_attributes(row)
 
     def change(
         self,

@@ -1,0 +1,67 @@
+"""``tenure-api``: the REST API as a process of its own. ``tenure.cmd.wsgi`` has it for a WSGI server."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from types import FrameType
+
+from oslo_config.cfg import ConfigOpts
+from waitress.server import create_server
+
+from tenure.api.auth import TokenFileError
+from tenure.cmd.process import StartFailed, configure, run, show_metrics
+from tenure.deployment import ConfigurationError, open_api
+
+PROG = "tenure-api"
+LOG = logging.getLogger(__name__)
+
+#: How long a stop waits for requests that are being answered.
+REQUEST_SECONDS = 15.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until told to stop; the exit code."""
+    return run(lambda: serve(configure(sys.argv[1:] if argv is None else argv, prog=PROG)), prog=PROG)
+
+
+def serve(conf: ConfigOpts) -> int:
+    """Serve as configured; the exit code. Raises ``StartFailed``."""
+    try:
+        app = open_api(conf)
+        server = create_server(
+            app,
+            host=conf.host,
+            port=conf.port,
+            ipv6=":" in conf.host,
+            threads=conf.api.threads,
+            ident="tenure",
+            clear_untrusted_proxy_headers=True,
+        )
+    except (ConfigurationError, TokenFileError) as error:
+        raise StartFailed(str(error)) from error
+    except (OSError, ValueError) as error:
+        raise StartFailed(f"cannot listen on {conf.host}:{conf.port}: {error}") from error
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+    show_metrics(conf)
+    LOG.info("the API listens on %s:%d", conf.host, conf.port)
+    with suppress(SystemExit):
+        server.run()  # keeps it to itself as a rule
+    server.task_dispatcher.shutdown(timeout=REQUEST_SECONDS)
+    LOG.info("the API has stopped")
+    return 0
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> None:
+    """End the loop of the server, the first time; a stop under way is not disturbed."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    raise SystemExit
+
+
+if __name__ == "__main__":
+    sys.exit(main())

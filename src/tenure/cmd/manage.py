@@ -1,0 +1,154 @@
+"""``tenure-manage``: what an operator does on the machine of a manager.
+
+tenure-manage db upgrade        make the schema, or bring it to this release
+tenure-manage db check          whether the database is as this release needs it
+tenure-manage host sync         read from the cloud again what the registered hosts are
+tenure-manage outbox list       notifications that could not be delivered
+tenure-manage outbox retry      try to deliver them again
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from alembic.util import CommandError
+from oslo_config import cfg
+from sqlalchemy.exc import DBAPIError
+
+from tenure.clock import SystemClock
+from tenure.cmd.process import StartFailed, configure, run
+from tenure.deployment import ConfigurationError, open_database, open_driver
+from tenure.domain.errors import Unavailable
+from tenure.drivers.contract import CloudError
+from tenure.services.context import Rules
+from tenure.services.inventory import InventoryService
+from tenure.services.outbox import OutboxService
+from tenure.store import schema
+from tenure.store.database import Database
+
+PROG = "tenure-manage"
+HOST = "physical:host"
+
+Action = Callable[[cfg.ConfigOpts, Database], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do what the command line says; the exit code."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    return run(lambda: _main(arguments), prog=PROG)
+
+
+def _main(arguments: Sequence[str]) -> int:
+    commands = cfg.SubCommandOpt("command", title="commands", handler=_add_commands)
+    conf = configure(arguments, prog=PROG, options=[commands])
+    with _open(conf) as db:
+        action: Action = conf.command.action
+        return action(conf, db)
+
+
+@contextmanager
+def _open(conf: cfg.ConfigOpts) -> Iterator[Database]:
+    """The database; what fails with it is said, not traced."""
+    try:
+        db = open_database(conf)
+        try:
+            yield db
+        finally:
+            db.close()
+    except (ConfigurationError, Unavailable, CloudError) as error:
+        raise StartFailed(str(error)) from error
+    except CommandError as error:
+        raise StartFailed(f"the schema cannot be brought there: {error}") from error
+    except DBAPIError as error:
+        raise StartFailed(f"the database refuses: {error.orig}") from error
+
+
+def _add_commands(nouns: Any) -> None:
+    """Add the commands: a noun, then a verb."""
+    verbs = _noun(nouns, "db", "the database and its schema")
+    upgrade = _verb(verbs, "upgrade", _upgrade, "make the schema, or bring it to this release")
+    upgrade.add_argument("--revision", default="head", help="the revision to bring it to (default: the newest)")
+    _verb(verbs, "check", _check, "tell whether the database is as this release needs it; exit code 1 where it is not")
+    _verb(verbs, "version", _version, "print the revision that the schema is at")
+    verbs = _noun(nouns, "host", "the hosts that can be reserved")
+    sync = _verb(verbs, "sync", _sync, "read from the cloud again what the registered hosts are")
+    sync.add_argument("--dry-run", action="store_true", help="only tell what would change")
+    verbs = _noun(nouns, "outbox", "notifications on their way")
+    _verb(verbs, "list", _list_outbox, "print the notifications that were given up, as JSON lines")
+    _verb(verbs, "retry", _retry_outbox, "try to deliver again what was given up")
+
+
+def _noun(nouns: Any, name: str, what: str) -> Any:
+    parser: ArgumentParser = nouns.add_parser(name, help=what, description=what)
+    return parser.add_subparsers(title="commands", metavar="<command>", required=True)
+
+
+def _verb(verbs: Any, name: str, action: Action, what: str) -> ArgumentParser:
+    parser: ArgumentParser = verbs.add_parser(name, help=what, description=what)
+    parser.set_defaults(action=action)
+    return parser
+
+
+def _upgrade(conf: cfg.ConfigOpts, db: Database) -> int:
+    schema.upgrade(db, conf.command.revision)
+    print(f"the schema is at {schema.current(db)}")
+    return 0
+
+
+def _version(_conf: cfg.ConfigOpts, db: Database) -> int:
+    print(schema.current(db) or "no schema")
+    return 0
+
+
+def _check(_conf: cfg.ConfigOpts, db: Database) -> int:
+    found, wanted = schema.current(db), schema.head()
+    if found != wanted:
+        print(f"the schema is at {found or 'nothing'}, this release needs {wanted}: run {PROG} db upgrade")
+        return 1
+    differences = schema.drift(db)
+    for difference in differences:
+        print(f"differs from what this release needs: {difference}")
+    if not differences:
+        print(f"the database is as this release needs it ({found})")
+    return 1 if differences else 0
+
+
+def _sync(conf: cfg.ConfigOpts, db: Database) -> int:
+    found = open_driver(conf).discover(HOST)
+    report = InventoryService(db, SystemClock()).sync(HOST, found, dry_run=conf.command.dry_run)
+    for change in report.changes:
+        print(f"{change.name}: {', '.join(change.what)}")
+    for name in report.gone:
+        print(f"{name}: the cloud has it no more")
+    would = "would be" if conf.command.dry_run else "were"
+    print(f"{report.seen} hosts are registered, {len(report.changes)} {would} changed, {len(report.gone)} are gone")
+    return 0
+
+
+def _list_outbox(_conf: cfg.ConfigOpts, db: Database) -> int:
+    for message in OutboxService(db, Rules()).undeliverable():
+        document = {
+            "key": message.key,
+            "lease_id": message.lease_id,
+            "event_type": message.topic,
+            "created_at": message.created_at.isoformat(),
+            "attempts": message.attempts,
+            "error": message.last_error,
+        }
+        print(json.dumps(document))
+    return 0
+
+
+def _retry_outbox(_conf: cfg.ConfigOpts, db: Database) -> int:
+    number = OutboxService(db, Rules()).retry()
+    print(f"{number} notifications will be delivered again")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

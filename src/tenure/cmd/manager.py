@@ -1,0 +1,72 @@
+"""``tenure-manager``: the logic of leases, and the engine that carries them out. Any number may run."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable, Sequence
+
+from oslo_config.cfg import ConfigOpts
+
+from tenure.cmd.process import StartFailed, configure, run, show_metrics, wait_for_the_end
+from tenure.deployment import ConfigurationError, open_manager
+from tenure.domain.errors import Unavailable
+from tenure.factory import Service
+from tenure.rpc.server import RpcServer
+from tenure.store import schema
+
+PROG = "tenure-manager"
+LOG = logging.getLogger(__name__)
+
+#: How long a stop waits for calls to the cloud that are under way; their claims expire where it is too short.
+STOP_SECONDS = 20.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until told to stop; the exit code."""
+    return run(lambda: serve(configure(sys.argv[1:] if argv is None else argv, prog=PROG)), prog=PROG)
+
+
+def serve(conf: ConfigOpts, *, checkpoint: Callable[[str], None] = lambda _point: None) -> int:
+    """Serve as configured; the exit code. ``checkpoint`` is called at the named points of every event.
+
+    Raises ``StartFailed``.
+    """
+    try:
+        service = open_manager(conf, checkpoint=checkpoint)
+    except ConfigurationError as error:
+        raise StartFailed(str(error)) from error
+    _require_schema(service)
+    server = RpcServer(
+        conf, service.manager, topic=conf.manager.rpc_topic, name=conf.manager.name, threads=conf.manager.rpc_threads
+    )
+    show_metrics(conf)
+    service.engine.start()
+    # It waits for the message bus, which neither the engine nor a stop should do.
+    listening = threading.Thread(target=server.start, name="tenure-rpc-start", daemon=True)
+    listening.start()
+    LOG.info("%s runs", conf.manager.name)
+    wait_for_the_end()
+    if not listening.is_alive():
+        server.stop()
+    service.engine.stop(STOP_SECONDS)
+    service.parts.db.close()
+    LOG.info("%s has stopped", conf.manager.name)
+    return 0
+
+
+def _require_schema(service: Service) -> None:
+    """Raise ``StartFailed`` where the database is not as this release needs it."""
+    try:
+        found, wanted = schema.current(service.parts.db), schema.head()
+    except Unavailable as error:
+        raise StartFailed(f"{error} See [database] connection.") from error
+    if found != wanted:
+        raise StartFailed(
+            f"the database is at schema {found or 'none'}, this release needs {wanted}: run tenure-manage db upgrade"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

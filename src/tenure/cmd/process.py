@@ -1,0 +1,78 @@
+"""What the processes of a deployment have in common: options, logs, metrics, and an orderly end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from oslo_config import cfg
+from oslo_log import log
+
+from tenure import metrics
+from tenure.config import CONFIG_DIR, CONFIG_DIR_VARIABLE, PROJECT, new_config, read_config
+from tenure.tracing import TraceFilter
+
+LOG = logging.getLogger(__name__)
+
+
+class StartFailed(Exception):
+    """The process cannot do its work as it was asked to; the text says why and what to do."""
+
+
+def configure(arguments: Sequence[str], *, prog: str, options: Sequence[cfg.Opt] = ()) -> cfg.ConfigOpts:
+    """The configuration from the command line and the files, with logs as it says.
+
+    ``options`` are more of the command line. Raises ``StartFailed`` for a file that cannot be used.
+    """
+    conf = new_config()
+    conf.register_cli_opts(options)
+    log.register_options(conf)
+    log.set_defaults(default_log_levels=[*log.get_default_log_levels(), "alembic=WARN", "waitress=WARN"])
+    try:
+        read_config(conf, arguments, files=config_files(), prog=prog)
+        log.setup(conf, PROJECT)
+    except (cfg.Error, log.LogConfigError) as error:
+        raise StartFailed(f"{error}; the configuration is read from {CONFIG_DIR}, or --config-file names it") from error
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(TraceFilter())
+    return conf
+
+
+def config_files() -> list[Path]:
+    """The file in the folder that the environment names; none where it names none, for oslo.config to look around."""
+    folder = os.environ.get(CONFIG_DIR_VARIABLE)
+    return [Path(folder) / f"{PROJECT}.conf"] if folder else []
+
+
+def show_metrics(conf: cfg.ConfigOpts) -> None:
+    """Show this process's metrics where the operator wants them."""
+    metrics.serve(conf.metrics.port, conf.metrics.host)
+
+
+def run(main: Callable[[], int], *, prog: str) -> int:
+    """Run a program; its exit code. What it cannot do is said in one line."""
+    try:
+        return main()
+    except StartFailed as failure:
+        print(f"{prog}: {failure}", file=sys.stderr)
+        return 1
+
+
+def wait_for_the_end() -> None:
+    """Wait until somebody asks the process to end, by SIGTERM or SIGINT; from then on it is not disturbed."""
+    asked = threading.Event()
+
+    def ask(_number: int, _frame: object) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        asked.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, ask)
+    while not asked.wait(3600):
+        pass

@@ -1,0 +1,231 @@
+"""What an operator can set, for the processes that run beside a real cloud.
+
+The names are Blazar's where the meaning is the same, so that a ``blazar.conf`` needs little work. Nothing here is
+global: a process makes one ``ConfigOpts`` and hands it down.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from keystoneauth1 import loading
+from oslo_config import cfg
+
+PROJECT = "tenure"
+#: Where the configuration is looked for without ``--config-file``: this folder, if the variable is not set.
+CONFIG_DIR = "/etc/tenure"
+CONFIG_DIR_VARIABLE = "OS_TENURE_CONFIG_DIR"
+
+#: The service user: how Tenure itself logs in at Keystone.
+SERVICE_AUTH = "service_auth"
+
+_INTERFACES = ("public", "internal", "admin")
+
+
+def _interface(service: str) -> cfg.StrOpt:
+    return cfg.StrOpt(
+        "endpoint_type",
+        default="internal",
+        choices=_INTERFACES,
+        help=f"Which endpoint of {service} in the service catalogue to use.",
+    )
+
+
+_DEFAULT = (
+    cfg.HostAddressOpt(
+        "host", default="127.0.0.1", help="The address that tenure-api listens on. A WSGI server has its own setting."
+    ),
+    cfg.PortOpt("port", default=1234, help="The port that tenure-api listens on."),
+    cfg.IntOpt(
+        "cleaning_time",
+        default=0,
+        min=0,
+        help="Minutes that a resource stays unused after each reservation, for cleaning.",
+    ),
+    cfg.StrOpt(
+        "driver",
+        default="openstack",
+        help="The cloud, by its entry point in tenure.drivers: 'openstack', or 'simulated' to try Tenure out.",
+    ),
+    cfg.StrOpt(
+        "auth_strategy",
+        default="keystone",
+        choices=("keystone", "token_file"),
+        help="Who says who a caller is: Keystone, or the file [api] token_file.",
+    ),
+    cfg.StrOpt("os_region_name", help="The region whose services Tenure uses; needed where Keystone knows several."),
+)
+_DATABASE = (
+    cfg.StrOpt(
+        "connection",
+        secret=True,
+        help="The database: postgresql+psycopg://user:password@host/tenure or mysql+pymysql://user:password@host/tenure.",
+    ),
+    cfg.IntOpt(
+        "max_pool_size", default=20, min=2, help="Connections that a manager keeps open; it may use twice as many."
+    ),
+    cfg.FloatOpt("pool_timeout", default=30.0, min=0.1, help="Seconds to wait for a connection where all are in use."),
+)
+_API = (
+    cfg.URIOpt(
+        "public_url",
+        schemes=("http", "https"),
+        help="The URL of the API's root as clients see it, for links; without it, it is told from each request.",
+    ),
+    cfg.IntOpt("threads", default=16, min=1, help="Requests that one tenure-api process serves side by side."),
+    cfg.StrOpt("token_file", help="The users and their tokens where auth_strategy is token_file; of mode 0600."),
+)
+_MANAGER = (
+    cfg.StrOpt("rpc_topic", default="tenure.manager", help="The topic on which managers take calls from the API."),
+    cfg.StrOpt(
+        "name",
+        default=socket.gethostname(),
+        sample_default="<the name of the machine>",
+        help="What this manager is called on the message bus and in logs.",
+    ),
+    cfg.IntOpt(
+        "rpc_threads",
+        default=16,
+        min=2,
+        help="Calls that one manager serves side by side; half of them may wait for the cloud.",
+    ),
+    cfg.IntOpt(
+        "workers",
+        default=16,
+        min=1,
+        help="Starts, other events and requests that a manager carries out side by side, each.",
+    ),
+    cfg.IntOpt(
+        "minutes_before_end_lease",
+        default=60,
+        min=0,
+        help="How long before its end a lease's before-end event comes, if the user has not said it; 0 for none.",
+    ),
+    cfg.IntOpt(
+        "max_attempts",
+        default=10,
+        min=1,
+        help="How often a start, a change or a before-end action is tried; an end is tried for ever.",
+    ),
+    cfg.IntOpt(
+        "repair_interval", default=60, min=1, help="Seconds between two comparisons of the cloud with the ledger."
+    ),
+)
+_NOTIFICATIONS = (
+    cfg.StrOpt(
+        "publisher_id", default="blazar.lease", help="The sender of notifications, as consumers of Blazar's expect it."
+    ),
+)
+_METRICS = (
+    cfg.PortOpt(
+        "port",
+        help="The port on which a process shows its metrics to Prometheus; where it is taken, the next free of the "
+        "fifteen behind it. Without it there are none.",
+    ),
+    cfg.HostAddressOpt("host", default="127.0.0.1", help="The address on which metrics are shown."),
+)
+_CLOUD = (
+    cfg.FloatOpt(
+        "timeout", default=15.0, min=1.0, max=30.0, help="Seconds that one call to a service of the cloud may take."
+    ),
+    cfg.IntOpt("concurrency", default=16, min=1, help="Calls to the cloud that a manager makes side by side."),
+)
+_SIMULATED = (
+    cfg.StrOpt("path", default="cloud.db", help="The file of the simulated cloud; all managers must reach it."),
+)
+_NOVA = (
+    _interface("Nova"),
+    cfg.StrOpt("compute_service", default="compute", help="The type of Nova in the service catalogue."),
+    cfg.StrOpt("image_prefix", default="reserved_", help="What the names of snapshots begin with."),
+    cfg.StrOpt(
+        "aggregate_freepool_name",
+        default="freepool",
+        help="The host aggregate of hosts that can be reserved and are not. The operator makes it.",
+    ),
+    cfg.StrOpt(
+        "blazar_owner", default="blazar:owner", help="The aggregate's metadata that names the project of a reservation."
+    ),
+    cfg.BoolOpt("az_aware", default=True, help="Whether to look up the availability zones of hosts."),
+)
+_PLACEMENT = (_interface("Placement"),)
+_HOST = (
+    cfg.StrOpt(
+        "blazar_az_prefix",
+        default="blazar_",
+        help="What the availability zone of a reservation's aggregate begins with.",
+    ),
+    cfg.StrOpt(
+        "before_end",
+        default="",
+        choices=("", "snapshot"),
+        help="What is done to the servers of a lease before its end, where the user has not said it.",
+    ),
+    cfg.BoolOpt(
+        "enable_notification_monitor", default=False, help="Whether to listen to Nova's notifications of failed hosts."
+    ),
+    cfg.ListOpt(
+        "notification_topics",
+        default=["versioned_notifications"],
+        help="The topics on which Nova publishes versioned notifications.",
+    ),
+    cfg.BoolOpt("enable_polling_monitor", default=True, help="Whether to ask Nova for failed hosts at intervals."),
+    cfg.IntOpt("polling_interval", default=60, min=1, help="Seconds between two such questions."),
+    cfg.IntOpt(
+        "healing_interval",
+        default=60,
+        min=0,
+        help="Minutes ahead for which reservations on failed hosts are moved to others; 0 for no limit.",
+    ),
+)
+
+#: All options by their groups, as they stand in the file.
+OPTIONS: Mapping[str, Sequence[cfg.Opt]] = {
+    "DEFAULT": _DEFAULT,
+    "api": _API,
+    "cloud": _CLOUD,
+    "database": _DATABASE,
+    "manager": _MANAGER,
+    "metrics": _METRICS,
+    "notifications": _NOTIFICATIONS,
+    "nova": _NOVA,
+    "physical:host": _HOST,
+    "placement": _PLACEMENT,
+    "simulated": _SIMULATED,
+}
+
+
+def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+    """The options by group, for oslo's generator of sample files."""
+    listed = [(group, list(options)) for group, options in OPTIONS.items()]
+    listed.append((SERVICE_AUTH, [*loading.get_session_conf_options(), *_auth_options()]))
+    return listed
+
+
+def _auth_options() -> list[cfg.Opt]:
+    """What the service user's login needs, with a password."""
+    common: list[cfg.Opt] = loading.get_auth_common_conf_options()
+    return [*common, *loading.get_auth_plugin_conf_options("password")]
+
+
+def new_config() -> cfg.ConfigOpts:
+    """A configuration that knows our options and has read nothing yet."""
+    conf = cfg.ConfigOpts()
+    for group, options in OPTIONS.items():
+        conf.register_opts(options, group=None if group == "DEFAULT" else group)
+    loading.register_session_conf_options(conf, SERVICE_AUTH)
+    loading.register_auth_conf_options(conf, SERVICE_AUTH)
+    return conf
+
+
+def read_config(
+    conf: cfg.ConfigOpts, arguments: Sequence[str], *, files: Iterable[Path] = (), prog: str | None = None
+) -> None:
+    """Read the command line and the files: those it names, else ``files``, else the usual ones.
+
+    Raises ``cfg.Error`` for what cannot be read, and ends the process for a wrong command line, as argparse does.
+    """
+    defaults = [str(file) for file in files] or None
+    conf(list(arguments), project=PROJECT, prog=prog, version=metadata.version(PROJECT), default_config_files=defaults)

@@ -1,0 +1,99 @@
+"""The parts of a deployment, from its configuration: what the processes beside a real cloud are made of.
+
+Apart from ``factory.py`` because it needs the libraries of a deployment, which a standalone service does not have.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from keystonemiddleware.auth_token import AuthProtocol
+from oslo_config.cfg import ConfigOpts
+from sqlalchemy.exc import ArgumentError
+
+from tenure.api.app import Authenticate, create_app
+from tenure.api.auth import TokenFileAuth
+from tenure.api.policies import Policies
+from tenure.clock import SystemClock
+from tenure.drivers.contract import CloudDriver
+from tenure.drivers.simulated import SimulatedCloud
+from tenure.engine.performer import Checkpoint
+from tenure.factory import Parts, Service, build, load_types
+from tenure.rpc.client import RpcClient, remote_manager
+from tenure.rpc.notifier import NotificationSink
+from tenure.services.context import Rules
+from tenure.store.database import Database
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+
+class ConfigurationError(Exception):
+    """What the operator has configured cannot work; the text names the option."""
+
+
+def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: None) -> Service:
+    """A manager with its engine, as the operator has configured it. Raises ``ConfigurationError``."""
+    clock = SystemClock()
+    return build(
+        Parts(
+            db=open_database(conf),
+            driver=open_driver(conf),
+            types=load_types(),
+            authorize=Policies(conf).authorize,
+            clock=clock,
+            rules=_rules(conf),
+            sink=NotificationSink(conf, publisher_id=conf.notifications.publisher_id, clock=clock),
+            checkpoint=checkpoint,
+            workers=conf.manager.workers,
+            places=conf.manager.rpc_threads // 2,
+        )
+    )
+
+
+def open_api(conf: ConfigOpts) -> WSGIApplication:
+    """The API over managers that are reached by RPC. Connects to nothing before the first request.
+
+    Raises ``ConfigurationError``.
+    """
+    manager = remote_manager(RpcClient(conf, topic=conf.manager.rpc_topic))
+    return create_app(manager, load_types(), _authentication(conf), public_url=conf.api.public_url)
+
+
+def open_database(conf: ConfigOpts) -> Database:
+    """The database that the operator has configured. Raises ``ConfigurationError`` where it is none."""
+    if not conf.database.connection:
+        raise ConfigurationError("[database] connection is not set")
+    try:
+        return Database(
+            conf.database.connection,
+            pool_size=conf.database.max_pool_size,
+            pool_wait_seconds=conf.database.pool_timeout,
+        )
+    except (ArgumentError, ImportError) as error:
+        raise ConfigurationError(f"[database] connection cannot be used: {error}") from None
+
+
+def open_driver(conf: ConfigOpts) -> CloudDriver:
+    """The driver of the cloud that the operator has configured. Raises ``ConfigurationError``."""
+    if conf.driver == "simulated":
+        return SimulatedCloud(conf.simulated.path)
+    raise ConfigurationError(f"driver: there is no driver {conf.driver!r}")
+
+
+def _authentication(conf: ConfigOpts) -> Authenticate:
+    if conf.auth_strategy == "keystone":
+        return lambda app: AuthProtocol(app, {"oslo_config_config": conf, "include_service_catalog": False})
+    if not conf.api.token_file:
+        raise ConfigurationError("auth_strategy is token_file, and [api] token_file is not set")
+    tokens = conf.api.token_file
+    return lambda app: TokenFileAuth(app, tokens)
+
+
+def _rules(conf: ConfigOpts) -> Rules:
+    return Rules(
+        cleaning_time=timedelta(minutes=conf.cleaning_time),
+        notice_before_end=timedelta(minutes=conf.manager.minutes_before_end_lease),
+        max_attempts=conf.manager.max_attempts,
+    )

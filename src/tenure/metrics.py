@@ -1,0 +1,90 @@
+"""What is measured, for Prometheus. Counting costs nothing where nobody asks."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prometheus_client import Counter, Histogram, start_http_server
+
+LOG = logging.getLogger(__name__)
+
+#: How many ports a process tries until one is free: as many processes of one machine can share a setting.
+PORTS = 16
+
+_FAST = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+_LATE = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 900, 3600)
+
+REQUESTS = Histogram(
+    "tenure_request_seconds",
+    "How long requests to the API took, by method, route and status",
+    ("method", "route", "status"),
+    buckets=_FAST,
+)
+OPERATIONS = Histogram(
+    "tenure_operation_seconds",
+    "How long the use cases took, by operation and outcome ('ok', or the name of the error); "
+    "leases.create and leases.update decide about admission",
+    ("operation", "outcome"),
+    buckets=_FAST,
+)
+REFUSALS = Counter(
+    "tenure_refusals_total",
+    "Requests for leases that were refused, by the name of the error and the stage that nothing passed",
+    ("reason", "stage"),
+)
+LATENESS = Histogram(
+    "tenure_event_lateness_seconds",
+    "How long after they were due events were done, by type",
+    ("event_type",),
+    buckets=_LATE,
+)
+ATTEMPTS = Counter(
+    "tenure_event_attempts_total",
+    "Attempts at events, by type and outcome ('done', 'waiting', 'failed', 'refused', 'lost')",
+    ("event_type", "outcome"),
+)
+DELIVERIES = Counter("tenure_notifications_total", "Attempts to deliver a notification, by outcome", ("outcome",))
+DRIVER_CALLS = Histogram(
+    "tenure_driver_call_seconds",
+    "How long calls to the cloud took, by service, verb and outcome",
+    ("service", "verb", "outcome"),
+    buckets=_FAST,
+)
+DRIFT_FOUND = Counter(
+    "tenure_drift_found_total", "Differences found between the cloud and the ledger", ("resource_type",)
+)
+DRIFT_MENDED = Counter("tenure_drift_mended_total", "Differences that were mended", ("resource_type",))
+
+
+@contextmanager
+def timed(operation: str) -> Iterator[None]:
+    """Measure a use case: how long it takes and what becomes of it."""
+    began, outcome = time.perf_counter(), "ok"
+    try:
+        yield
+    except Exception as error:
+        outcome = type(error).__name__
+        raise
+    finally:
+        OPERATIONS.labels(operation, outcome).observe(time.perf_counter() - began)
+
+
+def serve(port: int | None, host: str) -> int | None:
+    """Show the metrics on the first free port from ``port`` on; that port, None where there is none to use.
+
+    A process that cannot show its metrics does its work all the same, and says so in the log.
+    """
+    if port is None:
+        return None
+    for candidate in range(port, min(port + PORTS, 65536)):
+        try:
+            start_http_server(candidate, host)
+        except OSError:
+            continue
+        LOG.info("metrics are shown on %s:%d", host, candidate)
+        return candidate
+    LOG.error("no metrics: the ports %d to %d of %s are all taken", port, port + PORTS - 1, host)
+    return None

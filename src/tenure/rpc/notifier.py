@@ -1,0 +1,58 @@
+"""Telling others of leases, by oslo.messaging's notifications."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+
+import oslo_messaging
+from oslo_config.cfg import ConfigOpts
+
+from tenure.clock import Clock
+from tenure.rpc.bus import notification_transport
+from tenure.services.outbox import Message
+
+#: How often one attempt tries to send again where the connection is lost. The outbox makes the next attempt.
+RETRIES = 1
+#: The drivers of oslo.messaging that send to a message bus; with each the version of the messages' envelope.
+_BUSES: Mapping[str, float] = {"messagingv2": 2.0, "messaging": 1.0}
+
+
+class NotificationSink:
+    """Sends messages of the outbox as notifications of priority INFO, by the drivers that the operator has configured.
+
+    Where that does not work it raises, so that the message is sent again later: oslo.messaging's own notifier logs
+    what a message bus does not take, and forgets it. ``message_id`` is the message's key, the same in a repetition.
+    """
+
+    def __init__(self, conf: ConfigOpts, *, publisher_id: str, clock: Clock) -> None:
+        self._transport = notification_transport(conf)
+        self._publisher_id = publisher_id
+        self._clock = clock
+        configured = conf.oslo_messaging_notifications
+        self._topics = [f"{topic}.info" for topic in configured.topics]
+        self._versions = [_BUSES[driver] for driver in configured.driver if driver in _BUSES]
+        self._others = [
+            oslo_messaging.Notifier(self._transport, publisher_id, driver=driver, topics=configured.topics)
+            for driver in configured.driver
+            if driver not in _BUSES
+        ]
+
+    def __call__(self, message: Message) -> None:
+        """Send one message; raises what the message bus raises."""
+        document = {
+            "message_id": str(uuid.uuid5(uuid.NAMESPACE_OID, message.key)),
+            "publisher_id": self._publisher_id,
+            "event_type": message.topic,
+            "priority": "INFO",
+            "payload": message.payload,
+            "timestamp": f"{self._clock.now():%Y-%m-%d %H:%M:%S.%f}",
+        }
+        for version in self._versions:
+            for topic in self._topics:
+                # The notifier's drivers call this method of the transport, and keep to themselves what it raises.
+                self._transport._send_notification(
+                    oslo_messaging.Target(topic=topic), {}, document, version=version, retry=RETRIES
+                )
+        for notifier in self._others:
+            notifier.info({}, message.topic, message.payload)

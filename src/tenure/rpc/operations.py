@@ -1,0 +1,70 @@
+"""The operations that travel between the API and the manager: each with its arguments and its result."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from tenure.rpc.wire import decode, encode
+from tenure.services.leases import LeaseService
+from tenure.services.manager import OPERATIONS, Manager
+from tenure.services.resources import ResourceService
+
+#: Whose methods the operations are, by the first part of their names.
+SERVICES: Mapping[str, type] = {"leases": LeaseService, "resources": ResourceService}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A use case by its name, with the means to put its arguments and its result into plain values."""
+
+    name: str
+    signature: inspect.Signature
+    hints: Mapping[str, Any]
+
+    @property
+    def service(self) -> str:
+        """The part of the manager that it belongs to, empty for the manager itself."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def verb(self) -> str:
+        return self.name.rpartition(".")[2]
+
+    def encode_arguments(self, *positional: object, **named: object) -> dict[str, Any]:
+        """The arguments as plain values, by name. Raises ``TypeError`` for those that do not fit."""
+        bound = self.signature.bind(*positional, **named)
+        return {name: encode(value, self.hints[name]) for name, value in bound.arguments.items()}
+
+    def decode_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments as they were. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for what is none."""
+        return {name: decode(value, self.hints[name]) for name, value in arguments.items()}
+
+    def encode_result(self, result: object) -> Any:
+        return encode(result, self.hints["return"])
+
+    def decode_result(self, result: Any) -> Any:
+        return decode(result, self.hints["return"])
+
+    def bound_to(self, manager: Manager) -> Callable[..., Any]:
+        """The use case itself."""
+        owner: object = getattr(manager, self.service) if self.service else manager
+        method: Callable[..., Any] = getattr(owner, self.verb)
+        return method
+
+
+def _declared(name: str) -> Operation:
+    service, _, verb = name.rpartition(".")
+    if not service:
+        hints = get_type_hints(Manager)[verb]
+        return Operation(name, inspect.Signature(), {"return": hints.__args__[-1]})
+    method = getattr(SERVICES[service], verb)
+    signature = inspect.signature(method)
+    without_self = signature.replace(parameters=list(signature.parameters.values())[1:])
+    return Operation(name, without_self, get_type_hints(method))
+
+
+#: Every operation by its name; nothing else can be called.
+TABLE: Mapping[str, Operation] = {name: _declared(name) for name in sorted(OPERATIONS)}

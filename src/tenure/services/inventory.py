@@ -1,0 +1,94 @@
+"""Keeping what is known of resources as the cloud describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tenure.clock import Clock
+from tenure.domain.request import ResourceQuery
+from tenure.domain.resource import DiscoveredResource, Resource
+from tenure.store.database import Database, Transaction
+
+#: How many resources are read at a time.
+PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A resource that the cloud describes differently by now, and in what."""
+
+    name: str
+    what: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReport:
+    """What a comparison found: how many were looked at, what changed, and the names of those that are gone."""
+
+    seen: int
+    changes: tuple[Change, ...]
+    gone: tuple[str, ...]
+
+
+class InventoryService:
+    """Compares what is registered with what the cloud has. It registers nothing and takes nothing back."""
+
+    def __init__(self, db: Database, clock: Clock) -> None:
+        self._db = db
+        self._clock = clock
+
+    def sync(self, resource_type: str, discovered: Iterable[DiscoveredResource], *, dry_run: bool) -> SyncReport:
+        """Bring names, sizes, facts and traits of the registered resources up to date, or only tell what would change.
+
+        Every change raises the version of the resource: a request that is being decided decides again.
+        """
+        found = {one.external_id: one for one in discovered}
+        seen, changes, gone = 0, [], []
+        for resource in self._registered(resource_type):
+            seen += 1
+            current = found.get(resource.external_id)
+            if current is None:
+                gone.append(resource.name)
+                continue
+            what = _differences(resource, current)
+            if what:
+                changes.append(Change(resource.name, what))
+                if not dry_run:
+                    self._describe(resource_type, current)
+        return SyncReport(seen, tuple(changes), tuple(gone))
+
+    def _describe(self, resource_type: str, current: DiscoveredResource) -> None:
+        now = self._clock.now()
+
+        def change(tx: Transaction) -> None:
+            resource = tx.resources.by_external_id(resource_type, current.external_id)
+            if resource is not None and _differences(resource, current):
+                tx.resources.describe(resource, current, now=now)
+
+        self._db.write(change)
+
+    def _registered(self, resource_type: str) -> Iterator[Resource]:
+        marker = None
+        while True:
+            with self._db.read() as tx:
+                page = tx.resources.page(ResourceQuery(resource_type, PAGE, marker))
+            yield from page[:PAGE]
+            if len(page) <= PAGE:
+                return
+            marker = page[PAGE - 1].external_id
+
+
+def _differences(resource: Resource, current: DiscoveredResource) -> tuple[str, ...]:
+    """What has changed, for people: the old value and the new."""
+    pairs: dict[str, tuple[object, object]] = {"name": (resource.name, current.name)}
+    pairs |= {
+        name: (resource.facts.get(name), current.facts.get(name))
+        for name in sorted(resource.facts.keys() | current.facts.keys())
+    }
+    pairs |= {
+        name: (resource.capacity[name], current.capacity[name])
+        for name in sorted({*resource.capacity, *current.capacity})
+    }
+    pairs["traits"] = (sorted(resource.traits), sorted(current.traits))
+    return tuple(f"{name} {old!r} -> {new!r}" for name, (old, new) in pairs.items() if old != new)
