@@ -68,7 +68,6 @@ class RpcServer:
             self._transport,
             oslo_messaging.Target(topic=topic, server=name),
             [Endpoint(manager)],
-            executor="threading",
             access_policy=oslo_messaging.DefaultRPCAccessPolicy,
         )
 

@@ -1,0 +1,178 @@
+"""Operations carried over a message bus: what comes back is what the manager itself gives."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tenure.domain import errors
+from tenure.domain.errors import (
+    Forbidden,
+    InvalidParameter,
+    LeaseBusy,
+    MissingParameter,
+    NotEnoughResources,
+    NotFound,
+    TenureError,
+)
+from tenure.domain.request import (
+    BookingQuery,
+    LeaseChange,
+    LeaseQuery,
+    LeaseRequest,
+    Moment,
+    ReservationChange,
+    ResourceQuery,
+)
+from tenure.domain.shortfall import Shortfall, Stage
+from tenure.rpc.client import ManagerFailed
+from tenure.rpc.operations import TABLE
+from tenure.rpc.server import Endpoint
+from tenure.rpc.wire import ERRORS, decode_error, encode_error
+from tenure.services.manager import OPERATIONS, Manager
+from tests.rpc.conftest import Line
+from tests.support.world import ADMIN, HOST, OWNER, STRANGER, reservation
+
+READS: dict[str, Callable[[Manager, str, str], object]] = {
+    "health": lambda manager, _lease, _host: manager.health(),
+    "leases.get": lambda manager, lease, _host: manager.leases.get(OWNER, lease),
+    "leases.list": lambda manager, _lease, _host: manager.leases.list(OWNER, LeaseQuery(limit=1)),
+    "leases.history": lambda manager, lease, _host: manager.leases.history(OWNER, lease),
+    "leases.resources": lambda manager, lease, _host: manager.leases.resources(OWNER, lease, HOST),
+    "resources.list": lambda manager, _lease, _host: manager.resources.list(ADMIN, ResourceQuery(HOST, 3)),
+    "resources.get": lambda manager, _lease, host: manager.resources.get(ADMIN, HOST, host),
+    "resources.bookings": lambda manager, _lease, _host: manager.resources.bookings(ADMIN, BookingQuery(HOST, 9)),
+    "resources.bookings_of": lambda manager, lease, host: manager.resources.bookings_of(
+        ADMIN, HOST, host, lease_id=lease
+    ),
+    "resources.properties": lambda manager, _lease, _host: manager.resources.properties(
+        ADMIN, HOST, include_private=True
+    ),
+}
+
+
+@pytest.mark.parametrize("operation", sorted(READS))
+def test_what_is_read_from_afar_is_what_is_there(line: Line, operation: str):
+    lease, _ = line.world.book(1, hours=5), line.world.book(1, hours=5)
+    line.world.pass_time(timedelta(minutes=1))
+    (host,) = line.here.leases.resources(OWNER, lease.id, HOST)
+    line.here.resources.update(ADMIN, HOST, host.resource.external_id, {"gpu": "a100"})
+    read = READS[operation]
+    given = read(line.there, lease.id, host.resource.external_id)
+    assert given == read(line.here, lease.id, host.resource.external_id)
+    assert given
+
+
+def test_what_is_done_from_afar_is_done(line: Line):
+    now = line.world.clock.now()
+    request = LeaseRequest("far", Moment.NOW, now + timedelta(hours=2), None, (reservation(1, 2, note=["ä", None, 3]),))
+    lease = line.there.leases.create(OWNER, request)
+    assert lease == line.here.leases.get(OWNER, lease.id)
+    assert lease.reservations[0].parameters["note"] == ["ä", None, 3]
+    changed = line.there.leases.update(
+        OWNER,
+        lease.id,
+        LeaseChange(
+            name="further",
+            ends_at=now + timedelta(hours=3),
+            reservations=(ReservationChange(lease.reservations[0].id, {"max": 1}),),
+        ),
+    )
+    assert (changed.name, changed.ends_at) == ("further", now + timedelta(hours=3))
+    line.there.leases.drop_reservation(OWNER, lease.id, lease.reservations[0].id)
+    line.there.leases.delete(OWNER, lease.id)
+    with pytest.raises(NotFound):
+        line.here.leases.get(OWNER, lease.id)
+    line.world.cloud.world.ensure_hosts(5)
+    name = max(line.world.cloud.discover(HOST), key=lambda one: int(one.external_id)).name
+    host = line.there.resources.register(ADMIN, HOST, name, {"ssd": "yes"})
+    assert host == line.here.resources.get(ADMIN, HOST, host.external_id)
+    host = line.there.resources.update(ADMIN, HOST, host.external_id, {"ssd": None})
+    assert host.properties == {}
+    assert line.there.resources.set_property(ADMIN, HOST, "ssd", private=True).private
+    line.there.resources.unregister(ADMIN, HOST, host.external_id)
+    with pytest.raises(NotFound):
+        line.here.resources.get(ADMIN, HOST, host.external_id)
+
+
+def test_a_refusal_arrives_with_its_facts(line: Line):
+    now = line.world.clock.now()
+    request = LeaseRequest("big", Moment.NOW, now + timedelta(hours=2), None, (reservation(9, 9),))
+    with pytest.raises(NotEnoughResources) as here:
+        line.here.leases.create(OWNER, request)
+    with pytest.raises(NotEnoughResources) as there:
+        line.there.leases.create(OWNER, request)
+    assert vars(there.value) == vars(here.value)
+    with pytest.raises(InvalidParameter) as wrong:
+        line.there.leases.create(OWNER, replace(request, ends_at=now - timedelta(hours=2)))
+    assert wrong.value.field == "end_date"
+    lease = line.world.book(1)
+    with pytest.raises(NotFound):
+        line.there.leases.get(STRANGER, lease.id)
+
+
+def example_of(kind: type[TenureError]) -> TenureError:
+    special: dict[type[TenureError], Callable[[], TenureError]] = {
+        Forbidden: lambda: Forbidden("a rule"),
+        LeaseBusy: lambda: LeaseBusy("STARTING"),
+        MissingParameter: lambda: MissingParameter("min", "max"),
+        NotEnoughResources: lambda: NotEnoughResources(
+            Shortfall(HOST, "hosts", 3, (Stage("reservable", 4), Stage("free", 1)), 1, ("x",), 2), field="min"
+        ),
+        errors.OutOfLease: errors.OutOfLease,
+        errors.TooManyConflicts: errors.TooManyConflicts,
+    }
+    return special.get(kind, lambda: kind("what went wrong", field="a field"))()
+
+
+@pytest.mark.parametrize("name", sorted(ERRORS))
+def test_every_error_travels(name: str):
+    error = example_of(ERRORS[name])
+    arrived = decode_error(encode_error(error))
+    assert type(arrived) is ERRORS[name]
+    assert (str(arrived), vars(arrived), arrived.details) == (str(error), vars(error), error.details)
+
+
+def test_an_error_of_somebody_elses_type_arrives_as_the_one_that_it_is(line: Line):
+    class Special(InvalidParameter):
+        """A refusal of a resource type by others."""
+
+    arrived = decode_error(encode_error(Special("no", field="colour")))
+    assert type(arrived) is InvalidParameter
+    assert (arrived.message, arrived.field) == ("no", "colour")
+
+
+def test_all_declared_operations_travel_and_no_others(line: Line):
+    assert set(TABLE) == OPERATIONS
+    endpoint = Endpoint(line.here)
+    for name in ("leases._visible", "leases.__init__", "take_over", ""):
+        assert endpoint.perform({}, operation=name, arguments={}) == {"error": None}
+
+
+def test_what_is_not_understood_is_refused_and_no_secret_is_logged(line: Line, caplog: pytest.LogCaptureFixture):
+    endpoint = Endpoint(line.here)
+    arguments = TABLE["leases.get"].encode_arguments(replace(OWNER, token="secret-0815"), "a lease")
+    assert endpoint.perform({}, operation="leases.get", arguments={**arguments, "more": 1}) == {"error": None}
+    assert endpoint.perform({}, operation="leases.get", arguments={"actor": "secret-0815"}) == {"error": None}
+    assert "leases.get" in caplog.text
+    assert "secret-0815" not in caplog.text
+
+
+def test_a_token_travels_and_is_not_logged(line: Line, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(NotFound):
+        line.there.leases.get(replace(OWNER, token="secret-0815"), "a lease")
+    operation = TABLE["leases.get"]
+    given = operation.decode_arguments(operation.encode_arguments(replace(OWNER, token="secret-0815"), "a lease"))
+    assert given["actor"].token == "secret-0815"
+    assert "secret-0815" not in caplog.text
+
+
+def test_a_defect_of_the_manager_is_told_as_one_and_no_more(line: Line, caplog: pytest.LogCaptureFixture):
+    with pytest.raises(ManagerFailed, match=r"resources\.list"):
+        line.there.resources.list(ADMIN, ResourceQuery("no:such", 1))
+    assert "resources.list failed" in caplog.text
