@@ -7,7 +7,7 @@ from pathlib import Path
 
 import nova.conf
 import pytest
-from nova import context, objects, rpc
+from nova import config, context, objects
 from nova.db.api import api, models
 from nova.scheduler import host_manager
 from oslo_utils import uuidutils
@@ -31,9 +31,7 @@ def configured(tmp_path_factory: pytest.TempPathFactory) -> None:
         "[filter_scheduler]\ntrack_instance_changes = false\n"
         f"available_filters = {TENURE}\navailable_filters = {BLAZAR}\n"
     )
-    CONF([], project="nova", default_config_files=[str(file)])
-    api.configure(CONF)
-    rpc.init(CONF)
+    config.parse_args(["nova-scheduler"], default_config_files=[str(file)])
 
 
 class Cloud:
