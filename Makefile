@@ -12,10 +12,10 @@ JOBS   ?= auto
 OTHERS := $(patsubst %/pyproject.toml,%,$(wildcard client/pyproject.toml nova/pyproject.toml))
 
 INSTALLED := -e '.[postgresql,mariadb,openstack,test]' $(foreach other,$(OTHERS),-e './$(other)[test]')
-QUICK     := not (postgresql or mariadb or slow or races or crash)
+QUICK     := not (postgresql or mariadb or slow or races or crash or cloud)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run check test cloud cloud-down bench constraints clean
+.PHONY: help setup demo run check test cloud cloud-test cloud-down bench constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r target what; do \
@@ -69,6 +69,9 @@ test: $(STAMP) ## Every suite, on SQLite, PostgreSQL and MariaDB (SUITES="store 
 cloud: ## A real OpenStack control plane on this machine, on loopback, in .cloud (root, Debian 12)
 	testbed/cloud up
 
+cloud-test: $(STAMP) ## The tests that need a real cloud, on the one that `make cloud` made
+	$(BIN)/python -m tests.support.suites cloud
+
 cloud-down: ## Stop that cloud; `testbed/cloud down --purge` forgets what it knew as well
 	testbed/cloud down
 
@@ -84,6 +87,7 @@ constraints: $(STAMP) ## Choose the newest version of everything that is used, a
 	rm -rf $(VENV)/newest
 
 clean: ## Remove what building, running and testing left behind
-	rm -rf $(VENV) .run .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	if [ -d .cloud ]; then TENURE_CLOUD_ROOT= testbed/cloud down; fi
+	rm -rf $(VENV) .cloud .run .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -name '*.egg-info' -type d -prune -exec rm -rf {} +

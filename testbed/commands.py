@@ -20,12 +20,11 @@ from testbed.apis import Account
 from testbed.openstack import COMPUTES, Filter
 from testbed.places import BIN, CONF, KEYSTONE, LOG, OPENRC, PASSWORD, ROOT, STATE, say
 from testbed.processes import (
-    Process,
     TestbedError,
     known_names,
     memory_mib,
     pid_of,
-    start,
+    start_all,
     stop,
     wait_until_listening,
 )
@@ -63,7 +62,8 @@ def up(options: argparse.Namespace) -> None:
         packages.install_nova_filter()
     say("database, message bus, cache")
     backing.prepare()
-    _start_all(backing.processes())
+    start_all(backing.processes())
+    wait_until_listening(backing.processes())
     openstack.configure(scheduler_filter)
     schemas_made = STATE / "schemas-made"
     if not schemas_made.exists():
@@ -71,14 +71,12 @@ def up(options: argparse.Namespace) -> None:
         openstack.create_schemas()
         schemas_made.touch()
     say("services")
-    _start_all([openstack.keystone()])
-    apis = openstack.apis()
-    for process in apis:
-        start(process)
+    start_all([openstack.keystone()])
+    wait_until_listening([openstack.keystone()])
+    start_all(openstack.apis())
     content.ensure_accounts(Account())
-    _start_all(apis)
-    for process in openstack.workers():
-        start(process)
+    wait_until_listening(openstack.apis())
+    start_all(openstack.workers())
     admin = Account()  # its catalogue has the services now
     content.ensure_resources(admin)
     say("compute hosts")
@@ -90,13 +88,6 @@ def up(options: argparse.Namespace) -> None:
 
 def _default_filter() -> Filter:
     return Filter.TENURE if packages.has_nova_filter() else Filter.BLAZAR
-
-
-def _start_all(processes: Sequence[Process]) -> None:
-    for process in processes:
-        start(process)
-    for process in processes:
-        wait_until_listening(process)
 
 
 def _write_openrc() -> None:

@@ -73,8 +73,9 @@ def configure(scheduler_filter: Filter) -> None:
     shutil.copy(VENV / "etc/glance/glance-api-paste.ini", CONF / "glance")
     render("neutron.conf", CONF / "neutron/neutron.conf", user="neutron")
     render("cinder.conf", CONF / "cinder/cinder.conf", user="cinder")
+    render("nova.conf", CONF / "nova/nova.conf")
     path, name = _FILTERS[scheduler_filter]
-    render("nova.conf", CONF / "nova/nova.conf", filter=path, filter_name=name)
+    render("nova-scheduler.conf", CONF / "nova/scheduler.conf", filter=path, filter_name=name)
     shutil.copy(VENV / "etc/nova/api-paste.ini", CONF / "nova")
     (virt,) = VENV.glob("lib/python3*/site-packages/nova/virt")
     shutil.copy(TESTBED / "fakehosts.py", virt)
@@ -165,31 +166,36 @@ def _api(name: str, application: Sequence[object], environ: Mapping[str, object]
     flags = ["--master", "--die-on-term", "--enable-threads", "--lazy-apps", "--thunder-lock", "--need-app"]
     more = ["--disable-logging", "--buffer-size", 65535, "--add-header", "Connection: close", "--virtualenv", VENV]
     port = API_PORTS[name]
-    command = [BIN / "uwsgi", "--http-socket", f"{HOST}:{port}", *application, *flags, *more, "--processes", 2]
+    count = 1 if name == "glance" else 2
+    command = [BIN / "uwsgi", "--http-socket", f"{HOST}:{port}", *application, *flags, *more, "--processes", count]
     return Process(name=name, command=command, environ=environ, reads=reads, port=port)
 
 
 def workers() -> list[Process]:
     """Return what listens on the message bus only: schedulers, conductor, volumes and compute hosts."""
     nova, cinder = CONF / "nova/nova.conf", CONF / "cinder/cinder.conf"
-
-    def worker(name: str, config: Path, more_reads: Sequence[Path] = ()) -> Process:
-        return Process(name=name, command=[BIN / name, "--config-file", config], reads=[config, *more_reads])
-
     return [
-        worker("nova-conductor", nova),
-        worker("nova-scheduler", nova, nova_sources()),
-        worker("cinder-scheduler", cinder),
-        worker("cinder-volume", cinder),
+        _worker("nova-conductor", [nova]),
+        _worker("nova-scheduler", [nova, CONF / "nova/scheduler.conf"], nova_sources()),
+        _worker("cinder-scheduler", [cinder]),
+        _worker("cinder-volume", [cinder]),
         *(_compute(host, size) for host, size in COMPUTES.items()),
     ]
+
+
+def _worker(name: str, configs: Sequence[Path], sources: Sequence[Path] = ()) -> Process:
+    return Process(name=name, command=[BIN / name, *_options(configs)], reads=[*configs, *sources])
 
 
 def _compute(host: str, size: Size) -> Process:
     configs = [CONF / "nova/nova.conf", CONF / f"nova/{host}.conf"]
     return Process(
         name=host,
-        command=[BIN / "nova-compute", *(word for path in configs for word in ("--config-file", path))],
+        command=[BIN / "nova-compute", *_options(configs)],
         environ={"FAKE_VCPUS": size.vcpus, "FAKE_MEMORY_MB": size.memory_mb, "FAKE_LOCAL_GB": size.disk_gb},
         reads=[*configs, CONF / "nova" / host / "provider.yaml", TESTBED / "fakehosts.py"],
     )
+
+
+def _options(configs: Sequence[Path]) -> list[object]:
+    return [word for path in configs for word in ("--config-file", path)]

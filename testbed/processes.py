@@ -67,14 +67,18 @@ def known_names() -> list[str]:
     return sorted(path.name for path in PIDS.glob("*"))
 
 
-def start(process: Process) -> bool:
-    """Have it running, as it is now defined; return whether it had to be started."""
-    record = _record(process.name)
-    fingerprint = process.fingerprint()
-    if record is not None and record[1] == fingerprint:
-        return False
-    if record is not None:
-        stop([process.name])
+def start_all(processes: Iterable[Process]) -> None:
+    """Have them run as they are now defined: stop those that are defined otherwise, start those that do not run."""
+    wanted = [(process, process.fingerprint()) for process in processes]
+    running = {process.name: _record(process.name) for process, _ in wanted}
+    changed = [process.name for process, seen in wanted if (record := running[process.name]) and record[1] != seen]
+    stop(changed)
+    for process, fingerprint in wanted:
+        if process.name in changed or running[process.name] is None:
+            _start(process, fingerprint)
+
+
+def _start(process: Process, fingerprint: str) -> None:
     if process.port is not None and _answers(process.port):
         raise TestbedError(f"{process.name}: somebody else listens on {HOST}:{process.port}")
     PIDS.mkdir(parents=True, exist_ok=True)
@@ -92,20 +96,18 @@ def start(process: Process) -> bool:
             env=environ,
         )
     (PIDS / process.name).write_text(f"{started.pid} {_start_time(started.pid)} {fingerprint}")
-    return True
 
 
-def wait_until_listening(process: Process) -> None:
-    """Return when it does; raises ``TestbedError`` if it ends or takes too long."""
-    if process.port is None:
-        return
+def wait_until_listening(processes: Iterable[Process]) -> None:
+    """Return when those do that have a port; raises ``TestbedError`` if one ends or takes too long."""
     deadline = time.monotonic() + LISTEN_SECONDS
-    while not _answers(process.port):
-        if pid_of(process.name) is None:
-            raise TestbedError(f"{process.name} ended early: see {process.log}")
-        if time.monotonic() > deadline:
-            raise TestbedError(f"{process.name} does not listen on port {process.port}: see {process.log}")
-        time.sleep(0.2)
+    for process in processes:
+        while process.port is not None and not _answers(process.port):
+            if pid_of(process.name) is None:
+                raise TestbedError(f"{process.name} ended early: see {process.log}")
+            if time.monotonic() > deadline:
+                raise TestbedError(f"{process.name} does not listen on port {process.port}: see {process.log}")
+            time.sleep(0.2)
 
 
 def stop(names: Iterable[str], *, grace_seconds: float = 15) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.suites import REPOSITORY, Result, Suite, find_suites, run_suite, summarise
+from tests.support.suites import REPOSITORY, Result, Suite, choose, find_suites, run_suite, summarise
 
 SOURCE = """
 import pytest
@@ -107,3 +107,13 @@ def test_every_test_file_belongs_to_a_suite():
     }
     files = {*REPOSITORY.glob("tests/**/test_*.py"), *REPOSITORY.glob("*/tests/**/test_*.py")}
     assert files <= covered
+
+
+def test_what_needs_a_real_cloud_runs_only_when_it_is_named():
+    suites = find_suites(REPOSITORY, jobs=1)
+    every_day = choose(suites, [])
+    assert [suite.name for suite in suites if suite not in every_day] == ["cloud"]
+    assert [suite.name for suite in choose(suites, ["cloud"])] == ["cloud"]
+    assert [suite.name for suite in every_day if suite.arguments[-1] == "tests/cloud"] == []
+    (races,) = (suite for suite in every_day if suite.name == "races")
+    assert "--ignore=tests/cloud" in races.arguments

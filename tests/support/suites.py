@@ -1,7 +1,7 @@
 """Run every suite, one after another, on database servers that are started once; say what each took.
 
-``python -m tests.support.suites`` runs all of them, ``... store api`` those two. The last line is the sum:
-``12 passed, 0 failed, 0 skipped``.
+``python -m tests.support.suites`` runs all of them but the one that needs a real cloud, ``... store api`` those two,
+``... cloud`` the one. The last line is the sum: ``12 passed, 0 failed, 0 skipped``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -26,6 +26,9 @@ REPOSITORY = Path(__file__).parents[2]
 
 #: Tests that need the machine for themselves; they run in a suite of their own, one at a time.
 ALONE = "races or crash"
+
+#: The folder of tests of a real cloud: they share it, so they run one at a time, and only when asked for.
+CLOUD = "cloud"
 
 #: More than any suite takes; one that hangs must not take the whole run with it.
 SUITE_SECONDS = 40 * 60
@@ -40,6 +43,8 @@ class Suite:
     name: str
     arguments: Sequence[str]
     folder: Path = REPOSITORY
+    #: Left out unless it is named.
+    on_request: bool = False
 
 
 @dataclass
@@ -77,15 +82,23 @@ def find_suites(repository: Path, jobs: int) -> list[Suite]:
     suites += [
         Suite(name=folder.name, arguments=[*parallel, f"tests/{folder.name}"], folder=repository)
         for folder in sorted(tests.iterdir())
-        if folder.is_dir() and any(folder.rglob("test_*.py"))
+        if folder.is_dir() and folder.name != CLOUD and any(folder.rglob("test_*.py"))
     ]
-    suites.append(Suite(name="races", arguments=["-m", ALONE, "tests"], folder=repository))
+    alone = ["-m", ALONE, f"--ignore=tests/{CLOUD}", "tests"]
+    suites.append(Suite(name="races", arguments=alone, folder=repository))
     suites += [
         Suite(name=name, arguments=["tests"], folder=repository / name)
         for name in ("client", "nova")
         if (repository / name / "tests").is_dir()
     ]
+    if (tests / CLOUD).is_dir():
+        suites.append(Suite(name=CLOUD, arguments=[f"tests/{CLOUD}"], folder=repository, on_request=True))
     return suites
+
+
+def choose(suites: Iterable[Suite], names: Collection[str]) -> list[Suite]:
+    """Return the suites of these names; without names, all but those that run on request only."""
+    return [suite for suite in suites if (suite.name in names if names else not suite.on_request)]
 
 
 def run_suite(suite: Suite, environ: Mapping[str, str]) -> Result:
@@ -187,7 +200,7 @@ def main(names: Sequence[str]) -> int:
     if unknown:
         print(f"No such suite: {', '.join(unknown)}. There are: {', '.join(suite.name for suite in suites)}")
         return 2
-    return run_all([suite for suite in suites if not names or suite.name in names])
+    return run_all(choose(suites, names))
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:

@@ -1,0 +1,102 @@
+"""What tests of a real cloud are given: sessions of its accounts, and addresses of its services.
+
+The cloud is that of ``make cloud``, or any other that TENURE_CLOUD_ROOT leads to. Tests share it and run one at a
+time; each takes away what it has made.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from keystoneauth1.exceptions import ClientException
+from keystoneauth1.session import Session
+
+from tests.conftest import NOTHING_LEFT_OUT
+from tests.support.cloud import Cloud, Undo, WaitUntil
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test of this folder, so that none can be forgotten."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.cloud)
+
+
+@pytest.fixture(scope="session")
+def cloud() -> Cloud:
+    """The cloud that is up. Without one the test is skipped, or fails if nothing may be left out."""
+    try:
+        cloud = Cloud.of_openrc()
+        cloud.session().get_token()
+    except FileNotFoundError as error:
+        _go_without(f"{error.filename} is not there")
+    except ClientException as error:
+        _go_without(str(error))
+    return cloud
+
+
+def _go_without(reason: str) -> NoReturn:
+    text = f"no cloud is up ({reason}): `make cloud` starts one"
+    if os.environ.get(NOTHING_LEFT_OUT) == "1":
+        pytest.fail(text, pytrace=False)
+    pytest.skip(text)
+
+
+@pytest.fixture(scope="session")
+def admin(cloud: Cloud) -> Session:
+    """The cloud's administrator."""
+    return cloud.session("admin")
+
+
+@pytest.fixture(scope="session")
+def demo(cloud: Cloud) -> Session:
+    """A member of the project ``demo``, no administrator."""
+    return cloud.session("demo")
+
+
+@pytest.fixture(scope="session")
+def other(cloud: Cloud) -> Session:
+    """A member of the project ``other``, no administrator."""
+    return cloud.session("other")
+
+
+@pytest.fixture(scope="session")
+def service_account(cloud: Cloud) -> Session:
+    """The account that Tenure acts as: ``tenure`` in the project ``service``."""
+    return cloud.session("tenure", "service")
+
+
+@pytest.fixture(scope="session")
+def wait_until() -> WaitUntil:
+    """A function: ask again and again until the answer is true, and return that; fail after ``seconds``."""
+
+    def wait(ask: Callable[[], Any], *, seconds: float = 60) -> Any:
+        deadline = time.monotonic() + seconds
+        while not (answer := ask()):
+            if time.monotonic() > deadline:
+                pytest.fail(f"not so within {seconds} s")
+            time.sleep(0.25)
+        return answer
+
+    return wait
+
+
+@pytest.fixture
+def undo() -> Iterator[Undo]:
+    """A list of what takes away what the test has made; done in reverse order, each whatever becomes of the others."""
+    actions: Undo = []
+    yield actions
+    errors = []
+    for action in reversed(actions):
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - all of them are raised together below
+            errors.append(error)
+    if errors:
+        raise ExceptionGroup("what the test made is still there", errors)
