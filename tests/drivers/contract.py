@@ -78,6 +78,9 @@ class Rig(Protocol):
     def let_go(self) -> None:
         """They do again."""
 
+    def delete(self, server: str) -> None:
+        """The server's own user deletes it, and it is gone."""
+
     def mark_down(self, resource: ResourceRef) -> None: ...
 
     def remove(self, resource: ResourceRef) -> None:
@@ -134,8 +137,13 @@ def trusting(rig: Rig, order: Order) -> Order:
 
 def finished(rig: Rig, call: Callable[[], Progress]) -> Progress:
     """What the call says in the end, asked again for as long as this cloud may take."""
+    return until(rig, call, lambda progress: progress.done)
+
+
+def until(rig: Rig, call: Callable[[], Progress], is_so: Callable[[Progress], bool]) -> Progress:
+    """What the call says when it is so, or in the end."""
     deadline = time.monotonic() + rig.patience.total_seconds()
-    while not (progress := call()).done and time.monotonic() < deadline:
+    while not is_so(progress := call()) and time.monotonic() < deadline:
         time.sleep(rig.pause.total_seconds())
     return progress
 
@@ -161,6 +169,11 @@ class DriverContract:
 
     #: Whether ``held`` names a reservation whose servers run and whose group somebody deleted.
     sees_servers_without_group = True
+    #: Whether hosts change hands while servers of others are on them. Newer Novas do not let a host with servers change
+    #: its zone.
+    moves_occupied_hosts = True
+    #: Whether a server tells for which reservation it was booted, wherever it is.
+    tells_servers_apart = True
 
     @pytest.fixture
     def hosts(self, rig: Rig) -> list[ResourceRef]:
@@ -357,9 +370,21 @@ class DriverContract:
         rig.driver.ensure_started(order)
         foreign = rig.force(hosts[0], rig.neighbour)
         rig.driver.ensure_started(order)
-        assert rig.boot(hosts[0], rig.owner, "r-1")
-        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+        own = rig.boot(hosts[0], rig.owner, "r-1")
+        assert own
+        if self.moves_occupied_hosts:
+            assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+            assert rig.servers() == {foreign}
+            return
+        progress = until(rig, lambda: rig.driver.ensure_ended(order), lambda one: foreign in (one.reason or ""))
+        assert not progress.done
+        assert foreign in (progress.reason or "")
         assert rig.servers() == {foreign}
+        assert rig.boot(hosts[0], rig.owner, "r-1") is None
+        assert list(rig.driver.held(rig.resource_type)) == ["r-1"]
+        rig.delete(foreign)
+        assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+        assert list(rig.driver.held(rig.resource_type)) == []
 
     def test_a_start_waits_for_the_end_of_the_one_before(self, rig: Rig, hosts: list[ResourceRef]):
         first = ordered(rig, *hosts[:2])
@@ -405,6 +430,11 @@ class DriverContract:
         rig.driver.ensure_started(order)
         assert rig.boot(hosts[0], rig.owner, "r-1")
         rig.drop_group(order)
+        if not (self.moves_occupied_hosts and self.tells_servers_apart):
+            with pytest.raises(CloudBusy):
+                rig.driver.ensure_started(order)
+            assert server in rig.servers()
+            return
         rig.driver.ensure_started(order)
         assert all(rig.boot(resource, rig.owner, "r-1") for resource in hosts)
         assert all(rig.boot(resource, rig.neighbour) is None for resource in hosts)
@@ -425,13 +455,14 @@ class DriverContract:
         rig.driver.ensure_started(order)
         for resource in hosts[:2]:
             assert rig.boot(resource, rig.owner, "r-1")
-        rig.force(hosts[0], rig.neighbour)
+        foreign = rig.force(hosts[0], rig.neighbour)
         assert finished(rig, lambda: rig.driver.before_end(order, "snapshot")).done
         assert len(rig.images()) == 2
         rig.reopen()
         assert finished(rig, lambda: rig.driver.before_end(order, "snapshot")).done
         assert len(rig.images()) == 2
         assert len(rig.servers()) == 3
+        rig.delete(foreign)
         assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
         assert len(rig.images()) == 2
 
@@ -551,10 +582,13 @@ class DriverContract:
         rig.driver.ensure_started(order)
         for resource in hosts:
             assert rig.boot(resource, rig.owner, "r-1")
-        rig.take_out(hosts[0])
+        if self.tells_servers_apart:
+            rig.take_out(hosts[0])
         rig.remove(hosts[1])
         assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
         assert rig.servers() == set()
+        if not self.tells_servers_apart:
+            return
         rig.driver.ensure_started(ordered(rig, hosts[2]))
         again = rig.boot(hosts[2], rig.owner, "r-1")
         rig.drop_group(order)

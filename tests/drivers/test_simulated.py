@@ -92,6 +92,9 @@ class SimulatedRig:
     def let_go(self) -> None:
         self.cloud.clear_faults()
 
+    def delete(self, server: str) -> None:
+        self.cloud.world.delete_server(server)
+
     def mark_down(self, resource: ResourceRef) -> None:
         self.cloud.world.mark_host(resource.external_id, HostHealth.DOWN)
 

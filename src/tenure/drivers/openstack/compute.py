@@ -1,0 +1,280 @@
+"""Nova: hypervisors, aggregates and servers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tenure.drivers.contract import CloudAmbiguous, CloudError, CloudNotFound, ResourceRef
+from tenure.drivers.openstack.session import Calls, Request
+
+#: The newest version with paging of hypervisors that has their sizes and calls them by numbers, as Blazar does.
+_HYPERVISORS: Final = "2.33"
+#: From this one on, a server tells what hints it was booted with.
+_HINTS: Final = (2, 100)
+_PAGE: Final = "1000"
+#: What names of hypervisors look like; anything else would be another address.
+_NAME: Final = re.compile(r"[^\s/\\?#%;]{1,255}")
+
+
+@dataclass(frozen=True, slots=True)
+class Hypervisor:
+    """A compute host. Aggregates and servers know it by ``service_host``, Placement by ``name``."""
+
+    external_id: str
+    name: str
+    service_host: str
+    up: bool
+    enabled: bool
+    disabled_reason: str | None
+    facts: Mapping[str, object]
+
+    @property
+    def ref(self) -> ResourceRef:
+        return ResourceRef(self.external_id, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    id: int
+    name: str
+    zone: str | None
+    hosts: frozenset[str]
+    metadata: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    id: str
+    name: str
+    project_id: str
+    service_host: str
+    status: str
+    task: str | None
+    #: The reservations that it was booted for; None where this Nova does not tell.
+    reservations: frozenset[str] | None = field(default=None)
+
+    @property
+    def vanishing(self) -> bool:
+        return self.task == "deleting"
+
+
+class Compute:
+    """What is asked of Nova, with the calls of one verb."""
+
+    def __init__(self, calls: Calls, tells_hints: bool) -> None:
+        self._calls = calls
+        self.tells_hints = tells_hints
+
+    # Hypervisors
+
+    def hypervisors(self) -> list[Hypervisor]:
+        """All of them, in no order."""
+        found: list[Hypervisor] = []
+        params = {"limit": _PAGE}
+        while True:
+            page = self._get("/os-hypervisors/detail", params, _HYPERVISORS)
+            found += map(_hypervisor, page["hypervisors"])
+            if not _has_next(page.get("hypervisors_links")):
+                return found
+            params["marker"] = found[-1].external_id
+
+    def hypervisor(self, reference: str) -> Hypervisor:
+        """The one of that id, or else that name."""
+        if _is_id(reference):
+            try:
+                return self.hypervisors_of([reference])[0]
+            except CloudNotFound:
+                pass
+        if not _NAME.fullmatch(reference) or reference in {".", ".."}:
+            raise CloudNotFound(f"Nova has no host {reference[:255]}.")
+        try:
+            found = self._get(f"/os-hypervisors/{reference}/search", {}, _HYPERVISORS)["hypervisors"]
+        except CloudNotFound:
+            found = []
+        same = [str(one["id"]) for one in found if one["hypervisor_hostname"] == reference]
+        if not same:
+            raise CloudNotFound(f"Nova has no host {reference}.")
+        if len(same) > 1:
+            raise CloudAmbiguous(f"Several hosts of Nova are named {reference}.")
+        return self.hypervisors_of(same)[0]
+
+    def hypervisors_of(self, external_ids: Sequence[str]) -> list[Hypervisor]:
+        """Those of these ids, in their order; raises ``CloudNotFound`` for the first that is not there."""
+        found = self.hypervisors_known(external_ids)
+        for external_id in external_ids:
+            if external_id not in found:
+                raise CloudNotFound(f"Nova has no host {external_id} any more.")
+        return [found[external_id] for external_id in external_ids]
+
+    def hypervisors_known(self, external_ids: Sequence[str]) -> dict[str, Hypervisor]:
+        """Those of these ids that are there."""
+        asked = [external_id for external_id in external_ids if _is_id(external_id)]
+        if len(asked) > 8:
+            return {one.external_id: one for one in self.hypervisors() if one.external_id in set(asked)}
+        answers = self._calls.send_all(
+            [
+                Request("compute", "GET", f"/os-hypervisors/{external_id}", microversion=_HYPERVISORS)
+                for external_id in asked
+            ]
+        )
+        found: dict[str, Hypervisor] = {}
+        for external_id, answer in zip(asked, answers, strict=True):
+            if isinstance(answer, CloudNotFound):
+                continue
+            if isinstance(answer, CloudError):
+                raise answer
+            found[external_id] = _hypervisor(answer["hypervisor"])
+        return found
+
+    def zones(self) -> dict[str, str]:
+        """The zone that Nova counts each host to, by the host of its service."""
+        zones = self._get("/os-availability-zone/detail")["availabilityZoneInfo"]
+        return {
+            host: zone["zoneName"]
+            for zone in zones
+            for host, services in (zone.get("hosts") or {}).items()
+            if "nova-compute" in services
+        }
+
+    # Aggregates
+
+    def aggregates(self) -> list[Aggregate]:
+        return [_aggregate(one) for one in self._get("/os-aggregates")["aggregates"]]
+
+    def make_aggregate(self, name: str, zone: str) -> Aggregate:
+        body = {"aggregate": {"name": name, "availability_zone": zone}}
+        made = self._post("/os-aggregates", body)["aggregate"]
+        return Aggregate(made["id"], made["name"], made["availability_zone"], frozenset(), {})
+
+    def set_metadata(self, aggregate: Aggregate, metadata: Mapping[str, str | None]) -> None:
+        self._post(f"/os-aggregates/{aggregate.id}/action", {"set_metadata": {"metadata": dict(metadata)}})
+
+    def delete_aggregate(self, aggregate: Aggregate) -> None:
+        self._calls.send(Request("compute", "DELETE", f"/os-aggregates/{aggregate.id}"))
+
+    def add_hosts(self, aggregate: Aggregate, hosts: Iterable[str]) -> dict[str, CloudError]:
+        """Add them side by side; what went wrong, by host. One that is in it already is a ``Conflict``."""
+        return self._each(aggregate, "add_host", sorted(hosts))
+
+    def remove_hosts(self, aggregate: Aggregate, hosts: Iterable[str]) -> dict[str, CloudError]:
+        """Remove them side by side; what went wrong, by host. One that is not in it is no error."""
+        errors = self._each(aggregate, "remove_host", sorted(hosts))
+        return {host: error for host, error in errors.items() if not isinstance(error, CloudNotFound)}
+
+    def _each(self, aggregate: Aggregate, action: str, hosts: Sequence[str]) -> dict[str, CloudError]:
+        answers = self._calls.send_all(
+            [
+                Request("compute", "POST", f"/os-aggregates/{aggregate.id}/action", {action: {"host": host}})
+                for host in hosts
+            ]
+        )
+        return {host: answer for host, answer in zip(hosts, answers, strict=True) if isinstance(answer, CloudError)}
+
+    # Servers
+
+    def servers_on(self, hosts: Iterable[str], *, status: str | None = None) -> list[Server]:
+        """The servers of all projects on these hosts, those that are vanishing among them."""
+        base = {"all_tenants": "1", "limit": _PAGE} | ({} if status is None else {"status": status})
+        pending = [{**base, "host": host} for host in sorted(set(hosts))]
+        found: list[Server] = []
+        while pending:
+            answers = self._calls.send_all(
+                [
+                    Request("compute", "GET", "/servers/detail", params=params, microversion=self._server_version)
+                    for params in pending
+                ]
+            )
+            following = []
+            for params, answer in zip(pending, answers, strict=True):
+                if isinstance(answer, CloudError):
+                    raise answer
+                found += [_server(one, self.tells_hints) for one in answer["servers"]]
+                if _has_next(answer.get("servers_links")):
+                    following.append({**params, "marker": answer["servers"][-1]["id"]})
+            pending = following
+        return found
+
+    def delete_servers(self, servers: Sequence[Server]) -> None:
+        """Order their deletion, for good also where Nova would keep them for a while. Those gone are no error."""
+        answers = self._calls.send_all(
+            [Request("compute", "POST", f"/servers/{server.id}/action", {"forceDelete": None}) for server in servers]
+        )
+        errors = [answer for answer in answers if isinstance(answer, CloudError)]
+        for error in errors:
+            if not isinstance(error, CloudNotFound):
+                raise error
+
+    @property
+    def _server_version(self) -> str:
+        return "2.100" if self.tells_hints else "2.1"
+
+    def _get(self, path: str, params: Mapping[str, str] | None = None, microversion: str | None = None) -> Any:
+        return self._calls.send(Request("compute", "GET", path, params=params or {}, microversion=microversion))
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> Any:
+        return self._calls.send(Request("compute", "POST", path, body))
+
+
+def tells_hints(calls: Calls) -> bool:
+    """Whether this Nova tells with which hints a server was booted."""
+    newest = calls.send(Request("compute", "GET", "/"))["version"].get("version") or "2.1"
+    major, _, minor = str(newest).partition(".")
+    return (int(major), int(minor or 0)) >= _HINTS
+
+
+def _is_id(reference: str) -> bool:
+    return reference.isascii() and reference.isdigit() and len(reference) < 18 and str(int(reference)) == reference
+
+
+def _has_next(links: Sequence[Mapping[str, str]] | None) -> bool:
+    return any(link.get("rel") == "next" for link in links or ())
+
+
+def _hypervisor(found: Mapping[str, Any]) -> Hypervisor:
+    cpu_info = found.get("cpu_info") or ""
+    facts = {
+        "vcpus": int(found.get("vcpus") or 0),
+        "cpu_info": cpu_info if isinstance(cpu_info, str) else json.dumps(cpu_info, sort_keys=True),
+        "hypervisor_type": found.get("hypervisor_type") or "",
+        "hypervisor_version": int(found.get("hypervisor_version") or 0),
+        "hypervisor_hostname": found["hypervisor_hostname"],
+        "service_name": found["service"]["host"],
+        "memory_mb": int(found.get("memory_mb") or 0),
+        "local_gb": int(found.get("local_gb") or 0),
+    }
+    return Hypervisor(
+        external_id=str(found["id"]),
+        name=found["hypervisor_hostname"],
+        service_host=found["service"]["host"],
+        up=found["state"] == "up",
+        enabled=found["status"] == "enabled",
+        disabled_reason=found["service"].get("disabled_reason"),
+        facts=facts,
+    )
+
+
+def _aggregate(found: Mapping[str, Any]) -> Aggregate:
+    return Aggregate(
+        id=found["id"],
+        name=found["name"],
+        zone=found.get("availability_zone"),
+        hosts=frozenset(found.get("hosts") or ()),
+        metadata=dict(found.get("metadata") or {}),
+    )
+
+
+def _server(found: Mapping[str, Any], tells_hints: bool) -> Server:
+    hinted = (found.get("scheduler_hints") or {}).get("reservation") or ()
+    return Server(
+        id=found["id"],
+        name=found.get("name") or "",
+        project_id=found["tenant_id"],
+        service_host=found.get("OS-EXT-SRV-ATTR:host") or "",
+        status=found.get("status") or "",
+        task=found.get("OS-EXT-STS:task_state"),
+        reservations=frozenset([hinted] if isinstance(hinted, str) else hinted) if tells_hints else None,
+    )

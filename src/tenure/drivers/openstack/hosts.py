@@ -1,0 +1,263 @@
+"""Moving hosts between general use, the pool and reservations.
+
+A host is in Nova's aggregates by the name of its compute service. The scheduler's filter closes every host that is in
+the pool or in a reservation's aggregate to servers that do not name that reservation, so a host is always put into the
+one before it is taken out of the other: there is no moment at which it is open to everybody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Final
+
+from tenure.drivers.contract import (
+    DONE,
+    CloudBusy,
+    CloudError,
+    CloudNotFound,
+    CloudRefused,
+    Order,
+    Progress,
+    ResourceOccupied,
+)
+from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
+from tenure.drivers.openstack.layout import FORMER_OWNER, Layout
+from tenure.drivers.openstack.options import OpenStackOptions
+from tenure.drivers.openstack.session import BadRequest, Conflict
+
+#: How long to wait before looking again whether servers have vanished: after their deletion was ordered, and later.
+_SOON: Final = timedelta(seconds=2)
+_LATER: Final = timedelta(seconds=5)
+#: How long to wait for what others must do.
+_OTHERS: Final = timedelta(seconds=30)
+
+
+class Hosts:
+    """The hosts of a cloud, with the calls of one verb."""
+
+    def __init__(self, compute: Compute, options: OpenStackOptions) -> None:
+        self._compute = compute
+        self._options = options
+
+    # Registering
+
+    def pool(self, host: Hypervisor) -> None:
+        """Set the host aside, if it is neither in the pool nor in a reservation."""
+        layout = self._look()
+        if host.service_host in layout.pool.hosts or layout.is_held(host.service_host):
+            return
+        zone = layout.foreign_zone(host.service_host)
+        if zone is not None:
+            raise CloudRefused(
+                f"{host.name} is in the availability zone {zone} by an aggregate. Nova has a host in one zone only, "
+                "and the zone of a reservation would be the second."
+            )
+        self._refuse_servers([host])
+        self._add(layout.pool, [host.service_host])
+        try:
+            # Until the host was in the pool, servers could come.
+            self._refuse_servers([host])
+        except ResourceOccupied:
+            self._remove(layout.pool, [host.service_host])
+            raise
+
+    def unpool(self, host: Hypervisor) -> None:
+        """Give the host back to general use; raises ``CloudBusy`` while a reservation has it."""
+        layout = self._look()
+        holders = layout.holders(host.service_host, but="")
+        if holders:
+            raise CloudBusy(f"{host.name} is still held by reservation {holders[0]}.")
+        if host.service_host in layout.pool.hosts:
+            self._remove(layout.pool, [host.service_host])
+
+    # Starting
+
+    def hand_over(self, order: Order, wanted: Sequence[Hypervisor]) -> None:
+        """Let the reservation have exactly these hosts; raises as ``ensure_started`` does."""
+        layout = self._look()
+        pool = layout.pool
+        group = layout.group(order.reservation_id)
+        had = group.hosts if group is not None else frozenset()
+        hosts = {one.service_host: one for one in wanted}
+        fresh = hosts.keys() - had
+        free = [hosts[host] for host in sorted(fresh) if not layout.holders(host, but=order.reservation_id)]
+        self._refuse_servers(free, order.reservation_id)
+        # What the reservation gives up goes first: of two that trade hosts, neither then waits for the other.
+        lingering = self._return(layout, order, group, had - hosts.keys()) if group is not None else None
+        self._refuse_held(layout, order, [hosts[host] for host in sorted(fresh)])
+        group = self._ensure_group(layout, order, group)
+        # One that somebody took out of everything is closed first.
+        self._add(pool, [host for host in fresh if host not in pool.hosts])
+        self._add(group, fresh)
+        self._remove(pool, [host for host in hosts if host in pool.hosts or host in fresh])
+        if lingering is not None:
+            raise CloudBusy(lingering.reason or "")
+
+    def _ensure_group(self, layout: Layout, order: Order, group: Aggregate | None) -> Aggregate:
+        if group is None:
+            try:
+                group = self._compute.make_aggregate(order.reservation_id, layout.zone_of(order.reservation_id))
+            except Conflict:  # somebody else made it since we looked
+                group = self._look().group(order.reservation_id)
+                if group is None:
+                    raise
+        changes = layout.wanted_metadata(order, group)
+        if changes:
+            self._compute.set_metadata(group, changes)
+        return group
+
+    def _refuse_held(self, layout: Layout, order: Order, hosts: Iterable[Hypervisor]) -> None:
+        """Refuse hosts of other reservations. Their end may be under way, so this is worth another try."""
+        for host in hosts:
+            for holder in layout.holders(host.service_host, but=order.reservation_id):
+                raise CloudBusy(f"{host.name} is not released yet by reservation {holder}.")
+            zone = layout.foreign_zone(host.service_host)
+            if zone is not None:
+                raise CloudBusy(f"{host.name} is in the availability zone {zone}, so that Nova reserves it for nobody.")
+
+    def _refuse_servers(self, hosts: Sequence[Hypervisor], reservation_id: str | None = None) -> None:
+        """Refuse hosts with servers that were not booted for that reservation."""
+        foreign = Counter(
+            server.service_host
+            for server in self._compute.servers_on(host.service_host for host in hosts)
+            if reservation_id is None or reservation_id not in (server.reservations or ())
+        )
+        if foreign:
+            raise ResourceOccupied(
+                {
+                    host.external_id: f"{foreign[host.service_host]} servers of others run on {host.name}"
+                    for host in hosts
+                    if foreign[host.service_host]
+                }
+            )
+
+    # Ending
+
+    def take_back(self, order: Order) -> Progress:
+        """Delete the reservation's servers, and return its hosts to the pool."""
+        layout = self._look()
+        group = layout.group(order.reservation_id)
+        if group is None and not self._compute.tells_hints:
+            return DONE  # nothing tells which servers would be the reservation's
+        elsewhere = self._elsewhere(layout, order)
+        if group is None:
+            return self._delete_servers(order, None, elsewhere) or DONE
+        if group.hosts:
+            self._close(layout, group)
+        unfinished = self._return(layout, order, group, group.hosts, elsewhere)
+        if unfinished is not None:
+            return unfinished
+        try:
+            self._compute.delete_aggregate(group)
+        except CloudNotFound:
+            pass
+        except BadRequest as error:  # it is not empty
+            return Progress(False, _SOON, f"The aggregate of the reservation cannot be deleted: {error}")
+        return DONE
+
+    def servers_of(self, order: Order) -> list[Server]:
+        """The reservation's servers on the hosts that it has."""
+        layout = self._look()
+        group = layout.group(order.reservation_id)
+        hosts = (group.hosts if group is not None else frozenset()) | self._elsewhere(layout, order)
+        owner = layout.owner_of(group) if group is not None else ""
+        return [
+            server
+            for server in self._compute.servers_on(hosts)
+            if self._is_of(server, order, owner, group) and not server.vanishing
+        ]
+
+    def _elsewhere(self, layout: Layout, order: Order) -> frozenset[str]:
+        """The order's hosts that are in no reservation: somebody may have taken them out, with their servers."""
+        known = self._compute.hypervisors_known([resource.external_id for resource in order.resources])
+        return frozenset(one.service_host for one in known.values() if not layout.is_held(one.service_host))
+
+    def _close(self, layout: Layout, group: Aggregate) -> None:
+        """Let nobody boot there any more: what comes while the end is under way would never be deleted."""
+        owner = group.metadata.get(self._options.owner_key)
+        if owner:
+            self._compute.set_metadata(group, {self._options.owner_key: "", FORMER_OWNER: owner})
+
+    def _return(
+        self,
+        layout: Layout,
+        order: Order,
+        group: Aggregate,
+        hosts: frozenset[str],
+        elsewhere: frozenset[str] = frozenset(),
+    ) -> Progress | None:
+        """Give these hosts of the group to the pool, when its servers are gone from there; what keeps them, if any."""
+        if not hosts | elsewhere:
+            return None
+        pool = layout.pool
+        unfinished = self._delete_servers(order, group, hosts | elsewhere, layout.owner_of(group))
+        if unfinished is not None:
+            return unfinished
+        self._add(pool, hosts - pool.hosts, missing_ok=True)
+        errors = self._compute.remove_hosts(group, hosts)
+        if not errors:
+            return None
+        for _, error in sorted(errors.items()):
+            if not isinstance(error, Conflict):
+                raise error
+        return self._what_keeps(order, group, sorted(errors), layout.owner_of(group))
+
+    def _what_keeps(self, order: Order, group: Aggregate, hosts: Sequence[str], owner: str) -> Progress:
+        """Why Nova does not let hosts leave the zone of the reservation: there are servers that we did not delete."""
+        kept = self._compute.servers_on(hosts, status="SOFT_DELETED")
+        hidden = [server for server in kept if self._is_of(server, order, owner, group)]
+        if hidden:  # which their owner could bring back
+            self._compute.delete_servers(hidden)
+            return Progress(False, _SOON, f"{len(hidden)} servers are still vanishing.")
+        others = self._compute.servers_on(hosts)
+        if any(self._is_of(server, order, owner, group) for server in others) or not others:
+            return Progress(False, _SOON, "The reservation got more servers while it was taken back.")
+        named = ", ".join(f"{one.id} of project {one.project_id} on {one.service_host}" for one in others[:5])
+        return Progress(False, _OTHERS, f"Servers of others are in the way, and are not deleted: {named}.")
+
+    def _delete_servers(
+        self, order: Order, group: Aggregate | None, hosts: frozenset[str], owner: str = ""
+    ) -> Progress | None:
+        """Delete the reservation's servers there; says so while they are still vanishing."""
+        if not hosts:
+            return None
+        servers = [one for one in self._compute.servers_on(hosts) if self._is_of(one, order, owner, group)]
+        if not servers:
+            return None
+        self._compute.delete_servers([one for one in servers if not one.vanishing])
+        ordered = any(not one.vanishing for one in servers)
+        return Progress(False, _SOON if ordered else _LATER, f"{len(servers)} servers are still vanishing.")
+
+    def _is_of(self, server: Server, order: Order, owner: str, group: Aggregate | None) -> bool:
+        """Whether the server was booted for the reservation.
+
+        A Nova that does not tell the hints of servers leaves only this: what its owner has on a host of its group.
+        """
+        if server.reservations is not None:
+            return order.reservation_id in server.reservations
+        return group is not None and bool(owner) and server.project_id == owner and server.service_host in group.hosts
+
+    # The steps
+
+    def _look(self) -> Layout:
+        return Layout(self._compute.aggregates(), self._options)
+
+    def _add(self, aggregate: Aggregate, hosts: Iterable[str], *, missing_ok: bool = False) -> None:
+        """Have these hosts in the aggregate."""
+        errors = self._compute.add_hosts(aggregate, hosts)
+        if missing_ok:
+            errors = {host: error for host, error in errors.items() if not isinstance(error, CloudNotFound)}
+        if not errors:
+            return
+        # A host that is in it already is as much of a conflict as one that Nova does not put there.
+        members = {one.id: one.hosts for one in self._compute.aggregates()}.get(aggregate.id, frozenset())
+        for host, error in sorted(errors.items()):
+            if not (isinstance(error, Conflict) and host in members):
+                raise error
+
+    def _remove(self, aggregate: Aggregate, hosts: Iterable[str]) -> None:
+        errors: dict[str, CloudError] = self._compute.remove_hosts(aggregate, hosts)
+        for _, error in sorted(errors.items()):
+            raise error

@@ -1,0 +1,65 @@
+"""Keystone: being trusted by owners."""
+
+from __future__ import annotations
+
+from keystoneauth1.session import Session
+
+from tenure.domain.actor import Actor
+from tenure.drivers.contract import CloudNotFound, CloudRefused
+from tenure.drivers.openstack.options import OpenStackOptions
+from tenure.drivers.openstack.session import Calls, Forbidden, Request, Unauthorized, password_of
+
+
+class Identity:
+    """What is asked of Keystone, with the calls of one verb."""
+
+    def __init__(self, calls: Calls, session: Session, options: OpenStackOptions) -> None:
+        self._calls = calls
+        self._session = session
+        self._options = options
+
+    def make_trust(self, actor: Actor) -> str:
+        """A trust of the caller in us, with all his roles in his project, for as long as it is not revoked."""
+        if actor.token is None or not actor.project_id:
+            raise CloudRefused("Only somebody with a token of a project can trust the reservation service.")
+        if not actor.roles:
+            raise CloudRefused("Somebody without a role in his project cannot trust the reservation service with any.")
+        trustee = self._calls.do(self._session.get_user_id, "identity")
+        body = {
+            "trust": {
+                "trustor_user_id": actor.user_id,
+                "trustee_user_id": trustee,
+                "project_id": actor.project_id,
+                "impersonation": True,
+                "roles": [{"name": name} for name in sorted(actor.roles)],
+            }
+        }
+        request = Request("identity", "POST", self._url("/OS-TRUST/trusts"), body, token=actor.token)
+        try:
+            made = self._calls.send(request)
+        except (Unauthorized, Forbidden, CloudNotFound) as error:
+            raise CloudRefused(f"Keystone does not let the caller trust the reservation service: {error}") from None
+        return str(made["trust"]["id"])
+
+    def delete_trust(self, trust_id: str) -> None:
+        """Delete a trust, as ourselves where Keystone lets us, and else in the name of who made it."""
+        request = Request("identity", "DELETE", self._url(f"/OS-TRUST/trusts/{trust_id}"))
+        try:
+            self._calls.send(request)
+        except CloudNotFound:
+            return
+        except Forbidden:
+            self._delete_as_trustor(request, trust_id)
+
+    def _delete_as_trustor(self, request: Request, trust_id: str) -> None:
+        as_owner = Request("identity", "DELETE", request.path, auth=password_of(self._options, trust_id=trust_id))
+        try:
+            self._calls.send(as_owner)
+        except CloudNotFound:
+            return
+        except Unauthorized:
+            # The trust is broken: its owner lost his roles or is gone. Nobody can use it, nor may we delete it.
+            return
+
+    def _url(self, path: str) -> str:
+        return f"{self._options.identity_url}{path}"

@@ -1,0 +1,146 @@
+"""How hosts are spread over aggregates, seen at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from tenure.drivers.contract import CloudRefused, Drift, Order, ResourceRef
+from tenure.drivers.openstack.compute import Aggregate, Hypervisor
+from tenure.drivers.openstack.options import OpenStackOptions
+
+#: Where an aggregate that was closed before its end keeps whose it was.
+FORMER_OWNER = "tenure:former_owner"
+
+
+class Layout:
+    """The aggregates of a cloud: the pool, the groups of reservations, and those of others.
+
+    A reservation's group is the aggregate that has its id for a name, which Nova lets exist once, and the zone that
+    belongs to it. The names of hosts are those of their compute services.
+    """
+
+    def __init__(self, aggregates: Sequence[Aggregate], options: OpenStackOptions) -> None:
+        self._options = options
+        self._by_name = {one.name: one for one in aggregates}
+        self._pool = self._by_name.get(options.freepool_name)
+        self._groups = {one.name: one for one in aggregates if self._is_group(one)}
+        self._others = [one for one in aggregates if one.zone is not None and one.name not in self._groups]
+
+    @property
+    def pool(self) -> Aggregate:
+        """The pool; raises ``CloudRefused`` where the operator has made none."""
+        if self._pool is None:
+            raise CloudRefused(
+                f"Nova has no aggregate {self._options.freepool_name}, which holds the free hosts. "
+                f"Create it: openstack aggregate create {self._options.freepool_name}"
+            )
+        return self._pool
+
+    def zone_of(self, reservation_id: str) -> str:
+        return f"{self._options.zone_prefix}{reservation_id}"
+
+    def reservations(self) -> list[str]:
+        """The names of all groups."""
+        return sorted(self._groups)
+
+    def group(self, reservation_id: str) -> Aggregate | None:
+        """The reservation's group, also when somebody changed its zone."""
+        return self._by_name.get(reservation_id) if reservation_id != self._options.freepool_name else None
+
+    def owner_of(self, group: Aggregate) -> str:
+        """Whose group it is, or was before it was closed."""
+        return group.metadata.get(self._options.owner_key) or group.metadata.get(FORMER_OWNER) or ""
+
+    def holders(self, host: str, but: str) -> list[str]:
+        """The other reservations that have the host."""
+        return sorted(name for name, group in self._groups.items() if host in group.hosts and name != but)
+
+    def is_held(self, host: str) -> bool:
+        return any(host in group.hosts for group in self._groups.values())
+
+    def foreign_zone(self, host: str) -> str | None:
+        """The zone that the host is in by an aggregate that is no reservation's."""
+        return next((one.zone for one in self._others if host in one.hosts), None)
+
+    def own_zones(self) -> frozenset[str]:
+        """The zones that exist by aggregates, of whatever kind."""
+        return frozenset(one.zone for one in self._by_name.values() if one.zone is not None)
+
+    def wanted_metadata(self, order: Order, group: Aggregate | None) -> dict[str, str | None]:
+        """What must be changed in the metadata of the order's group so that it is open to the owner alone."""
+        found = {} if group is None else group.metadata
+        changes: dict[str, str | None] = {}
+        if found.get(self._options.owner_key) != order.project_id:
+            changes[self._options.owner_key] = order.project_id
+        if FORMER_OWNER in found:
+            changes[FORMER_OWNER] = None
+        if group is not None and group.zone != self.zone_of(order.reservation_id):
+            changes["availability_zone"] = self.zone_of(order.reservation_id)
+        return changes
+
+    # What is not as it should be
+
+    def drift(
+        self,
+        orders: Sequence[Order],
+        pooled: Iterable[ResourceRef],
+        hypervisors: Mapping[str, Hypervisor],
+        without_provider: frozenset[str],
+    ) -> Iterator[Drift]:
+        names = {one.service_host: one.ref for one in hypervisors.values()}
+        for order in orders:
+            yield from self._drift_of_group(order)
+            yield from self._drift_of_hosts(order, hypervisors, names)
+        for resource in pooled:
+            found = hypervisors.get(resource.external_id)
+            if found is None or self.is_held(found.service_host):
+                continue
+            if found.service_host not in self.pool.hosts:
+                yield Drift(None, resource, f"{resource.name} is not in the pool")
+            elif found.name in without_provider:
+                yield Drift(None, resource, f"{resource.name} has no provider for reservations in Placement")
+
+    def _drift_of_group(self, order: Order) -> Iterator[Drift]:
+        group = self.group(order.reservation_id)
+        if group is None:
+            yield Drift(order.reservation_id, None, f"reservation {order.reservation_id} has no aggregate")
+        elif changes := self.wanted_metadata(order, group):
+            wrong = ", ".join(sorted(changes))
+            yield Drift(
+                order.reservation_id, None, f"the aggregate of reservation {order.reservation_id} has another {wrong}"
+            )
+
+    def _drift_of_hosts(
+        self, order: Order, hypervisors: Mapping[str, Hypervisor], names: Mapping[str, ResourceRef]
+    ) -> Iterator[Drift]:
+        group = self.group(order.reservation_id)
+        members = frozenset() if group is None else group.hosts
+        wanted: set[str] = set()
+        for resource in order.resources:
+            found = hypervisors.get(resource.external_id)
+            if found is None:
+                continue
+            wanted.add(found.service_host)
+            if found.service_host not in members:
+                yield Drift(order.reservation_id, resource, f"{resource.name} is {self._place(found.service_host)}")
+            elif self._pool is not None and found.service_host in self._pool.hosts:
+                yield Drift(order.reservation_id, resource, f"{resource.name} is in the pool as well")
+        for host in sorted(members - wanted):
+            strange = names.get(host)
+            yield Drift(
+                order.reservation_id, strange, f"{host} is in the aggregate of reservation {order.reservation_id}"
+            )
+
+    def _place(self, host: str) -> str:
+        if holders := self.holders(host, but=""):
+            return f"in the aggregate of reservation {holders[0]}"
+        return "in the pool" if self._pool is not None and host in self._pool.hosts else "in general use"
+
+    def _is_group(self, one: Aggregate) -> bool:
+        if one.zone is None or one.name == self._options.freepool_name:
+            return False
+        is_named_so = one.zone == self.zone_of(one.name)
+        return is_named_so or (one.zone.startswith(self._options.zone_prefix) and self._has_owner(one))
+
+    def _has_owner(self, one: Aggregate) -> bool:
+        return self._options.owner_key in one.metadata or FORMER_OWNER in one.metadata

@@ -1,0 +1,694 @@
+"""A small OpenStack on loopback: enough of Keystone, Nova, Placement and Glance, and strict about what it takes.
+
+It answers as Nova 2025.2 does, or, with ``nova="2.96"``, as one of before: that one tells nobody with which hints a
+server was booted, and lets hosts with servers change zones.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+PASSWORD: Final = "secret"
+SERVICE_USER: Final = "a11ce000000000000000000000000001"
+SERVICE_PROJECT: Final = "5e41ce00000000000000000000000001"
+#: The projects of owners, and the user that each has.
+OWNER: Final = "b0a6f3a1c2de4c9d9a3a1f3f5f6f7a01"
+NEIGHBOUR: Final = "c1b7f4b2d3ef4dae8b4b2a4a6a7a8b02"
+POOL: Final = "freepool"
+PREFIX: Final = "blazar_"
+OWNER_KEY: Final = "blazar:owner"
+
+
+@dataclass
+class Host:
+    number: int
+    name: str  # of the hypervisor
+    service_host: str
+    state: str = "up"
+    status: str = "enabled"
+    reason: str | None = None
+    vcpus: int = 8
+
+    @property
+    def id(self) -> str:
+        return str(self.number)
+
+
+@dataclass
+class Server:
+    name: str
+    host: str  # the service's
+    project_id: str
+    hints: dict[str, Any] = field(default_factory=dict)
+    status: str = "ACTIVE"
+    task: str | None = None
+    id: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+
+@dataclass
+class Aggregate:
+    number: int
+    name: str
+    metadata: dict[str, str]
+    hosts: list[str] = field(default_factory=list)
+
+    @property
+    def zone(self) -> str | None:
+        return self.metadata.get("availability_zone")
+
+
+@dataclass
+class Provider:
+    name: str
+    parent: str | None = None
+    inventories: dict[str, dict[str, Any]] = field(default_factory=dict)
+    traits: list[str] = field(default_factory=list)
+    uuid: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A request that came."""
+
+    service: str
+    method: str
+    path: str
+    params: Mapping[str, str]
+    body: Any
+    headers: Mapping[str, str]
+
+
+class Refused(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+class FakeOpenStack:
+    """The cloud. Everything that a test does to it by its methods is done by others than Tenure."""
+
+    def __init__(self, hosts: int = 6, *, nova: str = "2.103", pool: bool = True) -> None:
+        self.nova = nova
+        self.lock = threading.RLock()
+        self.hosts: dict[str, Host] = {}
+        self.servers: dict[str, Server] = {}
+        self.aggregates: dict[int, Aggregate] = {}
+        self.providers: dict[str, Provider] = {}
+        self.images: dict[str, dict[str, Any]] = {}
+        self.trusts: dict[str, dict[str, Any]] = {}
+        self.tokens: dict[str, dict[str, Any]] = {}
+        self.seen: list[Seen] = []
+        #: What came that no OpenStack would have understood.
+        self.surprises: list[str] = []
+        self.held = False
+        #: How long each answer takes, in seconds.
+        self.latency = 0.0
+        self.page = 1000
+        #: Answers, given instead of what would be, until it says None.
+        self.instead: Callable[[Seen], tuple[int, Any] | None] = lambda _seen: None
+        self._numbers = iter(range(1, 10**6))
+        for number in range(1, hosts + 1):
+            self.add_host(f"node-{number}.lab")
+        if pool:
+            self.add_aggregate(POOL)
+        self._server = _Listener(self)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> FakeOpenStack:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()
+
+    # What others do
+
+    def add_host(self, name: str, **more: Any) -> Host:
+        number = next(self._numbers)
+        host = Host(number, name, f"compute-{number}", **more)
+        self.hosts[host.service_host] = host
+        if name not in {provider.name for provider in self.providers.values()}:
+            self._provide(
+                Provider(
+                    name,
+                    inventories={
+                        "VCPU": {"total": host.vcpus, "reserved": 0, "allocation_ratio": 4.0},
+                        "MEMORY_MB": {"total": 16384, "reserved": 512, "allocation_ratio": 1.0},
+                        "DISK_GB": {"total": 200, "reserved": 0, "allocation_ratio": 1.0},
+                    },
+                    traits=["COMPUTE_NODE", "HW_CPU_X86_AVX2"],
+                )
+            )
+        return host
+
+    def host(self, external_id: str) -> Host:
+        return next(host for host in self.hosts.values() if host.id == external_id)
+
+    def remove_host(self, external_id: str) -> None:
+        """As somebody does who deletes the compute service."""
+        with self.lock:
+            host = self.hosts.pop(self.host(external_id).service_host)
+            self.servers = {key: one for key, one in self.servers.items() if one.host != host.service_host}
+            for aggregate in self.aggregates.values():
+                aggregate.hosts = [name for name in aggregate.hosts if name != host.service_host]
+            roots = {one.uuid for one in self.providers.values() if one.name == host.name}
+            self.providers = {
+                key: one for key, one in self.providers.items() if one.uuid not in roots and one.parent not in roots
+            }
+
+    def add_aggregate(self, name: str, zone: str | None = None, hosts: tuple[str, ...] = ()) -> Aggregate:
+        aggregate = Aggregate(next(self._numbers), name, {} if zone is None else {"availability_zone": zone})
+        aggregate.hosts += hosts
+        self.aggregates[aggregate.number] = aggregate
+        return aggregate
+
+    def aggregate(self, name: str) -> Aggregate | None:
+        return next((one for one in self.aggregates.values() if one.name == name), None)
+
+    def boot(self, service_host: str, project_id: str, reservation_id: str | None = None) -> str | None:
+        """As Nova schedules it with Blazar's filter."""
+        with self.lock:
+            pools = [one for one in self.aggregates.values() if service_host in one.hosts and _is_pool(one)]
+            if reservation_id is None:
+                open_to_it = not pools
+            else:
+                named = [one for one in pools if one.name == reservation_id]
+                open_to_it = bool(named) and named[0].metadata.get(OWNER_KEY) == project_id
+            host = self.hosts.get(service_host)
+            if not open_to_it or host is None or (host.state, host.status) != ("up", "enabled"):
+                return None
+            hints = {} if reservation_id is None else {"reservation": reservation_id}
+            return self.force(service_host, project_id, **hints)
+
+    def force(self, service_host: str, project_id: str, **hints: Any) -> str:
+        server = Server("web", service_host, project_id, hints)
+        self.servers[server.id] = server
+        return server.id
+
+    def let_go(self) -> None:
+        with self.lock:
+            self.held = False
+            self.servers = {key: one for key, one in self.servers.items() if one.task != "deleting"}
+            for image in self.images.values():
+                image["status"] = "active"
+            for server in self.servers.values():
+                server.task = None
+
+    def issue(self, user: str, project: str, roles: tuple[str, ...], trust: str | None = None) -> str:
+        """A token."""
+        token = f"token-{uuid.uuid4().hex}"
+        self.tokens[token] = {"user": user, "project": project, "roles": roles, "trust": trust}
+        return token
+
+    # Answering
+
+    def answer(self, seen: Seen) -> tuple[int, Any, dict[str, str]]:
+        time.sleep(self.latency)
+        with self.lock:
+            self.seen.append(seen)
+            instead = self.instead(seen)
+            if instead is not None:
+                return *instead, {}
+            try:
+                return self._route(seen)
+            except Refused as refused:
+                return refused.status, _error(seen.service, refused), {}
+
+    def _route(self, seen: Seen) -> tuple[int, Any, dict[str, str]]:
+        if (seen.service, seen.method, seen.path) == ("identity", "POST", "/v3/auth/tokens"):
+            status, body, token = self._log_in(seen.body["auth"])
+            return status, body, {"X-Subject-Token": token}
+        caller = self.tokens.get(seen.headers.get("x-auth-token", ""))
+        if caller is None:
+            raise Refused(401, "The request you have made requires authentication.")
+        for service, method, pattern, handler in _ROUTES:
+            found = re.fullmatch(pattern, seen.path)
+            if (service, method) == (seen.service, seen.method) and found:
+                status, body = handler(self, seen, caller, *map(unquote, found.groups()))
+                return status, body, {}
+        self.surprises.append(f"{seen.method} {seen.service} {seen.path}")
+        raise Refused(404, "The resource could not be found.")
+
+    def _log_in(self, auth: dict[str, Any]) -> tuple[int, Any, str]:
+        user = auth["identity"]["password"]["user"]
+        if (user["name"], user["password"], user["domain"]["name"]) != ("tenure", PASSWORD, "Default"):
+            raise Refused(401, "The request you have made requires authentication.")
+        scope = auth["scope"]
+        if "OS-TRUST:trust" in scope:
+            trust = self.trusts.get(scope["OS-TRUST:trust"]["id"])
+            if trust is None:
+                raise Refused(404, f"Could not find trust: {scope['OS-TRUST:trust']['id']}.")
+            if trust.get("broken"):
+                raise Refused(403, "Trust is broken")
+            acts_as: tuple[str, str, tuple[str, ...], str | None]
+            acts_as = trust["trustor_user_id"], trust["project_id"], ("member",), trust["id"]
+        else:
+            assert scope["project"] == {"name": "service", "domain": {"name": "Default"}}
+            acts_as = SERVICE_USER, SERVICE_PROJECT, ("admin", "service"), None
+        token = self.issue(*acts_as)
+        body = {
+            "token": {
+                "methods": ["password"],
+                "user": {"id": acts_as[0], "name": "u", "domain": {"id": "default", "name": "Default"}},
+                "project": {"id": acts_as[1], "name": "p", "domain": {"id": "default", "name": "Default"}},
+                "roles": [{"id": role, "name": role} for role in acts_as[2]],
+                "issued_at": "2026-01-01T00:00:00.000000Z",
+                "expires_at": "2099-01-01T00:00:00.000000Z",
+                "catalog": [_catalogue_entry(self.url, *entry) for entry in _SERVICES],
+            }
+        }
+        return 201, body, token
+
+    # Keystone
+
+    def _make_trust(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
+        trust = dict(seen.body["trust"])
+        _expect(set(trust), {"trustor_user_id", "trustee_user_id", "project_id", "impersonation", "roles"})
+        if token["trust"] is not None or trust["trustor_user_id"] != token["user"]:
+            raise Refused(403, "The authenticated user should match the trustor")
+        if not {role["name"] for role in trust["roles"]} <= set(token["roles"]):
+            raise Refused(404, "Could not find role")
+        trust["id"] = uuid.uuid4().hex
+        self.trusts[trust["id"]] = trust
+        return 201, {"trust": trust}
+
+    def _delete_trust(self, seen: Seen, token: dict[str, Any], trust_id: str) -> tuple[int, Any]:
+        trust = self.trusts.get(trust_id)
+        if trust is None:
+            raise Refused(404, f"Could not find trust: {trust_id}.")
+        if token["user"] != trust["trustor_user_id"] and "admin" not in token["roles"]:
+            raise Refused(403, "You are not authorized to perform the requested action: identity:delete_trust.")
+        del self.trusts[trust_id]
+        return 204, None
+
+    # Nova
+
+    def _version(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
+        return 200, {"version": {"id": "v2.1", "version": self.nova, "min_version": "2.1", "status": "CURRENT"}}
+
+    def _list_hypervisors(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
+        _version_is(seen, "compute 2.33")
+        found = sorted(self.hosts.values(), key=lambda host: host.number)
+        page, more = _page(found, seen, lambda host: host.id, self.page)
+        links = {"hypervisors_links": [{"rel": "next", "href": "next"}]} if more else {}
+        return 200, {"hypervisors": [_shown_host(host) for host in page], **links}
+
+    def _show_hypervisor(self, seen: Seen, token: dict[str, Any], number: str) -> tuple[int, Any]:
+        _version_is(seen, "compute 2.33")
+        for host in self.hosts.values():
+            if host.id == number:
+                return 200, {"hypervisor": _shown_host(host)}
+        raise Refused(404, f"Compute host {number} could not be found.")
+
+    def _search_hypervisors(self, seen: Seen, token: dict[str, Any], part: str) -> tuple[int, Any]:
+        _version_is(seen, "compute 2.33")
+        found = [host for host in self.hosts.values() if part.lower() in host.name.lower()]
+        if not found:
+            raise Refused(404, f"No hypervisor matching '{part}' could be found.")
+        return 200, {"hypervisors": [{"id": host.number, "hypervisor_hostname": host.name} for host in found]}
+
+    def _zones(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
+        zones: dict[str, dict[str, Any]] = {}
+        for host in self.hosts.values():
+            own = [one.zone for one in self.aggregates.values() if host.service_host in one.hosts and one.zone]
+            zones.setdefault(own[0] if own else "nova", {})[host.service_host] = {"nova-compute": {"active": True}}
+        zones["internal"] = {"controller": {"nova-conductor": {"active": True}}}
+        return 200, {"availabilityZoneInfo": [{"zoneName": name, "hosts": hosts} for name, hosts in zones.items()]}
+
+    def _list_aggregates(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
+        return 200, {"aggregates": [_shown_aggregate(one) for one in self.aggregates.values()]}
+
+    def _make_aggregate(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
+        body = seen.body["aggregate"]
+        _expect(set(body), {"name", "availability_zone"})
+        if self.aggregate(body["name"]) is not None:
+            raise Refused(409, f"Aggregate {body['name']} already exists.")
+        made = _shown_aggregate(self.add_aggregate(body["name"], body["availability_zone"]))
+        del made["hosts"], made["metadata"]
+        return 200, {"aggregate": made}
+
+    def _delete_aggregate(self, seen: Seen, token: dict[str, Any], number: str) -> tuple[int, Any]:
+        aggregate = self._aggregate(number)
+        if aggregate.hosts:
+            raise Refused(400, f"Cannot remove host from aggregate {number}. Reason: Host aggregate is not empty.")
+        del self.aggregates[aggregate.number]
+        return 200, None
+
+    def _act_on_aggregate(self, seen: Seen, token: dict[str, Any], number: str) -> tuple[int, Any]:
+        ((action, values),) = seen.body.items()
+        actions: dict[str, Callable[..., None]] = {
+            "add_host": self._add,
+            "remove_host": self._remove,
+            "set_metadata": self._describe,
+        }
+        actions[action](self._aggregate(number), **values)
+        return 200, {"aggregate": _shown_aggregate(self._aggregate(number))}
+
+    def _add(self, aggregate: Aggregate, host: str) -> None:
+        if host not in self.hosts:
+            raise Refused(404, f"Compute host {host} could not be found.")
+        others = [one for one in self.aggregates.values() if host in one.hosts and one is not aggregate]
+        zones = {one.zone for one in others if one.zone is not None}
+        if aggregate.zone is not None and zones - {aggregate.zone}:
+            raise Refused(409, f"Cannot add host to aggregate. Reason: already in availability zone(s) {zones}.")
+        if self._is_strict and aggregate.zone is not None and not zones and self._runs(host):
+            raise Refused(409, "Cannot add host to aggregate. Reason: the availability zone would change.")
+        if host in aggregate.hosts:
+            raise Refused(409, f"Aggregate {aggregate.number} already has host {host}.")
+        aggregate.hosts.append(host)
+
+    def _remove(self, aggregate: Aggregate, host: str) -> None:
+        if host not in self.hosts or host not in aggregate.hosts:
+            raise Refused(404, f"Cannot remove host {host} in aggregate {aggregate.number}")
+        others = [one for one in self.aggregates.values() if host in one.hosts and one is not aggregate]
+        stays = any(one.zone == aggregate.zone for one in others)
+        if self._is_strict and aggregate.zone is not None and not stays and self._runs(host):
+            raise Refused(409, "Cannot remove host from aggregate. Reason: the availability zone would change.")
+        aggregate.hosts.remove(host)
+
+    def _describe(self, aggregate: Aggregate, metadata: dict[str, str | None]) -> None:
+        zone = metadata.get("availability_zone", aggregate.zone)
+        if not zone and "availability_zone" in metadata:
+            raise Refused(400, "Aggregate does not support empty named availability zone")
+        if self._is_strict and zone != aggregate.zone and any(map(self._runs, aggregate.hosts)):
+            raise Refused(400, "One or more hosts contain instances in this zone")
+        for key, value in metadata.items():
+            if value is None:
+                aggregate.metadata.pop(key, None)
+            else:
+                aggregate.metadata[key] = value
+
+    def _aggregate(self, number: str) -> Aggregate:
+        if int(number) not in self.aggregates:
+            raise Refused(404, f"Aggregate {number} could not be found.")
+        return self.aggregates[int(number)]
+
+    @property
+    def _is_strict(self) -> bool:
+        return self._tells_hints
+
+    @property
+    def _tells_hints(self) -> bool:
+        return int(self.nova.partition(".")[2]) >= 100
+
+    def _runs(self, host: str) -> bool:
+        return any(server.host == host for server in self.servers.values())
+
+    def _list_servers(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
+        _expect(set(seen.params) - {"status", "marker"}, {"all_tenants", "host", "limit"})
+        hinted = seen.headers.get("openstack-api-version") == "compute 2.100"
+        if hinted and not self._tells_hints:
+            raise Refused(406, "Version 2.100 is not supported by the API.")
+        wanted = seen.params.get("status")
+        found = [
+            one
+            for one in self.servers.values()
+            if one.host == seen.params["host"]
+            and (one.status == wanted if wanted is not None else one.status != "SOFT_DELETED")
+        ]
+        page, more = _page(found, seen, lambda one: one.id, self.page)
+        links = {"servers_links": [{"rel": "next", "href": "next"}]} if more else {}
+        return 200, {"servers": [_shown_server(one, hinted) for one in page], **links}
+
+    def _act_on_server(self, seen: Seen, token: dict[str, Any], server_id: str) -> tuple[int, Any]:
+        server = self.servers.get(server_id)
+        if server is None or (server.project_id != token["project"] and "admin" not in token["roles"]):
+            raise Refused(404, f"Instance {server_id} could not be found.")
+        ((action, values),) = seen.body.items()
+        if action == "forceDelete":
+            _expect(values, None)
+            server.task = "deleting"
+            if not self.held:
+                del self.servers[server_id]
+            return 204, None
+        _expect(action, "createImage")
+        if server.task is not None:
+            raise Refused(409, f"Cannot 'createImage' instance {server_id} while it is in task_state {server.task}")
+        image = {
+            "id": str(uuid.uuid4()),
+            "name": values["name"],
+            "owner": token["project"],
+            "status": "queued" if self.held else "active",
+            **values["metadata"],
+        }
+        self.images[image["id"]] = image
+        server.task = "image_snapshot" if self.held else None
+        return 202, None
+
+    # Placement
+
+    def _list_providers(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
+        _version_is(seen, "placement 1.29")
+        found = [
+            one
+            for one in self.providers.values()
+            if seen.params.get("name") in (None, one.name)
+            and seen.params.get("in_tree") in (None, one.uuid, one.parent)
+        ]
+        return 200, {"resource_providers": [_shown_provider(one) for one in found]}
+
+    def _make_provider(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
+        _version_is(seen, "placement 1.29")
+        _expect(set(seen.body), {"name", "parent_provider_uuid"})
+        if seen.body["parent_provider_uuid"] not in self.providers:
+            raise Refused(400, "parent provider UUID provided does not exist")
+        if seen.body["name"] in {one.name for one in self.providers.values()}:
+            raise Refused(409, f"Conflicting resource provider name: {seen.body['name']} already exists.")
+        made = self._provide(Provider(seen.body["name"], seen.body["parent_provider_uuid"]))
+        return 200, _shown_provider(made)
+
+    def _show_inventories(self, seen: Seen, token: dict[str, Any], key: str) -> tuple[int, Any]:
+        return 200, {"inventories": self._provider(key).inventories, "resource_provider_generation": 1}
+
+    def _show_traits(self, seen: Seen, token: dict[str, Any], key: str) -> tuple[int, Any]:
+        return 200, {"traits": self._provider(key).traits, "resource_provider_generation": 1}
+
+    def _list_candidates(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
+        _version_is(seen, "placement 1.29")
+        _expect(seen.params["resources"], "VCPU:1")
+        roots = {one.uuid for one in self.providers.values() if one.inventories.get("VCPU", {}).get("total")}
+        return 200, {
+            "allocation_requests": [],
+            "provider_summaries": {
+                one.uuid: {
+                    "resources": {
+                        name: {"capacity": int((had["total"] - had["reserved"]) * had["allocation_ratio"]), "used": 0}
+                        for name, had in one.inventories.items()
+                    },
+                    "traits": one.traits,
+                    "root_provider_uuid": one.parent or one.uuid,
+                    "parent_provider_uuid": one.parent,
+                }
+                for one in self.providers.values()
+                if (one.parent or one.uuid) in roots
+            },
+        }
+
+    def _provide(self, provider: Provider) -> Provider:
+        self.providers[provider.uuid] = provider
+        return provider
+
+    def _provider(self, key: str) -> Provider:
+        if key not in self.providers:
+            raise Refused(404, f"No resource provider with uuid {key} found")
+        return self.providers[key]
+
+    # Glance
+
+    def _list_images(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
+        asked = {key: value for key, value in seen.params.items() if key not in ("limit", "marker")}
+        found = [
+            one for one in self.images.values() if one["owner"] == token["project"] and asked.items() <= {**one}.items()
+        ]
+        page, more = _page(found, seen, lambda one: str(one["id"]), self.page)
+        return 200, {"images": page, **({"next": "/v2/images?marker=x"} if more else {})}
+
+
+_Handler = Callable[..., tuple[int, Any]]
+_ROUTES: Final[tuple[tuple[str, str, str, _Handler], ...]] = (
+    ("identity", "POST", "/v3/OS-TRUST/trusts", FakeOpenStack._make_trust),
+    ("identity", "DELETE", "/v3/OS-TRUST/trusts/([^/]+)", FakeOpenStack._delete_trust),
+    ("compute", "GET", "/v2.1/", FakeOpenStack._version),
+    ("compute", "GET", "/v2.1/os-hypervisors/detail", FakeOpenStack._list_hypervisors),
+    ("compute", "GET", "/v2.1/os-hypervisors/([0-9]+)", FakeOpenStack._show_hypervisor),
+    ("compute", "GET", "/v2.1/os-hypervisors/([^/]+)/search", FakeOpenStack._search_hypervisors),
+    ("compute", "GET", "/v2.1/os-availability-zone/detail", FakeOpenStack._zones),
+    ("compute", "GET", "/v2.1/os-aggregates", FakeOpenStack._list_aggregates),
+    ("compute", "POST", "/v2.1/os-aggregates", FakeOpenStack._make_aggregate),
+    ("compute", "DELETE", "/v2.1/os-aggregates/([0-9]+)", FakeOpenStack._delete_aggregate),
+    ("compute", "POST", "/v2.1/os-aggregates/([0-9]+)/action", FakeOpenStack._act_on_aggregate),
+    ("compute", "GET", "/v2.1/servers/detail", FakeOpenStack._list_servers),
+    ("compute", "POST", "/v2.1/servers/([^/]+)/action", FakeOpenStack._act_on_server),
+    ("placement", "GET", "/resource_providers", FakeOpenStack._list_providers),
+    ("placement", "POST", "/resource_providers", FakeOpenStack._make_provider),
+    ("placement", "GET", "/resource_providers/([^/]+)/inventories", FakeOpenStack._show_inventories),
+    ("placement", "GET", "/resource_providers/([^/]+)/traits", FakeOpenStack._show_traits),
+    ("placement", "GET", "/allocation_candidates", FakeOpenStack._list_candidates),
+    ("image", "GET", "/v2/images", FakeOpenStack._list_images),
+)
+#: The services of the catalogue, and where their endpoints are.
+_SERVICES: Final = (
+    ("identity", "/identity"),
+    ("compute", "/compute/v2.1"),
+    ("placement", "/placement"),
+    ("image", "/image"),
+)
+
+
+class _Handling(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # one packet for an answer: in two, the second would wait for an acknowledgement
+    disable_nagle_algorithm = True
+    server: _Listener
+
+    def do_GET(self) -> None:
+        split = urlsplit(self.path)
+        _, service, *rest = split.path.split("/", 2)
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)
+        seen = Seen(
+            service,
+            self.command,
+            "/" + "".join(rest),
+            dict(parse_qsl(split.query)),
+            json.loads(body) if body else None,
+            {key.lower(): value for key, value in self.headers.items()},
+        )
+        status, answer, headers = self.server.cloud.answer(seen)
+        data = b"" if answer is None else answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        self.send_response(status)
+        for key, value in headers.items():
+            self.send_header(key, value)
+        self.send_header("Content-Type", "application/json")
+        if status != 204:
+            self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if status != 204:
+            self.wfile.write(data)
+
+    do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: a test that fails says what was asked by itself."""
+
+
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, cloud: FakeOpenStack) -> None:
+        super().__init__(("127.0.0.1", 0), _Handling)
+        self.cloud = cloud
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self.shutdown()
+        self._thread.join(timeout=10)
+        self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: clients hang up as they like."""
+
+
+def _is_pool(aggregate: Aggregate) -> bool:
+    return aggregate.name == POOL or (aggregate.zone or "").startswith(PREFIX)
+
+
+def _catalogue_entry(url: str, kind: str, path: str) -> dict[str, Any]:
+    endpoints = [
+        {"id": f"{kind}-{name}", "interface": name, "region": "r1", "region_id": "r1", "url": f"{url}/{kind}{rest}"}
+        for name, rest in (("internal", path.removeprefix(f"/{kind}")), ("public", "/not-for-services"))
+    ]
+    return {"type": kind, "name": kind, "id": kind, "endpoints": endpoints}
+
+
+def _shown_host(host: Host) -> dict[str, Any]:
+    return {
+        "id": host.number,
+        "hypervisor_hostname": host.name,
+        "state": host.state,
+        "status": host.status,
+        "service": {"id": host.number, "host": host.service_host, "disabled_reason": host.reason},
+        "vcpus": host.vcpus,
+        "memory_mb": 16384,
+        "local_gb": 200,
+        "cpu_info": {"arch": "x86_64", "topology": {"cores": 4}},
+        "hypervisor_type": "QEMU",
+        "hypervisor_version": 8002002,
+        "host_ip": "10.0.0.1",
+    }
+
+
+def _shown_aggregate(one: Aggregate) -> dict[str, Any]:
+    return {
+        "id": one.number,
+        "name": one.name,
+        "availability_zone": one.zone,
+        "hosts": list(one.hosts),
+        "metadata": dict(one.metadata),
+        "deleted": False,
+    }
+
+
+def _shown_server(one: Server, hinted: bool) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "name": one.name,
+        "tenant_id": one.project_id,
+        "status": one.status,
+        "OS-EXT-STS:task_state": one.task,
+        "OS-EXT-SRV-ATTR:host": one.host,
+    } | ({"scheduler_hints": one.hints} if hinted else {})
+
+
+def _shown_provider(one: Provider) -> dict[str, Any]:
+    return {
+        "uuid": one.uuid,
+        "name": one.name,
+        "generation": 1,
+        "parent_provider_uuid": one.parent,
+        "root_provider_uuid": one.parent or one.uuid,
+    }
+
+
+def _page(found: list[Any], seen: Seen, key: Callable[[Any], str], limit: int) -> tuple[list[Any], bool]:
+    marker = seen.params.get("marker")
+    begin = 0 if marker is None else 1 + [key(one) for one in found].index(marker)
+    limit = min(limit, int(seen.params.get("limit", limit)))
+    return found[begin : begin + limit], begin + limit < len(found)
+
+
+def _error(service: str, refused: Refused) -> Any:
+    message = str(refused)
+    match service:
+        case "compute":
+            return {"conflictingRequest": {"code": refused.status, "message": message}}
+        case "placement":
+            return {"errors": [{"status": refused.status, "title": "x", "detail": message}]}
+        case "identity":
+            return {"error": {"code": refused.status, "message": message, "title": "x"}}
+        case _:
+            return f"<html>{message}</html>".encode()
+
+
+def _expect(found: object, wanted: object) -> None:
+    if found != wanted:
+        raise Refused(400, f"expected {wanted}, got {found}")
+
+
+def _version_is(seen: Seen, version: str) -> None:
+    _expect(seen.headers.get("openstack-api-version"), version)
+
+
+def paths(cloud: FakeOpenStack, method: str = "GET") -> Iterator[str]:
+    """What was asked for so."""
+    return (seen.path for seen in cloud.seen if seen.method == method)
