@@ -29,7 +29,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
         "rpc": "domain clock tracing services",
         "web": "domain clock services",
         "factory": "domain clock metrics store resources drivers services engine api web",
-        "deployment": "domain clock config store resources drivers services engine api rpc factory",
+        "deployment": "domain clock metrics tracing config store resources drivers services engine api rpc factory",
         "cmd": "domain clock metrics tracing config store resources drivers services engine api rpc web factory"
         " deployment",
     }.items()

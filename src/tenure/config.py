@@ -11,28 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from keystoneauth1 import loading
 from oslo_config import cfg
 
 PROJECT = "tenure"
 #: Where the configuration is looked for without ``--config-file``: this folder, if the variable is not set.
 CONFIG_DIR = "/etc/tenure"
 CONFIG_DIR_VARIABLE = "OS_TENURE_CONFIG_DIR"
-
-#: The service user: how Tenure itself logs in at Keystone.
-SERVICE_AUTH = "service_auth"
-
-_INTERFACES = ("public", "internal", "admin")
-
-
-def _interface(service: str) -> cfg.StrOpt:
-    return cfg.StrOpt(
-        "endpoint_type",
-        default="internal",
-        choices=_INTERFACES,
-        help=f"Which endpoint of {service} in the service catalogue to use.",
-    )
-
 
 _DEFAULT = (
     cfg.HostAddressOpt(
@@ -129,16 +113,71 @@ _METRICS = (
 )
 _CLOUD = (
     cfg.FloatOpt(
-        "timeout", default=15.0, min=1.0, max=30.0, help="Seconds that one call to a service of the cloud may take."
+        "request_timeout", default=15.0, min=1.0, help="Seconds that one call to a service of the cloud may take."
+    ),
+    cfg.FloatOpt(
+        "verb_timeout",
+        default=30.0,
+        min=1.0,
+        max=45.0,
+        help="Seconds that all calls for one step may take, such as a start; then it is tried again.",
     ),
     cfg.IntOpt("concurrency", default=16, min=1, help="Calls to the cloud that a manager makes side by side."),
+)
+
+
+def _once(name: str) -> list[cfg.DeprecatedOpt]:
+    """What Blazar calls an option."""
+    return [cfg.DeprecatedOpt(name, group="DEFAULT")]
+
+
+#: How Tenure itself logs in at Keystone.
+_SERVICE_AUTH = (
+    cfg.URIOpt("auth_url", schemes=("http", "https"), help="The address of Keystone, with or without /v3."),
+    cfg.StrOpt(
+        "username",
+        default="tenure",
+        deprecated_opts=_once("os_admin_username"),
+        help="The service user; an administrator, since it sees all hosts and servers and manages aggregates.",
+    ),
+    cfg.StrOpt(
+        "password", secret=True, deprecated_opts=_once("os_admin_password"), help="The service user's password."
+    ),
+    cfg.StrOpt(
+        "user_domain_name",
+        default="Default",
+        deprecated_opts=_once("os_admin_user_domain_name"),
+        help="The domain of the service user.",
+    ),
+    cfg.StrOpt(
+        "project_name",
+        default="service",
+        deprecated_opts=_once("os_admin_project_name"),
+        help="The project that the service user acts in.",
+    ),
+    cfg.StrOpt(
+        "project_domain_name",
+        default="Default",
+        deprecated_opts=_once("os_admin_project_domain_name"),
+        help="The domain of that project.",
+    ),
+    cfg.StrOpt(
+        "cafile",
+        deprecated_opts=_once("cafile"),
+        help="A file with the certificates of authorities for all services; without it, the system's.",
+    ),
+    cfg.BoolOpt("insecure", default=False, help="Whether certificates are not checked. Never use it in production."),
 )
 _SIMULATED = (
     cfg.StrOpt("path", default="cloud.db", help="The file of the simulated cloud; all managers must reach it."),
 )
 _NOVA = (
-    _interface("Nova"),
-    cfg.StrOpt("compute_service", default="compute", help="The type of Nova in the service catalogue."),
+    cfg.StrOpt(
+        "endpoint_type",
+        default="internal",
+        choices=("public", "internal", "admin"),
+        help="Which endpoints of the service catalogue are used, of Nova and of all other services.",
+    ),
     cfg.StrOpt("image_prefix", default="reserved_", help="What the names of snapshots begin with."),
     cfg.StrOpt(
         "aggregate_freepool_name",
@@ -150,7 +189,6 @@ _NOVA = (
     ),
     cfg.BoolOpt("az_aware", default=True, help="Whether to look up the availability zones of hosts."),
 )
-_PLACEMENT = (_interface("Placement"),)
 _HOST = (
     cfg.StrOpt(
         "blazar_az_prefix",
@@ -192,22 +230,14 @@ OPTIONS: Mapping[str, Sequence[cfg.Opt]] = {
     "notifications": _NOTIFICATIONS,
     "nova": _NOVA,
     "physical:host": _HOST,
-    "placement": _PLACEMENT,
+    "service_auth": _SERVICE_AUTH,
     "simulated": _SIMULATED,
 }
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     """The options by group, for oslo's generator of sample files."""
-    listed = [(group, list(options)) for group, options in OPTIONS.items()]
-    listed.append((SERVICE_AUTH, [*loading.get_session_conf_options(), *_auth_options()]))
-    return listed
-
-
-def _auth_options() -> list[cfg.Opt]:
-    """What the service user's login needs, with a password."""
-    common: list[cfg.Opt] = loading.get_auth_common_conf_options()
-    return [*common, *loading.get_auth_plugin_conf_options("password")]
+    return [(group, list(options)) for group, options in OPTIONS.items()]
 
 
 def new_config() -> cfg.ConfigOpts:
@@ -215,8 +245,6 @@ def new_config() -> cfg.ConfigOpts:
     conf = cfg.ConfigOpts()
     for group, options in OPTIONS.items():
         conf.register_opts(options, group=None if group == "DEFAULT" else group)
-    loading.register_session_conf_options(conf, SERVICE_AUTH)
-    loading.register_auth_conf_options(conf, SERVICE_AUTH)
     return conf
 
 

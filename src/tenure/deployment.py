@@ -17,13 +17,17 @@ from tenure.api.auth import TokenFileAuth
 from tenure.api.policies import Policies
 from tenure.clock import SystemClock
 from tenure.drivers.contract import CloudDriver
+from tenure.drivers.openstack.driver import OpenStackCloud
+from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.engine.performer import Checkpoint
 from tenure.factory import Parts, Service, build, load_types
+from tenure.metrics import DRIVER_CALLS
 from tenure.rpc.client import RpcClient, remote_manager
 from tenure.rpc.notifier import NotificationSink
 from tenure.services.context import Rules
 from tenure.store.database import Database
+from tenure.tracing import REQUEST_ID
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -79,7 +83,43 @@ def open_driver(conf: ConfigOpts) -> CloudDriver:
     """The driver of the cloud that the operator has configured. Raises ``ConfigurationError``."""
     if conf.driver == "simulated":
         return SimulatedCloud(conf.simulated.path)
+    if conf.driver == "openstack":
+        return OpenStackCloud(_cloud_options(conf), on_call=_count_call, request_id=REQUEST_ID.get)
     raise ConfigurationError(f"driver: there is no driver {conf.driver!r}")
+
+
+def _cloud_options(conf: ConfigOpts) -> OpenStackOptions:
+    account = conf.service_auth
+    for name in ("auth_url", "password"):
+        if not account[name]:
+            raise ConfigurationError(f"[service_auth] {name} is not set")
+    try:
+        return OpenStackOptions(
+            auth_url=account.auth_url,
+            username=account.username,
+            password=account.password,
+            user_domain_name=account.user_domain_name,
+            project_name=account.project_name,
+            project_domain_name=account.project_domain_name,
+            region=conf.os_region_name,
+            interface=conf.nova.endpoint_type,
+            cafile=account.cafile,
+            insecure=account.insecure,
+            freepool_name=conf.nova.aggregate_freepool_name,
+            owner_key=conf.nova.blazar_owner,
+            zone_prefix=conf["physical:host"].blazar_az_prefix,
+            image_prefix=conf.nova.image_prefix,
+            az_aware=conf.nova.az_aware,
+            request_timeout=timedelta(seconds=conf.cloud.request_timeout),
+            verb_timeout=timedelta(seconds=conf.cloud.verb_timeout),
+            concurrency=conf.cloud.concurrency,
+        )
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def _count_call(service: str, verb: str, outcome: str, seconds: float) -> None:
+    DRIVER_CALLS.labels(service, verb, outcome).observe(seconds)
 
 
 def _authentication(conf: ConfigOpts) -> Authenticate:

@@ -6,7 +6,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextvars import copy_context
 from enum import Enum
+from functools import partial
 
 LOG = logging.getLogger(__name__)
 
@@ -61,9 +63,9 @@ class Workers:
                 self._over(event_id)
             self._freed()
             return True
-        arguments = (event_id, lane, attempt)
+        work = partial(copy_context().run, self._work, event_id, lane, attempt)  # belongs to the request that asks
         try:
-            threading.Thread(target=self._work, args=arguments, name="tenure-event", daemon=True).start()
+            threading.Thread(target=work, name="tenure-event", daemon=True).start()
         except RuntimeError as error:  # the system has no thread left
             LOG.warning("no worker for event %s: %s", event_id, error)
             self._free[lane].release()
