@@ -19,6 +19,7 @@ ACCOUNTS = f"""\
 ALTER USER root@localhost IDENTIFIED BY '{PASSWORD}';
 CREATE OR REPLACE USER root@{HOST} IDENTIFIED BY '{PASSWORD}';
 GRANT ALL ON *.* TO root@{HOST} WITH GRANT OPTION;
+SET GLOBAL event_scheduler = ON;
 """
 
 
@@ -96,8 +97,10 @@ def processes() -> list[Process]:
 
 def create_databases(names: Iterable[str]) -> None:
     """Have an empty database of each name, unless there is one."""
-    statements = (f"CREATE DATABASE IF NOT EXISTS {name} CHARACTER SET utf8mb3" for name in names)
+    execute((f"CREATE DATABASE IF NOT EXISTS {name} CHARACTER SET utf8mb3" for name in names), log="databases")
+
+
+def execute(statements: Iterable[str], *, log: str) -> None:
+    """Have the database execute statements, in one session. Raises ``TestbedError``."""
     server = ["--no-defaults", "--protocol=tcp", f"--host={HOST}", f"--port={BASE_PORTS['mariadb']}"]
-    run(
-        "mariadb", *server, "--user=root", f"--password={PASSWORD}", "--execute", "; ".join(statements), log="databases"
-    )
+    run("mariadb", *server, "--user=root", f"--password={PASSWORD}", "--execute", "; ".join(statements), log=log)

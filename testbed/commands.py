@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from testbed import backing, content, openstack, packages
+from testbed import backing, content, openstack, packages, seeded
 from testbed.apis import Account
 from testbed.openstack import COMPUTES, Filter
 from testbed.places import BIN, CONF, KEYSTONE, LOG, OPENRC, PASSWORD, ROOT, STATE, say
@@ -58,8 +58,8 @@ def up(options: argparse.Namespace) -> None:
     began = time.monotonic()
     packages.install()
     scheduler_filter = Filter(options.filter) if options.filter else _default_filter()
-    if scheduler_filter is Filter.TENURE:
-        packages.install_nova_filter()
+    if scheduler_filter is Filter.TENURE and not packages.has_nova_filter():
+        raise TestbedError(f"this checkout has no {packages.NOVA_FILTER}")
     say("database, message bus, cache")
     backing.prepare()
     start_all(backing.processes())
@@ -162,6 +162,16 @@ def endpoint(options: argparse.Namespace) -> None:
         content.ensure_endpoint(admin, options.type, options.name, options.url)
 
 
+def seed(options: argparse.Namespace) -> None:
+    """Let Nova know that many more hosts, seed-1 and so on, on which nothing runs; those of before are replaced."""
+    seeded.seed(options.count, pool=options.pool)
+
+
+def unseed(options: argparse.Namespace) -> None:
+    """Let Nova forget the hosts of `seed`."""
+    seeded.unseed()
+
+
 def constraints(options: argparse.Namespace) -> None:
     """Let pip choose anew what requirements.txt leaves open, and write constraints.txt."""
     packages.choose_constraints()
@@ -213,6 +223,10 @@ def _parser() -> argparse.ArgumentParser:
     entry.add_argument("url", nargs="?", help="such as http://127.0.0.1:1234/v1; none to have no entry")
     entry.add_argument("--type", default="reservation", help="default: %(default)s")
     entry.add_argument("--name", default="tenure", help="of the service; default: %(default)s")
+    hosts = command("seed", seed)
+    hosts.add_argument("count", type=int, metavar="COUNT")
+    hosts.add_argument("--pool", metavar="AGGREGATE", help="put them into this one, as registered hosts are")
+    command("unseed", unseed)
     command("constraints", constraints)
     return parser
 

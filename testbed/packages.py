@@ -50,6 +50,8 @@ def install() -> None:
         run(sys.executable, "-m", "venv", VENV, log="install")
         pip("-r", REQUIREMENTS, "-c", CONSTRAINTS)
         MADE_OF.write_text(wanted)
+    if has_nova_filter():
+        _install_nova_filter()
     say(f"installed in {time.monotonic() - began:.0f} s")
 
 
@@ -91,13 +93,10 @@ def nova_sources() -> list[Path]:
     return sorted(path for path in NOVA.rglob("*.py") if "tests" not in path.parts)
 
 
-def install_nova_filter() -> None:
+def _install_nova_filter() -> None:
     """Install what `nova/` has beside Nova, such that a change in the checkout is a change in the cloud."""
-    if not has_nova_filter():
-        raise TestbedError(f"{NOVA} has no {NOVA_FILTER}")
-    project = (NOVA / "pyproject.toml").read_bytes()
     made_of = VENV / ".nova-filter-made-of"
-    wanted = sha256(project).hexdigest()
+    wanted = sha256((NOVA / "pyproject.toml").read_bytes()).hexdigest()
     if not made_of.exists() or made_of.read_text() != wanted:
         pip("--no-deps", "--editable", NOVA)
         made_of.write_text(wanted)
