@@ -23,6 +23,7 @@ from tenure.drivers.simulated import SimulatedCloud
 from tenure.engine.performer import Checkpoint
 from tenure.factory import Parts, Service, build, load_types
 from tenure.metrics import DRIVER_CALLS
+from tenure.resources.contract import ResourceTypes
 from tenure.rpc.client import RpcClient, remote_manager
 from tenure.rpc.notifier import NotificationSink
 from tenure.services.context import Rules
@@ -44,7 +45,7 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
         Parts(
             db=open_database(conf),
             driver=open_driver(conf),
-            types=load_types(),
+            types=_types(conf),
             authorize=Policies(conf).authorize,
             clock=clock,
             rules=_rules(conf),
@@ -62,7 +63,7 @@ def open_api(conf: ConfigOpts) -> WSGIApplication:
     Raises ``ConfigurationError``.
     """
     manager = remote_manager(RpcClient(conf, topic=conf.manager.rpc_topic))
-    return create_app(manager, load_types(), _authentication(conf), public_url=conf.api.public_url)
+    return create_app(manager, _types(conf), _authentication(conf), public_url=conf.api.public_url)
 
 
 def open_database(conf: ConfigOpts) -> Database:
@@ -129,6 +130,10 @@ def _authentication(conf: ConfigOpts) -> Authenticate:
         raise ConfigurationError("auth_strategy is token_file, and [api] token_file is not set")
     tokens = conf.api.token_file
     return lambda app: TokenFileAuth(app, tokens)
+
+
+def _types(conf: ConfigOpts) -> ResourceTypes:
+    return load_types({"host": {"default_before_end": conf["physical:host"].before_end}})
 
 
 def _rules(conf: ConfigOpts) -> Rules:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import MappingProxyType
 
 from stevedore import ExtensionManager
 
@@ -29,11 +30,14 @@ from tenure.store import schema
 from tenure.store.database import Database
 
 
-def load_types() -> ResourceTypes:
-    """The resource types that are installed, ours and others', by their entry points."""
-    extensions: ExtensionManager[ResourceType] = ExtensionManager("tenure.resource_types", invoke_on_load=True)
+def load_types(settings: Mapping[str, Mapping[str, object]] = MappingProxyType({})) -> ResourceTypes:
+    """The resource types that are installed, ours and others', by their entry points.
+
+    ``settings`` are what their constructors are given, by the names of the entry points.
+    """
+    extensions: ExtensionManager[ResourceType] = ExtensionManager("tenure.resource_types", invoke_on_load=False)
     found = sorted(extensions, key=lambda extension: extension.name)
-    return ResourceTypes(tuple(extension.obj for extension in found if extension.obj is not None))
+    return ResourceTypes(tuple(extension.plugin(**settings.get(extension.name, {})) for extension in found))
 
 
 #: How long something may be due before the engine is called unwell.
