@@ -15,13 +15,16 @@ from tenure.domain.request import PartHealth
 from tenure.drivers.contract import CloudDriver
 from tenure.engine.at_once import ANSWER_SECONDS, AtOnce
 from tenure.engine.delivery import Delivery, Sink, log_message
-from tenure.engine.loop import Engine
+from tenure.engine.health import HealthCheck
+from tenure.engine.loop import Engine, Periodic
 from tenure.engine.performer import Checkpoint, Performer
-from tenure.engine.repair import Repair
+from tenure.engine.repair import DriftTally, Repair
 from tenure.engine.workers import Workers
+from tenure.metrics import DRIFT_FOUND, DRIFT_MENDED
 from tenure.resources.contract import ResourceType, ResourceTypes
 from tenure.services.context import Authorize, Rules
 from tenure.services.events import EventService
+from tenure.services.healing import HealingService
 from tenure.services.leases import LeaseService
 from tenure.services.manager import Manager, metered
 from tenure.services.outbox import OutboxService
@@ -62,6 +65,10 @@ class Parts:
     places: int = 8
     #: For how many seconds a request waits for what the cloud has to do for a lease.
     answer_seconds: float = ANSWER_SECONDS
+    #: How often the cloud is compared with the ledger.
+    repair_interval: timedelta = timedelta(minutes=1)
+    #: How often the cloud is asked for the health of resources; None for never.
+    health_interval: timedelta | None = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,8 @@ class Service:
     events: EventService
     outbox: OutboxService
     repair: Repair
+    healing: HealingService
+    health_check: HealthCheck
     parts: Parts
 
 
@@ -81,10 +90,26 @@ def build(parts: Parts) -> Service:
     events = EventService(parts.db, parts.types, parts.rules)
     outbox = OutboxService(parts.db, parts.rules)
     wake = _Relay()
-    performer = Performer(events, parts.driver, wake=wake, checkpoint=parts.checkpoint)
-    repair = Repair(events, parts.driver, {kind.inventory for kind in parts.types}, parts.clock)
+    inventories = {kind.inventory for kind in parts.types}
+    tally = DriftTally(
+        on_found=lambda inventory: DRIFT_FOUND.labels(inventory).inc(),
+        on_mended=lambda inventory: DRIFT_MENDED.labels(inventory).inc(),
+    )
+    performer = Performer(
+        events,
+        parts.driver,
+        wake=wake,
+        mended=lambda resource_type: tally.count_mended(parts.types[resource_type].inventory),
+        checkpoint=parts.checkpoint,
+    )
+    repair = Repair(events, parts.driver, inventories, parts.clock, tally=tally, wake=wake)
+    healing = HealingService(parts.db, parts.types, parts.rules, wake)
+    health_check = HealthCheck(healing, parts.driver, inventories)
+    periodic = [Periodic("repair", repair.run, parts.repair_interval)]
+    if parts.health_interval is not None:
+        periodic.append(Periodic("health", health_check.run, parts.health_interval))
     workers = Workers(parts.workers, wake)
-    engine = Engine(events, performer, Delivery(outbox, parts.clock, parts.sink), repair, parts.clock, workers)
+    engine = Engine(events, performer, Delivery(outbox, parts.clock, parts.sink), periodic, parts.clock, workers)
     wake.target = engine.wake
     effects = AtOnce(
         events,
@@ -100,7 +125,7 @@ def build(parts: Parts) -> Service:
         resources=ResourceService(parts.db, parts.clock, parts.types, parts.authorize, effects),
         health=lambda: _health(parts, engine, events, outbox),
     )
-    return Service(metered(manager), engine, events, outbox, repair, parts)
+    return Service(metered(manager), engine, events, outbox, repair, healing, health_check, parts)
 
 
 class _Relay:

@@ -13,7 +13,7 @@ from tenure.domain.request import LeaseChange, ReservationChange
 from tenure.drivers.simulated import Fault, FaultKind
 from tests.support.engines import HOUR, MINUTE, SECOND, Checkpoints, Killed, lease_of, status_of
 from tests.support.ledger import overlaps
-from tests.support.world import NOW, OWNER, World, open_world
+from tests.support.world import HOST, NOW, OWNER, World, open_world
 
 
 def test_what_a_refused_change_had_added_is_not_held_for_longer_than_it_was_asked_for(database_url: str):
@@ -95,13 +95,27 @@ def test_a_start_that_cannot_be_planned_anew_stops_nobody(world: World, caplog: 
 
 def test_one_leftover_that_stays_keeps_no_other(world: World):
     """The repair pass takes back what it can."""
+    leases = [world.book(1), world.book(1)]
+    world.engine.settle()
+    for lease in leases:
+        [order] = world.service.events.orders(lease.id)
+        world.leases.delete(OWNER, lease.id)
+        world.cloud.ensure_started(replace(order, resources=()))
+    stays, goes = sorted(lease.reservations[0].id for lease in leases)
+    assert set(world.cloud.world.groups()) == {stays, goes}
+    world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_ended", reservation_id=stays, count=None))
+    assert world.service.repair.run() == 2
+    assert set(world.cloud.world.groups()) == {stays}
+    assert (world.service.repair.tally.found[HOST], world.service.repair.tally.mended[HOST]) == (2, 1)
+
+
+def test_what_looks_like_a_reservation_and_is_not_ours_is_left_alone(world: World, caplog: pytest.LogCaptureFixture):
+    """Somebody else may use the same cloud, and the same names. It is told once."""
     lease = world.book(1)
     world.engine.settle()
     [order] = world.service.events.orders(lease.id)
-    world.leases.delete(OWNER, lease.id)
-    for name in ("aaa", "bbb"):
-        world.cloud.ensure_started(replace(order, reservation_id=name, resources=()))
-    assert set(world.cloud.world.groups()) == {"aaa", "bbb"}
-    world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_ended", reservation_id="aaa", count=None))
-    assert world.service.repair.run() == 1
-    assert set(world.cloud.world.groups()) == {"aaa"}
+    world.cloud.ensure_started(replace(order, reservation_id="somebody's", resources=()))
+    for _ in range(3):
+        assert world.service.repair.run() == 0
+    assert set(world.cloud.world.groups()) == {"somebody's", order.reservation_id}
+    assert caplog.text.count("somebody's looks like a reservation") == 1

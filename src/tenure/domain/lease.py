@@ -101,11 +101,17 @@ class EventType(StrEnum):
     UPDATE = "update_lease"  # ours: makes the cloud match a change of a running lease
     BEFORE_END = "before_end_lease"
     END = "end_lease"
+    MEND = "mend_lease"  # ours: makes the cloud match a running lease again, after somebody changed it there
 
     @property
     def rank(self) -> int:
         """The order of a lease's events that are due at the same time."""
         return list(EventType).index(self)
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether only the engine knows of it."""
+        return self in {EventType.UPDATE, EventType.MEND}
 
 
 class EventStatus(StrEnum):

@@ -6,13 +6,14 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
 from tenure.clock import Clock
 from tenure.engine.delivery import Delivery
 from tenure.engine.performer import Performer
-from tenure.engine.repair import Repair
 from tenure.engine.workers import Lane, Workers
 from tenure.services.events import EventService
 
@@ -22,14 +23,22 @@ LOG = logging.getLogger(__name__)
 BATCH = 200
 #: How often it looks when nothing wakes it: what other managers have booked.
 POLL = timedelta(seconds=2)
-REPAIR_INTERVAL = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Periodic:
+    """Something to be done at intervals, in a thread of its own; at once when the engine starts."""
+
+    name: str
+    run: Callable[[], object]
+    interval: timedelta
 
 
 class Engine:
     """Rounds of claiming and acting.
 
-    Once started, its workers make attempts side by side, so that a slow one delays no other, and deliveries and the
-    repair pass have threads of their own. Before that, one attempt follows the other in the caller's thread, for
+    Once started, its workers make attempts side by side, so that a slow one delays no other, and deliveries and what is
+    done at intervals have threads of their own. Before that, one attempt follows the other in the caller's thread, for
     tests that move the clock by hand.
     """
 
@@ -38,14 +47,14 @@ class Engine:
         events: EventService,
         performer: Performer,
         delivery: Delivery,
-        repair: Repair,
+        periodic: Sequence[Periodic],
         clock: Clock,
         workers: Workers,
     ) -> None:
         self._events = events
         self._performer = performer
         self._delivery = delivery
-        self._repair = repair
+        self._periodic = tuple(periodic)
         self._clock = clock
         self._workers = workers
         #: Events that could not even be claimed, and until when they are left alone.
@@ -78,11 +87,12 @@ class Engine:
 
     def start(self) -> None:
         """Begin to run in threads of its own. They do not keep the process alive: claims expire."""
-        for name, target in (
+        threads: list[tuple[str, Callable[[], None]]] = [
             ("tenure-engine", self._run),
             ("tenure-outbox", self._run_delivery),
-            ("tenure-repair", self._run_repair),
-        ):
+            *((f"tenure-{one.name}", partial(self._run_periodic, one)) for one in self._periodic),
+        ]
+        for name, target in threads:
             thread = threading.Thread(target=target, name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -129,13 +139,13 @@ class Engine:
             if not delivered:
                 self._stopping.wait(0.5)
 
-    def _run_repair(self) -> None:
+    def _run_periodic(self, task: Periodic) -> None:
         while not self._stopping.is_set():
-            again_at = self._clock.now() + REPAIR_INTERVAL
+            again_at = self._clock.now() + task.interval
             try:
-                self._repair.run()
+                task.run()
             except Exception:
-                LOG.exception("the repair pass failed")
+                LOG.exception("the %s pass failed", task.name)
             self._clock.wait(self._stopping, again_at)
 
     def _until(self) -> datetime:

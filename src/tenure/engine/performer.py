@@ -37,11 +37,13 @@ class Performer:
         driver: CloudDriver,
         *,
         wake: Callable[[], None] = lambda: None,
+        mended: Callable[[str], None] = lambda _resource_type: None,
         checkpoint: Checkpoint = lambda _point: None,
     ) -> None:
         self._events = events
         self._driver = driver
         self._wake = wake
+        self._mended = mended
         self._checkpoint = checkpoint
 
     def attempt(self, event_id: str, take: Callable[[], Work | None]) -> bool:
@@ -143,8 +145,16 @@ class Performer:
             EventType.UPDATE: self._events.updated,
             EventType.BEFORE_END: self._events.noticed,
             EventType.END: self._events.ended,
+            EventType.MEND: self._tell_mended,
         }[work.event_type]
         record(work)
+
+    def _tell_mended(self, work: Work) -> None:
+        if self._events.mended(work):
+            for order in work.orders:
+                if order.reservation_id in work.drifted:
+                    LOG.warning("reservation %s is in the cloud as it should be again", order.reservation_id)
+                    self._mended(order.resource_type)
 
     def _fail(self, work: Work, error: CloudRefused) -> None:
         self._events.failed(work, _reason(error), final=True)

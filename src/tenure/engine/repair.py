@@ -1,44 +1,141 @@
-"""Repair: undoing what should not be there. A late call of a lost worker cannot be fenced in the cloud."""
+"""Repair: making the cloud what the ledger says, whoever has changed it: a stranger, or a late call of our own."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 
 from tenure.clock import Clock
-from tenure.drivers.contract import CloudDriver, CloudError, Order
+from tenure.drivers.contract import CloudDriver, CloudError, Order, ResourceOccupied, ResourceRef
 from tenure.services.events import EventService
 
 LOG = logging.getLogger(__name__)
 
 
-class Repair:
-    """Compares what the cloud holds with what the ledger says, and takes back what nobody has."""
+@dataclass
+class DriftTally:
+    """How much was found to be other than the ledger says, and how much was mended, by resource type.
 
-    def __init__(self, events: EventService, driver: CloudDriver, inventories: Collection[str], clock: Clock) -> None:
+    All that is wrong with one reservation, or with one resource that nobody holds, counts as one, and again at a later
+    look if it was not mended by then. ``on_found`` and ``on_mended`` are called with the type for each.
+    """
+
+    found: Counter[str] = field(default_factory=Counter)
+    mended: Counter[str] = field(default_factory=Counter)
+    on_found: Callable[[str], object] = lambda _resource_type: None
+    on_mended: Callable[[str], object] = lambda _resource_type: None
+    _guard: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def count_found(self, resource_type: str) -> None:
+        with self._guard:
+            self.found[resource_type] += 1
+        self.on_found(resource_type)
+
+    def count_mended(self, resource_type: str) -> None:
+        with self._guard:
+            self.mended[resource_type] += 1
+        self.on_mended(resource_type)
+
+
+class Repair:
+    """Compares the cloud with the ledger: takes back what is over, and has mended what is not as it should be.
+
+    What belongs to a running lease is mended by an event of that lease, so that it meets no start, change or end of it.
+    Any number of managers may do this at the same time.
+    """
+
+    def __init__(
+        self,
+        events: EventService,
+        driver: CloudDriver,
+        inventories: Collection[str],
+        clock: Clock,
+        *,
+        tally: DriftTally | None = None,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
         self._events = events
         self._driver = driver
         self._inventories = sorted(inventories)
         self._clock = clock
+        self._wake = wake
+        self.tally = tally or DriftTally()
+        #: What looks like a reservation and is none of ours, as far as it was told already.
+        self._strange: set[str] = set()
 
     def run(self) -> int:
-        """Take back the effects of reservations that have ended or never were; how many there were."""
-        undone = 0
+        """Look once, and mend what can be mended at once; how much was found that is not as it should be."""
+        found = 0
         for inventory in self._inventories:
-            try:
-                held = set(self._driver.held(inventory))
-            except CloudError as error:
-                LOG.warning("the repair pass will be tried again: %s", error)
-                continue
-            for reservation_id in sorted(held - self._events.live(held)):
-                LOG.warning("reservation %s is over and still has effects; taking them back", reservation_id)
+            for look in (self._take_back, self._compare):
                 try:
-                    self._driver.ensure_ended(self._leftover(reservation_id, inventory))
+                    found += look(inventory)
                 except CloudError as error:
-                    LOG.warning("taking back reservation %s will be tried again: %s", reservation_id, error)
-                else:
-                    undone += 1
-        return undone
+                    LOG.warning("the repair pass will be tried again: %s", error)
+        return found
+
+    def _take_back(self, inventory: str) -> int:
+        """Take back the effects of reservations that are over; how many there were.
+
+        What the ledger does not know is left alone: somebody else may use the same cloud, and the same names.
+        """
+        held = set(self._driver.held(inventory))
+        over = self._events.over(held)
+        self._tell_strange(held - over - self._events.known(held - over))
+        for reservation_id in sorted(over):
+            LOG.warning("reservation %s is over and still has effects; taking them back", reservation_id)
+            self.tally.count_found(inventory)
+            try:
+                progress = self._driver.ensure_ended(self._leftover(reservation_id, inventory))
+            except CloudError as error:
+                LOG.warning("taking back reservation %s will be tried again: %s", reservation_id, error)
+            else:
+                if progress.done:
+                    self.tally.count_mended(inventory)
+        return len(over)
+
+    def _tell_strange(self, strange: set[str]) -> None:
+        for name in sorted(strange - self._strange):
+            LOG.warning("%s looks like a reservation and is none that is known here; it is left alone", name)
+        self._strange = strange
+
+    def _compare(self, inventory: str) -> int:
+        """Look for what is not as the ledger says; how many reservations and resources that concerns."""
+        # What is free first: what is handed over meanwhile is then in the orders, and nobody puts it into the pool.
+        pooled = self._events.unheld(inventory)
+        drifts = self._driver.drift(inventory, list(self._events.running(inventory)), pooled)
+        reservations = {one.reservation_id for one in drifts if one.reservation_id is not None}
+        resources = {one.resource for one in drifts if one.reservation_id is None and one.resource is not None}
+        for one in drifts:
+            LOG.warning("not as it should be: %s", one.what)
+        found = self._events.mend(reservations)  # not those that have ended, or changed, since they were read
+        for _ in found:
+            self.tally.count_found(inventory)
+        if found:
+            self._wake()
+        loose = [one for one in resources if self._events.is_unheld(inventory, one)]
+        for resource in sorted(loose, key=lambda one: one.external_id):
+            self.tally.count_found(inventory)
+            self._set_aside(inventory, resource)
+        return len(found) + len(loose)
+
+    def _set_aside(self, inventory: str, resource: ResourceRef) -> None:
+        """Put a resource that nobody holds back into the pool."""
+        try:
+            self._driver.ensure_registered(inventory, resource)
+        except ResourceOccupied as error:
+            LOG.error(
+                "%s is not in the pool any more, and others use it; remove them or the host: %s", resource.name, error
+            )
+        except CloudError as error:
+            LOG.warning("putting %s back into the pool will be tried again: %s", resource.name, error)
+        else:
+            self.tally.count_mended(inventory)
+            if not self._events.is_registered(inventory, resource):  # somebody took it back in the meantime
+                self._driver.ensure_unregistered(inventory, resource)
 
     def _leftover(self, reservation_id: str, inventory: str) -> Order:
         return Order(

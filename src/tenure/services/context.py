@@ -35,6 +35,10 @@ class Rules:
     max_delay: timedelta = timedelta(seconds=60)
     #: How long a claim lasts: the driver's longest call and a margin. Renewed before each call.
     claim_time: timedelta = timedelta(seconds=60)
+    #: How far ahead plans are moved off what has failed; zero for as far as there are any.
+    healing_horizon: timedelta = timedelta(0)
+    #: How long what a running lease has must have failed before it is replaced; None for never.
+    replace_after: timedelta | None = timedelta(minutes=5)
 
     def delay_after(self, attempts: int) -> timedelta:
         """How long to wait after so many attempts have failed."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from zlib import crc32
 
 from tenure.domain.actor import ENGINE
@@ -16,14 +17,20 @@ from tenure.domain.lease import (
     EventType,
     Lease,
     LeaseStatus,
+    Reservation,
     ReservationStatus,
 )
+from tenure.domain.resource import Registration, ResourceHealth
 from tenure.drivers.contract import Order, Progress, ResourceRef
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules, apply, new_id, remember, tell
+from tenure.services.healing import flag, lacking, want_mended
 from tenure.services.planning import Planner
 from tenure.store.database import Database, Transaction
 from tenure.store.events import StoredEvent
+
+#: How many leases are read at a time where all of them are wanted.
+_AT_ONCE = 500
 
 _ACTIONS: Mapping[EventType, Action] = {EventType.START: Action.START, EventType.END: Action.END}
 
@@ -45,6 +52,10 @@ class Work:
     dropped: frozenset[str] = frozenset()
     #: Whether an update was refused, and the cloud is being made to match the lease as it was before.
     undoing: bool = False
+    #: The resources that others take the place of, by reservation.
+    replaced: Mapping[str, Collection[int]] = field(default_factory=dict)
+    #: The reservations that were found not to be in the cloud as they should.
+    drifted: frozenset[str] = frozenset()
 
 
 class EventService:
@@ -160,12 +171,25 @@ class EventService:
             if work.dropped:
                 tx.allocations.release(work.dropped, until=now + self._rules.cleaning_time)
                 tx.leases.change_reservations(work.dropped, now=now, status=ReservationStatus.DELETED.value)
+            for reservation_id, resource_ids in work.replaced.items():
+                tx.allocations.release([reservation_id], until=now + self._rules.cleaning_time, only=resource_ids)
+                tx.leases.change_reservations([reservation_id], now=now, resources_changed=True)
             if lease.status is LeaseStatus.UPDATING:
                 self._hold_until_the_end(tx, lease)  # an earlier end has waited for this
-                apply(tx, lease, Action.UPDATED, actor=ENGINE, now=now)
-                tell(tx, "lease.update", self._lease(tx, work), now=now)
+                if work.replaced:
+                    lease = flag(tx, lease, lacking(tx, lease, lease.status_reason), now=now)
+                apply(tx, lease, Action.UPDATED, actor=ENGINE, now=now, keep_reason=lease.degraded)
+                topic = "lease.resources_changed" if work.replaced else "lease.update"
+                tell(tx, topic, self._lease(tx, work), now=now)
 
         self._db.write(record)
+
+    def mended(self, work: Work) -> bool:
+        """Record that the cloud is as the ledger says once more; False when the claim was lost.
+
+        Nobody is told: the lease has not changed, and the event is forgotten.
+        """
+        return self._db.write(lambda tx: tx.events.remove(work.event_id, token=work.token))
 
     def noticed(self, work: Work) -> None:
         """Record that what was to be done before the end is done."""
@@ -234,7 +258,9 @@ class EventService:
         def record(tx: Transaction) -> None:
             now = tx.now()
             exhausted = final or work.attempts >= self._rules.max_attempts
-            if work.event_type is EventType.END or work.undoing or not exhausted:
+            if work.event_type is EventType.MEND:
+                self._mend_later(tx, work, now, exhausted=exhausted)
+            elif work.event_type is EventType.END or work.undoing or not exhausted:
                 self._try_later(tx, work, reason, now, exhausted=exhausted)
             elif self._done(tx, work, now, outcome=EventStatus.ERROR):
                 self._give_up(tx, work, reason, now)
@@ -267,7 +293,8 @@ class EventService:
                 attempts=max(0, work.attempts - 1),
             )
 
-        if not self._db.write(record):
+        # What a running lease has moves for nobody.
+        if work.event_type is EventType.MEND or not self._db.write(record):
             self.failed(work, reason, final=False)
 
     def move_off_unreturned(self, event_id: str) -> bool:
@@ -293,6 +320,64 @@ class EventService:
             lease = tx.leases.get(lease_id)
             return self._orders(tx, lease, held_only=False, without={}) if lease else ()
 
+    def running(self, inventory: str) -> Iterator[Order]:
+        """The orders of everything that runs on resources of that type; read in several goes."""
+        kinds = {kind.name for kind in self._types if kind.inventory == inventory}
+        with self._db.read() as tx:
+            ids = tx.leases.active_ids()
+        for first in range(0, len(ids), _AT_ONCE):
+            with self._db.read() as tx:
+                found = tx.leases.by_ids(ids[first : first + _AT_ONCE])
+                active = [lease for lease in found if lease.status is LeaseStatus.ACTIVE]
+                orders = list(self._orders_of(tx, active, held_only=False, without={}))
+            yield from (order for order in orders if order.resource_type in kinds)
+
+    def unheld(self, inventory: str) -> list[ResourceRef]:
+        """The registered resources of that type that nobody holds."""
+        with self._db.read() as tx:
+            return [ResourceRef(*found) for found in tx.resources.unheld(inventory)]
+
+    def is_unheld(self, inventory: str, resource: ResourceRef) -> bool:
+        """Whether it still is registered, and nobody holds it."""
+        with self._db.read() as tx:
+            found = tx.resources.by_external_id(inventory, resource.external_id)
+            return (
+                found is not None
+                and found.registration is Registration.REGISTERED
+                and not tx.allocations.is_held(found.id)
+            )
+
+    def is_registered(self, inventory: str, resource: ResourceRef) -> bool:
+        with self._db.read() as tx:
+            found = tx.resources.by_external_id(inventory, resource.external_id)
+        return found is not None and found.registration is Registration.REGISTERED
+
+    def mend(self, reservation_ids: Collection[str]) -> set[str]:
+        """Have the cloud made to match the running leases of these reservations again.
+
+        Those for which that will be done; not those of leases that do not run any more, or are being mended already.
+        """
+        leases: dict[str, list[str]] = {}
+        if reservation_ids:
+            with self._db.read() as tx:
+                for one in tx.leases.reservations_by_ids(reservation_ids).values():
+                    leases.setdefault(one.lease_id, []).append(one.id)
+        wanted: set[str] = set()
+        for lease_id, ids in leases.items():
+            if self._db.write(partial(_want_mended, lease_id=lease_id, reservation_ids=ids)):
+                wanted.update(ids)
+        return wanted
+
+    def over(self, reservation_ids: Collection[str]) -> set[str]:
+        """Those of the reservations that are known, hold nothing, and have ended."""
+        with self._db.read() as tx:
+            return tx.leases.over(reservation_ids) - tx.allocations.holding(reservation_ids)
+
+    def known(self, reservation_ids: Collection[str]) -> set[str]:
+        """Those of the reservations that the ledger knows at all."""
+        with self._db.read() as tx:
+            return set(tx.leases.reservations_by_ids(reservation_ids))
+
     def live(self, reservation_ids: Collection[str]) -> set[str]:
         """Those of the reservations that may have an effect in the cloud: they hold something."""
         with self._db.read() as tx:
@@ -317,7 +402,7 @@ class EventService:
         token = new_id()
         action = _ACTIONS.get(event.event_type)
         if action is None:
-            tx.leases.change(lease, now=now)
+            tx.leases.change(lease, now=lease.updated_at if event.event_type is EventType.MEND else now)
         else:
             reason = None
             if event.event_type is EventType.END:
@@ -340,7 +425,8 @@ class EventService:
     def _work(self, tx: Transaction, stored: StoredEvent, lease: Lease, token: str, *, attempts: int) -> Work:
         payload = stored.payload or {}
         undoing = bool(payload.get("undoing"))
-        added = payload.get("added", {}) if undoing else {}
+        replaced = {} if undoing else payload.get("replaced", {})
+        without = payload.get("added", {}) if undoing else replaced
         return Work(
             event_id=stored.event.id,
             token=token,
@@ -348,7 +434,7 @@ class EventService:
             due_at=stored.event.due_at,
             attempts=attempts,
             lease=lease,
-            orders=self._orders(tx, lease, held_only=stored.event.event_type is EventType.END, without=added),
+            orders=self._orders(tx, lease, held_only=stored.event.event_type is EventType.END, without=without),
             actions={
                 one.id: action
                 for one in lease.reservations
@@ -357,6 +443,8 @@ class EventService:
             },
             dropped=frozenset() if undoing else frozenset(payload.get("dropped", ())),
             undoing=undoing,
+            replaced=replaced,
+            drifted=frozenset(payload.get("drifted", ())),
         )
 
     def _orders(
@@ -366,30 +454,28 @@ class EventService:
 
         With ``held_only`` without reservations that hold nothing.
         """
-        allocations, _ = tx.allocations.with_versions([one.id for one in lease.reservations])
+        return tuple(self._orders_of(tx, [lease], held_only=held_only, without=without))
+
+    def _orders_of(
+        self, tx: Transaction, leases: Sequence[Lease], *, held_only: bool, without: Mapping[str, Collection[int]]
+    ) -> Iterator[Order]:
+        """The same for several leases: two statements, however many there are."""
+        allocations, _ = tx.allocations.with_versions([one.id for lease in leases for one in lease.reservations])
         resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
         held: dict[str, list[ResourceRef]] = {}
         for allocation in allocations:
             given_up = without.get(allocation.reservation_id, ())
             if allocation.state is AllocationState.HELD and allocation.resource_id not in given_up:
                 resource = resources[allocation.resource_id]
+                held.setdefault(allocation.reservation_id, [])
+                if resource.health is ResourceHealth.GONE and not held_only:
+                    continue  # the cloud cannot hand over what it does not know; once it does, it is mended
                 ref = ResourceRef(resource.external_id, resource.name, resource.region)
-                held.setdefault(allocation.reservation_id, []).append(ref)
-        return tuple(
-            Order(
-                reservation_id=one.id,
-                lease_id=lease.id,
-                lease_name=lease.name,
-                project_id=lease.project_id,
-                user_id=lease.user_id,
-                resource_type=one.resource_type,
-                parameters=one.parameters,
-                resources=tuple(held.get(one.id, ())),
-                ends_at=lease.ends_at,
-            )
-            for one in lease.reservations
-            if one.status is not ReservationStatus.DELETED and (one.id in held or not held_only)
-        )
+                held[allocation.reservation_id].append(ref)
+        for lease in leases:
+            for one in lease.reservations:
+                if one.status is not ReservationStatus.DELETED and (one.id in held or not held_only):
+                    yield _order(lease, one, held.get(one.id, ()))
 
     def _done(self, tx: Transaction, work: Work, now: datetime, *, outcome: EventStatus = EventStatus.DONE) -> bool:
         """Give the claim back for good; False when it is lost and nothing may be recorded."""
@@ -406,6 +492,14 @@ class EventService:
             apply(tx, lease, Action.FAIL, actor=ENGINE, now=now, reason=reason)
         else:
             self._say(tx, work, reason, now)
+
+    def _mend_later(self, tx: Transaction, work: Work, now: datetime, *, exhausted: bool) -> None:
+        """Try again, or leave it to the next look at the cloud, which finds again what is wrong."""
+        if exhausted:
+            tx.events.remove(work.event_id, token=work.token)
+            return
+        again_at = now + self._rules.delay_after(work.attempts)
+        tx.events.finish(work.event_id, token=work.token, now=now, status=EventStatus.UNDONE.value, ready_at=again_at)
 
     def _give_up(self, tx: Transaction, work: Work, reason: str, now: datetime) -> None:
         lease = self._lease(tx, work)
@@ -536,3 +630,22 @@ class EventService:
         if lease is None:
             raise InvalidState(f"The lease {lease_id} has vanished.")
         return lease
+
+
+def _want_mended(tx: Transaction, lease_id: str, reservation_ids: Sequence[str]) -> bool:
+    lease = tx.leases.get(lease_id, lock=True)
+    return lease is not None and want_mended(tx, lease, now=tx.now(), drifted=reservation_ids)
+
+
+def _order(lease: Lease, reservation: Reservation, resources: Iterable[ResourceRef]) -> Order:
+    return Order(
+        reservation_id=reservation.id,
+        lease_id=lease.id,
+        lease_name=lease.name,
+        project_id=lease.project_id,
+        user_id=lease.user_id,
+        resource_type=reservation.resource_type,
+        parameters=reservation.parameters,
+        resources=tuple(resources),
+        ends_at=lease.ends_at,
+    )

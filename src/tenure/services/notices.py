@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from tenure.domain.lease import Event, EventType, Lease, Reservation
+from tenure.domain.lease import Event, Lease, Reservation
 
 
 def announce(lease: Lease) -> dict[str, object]:
@@ -21,7 +21,7 @@ def announce(lease: Lease) -> dict[str, object]:
         "created_at": _stamp(lease.created_at),
         "updated_at": _stamp(lease.updated_at),
         "reservations": [_reservation(reservation) for reservation in lease.reservations],
-        "events": [_event(event) for event in lease.events if event.event_type is not EventType.UPDATE],
+        "events": [_event(event) for event in lease.events if not event.event_type.is_internal],
     }
 
 

@@ -111,25 +111,59 @@ class Planner:
             for resource_id, (version, plans) in sorted(blocked.items())
         )
 
-    def replace(self, allocation: Allocation, demand: Demand, *, without: Collection[int] = ()) -> int | None:
-        """Move one allocation to another resource that is free for it from now on; its id, None where there is none."""
+    def replace(
+        self, allocation: Allocation, demand: Demand, *, without: Collection[int] = (), make_room: bool = False
+    ) -> int | None:
+        """Move one allocation to another resource that is free for it from now on; its id, None where there is none.
+
+        With ``make_room`` also to one that is free once the plans of others have moved.
+        """
         place = self._place_for(allocation, demand, without=without)
-        if place is None:
+        if place is not None:
+            self.touch({place.resource_id: place.version})
+            found = place.resource_id
+        elif make_room and allocation.period.end > self._now:
+            period = Period(max(allocation.period.start, self._now), allocation.period.end)
+            made = self._make_room(_one(demand), period, 1, without={allocation.resource_id, *without})
+            if not made:
+                return None
+            [found] = made
+        else:
             return None
-        self.touch({place.resource_id: place.version})
-        self._tx.allocations.move(allocation, place.resource_id, start=max(allocation.period.start, self._now))
-        self._filled.add(place.resource_id)
+        self._tx.allocations.move(allocation, found, start=max(allocation.period.start, self._now))
+        self._filled.add(found)
         self._nowhere.clear()
-        return place.resource_id
+        return found
+
+    def add_one(
+        self,
+        reservation_id: str,
+        demand: Demand,
+        period: Period,
+        *,
+        without: Collection[int],
+        state: AllocationState,
+    ) -> int | None:
+        """Assign one more resource, none of those ``without``; its id, None where there is none to be had."""
+        one = _one(demand)
+        found = self._tx.allocations.candidates(one, period, now=self._now, turn=self._turn, without=without)
+        self._nowhere = [] if found else [(one, period)]
+        if found:
+            [chosen] = choose(found, period, 1, turn=self._turn)
+            self.touch({chosen.resource_id: chosen.version})
+            ids = [chosen.resource_id]
+        else:
+            ids = self._make_room(one, period, 1, without=without)
+        self._tx.allocations.add(reservation_id, ids, period, one, state=state)
+        return next(iter(ids), None)
 
     def _place_for(self, allocation: Allocation, demand: Demand, *, without: Collection[int]) -> Candidate | None:
         """Another resource that is free for an allocation from now on."""
         if allocation.period.end <= self._now:
             return None
         period = Period(max(allocation.period.start, self._now), allocation.period.end)
-        one = Demand(demand.inventory, demand.noun, 1, 1, demand.expression, demand.amounts, exclusive=demand.exclusive)
         found = self._tx.allocations.candidates(
-            one, period, now=self._now, turn=self._turn, without={allocation.resource_id, *without}
+            _one(demand), period, now=self._now, turn=self._turn, without={allocation.resource_id, *without}
         )
         if not found:
             self._nowhere.append((demand, period))
@@ -229,3 +263,8 @@ class Planner:
             unknown_properties=self._tx.resources.unknown_names(demand.inventory, demand.expression.names),
             kept=kept,
         )
+
+
+def _one(demand: Demand) -> Demand:
+    """The same demand for a single resource."""
+    return replace(demand, minimum=1, maximum=1)

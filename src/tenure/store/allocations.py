@@ -30,6 +30,7 @@ from tenure.domain.capacity import Capacity
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import Period
 from tenure.domain.requirement import Comparison, Expression
+from tenure.domain.resource import ResourceHealth
 from tenure.domain.shortfall import Stage
 from tenure.store.conflict import Overtaken
 from tenure.store.tables import (
@@ -322,15 +323,19 @@ class AllocationStore:
             .values(state=AllocationState.HELD.value)
         )
 
-    def release(self, reservation_ids: Collection[str], *, until: datetime) -> None:
-        """Give back what these reservations hold.
+    def release(
+        self, reservation_ids: Collection[str], *, until: datetime, only: Collection[int] | None = None
+    ) -> None:
+        """Give back what these reservations hold, or ``only`` some of it, by the ids of the resources.
 
         What would have lasted beyond ``until`` is trimmed, not deleted; only what lasted for no time at all is.
         """
         if not reservation_ids:
             return
         mine = and_(
-            AllocationRow.reservation_id.in_(sorted(reservation_ids)), AllocationRow.state == AllocationState.HELD.value
+            AllocationRow.reservation_id.in_(sorted(reservation_ids)),
+            AllocationRow.state == AllocationState.HELD.value,
+            AllocationRow.resource_id.in_(sorted(only)) if only is not None else sql_true(),
         )
         self._session.execute(delete(AllocationRow).where(mine, AllocationRow.starts_at >= until))
         self._session.execute(
@@ -436,6 +441,46 @@ class AllocationStore:
                 .distinct()
             ).scalars()
         )
+
+    def is_held(self, resource_id: int) -> bool:
+        """Whether anybody holds the resource."""
+        held = select(AllocationRow.id).where(
+            AllocationRow.resource_id == resource_id, AllocationRow.state == AllocationState.HELD.value
+        )
+        return self._session.execute(held.limit(1)).first() is not None
+
+    def matching(self, demand: Demand, resource_ids: Collection[int]) -> set[int]:
+        """Those of the resources that have the properties which are asked for, free or not."""
+        found = select(ResourceRow.id).where(ResourceRow.id.in_(sorted(resource_ids)), *_matching(demand.expression))
+        return set(self._session.execute(found).scalars())
+
+    def leases_on(self, resource_id: int) -> list[str]:
+        """The leases that have the resource or are to have it, the earliest first."""
+        rows = self._session.execute(
+            select(ReservationRow.lease_id)
+            .join(AllocationRow, AllocationRow.reservation_id == ReservationRow.id)
+            .where(AllocationRow.resource_id == resource_id, AllocationRow.state != AllocationState.RELEASED.value)
+            .group_by(ReservationRow.lease_id)
+            .order_by(func.min(AllocationRow.starts_at), ReservationRow.lease_id)
+        )
+        return list(rows.scalars())
+
+    def ailing_leases(self, *, before: datetime | None) -> list[str]:
+        """The leases with a part in a resource that is not well, the earliest first; only what starts ``before``."""
+        ailing = [one.value for one in ResourceHealth if one is not ResourceHealth.WELL]
+        rows = self._session.execute(
+            select(ReservationRow.lease_id)
+            .join(AllocationRow, AllocationRow.reservation_id == ReservationRow.id)
+            .join(ResourceRow, ResourceRow.id == AllocationRow.resource_id)
+            .where(
+                ResourceRow.health.in_(ailing),
+                AllocationRow.state != AllocationState.RELEASED.value,
+                AllocationRow.starts_at < before if before is not None else sql_true(),
+            )
+            .group_by(ReservationRow.lease_id)
+            .order_by(func.min(AllocationRow.starts_at), ReservationRow.lease_id)
+        )
+        return list(rows.scalars())
 
     def predecessors(self, reservation_ids: Collection[str]) -> list[int]:
         """Of the resources planned for these reservations, those that somebody before has not given back."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, exists, func, insert, not_, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, exists, func, insert, not_, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from tenure.domain.lease import AllocationState, Event, EventStatus, EventType, LeaseStatus
@@ -178,6 +178,15 @@ class EventStore:
         )
         return bool(finished.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
+    def remove(self, event_id: str, *, token: str) -> bool:
+        """Forget an event that was claimed and is done with; False when it is somebody else's by now."""
+        removed = self._session.execute(
+            delete(EventRow)
+            .where(EventRow.id == event_id, EventRow.claim_token == token)
+            .execution_options(synchronize_session=False)
+        )
+        return bool(removed.rowcount)  # type: ignore[attr-defined]  # a DELETE's result counts rows
+
     def change(self, event_ids: Collection[str], *, now: datetime, **values: Any) -> None:
         """Write values to events that nobody has claimed. The caller has compared and swapped the lease."""
         if event_ids:
@@ -226,6 +235,12 @@ def claimable(now: datetime) -> ColumnElement[bool]:
             and_(EventRow.rank == EventType.START.rank, LeaseRow.ends_at > now, LeaseRow.status.in_(starting)),
             and_(EventRow.rank == EventType.UPDATE.rank, LeaseRow.status == LeaseStatus.UPDATING.value),
             and_(EventRow.rank == EventType.BEFORE_END.rank, LeaseRow.status == LeaseStatus.ACTIVE.value),
+            # What is about to end need not be mended.
+            and_(
+                EventRow.rank == EventType.MEND.rank,
+                LeaseRow.status == LeaseStatus.ACTIVE.value,
+                LeaseRow.ends_at > now,
+            ),
         ),
     )
 

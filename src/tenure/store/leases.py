@@ -128,7 +128,46 @@ class LeaseStore:
         statement = statement.order_by(*(column.desc() if query.descending else column.asc() for column in ordered))
         return self._assemble(self._session.execute(statement.limit(query.limit + 1)).scalars().all())
 
-    def change(self, lease: Lease, *, now: datetime, **values: Any) -> None:
+    def by_ids(self, ids: Collection[str]) -> list[Lease]:
+        """The leases of these ids that are not deleted."""
+        rows = self._session.execute(
+            select(LeaseRow)
+            .where(LeaseRow.id.in_(sorted(ids)), LeaseRow.deleted_at.is_(None))
+            .execution_options(populate_existing=True)
+        ).scalars()
+        return self._assemble(rows.all())
+
+    def active_ids(self) -> list[str]:
+        """The leases whose owners have what was promised."""
+        rows = self._session.execute(
+            select(LeaseRow.id).where(LeaseRow.deleted_at.is_(None), LeaseRow.status == LeaseStatus.ACTIVE.value)
+        )
+        return list(rows.scalars())
+
+    def degraded_ids(self) -> list[str]:
+        """The leases that have less than was promised, the earliest first."""
+        rows = self._session.execute(
+            select(LeaseRow.id)
+            .where(LeaseRow.degraded.is_(True), LeaseRow.deleted_at.is_(None))
+            .order_by(LeaseRow.starts_at, LeaseRow.id)
+        )
+        return list(rows.scalars())
+
+    def over(self, reservation_ids: Collection[str]) -> set[str]:
+        """Those of the reservations that are known and have ended: they, or the whole lease."""
+        ended = [LeaseStatus.TERMINATED.value, LeaseStatus.ERROR.value, LeaseStatus.DELETED.value]
+        done = [ReservationStatus.DELETED.value, ReservationStatus.ERROR.value]
+        rows = self._session.execute(
+            select(ReservationRow.id)
+            .join(LeaseRow, LeaseRow.id == ReservationRow.lease_id)
+            .where(
+                ReservationRow.id.in_(sorted(reservation_ids)),
+                or_(LeaseRow.status.in_(ended), ReservationRow.status.in_(done)),
+            )
+        )
+        return set(rows.scalars())
+
+    def change(self, lease: Lease, *, now: datetime | None, **values: Any) -> None:
         """Compare and swap: write ``values`` where the lease still is what was read.
 
         Raises ``Overtaken`` where it is not. The version goes up by one.

@@ -32,6 +32,11 @@ def head() -> str | None:
     return ScriptDirectory.from_config(_config(None)).get_current_head()
 
 
+def knows(revision: str) -> bool:
+    """Whether this release knows a revision; it does not know those of newer releases, and of other programs."""
+    return revision in {script.revision for script in ScriptDirectory.from_config(_config(None)).walk_revisions()}
+
+
 def drift(database: Database) -> list[object]:
     """What differs between the schema and the models; empty when they agree."""
     with database.engine.connect() as connection:

@@ -1,0 +1,461 @@
+"""Healing: what becomes of leases when resources fail, come back, or are to be emptied."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from zlib import crc32
+
+from tenure.domain.actor import ENGINE, Actor
+from tenure.domain.allocation import Allocation
+from tenure.domain.errors import Conflict, TooManyConflicts
+from tenure.domain.lease import (
+    Action,
+    AllocationState,
+    Event,
+    EventStatus,
+    EventType,
+    Lease,
+    LeaseStatus,
+    Reservation,
+    ReservationStatus,
+)
+from tenure.domain.period import Period
+from tenure.domain.resource import Resource, ResourceHealth
+from tenure.drivers.contract import Health
+from tenure.resources.contract import ResourceTypes
+from tenure.services.context import Rules, apply, new_id, remember, tell
+from tenure.services.planning import Planner
+from tenure.store.database import Database, Transaction
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """What a look at the leases on failed resources came to: how many parts moved, and which leases still lack some."""
+
+    moved: int = 0
+    degraded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A reservation's part in a resource, and what becomes of it when the resource is to be emptied."""
+
+    reservation_id: str
+    lease_id: str
+    starts_at: datetime
+    ends_at: datetime
+    state: AllocationState
+    #: The external id of the resource that it moves to, None where it stays.
+    moves_to: str | None = None
+    #: Why it stays.
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class _Look:
+    """What was found of one lease in one transaction, and what was done about it."""
+
+    lease: Lease
+    now: datetime
+    planner: Planner
+    #: What a reservation lacks, in words.
+    missing: dict[str, str] = field(default_factory=dict)
+    #: What a running lease got, and what goes once the cloud has followed; by reservation.
+    added: dict[str, list[int]] = field(default_factory=dict)
+    replaced: dict[str, list[int]] = field(default_factory=dict)
+    words: list[str] = field(default_factory=list)
+    #: By allocation: the resource it moves to.
+    moved: dict[int, int] = field(default_factory=dict)
+
+
+class Healer:
+    """What healing does to one lease, inside a transaction of the caller's."""
+
+    def __init__(self, types: ResourceTypes, rules: Rules) -> None:
+        self._types = types
+        self._rules = rules
+
+    def heal(self, tx: Transaction, lease_id: str) -> tuple[int, bool]:
+        """Do for the lease what can be done; how many of its parts moved, and whether it lacks something still.
+
+        A plan on what has failed moves, a start that is between two attempts as well. What a running lease has is
+        replaced only where it does not work, and has not for a while. What cannot be had is told: the flags of the
+        lease are those of what it lacks, no more and no less.
+        """
+        lease = tx.leases.get(lease_id, lock=True)
+        if lease is None or lease.status not in {LeaseStatus.PENDING, LeaseStatus.STARTING, LeaseStatus.ACTIVE}:
+            return 0, False
+        look = self._look(tx, lease)
+        idle = self._is_idle(tx, lease, look.now)
+        for reservation in _live(lease):
+            for part, resource in self._parts(tx, look, reservation):
+                reason = self._what_ails(tx, reservation, part, resource)
+                if reason is None:
+                    continue
+                if part.state is AllocationState.PLANNED:
+                    healed = self._move(look, reservation, part, resource)
+                elif resource.health.works or not idle:
+                    healed = False
+                elif lease.status is LeaseStatus.STARTING:
+                    healed = self._move(look, reservation, part, resource)
+                else:
+                    if self._is_due(resource, look.now):
+                        self._replace(tx, look, reservation, part, resource)
+                    healed = False  # not before the cloud has followed
+                if not healed:
+                    look.missing.setdefault(reservation.id, reason)
+        self._record(tx, look, ENGINE)
+        return len(look.moved), bool(look.missing)
+
+    def empty(
+        self, tx: Transaction, lease_id: str, resource: Resource, *, running: bool, actor: Actor
+    ) -> tuple[Part, ...]:
+        """Move what the lease has on the resource elsewhere; what was found there, and where it goes.
+
+        What has not started is planned anew; what has started is replaced only with ``running``.
+        """
+        lease = tx.leases.get(lease_id, lock=True)
+        if lease is None:
+            return ()
+        look = self._look(tx, lease)
+        told: list[tuple[Reservation, Allocation, str | None]] = []
+        for reservation in _live(lease):
+            for part, found in self._parts(tx, look, reservation):
+                if found.id == resource.id:
+                    told.append((reservation, part, self._move_off(tx, look, reservation, part, found, running)))
+        if look.moved:
+            self._find_missing(tx, look)
+            self._record(tx, look, actor)
+        others = tx.resources.by_ids(look.moved.values())
+        return tuple(
+            Part(
+                reservation_id=reservation.id,
+                lease_id=lease.id,
+                starts_at=lease.starts_at,
+                ends_at=lease.ends_at,
+                state=part.state,
+                moves_to=others[look.moved[part.id]].external_id if reason is None else None,
+                reason=reason,
+            )
+            for reservation, part, reason in told
+        )
+
+    # --- inside
+
+    def _look(self, tx: Transaction, lease: Lease) -> _Look:
+        now = tx.now()
+        # Another turn each time: what the cloud has refused once is not the first choice for ever.
+        planner = Planner(tx, self._types, now=now, turn=crc32(f"{lease.id} {now}".encode()))
+        return _Look(lease, now, planner)
+
+    def _is_idle(self, tx: Transaction, lease: Lease, now: datetime) -> bool:
+        return not any(one.claim_token and one.ready_at and one.ready_at > now for one in tx.events.of_lease(lease.id))
+
+    def _parts(self, tx: Transaction, look: _Look, reservation: Reservation) -> list[tuple[Allocation, Resource]]:
+        """What the reservation has or is to have."""
+        allocations, _ = tx.allocations.with_versions([reservation.id])
+        resources = tx.resources.by_ids(one.resource_id for one in allocations)
+        return [(allocation, resources[allocation.resource_id]) for allocation in allocations]
+
+    def _what_ails(self, tx: Transaction, reservation: Reservation, part: Allocation, resource: Resource) -> str | None:
+        """Why the reservation does not have there what it was promised; None where it does."""
+        serves = resource.health is ResourceHealth.WELL
+        if part.state is AllocationState.HELD:
+            serves = resource.health.works
+        if not serves:
+            return f"{resource.name} is {_WORDS[resource.health]}: {resource.health_reason}"
+        demand = self._types[reservation.resource_type].demand(reservation.parameters)
+        fits = demand.exclusive or resource.capacity.fits(demand.amounts)
+        if not fits or resource.id not in tx.allocations.matching(demand, [resource.id]):
+            return f"{resource.name} is not any more what was asked for"
+        return None
+
+    def _is_due(self, resource: Resource, now: datetime) -> bool:
+        since, patience = resource.health_since, self._rules.replace_after
+        return patience is not None and since is not None and since + patience <= now
+
+    def _rest_on(self, look: _Look, resource: Resource) -> None:
+        """Move nothing off a resource that has come back since its health was read."""
+        if resource.health is not ResourceHealth.WELL:
+            look.planner.touch({resource.id: resource.version})
+
+    def _move(self, look: _Look, reservation: Reservation, part: Allocation, resource: Resource) -> bool:
+        self._rest_on(look, resource)
+        demand = self._types[reservation.resource_type].demand(reservation.parameters)
+        other = look.planner.replace(part, demand, without={part.resource_id}, make_room=True)
+        if other is not None:
+            look.moved[part.id] = other
+        return other is not None
+
+    def _replace(
+        self, tx: Transaction, look: _Look, reservation: Reservation, part: Allocation, resource: Resource
+    ) -> bool:
+        """Give a running reservation another resource for this one; it loses this one once the cloud has followed."""
+        until = look.lease.ends_at + self._rules.cleaning_time
+        if look.lease.ends_at <= look.now:
+            return False
+        self._rest_on(look, resource)
+        other = look.planner.add_one(
+            reservation.id,
+            self._types[reservation.resource_type].demand(reservation.parameters),
+            Period(look.now, until),
+            without={part.resource_id},
+            state=AllocationState.HELD,
+        )
+        if other is None:
+            return False
+        look.added.setdefault(reservation.id, []).append(other)
+        look.replaced.setdefault(reservation.id, []).append(part.resource_id)
+        look.moved[part.id] = other
+        name = tx.resources.by_ids([other])[other].name
+        look.words.append(f"{resource.name} is replaced by {name}")
+        return True
+
+    def _move_off(
+        self,
+        tx: Transaction,
+        look: _Look,
+        reservation: Reservation,
+        part: Allocation,
+        resource: Resource,
+        running: bool,
+    ) -> str | None:
+        """Move one part elsewhere, as an operator wants it; why it stays, None where it goes."""
+        status = look.lease.status
+        if part.state is AllocationState.PLANNED:
+            return None if self._move(look, reservation, part, resource) else "No other is free for it."
+        if status is not LeaseStatus.ACTIVE:
+            return f"The lease is {status} now."
+        if not running:
+            return "The lease is running; it loses nothing unless that is asked for."
+        if not self._is_idle(tx, look.lease, look.now):
+            return "The cloud is doing something for the lease right now; try again."
+        return None if self._replace(tx, look, reservation, part, resource) else "No other is free for it."
+
+    def _find_missing(self, tx: Transaction, look: _Look) -> None:
+        for reservation in _live(look.lease):
+            for part, resource in self._parts(tx, look, reservation):
+                reason = self._what_ails(tx, reservation, part, resource)
+                if reason is not None:
+                    look.missing.setdefault(reservation.id, reason)
+
+    def _record(self, tx: Transaction, look: _Look, actor: Actor) -> None:
+        """Write the flags, and have the cloud follow what a running lease got."""
+        lease = flag(tx, look.lease, look.missing, now=look.now)
+        if look.added:
+            event = Event(new_id(), lease.id, EventType.UPDATE, look.now, EventStatus.UNDONE, 0, look.now)
+            tx.events.add([event], payload={"added": look.added, "replaced": look.replaced})
+            lease = apply(tx, lease, Action.UPDATE, actor=actor, now=look.now, keep_reason=True)
+            words = "; ".join(look.words)
+            remember(tx, lease.id, "replace", lease.status, lease.status, actor=actor, now=look.now, reason=words)
+        elif look.moved and lease is look.lease:
+            tx.leases.change(lease, now=lease.updated_at)  # silently, and so that whoever has read it looks again
+        if look.lease.degraded and not lease.degraded and lease.status is LeaseStatus.ACTIVE:
+            want_mended(tx, lease, now=look.now)  # what was gone may be in no group
+
+
+#: How the health of a resource reads in a sentence.
+_WORDS: Mapping[ResourceHealth, str] = {
+    ResourceHealth.WELL: "well",
+    ResourceHealth.DISABLED: "disabled",
+    ResourceHealth.DOWN: "down",
+    ResourceHealth.GONE: "gone",
+}
+
+
+def _live(lease: Lease) -> list[Reservation]:
+    return [one for one in lease.reservations if one.status is not ReservationStatus.DELETED]
+
+
+def flag(tx: Transaction, lease: Lease, missing: Mapping[str, str], *, now: datetime) -> Lease:
+    """Let the flags of a lease say what its reservations lack, and tell others where that changed.
+
+    ``missing`` says in words what each reservation lacks. Compares and swaps the lease where anything changed; the
+    lease as it is then.
+    """
+    before = {one.id for one in lease.reservations if one.missing_resources}
+    reason = "; ".join(dict.fromkeys(missing.values())) or None
+    if before == missing.keys() and lease.degraded == bool(missing) and (not missing or reason == lease.status_reason):
+        return lease
+    tx.leases.change_reservations(missing.keys() - before, now=now, missing_resources=True)
+    tx.leases.change_reservations(before - missing.keys(), now=now, missing_resources=False)
+    # The reason is ours to take back as long as the lease lacks something; else it may be about something else.
+    shown = reason if missing or lease.degraded else lease.status_reason
+    tx.leases.change(lease, now=now, degraded=bool(missing), status_reason=shown)
+    flagged = tx.leases.get(lease.id)
+    assert flagged is not None
+    if before != missing.keys():
+        word = "degraded" if missing else "mended"
+        remember(tx, lease.id, word, lease.status, lease.status, actor=ENGINE, now=now, reason=reason)
+        tell(tx, f"lease.{word}", flagged, now=now)
+    return flagged
+
+
+def lacking(tx: Transaction, lease: Lease, reason: str | None) -> dict[str, str]:
+    """The reservations of a running lease that hold what does not work, with the reason that is known."""
+    allocations, _ = tx.allocations.with_versions([one.id for one in _live(lease)])
+    resources = tx.resources.by_ids(one.resource_id for one in allocations)
+    return {
+        one.reservation_id: reason or f"{resources[one.resource_id].name} does not work"
+        for one in allocations
+        if one.state is AllocationState.HELD and not resources[one.resource_id].health.works
+    }
+
+
+def want_mended(tx: Transaction, lease: Lease, *, now: datetime, drifted: Sequence[str] = ()) -> bool:
+    """Have the cloud made to match a running lease again; False where that is wanted already, or not possible.
+
+    ``drifted`` are the reservations that were found not to be as they should.
+    """
+    if lease.status is not LeaseStatus.ACTIVE or lease.ends_at <= now:
+        return False
+    if any(one.event.event_type is EventType.MEND and one.ready_at is not None for one in tx.events.of_lease(lease.id)):
+        return False
+    event = Event(new_id(), lease.id, EventType.MEND, now, EventStatus.UNDONE, 0, now)
+    tx.events.add([event], payload={"drifted": sorted(drifted)})
+    return True
+
+
+class HealingService:
+    """What the engine, and the cloud's notifications, tell of resources; and what follows from it.
+
+    ``wake`` is called when the engine has something new to do.
+    """
+
+    def __init__(
+        self, db: Database, types: ResourceTypes, rules: Rules, wake: Callable[[], None] = lambda: None
+    ) -> None:
+        self._db = db
+        self._types = types
+        self._rules = rules
+        self._wake = wake
+        self._healer = Healer(types, rules)
+
+    def observe(self, resource_type: str, healths: Mapping[str, Health]) -> int:
+        """Take over the health of all resources of a type, by external id; of how many it changed.
+
+        What is not among them is gone. An answer that names nothing at all is not believed.
+        """
+        with self._db.read() as tx:
+            known = tx.resources.healths(resource_type)
+        if known and not healths:
+            LOG.error("the cloud names no resource of type %s at all; nothing is concluded from that", resource_type)
+            return 0
+        told = {external_id: _judge(healths.get(external_id)) for external_id, _ in known}
+        changed = [external_id for external_id, before in known if told[external_id][0] is not before]
+        return sum(self._learn(resource_type, external_id, *told[external_id]) for external_id in changed)
+
+    def report(self, resource_type: str, service_host: str, health: Health) -> int:
+        """Take over what a notification says of the resources behind a service of the cloud, and heal at once.
+
+        ``service_host`` is the name of the service, which need not be that of the resource. Returns of how many the
+        health changed; 0 also for a service that no registered resource is behind.
+        """
+        with self._db.read() as tx:
+            named = tx.resources.with_fact(resource_type, "service_name", service_host)
+        changed = sum(self._learn(resource_type, external_id, *_judge(health)) for external_id in named)
+        if changed:
+            self.heal()
+        return changed
+
+    def heal(self) -> Healed:
+        """Do for every lease on failed resources what can be done; again for those that lack something.
+
+        Each lease is a transaction of its own, the earliest first; one that cannot be healed now stops no other.
+        """
+        with self._db.read() as tx:
+            horizon = self._rules.healing_horizon
+            before = tx.now() + horizon if horizon else None
+            wanted = dict.fromkeys([*tx.allocations.ailing_leases(before=before), *tx.leases.degraded_ids()])
+        return self._heal_all(wanted)
+
+    def review(self, resource_type: str, external_ids: Collection[str]) -> Healed:
+        """Do the same for the leases on these resources, of which the cloud says something else by now."""
+        with self._db.read() as tx:
+            found = [tx.resources.by_external_id(resource_type, external_id) for external_id in external_ids]
+            wanted = dict.fromkeys(
+                lease_id for one in found if one is not None for lease_id in tx.allocations.leases_on(one.id)
+            )
+        return self._heal_all(wanted)
+
+    def _heal_all(self, lease_ids: Collection[str]) -> Healed:
+        moved, degraded = 0, []
+        for lease_id in lease_ids:
+            try:
+                count, lacks = self._db.write(partial(self._healer.heal, lease_id=lease_id))
+            except TooManyConflicts as error:
+                LOG.warning("lease %s will be healed later: %s", lease_id, error)
+                continue
+            moved += count
+            if lacks:
+                degraded.append(lease_id)
+        if lease_ids:
+            self._wake()
+        return Healed(moved, tuple(degraded))
+
+    def _learn(self, resource_type: str, external_id: str, health: ResourceHealth, reason: str | None) -> bool:
+        def learn(tx: Transaction) -> bool:
+            resource = tx.resources.by_external_id(resource_type, external_id)
+            if resource is None or resource.health is health:
+                return False
+            now = tx.now()
+            tx.resources.change(resource, now=now, health=health, health_reason=reason, health_since=now)
+            return True
+
+        changed = self._db.write(learn)
+        if changed:
+            log = LOG.info if health is ResourceHealth.WELL else LOG.warning
+            log("%s %s is %s%s", resource_type, external_id, _WORDS[health], f": {reason}" if reason else "")
+        return changed
+
+
+def _judge(told: Health | None) -> tuple[ResourceHealth, str | None]:
+    if told is None:
+        return ResourceHealth.GONE, "The cloud does not know it any more."
+    if told.well:
+        return ResourceHealth.WELL, None
+    return (ResourceHealth.DISABLED if told.works else ResourceHealth.DOWN), told.reason or "The cloud says no more."
+
+
+class Rehearsed(Exception):
+    """Carries the outcome of a transaction that must not be committed out of it."""
+
+    def __init__(self, parts: tuple[Part, ...]) -> None:
+        super().__init__("a rehearsal")
+        self.parts = parts
+
+
+def _rehearse(tx: Transaction, work: Callable[[Transaction], tuple[Part, ...]]) -> tuple[Part, ...]:
+    raise Rehearsed(work(tx))
+
+
+def empty_all(
+    db: Database,
+    healer: Healer,
+    resource: Resource,
+    lease_ids: Sequence[str],
+    *,
+    actor: Actor,
+    running: bool,
+    rehearse: bool,
+) -> tuple[Part, ...]:
+    """Move what these leases have on the resource elsewhere, each in a transaction of its own; what becomes of it.
+
+    A rehearsal does the same and takes it back. Raises ``Conflict`` where the resource changed meanwhile.
+    """
+    told: list[Part] = []
+    for lease_id in lease_ids:
+        work = partial(healer.empty, lease_id=lease_id, resource=resource, running=running, actor=actor)
+        try:
+            told += db.write(partial(_rehearse, work=work) if rehearse else work)
+        except Rehearsed as rehearsed:
+            told += rehearsed.parts
+        except TooManyConflicts:
+            raise Conflict("Too much is being booked and changed on it right now; what was moved is moved.") from None
+    return tuple(told)

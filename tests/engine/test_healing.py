@@ -1,0 +1,366 @@
+"""Hosts that fail, that are closed, and that come back: what becomes of the leases on them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+from sqlalchemy import text
+
+from tenure.domain.errors import NotEnoughResources
+from tenure.domain.lease import EventType, Lease, LeaseStatus
+from tenure.domain.resource import ResourceHealth
+from tenure.drivers.contract import Health
+from tenure.drivers.simulated import EffectKind, Fault, FaultKind, HostHealth
+from tenure.services.context import Rules
+from tests.support import ledger
+from tests.support.engines import HOUR, MINUTE, SECOND, another, effects_of, lease_of, path_of
+from tests.support.world import ADMIN, HOST, OWNER, World, open_world
+
+
+def fail(world: World, *names: str, health: HostHealth = HostHealth.DOWN) -> None:
+    """Let hosts fail, and have it noticed."""
+    for name in names:
+        world.cloud.world.mark_host(name, health)
+    world.service.health_check.run()
+
+
+def come_back(world: World, *names: str) -> None:
+    fail(world, *names, health=HostHealth.UP)
+
+
+def flags(world: World, lease: Lease) -> tuple[bool, bool, bool]:
+    """Degraded, and of the one reservation: missing, changed."""
+    found = lease_of(world, lease.id)
+    [reservation] = found.reservations
+    return found.degraded, reservation.missing_resources, reservation.resources_changed
+
+
+def told(world: World, lease: Lease) -> list[str]:
+    """What others were told of the lease, in order."""
+    with world.db.engine.connect() as connection:
+        rows = connection.execute(text("SELECT topic FROM outbox WHERE lease_id = :id ORDER BY id"), {"id": lease.id})
+        return list(rows.scalars())
+
+
+def members(world: World, lease: Lease) -> Collection[str]:
+    """The names of the hosts that the cloud has handed to the lease."""
+    group = world.cloud.world.groups()[lease.reservations[0].id]
+    return sorted(world.cloud.world.host(host).name for host in group.hosts)
+
+
+def resource(world: World, name: str):
+    [found] = [one for one in world.cloud.world.hosts() if one.name == name]
+    return world.resources.get(ADMIN, HOST, found.id)
+
+
+class TestHealth:
+    def test_what_fails_is_not_reservable_until_it_is_back(self, world: World):
+        seen = resource(world, "sim-host-001")
+        fail(world, "sim-host-001")
+        failed = resource(world, "sim-host-001")
+        assert (failed.reservable, failed.health, failed.health_reason) == (
+            False,
+            ResourceHealth.DOWN,
+            "The hypervisor is down.",
+        )
+        assert failed.version > seen.version
+        with pytest.raises(NotEnoughResources):
+            world.book(4, start=1)
+        come_back(world, "sim-host-001")
+        back = resource(world, "sim-host-001")
+        assert (back.reservable, back.health, back.health_reason) == (True, ResourceHealth.WELL, None)
+        assert back.version > failed.version
+        world.book(4, start=1)
+
+    def test_what_the_cloud_has_disabled_is_told_from_what_is_down(self, world: World):
+        fail(world, "sim-host-001", health=HostHealth.DISABLED)
+        found = resource(world, "sim-host-001")
+        assert (found.reservable, found.health) == (False, ResourceHealth.DISABLED)
+
+    def test_what_the_cloud_does_not_know_any_more_is_gone(self, world: World):
+        world.cloud.world.remove_host("sim-host-001")
+        world.service.health_check.run()
+        [one] = [
+            one for one in (world.resources.get(ADMIN, HOST, str(number)) for number in (1, 2)) if not one.reservable
+        ]
+        assert (one.name, one.health) == ("sim-host-001", ResourceHealth.GONE)
+
+    def test_an_answer_that_names_nothing_is_not_believed(self, world: World, caplog: pytest.LogCaptureFixture):
+        assert world.service.healing.observe(HOST, {}) == 0
+        assert resource(world, "sim-host-001").reservable
+        assert "nothing is concluded" in caplog.text
+
+    def test_a_second_look_changes_nothing(self, world: World):
+        fail(world, "sim-host-001")
+        before = resource(world, "sim-host-001")
+        another(world).health_check.run()
+        assert resource(world, "sim-host-001") == before
+
+    def test_a_cloud_that_does_not_answer_changes_nothing(self, world: World):
+        world.cloud.inject(Fault(FaultKind.BUSY, verb="check"))
+        fail(world, "sim-host-001")
+        assert resource(world, "sim-host-001").reservable
+
+    def test_a_notification_names_the_service(self, world: World):
+        """Not the hypervisor: the two differ wherever one of them has a domain name."""
+        lease = world.book(1, start=1)
+        [name] = world.hosts_of(lease.id)
+        down = Health(False, "The service is forced down.")
+        assert world.service.healing.report(HOST, name, down) == 0
+        service = str(world.cloud.world.host(name).facts["service_name"])
+        assert world.service.healing.report(HOST, service, down) == 1
+        assert not resource(world, name).reservable
+        assert world.hosts_of(lease.id) != [name]
+        assert world.service.healing.report(HOST, service, Health(True)) == 1
+        assert resource(world, name).reservable
+
+
+class TestPlans:
+    def test_a_plan_on_what_fails_moves_at_once_and_silently(self, world: World):
+        lease = world.book(1, start=24 * 30, hours=1)
+        before, seen = world.hosts_of(lease.id), lease_of(world, lease.id)
+        history = world.leases.history(ADMIN, lease.id)
+        fail(world, *before)
+        assert world.hosts_of(lease.id) != before
+        after = lease_of(world, lease.id)
+        assert (after.degraded, after.status_reason, after.updated_at) == (False, None, seen.updated_at)
+        assert world.leases.history(ADMIN, lease.id) == history
+        assert told(world, lease) == ["lease.create"]
+
+    def test_only_what_starts_within_the_horizon_moves(self, tmp_path):
+        rules = Rules(healing_horizon=HOUR)
+        with open_world(f"sqlite:///{tmp_path}/tenure.db", rules=rules) as world:
+            soon, late = world.book(1, start=0.5, hours=1), world.book(1, start=2, hours=1)
+            assert world.hosts_of(soon.id) == world.hosts_of(late.id)
+            [host] = world.hosts_of(late.id)
+            fail(world, host)
+            assert (world.hosts_of(soon.id) == [host], world.hosts_of(late.id) == [host]) == (False, True)
+            assert flags(world, late) == (False, False, False)
+            world.clock.advance(2 * HOUR - MINUTE)
+            world.service.health_check.run()
+            assert world.hosts_of(late.id) != [host]
+
+    def test_others_make_room(self, world: World):
+        """The only other host that matches is booked by who would be served by any."""
+        for host in ("1", "2"):
+            world.resources.update(ADMIN, HOST, host, {"gpu": "yes"})
+        choosy = world.book(1, start=1, resource_properties='["==", "$gpu", "yes"]')
+        others = [world.book(1, start=1) for _ in range(3)]
+        [modest] = [one for one in others if world.hosts_of(one.id)[0] in {"sim-host-001", "sim-host-002"}]
+        [free] = world.hosts_of(next(one for one in others if one is not modest).id)
+        world.leases.delete(OWNER, next(one for one in others if one is not modest).id)
+        wanted = world.hosts_of(modest.id)
+        fail(world, *world.hosts_of(choosy.id))
+        assert (world.hosts_of(choosy.id), world.hosts_of(modest.id)) == (wanted, [free])
+        assert flags(world, choosy) == (False, False, False)
+
+    def test_where_none_is_free_it_is_told_and_mended_when_the_host_comes_back(self, world: World):
+        lease = world.book(4, start=1)
+        fail(world, "sim-host-001")
+        assert flags(world, lease) == (True, True, False)
+        degraded = lease_of(world, lease.id)
+        assert degraded.status is LeaseStatus.PENDING
+        assert degraded.status_reason == "sim-host-001 is down: The hypervisor is down."
+        world.service.health_check.run()
+        assert lease_of(world, lease.id) == degraded  # told once
+        come_back(world, "sim-host-001")
+        assert flags(world, lease) == (False, False, False)
+        assert lease_of(world, lease.id).status_reason is None
+        assert told(world, lease) == ["lease.create", "lease.degraded", "lease.mended"]
+        assert [one.action for one in world.leases.history(ADMIN, lease.id)] == ["create", "degraded", "mended"]
+
+    def test_it_is_tried_again_as_soon_as_another_is_free(self, world: World):
+        lease, other = world.book(3, start=1), world.book(1, start=1)
+        fail(world, *world.hosts_of(lease.id)[:1])
+        assert flags(world, lease) == (True, True, False)
+        world.leases.delete(OWNER, other.id)
+        world.service.health_check.run()
+        assert flags(world, lease) == (False, False, False)
+        assert len(world.hosts_of(lease.id)) == 3
+
+    def test_it_starts_with_what_there_is(self, world: World):
+        lease = world.book(4, start=1)
+        world.cloud.world.remove_host("sim-host-001")
+        world.service.health_check.run()
+        world.pass_time(HOUR)
+        assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
+        assert members(world, lease) == ["sim-host-002", "sim-host-003", "sim-host-004"]
+        world.service.health_check.run()
+        assert flags(world, lease) == (True, True, False)
+
+    def test_a_start_between_two_attempts_gets_another_host(self, world: World):
+        lease = world.book(1, start=1)
+        [host] = world.hosts_of(lease.id)
+        world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=3))
+        world.clock.advance(HOUR)
+        world.engine.settle()
+        assert lease_of(world, lease.id).status is LeaseStatus.STARTING
+        fail(world, host)
+        world.pass_time(MINUTE)
+        assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
+        assert members(world, lease) == world.hosts_of(lease.id) != [host]
+
+
+class TestRunning:
+    def running(self, world: World, hosts: int = 1, hours: float = 10.0) -> Lease:
+        lease = world.book(hosts, hours=hours)
+        world.engine.settle()
+        assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
+        return lease
+
+    def test_it_is_told_at_once_and_replaced_when_the_host_stays_away(self, world: World):
+        lease = self.running(world)
+        [host] = world.hosts_of(lease.id)
+        fail(world, host)
+        assert flags(world, lease) == (True, True, False)
+        assert members(world, lease) == [host]
+        world.clock.advance(5 * MINUTE)
+        world.service.health_check.run()
+        assert lease_of(world, lease.id).status is LeaseStatus.UPDATING
+        world.engine.settle()
+        after = lease_of(world, lease.id)
+        assert (after.status, after.status_reason) == (LeaseStatus.ACTIVE, None)
+        [other] = members(world, lease)
+        assert other != host
+        assert flags(world, lease) == (False, False, True)
+        assert path_of(world, lease.id) == ["PENDING", "STARTING", "ACTIVE", "UPDATING", "ACTIVE"]
+        assert told(world, lease)[-3:] == ["lease.degraded", "lease.mended", "lease.resources_changed"]
+        reasons = [one.reason for one in world.leases.history(ADMIN, lease.id) if one.action == "replace"]
+        assert reasons == [f"{host} is replaced by {other}"]
+        assert all(event.event_type is not EventType.MEND for event in after.events)
+        world.pass_time(10 * HOUR)
+        assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
+        assert world.cloud.world.groups() == {}
+
+    def test_who_comes_back_in_time_is_not_replaced(self, world: World):
+        lease = self.running(world)
+        [host] = world.hosts_of(lease.id)
+        effects = world.cloud.world.journal()
+        fail(world, host)
+        world.clock.advance(5 * MINUTE - SECOND)
+        world.service.health_check.run()
+        come_back(world, host)
+        world.clock.advance(HOUR)
+        world.service.health_check.run()
+        world.engine.settle()
+        assert flags(world, lease) == (False, False, False)
+        assert world.cloud.world.journal() == effects
+
+    def test_a_host_that_is_closed_and_works_is_never_taken_away(self, world: World):
+        lease = self.running(world)
+        [host] = world.hosts_of(lease.id)
+        fail(world, host, health=HostHealth.DISABLED)
+        world.clock.advance(HOUR)
+        world.service.health_check.run()
+        world.engine.settle()
+        assert members(world, lease) == [host]
+        assert flags(world, lease) == (False, False, False)
+
+    def test_where_none_is_free_it_keeps_what_it_has_and_is_tried_again(self, world: World):
+        lease = self.running(world, 3)
+        other = self.running(world, 1)
+        host = world.hosts_of(lease.id)[0]
+        fail(world, host)
+        world.clock.advance(HOUR)
+        world.service.health_check.run()
+        world.engine.settle()
+        assert host in members(world, lease)
+        assert (lease_of(world, lease.id).status, flags(world, lease)) == (LeaseStatus.ACTIVE, (True, True, False))
+        world.leases.delete(OWNER, other.id)
+        world.service.health_check.run()
+        world.engine.settle()
+        assert host not in members(world, lease)
+        assert (len(members(world, lease)), flags(world, lease)) == (3, (False, False, True))
+
+    def test_a_replacement_that_the_cloud_refuses_is_undone(self, world: World):
+        lease = self.running(world)
+        [host] = world.hosts_of(lease.id)
+        fail(world, host)
+        world.clock.advance(HOUR)
+        world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", reason="not today"))
+        world.service.health_check.run()
+        world.engine.settle()
+        assert (lease_of(world, lease.id).status, members(world, lease)) == (LeaseStatus.ACTIVE, [host])
+        assert flags(world, lease) == (True, True, False)
+        world.service.health_check.run()
+        world.engine.settle()
+        assert members(world, lease) != [host]
+        assert flags(world, lease) == (False, False, True)
+
+    def test_an_end_takes_over_from_a_replacement(self, world: World):
+        lease = self.running(world, hours=1)
+        fail(world, *world.hosts_of(lease.id))
+        world.clock.advance(30 * MINUTE)
+        world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=None))
+        world.service.health_check.run()
+        world.pass_time(HOUR)
+        assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
+        assert world.cloud.world.groups() == {}
+        url = world.db.engine.url.render_as_string(hide_password=False)
+        assert ledger.faults(url) == []
+
+    def test_what_was_gone_is_handed_over_again_when_it_is_back(self, world: World):
+        lease = self.running(world, 4)
+        healths = world.cloud.check(HOST)
+        world.service.healing.observe(HOST, {host: health for host, health in healths.items() if host != "3"})
+        world.service.healing.heal()
+        assert flags(world, lease) == (True, True, False)
+        world.cloud.world.take_out("sim-host-003")
+        world.service.health_check.run()
+        world.engine.settle()
+        assert flags(world, lease) == (False, False, False)
+        assert "sim-host-003" in members(world, lease)
+
+    def test_never_is_a_choice_of_the_operator(self, tmp_path):
+        with open_world(f"sqlite:///{tmp_path}/tenure.db", rules=Rules(replace_after=None)) as world:
+            lease = self.running(world)
+            [host] = world.hosts_of(lease.id)
+            fail(world, host)
+            world.clock.advance(HOUR)
+            world.service.health_check.run()
+            world.engine.settle()
+            assert (members(world, lease), flags(world, lease)) == ([host], (True, True, False))
+
+    def test_many_managers_replace_once(self, world: World):
+        lease = self.running(world)
+        fail(world, *world.hosts_of(lease.id))
+        world.clock.advance(HOUR)
+        others = [another(world) for _ in range(3)]
+        for one in [world.service, *others]:
+            one.health_check.run()
+        world.engine.settle()
+        for one in others:
+            one.health_check.run()
+            one.engine.settle()
+        assert len(effects_of(world, EffectKind.HOST_TAKEN)) == 2
+        assert flags(world, lease) == (False, False, True)
+
+
+def test_what_is_not_any_more_what_was_asked_for_is_planned_anew_or_told(world: World):
+    """The cloud says that a host is smaller than it was."""
+    asked = '[">=", "$vcpus", "64"]'
+    running = world.book(1, hours=5, hypervisor_properties=asked)
+    world.engine.settle()
+    planned = world.book(1, start=1, hours=1, hypervisor_properties=asked)
+
+    def shrink(host: str) -> None:
+        world.cloud.world.change_host(host, facts={"vcpus": 2})
+        found, registered = world.cloud.look_up(HOST, host), resource(world, host)
+        world.db.write(lambda tx: tx.resources.describe(registered, found, now=tx.now()))
+        world.service.healing.review(HOST, [found.external_id])
+
+    [host] = world.hosts_of(running.id)
+    [other] = world.hosts_of(planned.id)
+    shrink(host)
+    assert (flags(world, running), members(world, running)) == ((True, True, False), [host])
+    assert lease_of(world, running.id).status_reason == f"{host} is not any more what was asked for"
+    assert world.hosts_of(planned.id) == [other]
+    world.leases.delete(OWNER, running.id)
+    shrink(other)
+    assert flags(world, planned) == (True, True, False)  # of four hosts two were large enough
+    world.cloud.world.change_host(other, facts={"vcpus": 128})
+    found, registered = world.cloud.look_up(HOST, other), resource(world, other)
+    world.db.write(lambda tx: tx.resources.describe(registered, found, now=tx.now()))
+    world.service.health_check.run()
+    assert flags(world, planned) == (False, False, False)
