@@ -1,0 +1,276 @@
+"""What somebody changes in the cloud behind our back: found, mended under a claim, and then left alone."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck as Hypothesis
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import text
+
+from tenure.domain.errors import LeaseBusy
+from tenure.domain.lease import EventType, Lease, LeaseStatus
+from tenure.domain.request import LeaseChange, ReservationChange
+from tenure.drivers.simulated import Fault, FaultKind
+from tests.support.engines import HOUR, MINUTE, SECOND, Checkpoints, Killed, another, event_of, lease_of, rebuild
+from tests.support.world import ADMIN, HOST, OWNER, World, open_world
+
+
+def running(world: World, hosts: int = 1, hours: float = 10.0) -> Lease:
+    lease = world.book(hosts, hours=hours)
+    world.engine.settle()
+    assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
+    return lease
+
+
+def group_of(world: World, lease: Lease) -> str:
+    return lease.reservations[0].id
+
+
+def assert_as_it_should_be(world: World) -> None:
+    """Every started reservation has its hosts, and its owner; all others are in the pool."""
+    groups = world.cloud.world.groups()
+    wanted = {order.reservation_id: order for order in world.service.events.running(HOST)}
+    assert groups.keys() == wanted.keys()
+    for reservation_id, order in wanted.items():
+        assert sorted(groups[reservation_id].hosts) == sorted(one.external_id for one in order.resources)
+        assert groups[reservation_id].project_id == order.project_id
+    assert world.cloud.world.pool() == {one.external_id for one in world.service.events.unheld(HOST)}
+
+
+def tally(world: World) -> tuple[int, int]:
+    found = world.service.repair.tally
+    return found.found[HOST], found.mended[HOST]
+
+
+def test_a_group_that_was_deleted_is_made_again_and_then_nothing_is_written(world: World):
+    lease = running(world, 2)
+    seen, history = lease_of(world, lease.id), world.leases.history(ADMIN, lease.id)
+    world.cloud.world.drop_group(group_of(world, lease))
+    assert world.service.repair.run() == 1
+    world.engine.settle()
+    assert_as_it_should_be(world)
+    assert tally(world) == (1, 1)
+    effects = world.cloud.world.journal()
+    assert world.service.repair.run() == 0
+    assert world.engine.settle() == 0
+    assert world.cloud.world.journal() == effects
+    assert lease_of(world, lease.id).events == seen.events  # the owner sees nothing of it
+    assert lease_of(world, lease.id).updated_at == seen.updated_at
+    assert world.leases.history(ADMIN, lease.id) == history
+
+
+@pytest.mark.parametrize("change", ["taken out", "another owner", "a stranger in it", "swapped"])
+def test_whatever_was_changed_is_mended(world: World, change: str):
+    first, second = running(world), running(world)
+    [mine], [yours] = world.hosts_of(first.id), world.hosts_of(second.id)
+    if change == "taken out":
+        world.cloud.world.take_out(mine)
+    elif change == "another owner":
+        world.cloud.world.change_owner(group_of(world, first), "a-thief")
+    elif change == "a stranger in it":
+        free = next(host.name for host in world.cloud.world.hosts() if host.name not in {mine, yours})
+        world.cloud.world.put_in(free, group_of(world, first))
+    else:
+        world.cloud.world.put_in(mine, group_of(world, second))
+        world.cloud.world.put_in(yours, group_of(world, first))
+    world.service.repair.run()
+    world.pass_time(10 * SECOND)
+    assert_as_it_should_be(world)
+    assert world.service.repair.run() == 0
+
+
+def test_a_free_host_goes_back_into_the_pool(world: World):
+    world.cloud.world.take_out("sim-host-002")
+    assert world.service.repair.run() == 1
+    assert_as_it_should_be(world)
+    assert tally(world) == (1, 1)
+
+
+def test_a_free_host_that_others_use_is_told_to_the_operator(world: World, caplog: pytest.LogCaptureFixture):
+    world.cloud.world.take_out("sim-host-002")
+    world.cloud.world.boot_server("somebody", host="sim-host-002")
+    assert world.service.repair.run() == 1
+    assert tally(world) == (1, 0)
+    assert "sim-host-002 is not in the pool any more, and others use it" in caplog.text
+    assert len(world.cloud.world.servers()) == 1
+
+
+def test_a_host_of_a_running_lease_that_others_use_moves_for_nobody(world: World):
+    lease = running(world)
+    [host] = world.hosts_of(lease.id)
+    world.cloud.world.take_out(host)
+    intruder = world.cloud.world.boot_server("somebody", host=host)
+    world.service.repair.run()
+    world.pass_time(MINUTE)
+    assert world.hosts_of(lease.id) == [host]
+    assert [one.id for one in world.cloud.world.servers()] == [intruder]
+    world.cloud.world.delete_server(intruder)
+    world.pass_time(HOUR)
+    world.service.repair.run()
+    world.pass_time(MINUTE)
+    assert_as_it_should_be(world)
+
+
+def test_a_host_that_is_taken_back_while_it_is_put_into_the_pool_stays_out(world: World):
+    """Between the look at the ledger and the call somebody unregisters it."""
+    world.cloud.world.take_out("sim-host-002")
+    repair = world.service.repair
+    ensure = world.cloud.ensure_registered
+
+    def late(resource_type, resource):
+        world.resources.unregister(ADMIN, HOST, resource.external_id)
+        ensure(resource_type, resource)
+
+    world.cloud.ensure_registered = late  # type: ignore[method-assign]
+    assert repair.run() == 1
+    assert "2" not in world.cloud.world.pool()
+
+
+class TestUnderAClaim:
+    def mending(self, world: World) -> Lease:
+        lease = running(world, hours=1)
+        world.cloud.world.drop_group(group_of(world, lease))
+        return lease
+
+    def test_two_managers_mend_once(self, world: World):
+        lease = self.mending(world)
+        other = another(world)
+        assert (world.service.repair.run(), other.repair.run()) == (1, 0)
+        world.engine.settle()
+        other.engine.settle()
+        assert_as_it_should_be(world)
+        assert event_count(world, lease) == 3
+
+    def test_an_end_waits_for_the_call_under_way_only(self, world: World, checkpoints: Checkpoints):
+        lease = self.mending(world)
+        world.service.repair.run()
+        seen: list[LeaseStatus] = []
+        world.clock.advance(HOUR - 30 * SECOND)  # a claim lasts a minute: the end comes in the middle of it
+
+        def at_the_end() -> None:
+            world.clock.advance(31 * SECOND)
+            another(world).engine.settle()
+            seen.append(lease_of(world, lease.id).status)
+
+        checkpoints.at("mend_lease:before_record", at_the_end)
+        world.engine.round()
+        assert seen == [LeaseStatus.ACTIVE]
+        world.engine.settle()
+        assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
+        assert world.cloud.world.groups() == {}
+
+    def test_what_is_over_is_not_mended(self, world: World):
+        lease = self.mending(world)
+        world.service.repair.run()
+        world.clock.advance(HOUR)
+        world.engine.settle()
+        assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
+        assert world.cloud.world.groups() == {}
+        assert world.engine.settle() == 0
+
+    def test_a_change_by_the_owner_waits_and_is_told_so(self, world: World, checkpoints: Checkpoints):
+        lease = self.mending(world)
+        world.service.repair.run()
+        more = LeaseChange(reservations=(ReservationChange(group_of(world, lease), {"min": 2, "max": 2}),))
+        refused: list[type[Exception]] = []
+
+        def ask() -> None:
+            with pytest.raises(LeaseBusy) as error:
+                another(world).manager.leases.update(OWNER, lease.id, more)
+            refused.append(error.type)
+
+        checkpoints.at("mend_lease:after_claim", ask)
+        world.engine.settle()
+        assert refused == [LeaseBusy]
+        world.leases.update(OWNER, lease.id, more)
+        assert_as_it_should_be(world)
+
+    @pytest.mark.parametrize("point", ["after_claim", "after_act", "before_record"])
+    def test_who_dies_in_the_middle_is_taken_over_from(self, world: World, checkpoints: Checkpoints, point: str):
+        lease = self.mending(world)
+        world.service.repair.run()
+        checkpoints.kill_at(f"mend_lease:{point}")
+        with pytest.raises(Killed):
+            world.engine.settle()
+        rebuild(world)
+        world.clock.advance(2 * MINUTE)
+        world.engine.settle()
+        assert_as_it_should_be(world)
+        assert event_count(world, lease) == 3
+
+    def test_a_cloud_that_refuses_is_asked_again_at_the_next_look(self, world: World):
+        lease = self.mending(world)
+        world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started"))
+        world.service.repair.run()
+        world.engine.settle()
+        assert world.cloud.world.groups() == {}
+        assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
+        assert world.service.repair.run() == 1
+        world.engine.settle()
+        assert_as_it_should_be(world)
+        assert tally(world) == (2, 1)
+
+    def test_a_cloud_that_is_busy_is_asked_again_at_growing_intervals(self, world: World):
+        self.mending(world)
+        world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=3))
+        world.service.repair.run()
+        assert world.service.repair.run() == 0  # it is being mended already
+        world.pass_time(MINUTE)
+        assert_as_it_should_be(world)
+
+    def test_the_event_is_nobodys_business(self, world: World):
+        lease = self.mending(world)
+        world.service.repair.run()
+        assert event_of(world, lease.id, EventType.MEND)
+        world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))
+        with world.db.engine.connect() as connection:
+            messages = connection.execute(text("SELECT payload FROM outbox WHERE lease_id = :id"), {"id": lease.id})
+            told = [str(payload) for payload in messages.scalars()]
+        assert len(told) == 3
+        assert all("end_lease" in payload and "mend_lease" not in payload for payload in told)
+
+
+def event_count(world: World, lease: Lease) -> int:
+    return len(lease_of(world, lease.id).events)
+
+
+def meddle(world: World, rng: random.Random) -> None:
+    """Change something that is not ours to change, at random."""
+    groups = list(world.cloud.world.groups())
+    host = rng.choice(world.cloud.world.hosts()).name
+    deed = rng.randrange(4)
+    if deed == 0:
+        world.cloud.world.take_out(host)
+    elif groups and deed == 1:
+        world.cloud.world.drop_group(rng.choice(groups))
+    elif groups and deed == 2:
+        world.cloud.world.put_in(host, rng.choice(groups))
+    elif groups:
+        world.cloud.world.change_owner(rng.choice(groups), "a-thief")
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[Hypothesis.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32), deeds=st.integers(1, 12))
+def test_one_pass_after_any_meddling_all_is_as_it_should_be(tmp_path_factory, seed: int, deeds: int):
+    """While leases run, start and end; and a second pass writes nothing."""
+    rng = random.Random(seed)
+    with open_world(f"sqlite:///{tmp_path_factory.mktemp('chaos')}/tenure.db", hosts=8) as world:
+        for _ in range(4):
+            world.book(rng.randint(1, 2), start=rng.choice([0, 0, 0, 1]), hours=rng.choice([1, 3]))
+        world.engine.settle()
+        for _ in range(deeds):
+            meddle(world, rng)
+            if rng.random() < 0.2:
+                world.pass_time(timedelta(minutes=rng.randint(1, 40)))
+        world.pass_time(5 * MINUTE)
+        world.service.repair.run()
+        world.pass_time(MINUTE)
+        assert_as_it_should_be(world)
+        effects = world.cloud.world.journal()
+        assert world.service.repair.run() == 0
+        world.pass_time(MINUTE - SECOND)
+        assert world.cloud.world.journal() == effects
