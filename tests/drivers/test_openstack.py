@@ -10,17 +10,11 @@ import pytest
 
 from tenure.domain.actor import Actor
 from tenure.drivers.contract import Order, ResourceRef
-from tenure.drivers.openstack import OpenStackCloud, OpenStackOptions, open_session
+from tenure.drivers.openstack import OpenStackCloud, open_session
 from tests.drivers.contract import DriverContract, Rig
+from tests.drivers.rigs import HOST, options_of
 from tests.support.meddling import Watched, Wire
-from tests.support.openstack import NEIGHBOUR, OWNER, OWNER_KEY, PASSWORD, FakeOpenStack
-
-HOST = "physical:host"
-
-
-def options_of(cloud: FakeOpenStack, **more: object) -> OpenStackOptions:
-    given = {"auth_url": f"{cloud.url}/identity", "password": PASSWORD, "request_timeout": timedelta(seconds=5), **more}
-    return OpenStackOptions(**given)  # type: ignore[arg-type]  # a test says what it means
+from tests.support.openstack import NEIGHBOUR, OWNER, OWNER_KEY, FakeOpenStack
 
 
 class FakeRig:

@@ -110,11 +110,19 @@ class FakeOpenStack:
         #: What came that no OpenStack would have understood.
         self.surprises: list[str] = []
         self.held = False
+        #: The names of hosts without room for another virtual CPU.
+        self.full: set[str] = set()
+        #: Whether Keystone lets no administrator delete what others made.
+        self.only_trustors_delete = False
         #: How long each answer takes, in seconds.
         self.latency = 0.0
+        #: The seconds between two bytes of an answer.
+        self.trickle = 0.0
         self.page = 1000
         #: Answers, given instead of what would be, until it says None.
         self.instead: Callable[[Seen], tuple[int, Any] | None] = lambda _seen: None
+        #: Sees each request when it comes, before anything is done about it; several at once.
+        self.observe: Callable[[Seen], None] = lambda _seen: None
         self._numbers = iter(range(1, 10**6))
         for number in range(1, hosts + 1):
             self.add_host(f"node-{number}.lab")
@@ -122,6 +130,8 @@ class FakeOpenStack:
             self.add_aggregate(POOL)
         self._server = _Listener(self)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        #: Nova's endpoint, as the catalogue has it.
+        self.compute_url = f"{self.url}/compute/v2.1"
 
     def __enter__(self) -> FakeOpenStack:
         return self
@@ -212,6 +222,7 @@ class FakeOpenStack:
 
     def answer(self, seen: Seen) -> tuple[int, Any, dict[str, str]]:
         time.sleep(self.latency)
+        self.observe(seen)
         with self.lock:
             self.seen.append(seen)
             instead = self.instead(seen)
@@ -245,7 +256,7 @@ class FakeOpenStack:
         if "OS-TRUST:trust" in scope:
             trust = self.trusts.get(scope["OS-TRUST:trust"]["id"])
             if trust is None:
-                raise Refused(404, f"Could not find trust: {scope['OS-TRUST:trust']['id']}.")
+                raise Refused(401, "The request you have made requires authentication.")
             if trust.get("broken"):
                 raise Refused(403, "Trust is broken")
             acts_as: tuple[str, str, tuple[str, ...], str | None]
@@ -262,7 +273,12 @@ class FakeOpenStack:
                 "roles": [{"id": role, "name": role} for role in acts_as[2]],
                 "issued_at": "2026-01-01T00:00:00.000000Z",
                 "expires_at": "2099-01-01T00:00:00.000000Z",
-                "catalog": [_catalogue_entry(self.url, *entry) for entry in _SERVICES],
+                "catalog": [
+                    _catalogue_entry("identity", f"{self.url}/identity"),
+                    _catalogue_entry("compute", self.compute_url),
+                    _catalogue_entry("placement", f"{self.url}/placement"),
+                    _catalogue_entry("image", f"{self.url}/image"),
+                ],
             }
         }
         return 201, body, token
@@ -284,7 +300,8 @@ class FakeOpenStack:
         trust = self.trusts.get(trust_id)
         if trust is None:
             raise Refused(404, f"Could not find trust: {trust_id}.")
-        if token["user"] != trust["trustor_user_id"] and "admin" not in token["roles"]:
+        is_admin = "admin" in token["roles"] and not self.only_trustors_delete
+        if token["user"] != trust["trustor_user_id"] and not is_admin:
             raise Refused(403, "You are not authorized to perform the requested action: identity:delete_trust.")
         del self.trusts[trust_id]
         return 204, None
@@ -474,7 +491,11 @@ class FakeOpenStack:
     def _list_candidates(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
         _version_is(seen, "placement 1.29")
         _expect(seen.params["resources"], "VCPU:1")
-        roots = {one.uuid for one in self.providers.values() if one.inventories.get("VCPU", {}).get("total")}
+        roots = {
+            one.uuid
+            for one in self.providers.values()
+            if one.inventories.get("VCPU", {}).get("total") and one.name not in self.full
+        }
         return 200, {
             "allocation_requests": [],
             "provider_summaries": {
@@ -534,13 +555,6 @@ _ROUTES: Final[tuple[tuple[str, str, str, _Handler], ...]] = (
     ("placement", "GET", "/allocation_candidates", FakeOpenStack._list_candidates),
     ("image", "GET", "/v2/images", FakeOpenStack._list_images),
 )
-#: The services of the catalogue, and where their endpoints are.
-_SERVICES: Final = (
-    ("identity", "/identity"),
-    ("compute", "/compute/v2.1"),
-    ("placement", "/placement"),
-    ("image", "/image"),
-)
 
 
 class _Handling(BaseHTTPRequestHandler):
@@ -571,8 +585,15 @@ class _Handling(BaseHTTPRequestHandler):
         if status != 204:
             self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        if status != 204:
+        if status == 204:
+            return
+        if not self.server.cloud.trickle:
             self.wfile.write(data)
+            return
+        for number in range(len(data)):
+            self.wfile.write(data[number : number + 1])
+            self.wfile.flush()
+            time.sleep(self.server.cloud.trickle)
 
     do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815
 
@@ -603,10 +624,10 @@ def _is_pool(aggregate: Aggregate) -> bool:
     return aggregate.name == POOL or (aggregate.zone or "").startswith(PREFIX)
 
 
-def _catalogue_entry(url: str, kind: str, path: str) -> dict[str, Any]:
+def _catalogue_entry(kind: str, url: str) -> dict[str, Any]:
     endpoints = [
-        {"id": f"{kind}-{name}", "interface": name, "region": "r1", "region_id": "r1", "url": f"{url}/{kind}{rest}"}
-        for name, rest in (("internal", path.removeprefix(f"/{kind}")), ("public", "/not-for-services"))
+        {"id": f"{kind}-{name}", "interface": name, "region": "r1", "region_id": "r1", "url": address}
+        for name, address in (("internal", url), ("public", "http://127.0.0.1:1/not-for-services"))
     ]
     return {"type": kind, "name": kind, "id": kind, "endpoints": endpoints}
 

@@ -219,7 +219,10 @@ class OpenStackCloud:
         layout = self._layout(compute)
         made = layout.own_zones()
         default = next((zone for zone in sorted(set(zones.values())) if zone not in made), _DEFAULT_ZONE)
-        return {host: default if layout.is_held(host) else zone for host, zone in zones.items()}
+        ours = self._options.zone_prefix
+        return {
+            host: default if layout.is_held(host) or zone.startswith(ours) else zone for host, zone in zones.items()
+        }
 
     def _described(self, host: Hypervisor, zones: Mapping[str, str], stock: Stock) -> DiscoveredResource:
         sizes = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "local_gb"}
@@ -240,7 +243,7 @@ def _health(host: Hypervisor) -> Health:
         return Health(False, "The hypervisor is down.")
     if not host.enabled:
         why = f": {host.disabled_reason}" if host.disabled_reason else "."
-        return Health(False, f"The compute service is disabled{why}")
+        return Health(False, f"The compute service is disabled{why}", works=True)
     return Health(True)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 from keystoneauth1.session import Session
 
 from tenure.domain.actor import Actor
 from tenure.drivers.contract import CloudNotFound, CloudRefused
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.session import Calls, Forbidden, Request, Unauthorized, password_of
+
+LOG = logging.getLogger(__name__)
 
 
 class Identity:
@@ -57,9 +61,9 @@ class Identity:
             self._calls.send(as_owner)
         except CloudNotFound:
             return
-        except Unauthorized:
-            # The trust is broken: its owner lost his roles or is gone. Nobody can use it, nor may we delete it.
-            return
+        except (Unauthorized, Forbidden) as error:
+            # Its owner lost his roles or is gone: nobody can use it any more, and it is not ours to delete.
+            LOG.warning("trust %s is broken, and Keystone does not let us delete it: %s", trust_id, error)
 
     def _url(self, path: str) -> str:
         return f"{self._options.identity_url}{path}"

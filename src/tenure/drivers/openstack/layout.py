@@ -44,8 +44,11 @@ class Layout:
         return sorted(self._groups)
 
     def group(self, reservation_id: str) -> Aggregate | None:
-        """The reservation's group, also when somebody changed its zone."""
-        return self._by_name.get(reservation_id) if reservation_id != self._options.freepool_name else None
+        """The reservation's group, also when somebody changed its zone; not what merely has such a name."""
+        named = self._by_name.get(reservation_id)
+        if named is None or named.name == self._options.freepool_name:
+            return None
+        return named if named.name in self._groups or self._has_owner(named) else None
 
     def owner_of(self, group: Aggregate) -> str:
         """Whose group it is, or was before it was closed."""

@@ -1,0 +1,631 @@
+"""What the driver of OpenStack clouds does to hosts, servers and images, beyond the contract of drivers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tenure.domain.actor import Actor
+from tenure.drivers.contract import (
+    CloudBusy,
+    CloudError,
+    CloudRefused,
+    Order,
+    Progress,
+    ResourceOccupied,
+    ResourceRef,
+)
+from tenure.drivers.openstack import OpenStackCloud, open_session
+from tests.drivers.rigs import HOST, options_of, order, ref, registered
+from tests.support.meddling import Wire
+from tests.support.openstack import (
+    NEIGHBOUR,
+    OWNER,
+    OWNER_KEY,
+    POOL,
+    SERVICE_USER,
+    FakeOpenStack,
+    Provider,
+    Seen,
+    Server,
+)
+
+
+@pytest.fixture(params=["2.103", "2.96"], ids=["newer", "older"])
+def nova(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def cloud() -> Iterator[FakeOpenStack]:
+    with FakeOpenStack() as cloud:
+        yield cloud
+        assert cloud.surprises == []
+
+
+@pytest.fixture
+def driver(cloud: FakeOpenStack) -> Iterator[OpenStackCloud]:
+    with OpenStackCloud(options_of(cloud)) as driver:
+        yield driver
+
+
+def service(cloud: FakeOpenStack, host: ResourceRef) -> str:
+    return cloud.host(host.external_id).service_host
+
+
+def members(cloud: FakeOpenStack, name: str) -> set[str]:
+    aggregate = cloud.aggregate(name)
+    return set() if aggregate is None else set(aggregate.hosts)
+
+
+def trusting(cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order) -> Order:
+    token = cloud.issue("an-owner", OWNER, ("member",))
+    return replace(wanted, trust_id=driver.delegate(Actor("an-owner", OWNER, frozenset({"member"}), token=token)))
+
+
+def ended(driver: OpenStackCloud, wanted: Order) -> Progress:
+    attempts = 10
+    while not (progress := driver.ensure_ended(wanted)).done and attempts:
+        attempts -= 1
+    return progress
+
+
+class TestDescribing:
+    def test_a_host_as_nova_and_placement_know_it(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        found = driver.look_up(HOST, "node-2.lab")
+        assert found == next(one for one in driver.discover(HOST) if one.name == "node-2.lab")
+        assert dict(found.facts) == {
+            "vcpus": 8,
+            "cpu_info": '{"arch": "x86_64", "topology": {"cores": 4}}',
+            "hypervisor_type": "QEMU",
+            "hypervisor_version": 8002002,
+            "hypervisor_hostname": "node-2.lab",
+            "service_name": "compute-2",
+            "memory_mb": 16384,
+            "local_gb": 200,
+            "availability_zone": "nova",
+        }
+        assert dict(found.capacity) == {"VCPU": 8, "MEMORY_MB": 16384, "DISK_GB": 200}
+        assert found.traits == {"COMPUTE_NODE", "HW_CPU_X86_AVX2"}
+
+    def test_what_is_nested_under_a_host_is_the_hosts(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        root = next(one for one in cloud.providers.values() if one.name == "node-3.lab")
+        cards = {"CUSTOM_GPU": {"total": 4, "reserved": 1, "allocation_ratio": 1.0}}
+        for number in range(2):
+            card = Provider(f"gpu-{number}", root.uuid, cards, ["CUSTOM_A100"])
+            cloud.providers[card.uuid] = card
+        driver.ensure_registered(HOST, ref(cloud, 3))
+        own = next(one for one in cloud.providers.values() if one.name == "blazar_node-3.lab")
+        own.inventories["CUSTOM_RESERVATION_X"] = {"total": 9, "reserved": 0, "allocation_ratio": 1.0}
+        found = driver.look_up(HOST, "node-3.lab")
+        assert (found.capacity["CUSTOM_GPU"], "CUSTOM_A100" in found.traits) == (6, True)
+        assert "CUSTOM_RESERVATION_X" not in found.capacity
+        assert found in driver.discover(HOST)
+
+    def test_a_host_without_room_is_described_like_the_others(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        before = driver.discover(HOST)
+        cloud.full.add("node-4.lab")
+        assert driver.discover(HOST) == before
+
+    def test_a_host_that_placement_does_not_know_has_its_sizes(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        cloud.providers.clear()
+        assert driver.look_up(HOST, "node-1.lab").capacity["VCPU"] == 8
+        assert [one.traits for one in driver.discover(HOST)] == [frozenset()] * 6
+
+    def test_zones_are_those_of_the_operator(self, cloud: FakeOpenStack):
+        cloud.add_aggregate("rack-1", "az-1", ("compute-1",))
+        cloud.add_aggregate("ssd", None, ("compute-1", "compute-2"))
+        with OpenStackCloud(options_of(cloud)) as driver:
+            hosts = registered(driver, cloud, 0) or [ref(cloud, 2)]
+            driver.ensure_registered(HOST, hosts[0])
+            driver.ensure_started(order(hosts[0]))
+            zones = {one.name: one.facts["availability_zone"] for one in driver.discover(HOST)}
+        assert (zones["node-1.lab"], zones["node-2.lab"], zones["node-3.lab"]) == ("az-1", "nova", "nova")
+        with OpenStackCloud(options_of(cloud, az_aware=False)) as driver:
+            assert {one.facts["availability_zone"] for one in driver.discover(HOST)} == {""}
+
+    def test_lists_are_read_to_the_end(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        cloud.page = 2
+        assert len(driver.discover(HOST)) == len(driver.check(HOST)) == 6
+        hosts = registered(driver, cloud, 1)
+        driver.ensure_started(order(hosts[0]))
+        servers = {cloud.boot(service(cloud, hosts[0]), OWNER, "r-1") for _ in range(5)}
+        assert ended(driver, order(hosts[0])).done
+        assert servers.isdisjoint(cloud.servers)
+
+    def test_takes_no_more_calls_for_more_hosts(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        def calls() -> int:
+            cloud.seen.clear()
+            driver.discover(HOST)
+            return len(cloud.seen)
+
+        calls()
+        before = calls()
+        for number in range(20):
+            cloud.add_host(f"more-{number}.lab")
+        assert calls() == before
+
+    def test_tells_why_a_host_is_not_well(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        cloud.host("1").state = "down"
+        cloud.host("2").status, cloud.host("2").reason = "disabled", "new memory"
+        health = driver.check(HOST)
+        assert (health["1"].reason, health["1"].works) == ("The hypervisor is down.", False)
+        assert (health["2"].reason, health["2"].works) == ("The compute service is disabled: new memory", True)
+        assert health["3"].well
+
+
+class TestRegistering:
+    def test_needs_the_pool_that_the_operator_makes(self):
+        with FakeOpenStack(pool=False) as cloud, OpenStackCloud(options_of(cloud)) as driver:
+            host = ref(cloud, 1)
+            for verb in (
+                lambda: driver.ensure_registered(HOST, host),
+                lambda: driver.ensure_unregistered(HOST, host),
+                lambda: driver.ensure_started(order(host)),
+                lambda: driver.drift(HOST, [], [host]),
+            ):
+                with pytest.raises(CloudRefused, match="openstack aggregate create freepool"):
+                    verb()
+            assert driver.ensure_ended(order(host)).done
+            assert cloud.aggregates == {}
+
+    def test_uses_the_name_of_the_service_and_makes_a_provider(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        driver.ensure_registered(HOST, ref(cloud, 1))
+        assert members(cloud, POOL) == {"compute-1"}
+        root = next(one for one in cloud.providers.values() if one.name == "node-1.lab")
+        own = next(one for one in cloud.providers.values() if one.name == "blazar_node-1.lab")
+        assert own.parent == root.uuid
+        # Nova's computes would stumble over a provider that went.
+        driver.ensure_unregistered(HOST, ref(cloud, 1))
+        assert members(cloud, POOL) == set()
+        assert own.uuid in cloud.providers
+
+    def test_is_given_up_when_a_server_came_at_the_last_moment(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        def sneak(seen: Seen) -> None:
+            if seen.method == "POST" and "add_host" in (seen.body or {}):
+                cloud.force("compute-1", NEIGHBOUR)
+
+        cloud.observe = sneak
+        with pytest.raises(ResourceOccupied):
+            driver.ensure_registered(HOST, ref(cloud, 1))
+        assert members(cloud, POOL) == set()
+        assert len(cloud.servers) == 1
+
+    def test_refuses_a_host_of_another_zone(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        cloud.add_aggregate("rack-1", "az-1", ("compute-1",))
+        with pytest.raises(CloudRefused, match="az-1"):
+            driver.ensure_registered(HOST, ref(cloud, 1))
+        assert members(cloud, POOL) == set()
+
+    def test_waits_for_placement(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        cloud.providers.clear()
+        with pytest.raises(CloudBusy, match="Placement does not know"):
+            driver.ensure_registered(HOST, ref(cloud, 1))
+
+    def test_of_two_at_once_both_succeed(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        with ThreadPoolExecutor(4) as threads:
+            for _ in range(4):
+                list(threads.map(lambda _: driver.ensure_registered(HOST, ref(cloud, 1)), range(4)))
+        assert members(cloud, POOL) == {"compute-1"}
+        assert sum(one.name == "blazar_node-1.lab" for one in cloud.providers.values()) == 1
+
+
+class TestMoving:
+    def test_no_host_is_ever_open_to_everybody(self, nova: str):
+        """Not before, while or after hosts come and go, are given up, and are put back."""
+        with FakeOpenStack(nova=nova) as cloud, OpenStackCloud(options_of(cloud)) as driver:
+            hosts = registered(driver, cloud, 4)
+            looks = 0
+            opened: list[tuple[str, str]] = []
+
+            def look(seen: Seen) -> None:
+                nonlocal looks
+                looks += 1
+                with cloud.lock:
+                    pools = [one for one in cloud.aggregates.values() if one.name == POOL or one.zone]
+                    opened.extend(
+                        (host.name, seen.path)
+                        for host in hosts
+                        if not any(service(cloud, host) in pool.hosts for pool in pools)
+                    )
+
+            cloud.observe = look
+            driver.ensure_started(order(*hosts[:3]))
+            assert cloud.boot(service(cloud, hosts[1]), OWNER, "r-1")
+            driver.ensure_started(order(*hosts[1:]))
+            driver.ensure_started(order(hosts[0], reservation_id="r-2"))
+            assert ended(driver, order(*hosts[1:])).done
+            assert ended(driver, order(hosts[0], reservation_id="r-2")).done
+            assert members(cloud, POOL) == {service(cloud, host) for host in hosts}
+            assert looks > 30
+            assert opened == []
+
+    def test_the_aggregate_is_what_blazars_filter_reads(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        hosts = registered(driver, cloud, 2)
+        driver.ensure_started(order(hosts[0], reservation_id="6d1c"))
+        group = cloud.aggregate("6d1c")
+        assert group is not None
+        assert group.hosts == ["compute-1"]
+        assert group.metadata == {"availability_zone": "blazar_6d1c", OWNER_KEY: OWNER}
+        assert members(cloud, POOL) == {"compute-2"}
+
+    def test_names_are_the_operators(self, cloud: FakeOpenStack):
+        cloud.add_aggregate("set-aside")
+        options = options_of(cloud, freepool_name="set-aside", owner_key="mine:owner", zone_prefix="lease_")
+        with OpenStackCloud(options) as driver:
+            host = ref(cloud, 1)
+            driver.ensure_registered(HOST, host)
+            assert members(cloud, "set-aside") == {"compute-1"}
+            driver.ensure_started(order(host))
+            group = cloud.aggregate("r-1")
+            assert group is not None
+            assert group.metadata == {"availability_zone": "lease_r-1", "mine:owner": OWNER}
+            assert driver.held(HOST) == ["r-1"]
+            assert driver.ensure_ended(order(host)).done
+            assert members(cloud, "set-aside") == {"compute-1"}
+
+    def test_aggregates_of_others_are_left_alone(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        cloud.add_aggregate("ssd", None, ("compute-1",))
+        cloud.add_aggregate("rack-7", "az-7", ("compute-6",))
+        driver.ensure_registered(HOST, ref(cloud, 1))
+        driver.ensure_started(order(ref(cloud, 1)))
+        assert driver.held(HOST) == ["r-1"]
+        assert ended(driver, order(ref(cloud, 1))).done
+        assert ended(driver, order(reservation_id="rack-7")).done
+        assert ended(driver, order(reservation_id=POOL)).done
+        assert members(cloud, "ssd") == {"compute-1"}
+        assert members(cloud, "rack-7") == {"compute-6"}
+        assert members(cloud, POOL) == {"compute-1"}
+
+    def test_two_workers_may_start_the_same(self, nova: str):
+        with FakeOpenStack(nova=nova) as cloud, OpenStackCloud(options_of(cloud)) as driver:
+            hosts = registered(driver, cloud, 4)
+            with OpenStackCloud(options_of(cloud)) as other, ThreadPoolExecutor(2) as threads:
+                for number in range(5):
+                    wanted = order(*hosts, reservation_id=f"r-{number}")
+                    list(threads.map(lambda one, wanted=wanted: one.ensure_started(wanted), (driver, other)))
+                    group = cloud.aggregate(f"r-{number}")
+                    assert group is not None
+                    assert len(group.hosts) == 4
+                    assert members(cloud, POOL) == set()
+                    list(threads.map(lambda one, wanted=wanted: ended(one, wanted), (driver, other)))
+                    assert driver.held(HOST) == []
+                    assert len(members(cloud, POOL)) == 4
+
+    def test_of_two_reservations_at_once_one_gets_a_host(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        """Zones see to it: Nova does not put a host into two of them."""
+        (host,) = registered(driver, cloud, 1)
+        begin = threading.Barrier(2)
+
+        def start(reservation_id: str) -> bool:
+            begin.wait(timeout=10)
+            try:
+                driver.ensure_started(order(host, reservation_id=reservation_id))
+            except CloudBusy:
+                return False
+            return True
+
+        with ThreadPoolExecutor(2) as threads:
+            for number in range(8):
+                names = [f"a-{number}", f"b-{number}"]
+                outcomes = list(threads.map(start, names))
+                assert sorted(outcomes) == [False, True]
+                assert [members(cloud, name) == {"compute-1"} for name in names] == outcomes
+                for name in names:
+                    assert ended(driver, order(host, reservation_id=name)).done
+
+    def test_a_host_that_servers_keep_from_coming_back_is_closed(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        (host,) = registered(driver, cloud, 1)
+        driver.ensure_started(order(host))
+        assert cloud.boot("compute-1", OWNER, "r-1")
+        group = cloud.aggregate("r-1")
+        assert group is not None
+        group.hosts.clear()
+        with pytest.raises(CloudBusy, match="availability zone would change"):
+            driver.ensure_started(order(host))
+        assert members(cloud, POOL) == {"compute-1"}
+        assert ended(driver, order(host)).done
+        assert cloud.servers == {}
+
+    @pytest.mark.parametrize("verb", ["start", "end", "snapshot", "register"])
+    def test_any_answer_may_be_lost(self, nova: str, verb: str):
+        """The change that the answer was about has happened; the next call finds that, and does the rest."""
+        with FakeOpenStack(nova=nova) as cloud:
+            session = open_session(options_of(cloud))
+            wire = Wire()
+            session.mount("http://", wire)
+            with OpenStackCloud(options_of(cloud), session=session) as driver:
+                for lost in range(30):
+                    if not self._lose(cloud, driver, wire, verb, lost):
+                        break
+        assert 1 < lost < 29
+
+    def _lose(self, cloud: FakeOpenStack, driver: OpenStackCloud, wire: Wire, verb: str, lost: int) -> bool:
+        """Whether there was an answer of that number to lose."""
+        hosts = [ref(cloud, number) for number in (1, 2)]
+        if verb != "register":
+            registered(driver, cloud, 2)
+        wanted = trusting(cloud, driver, order(*hosts, reservation_id=f"{verb}-{lost}"))
+        if verb in ("end", "snapshot"):
+            driver.ensure_started(wanted)
+            for host in hosts:
+                assert cloud.boot(service(cloud, host), OWNER, wanted.reservation_id)
+
+        def call() -> None:
+            match verb:
+                case "start":
+                    driver.ensure_started(wanted)
+                case "end":
+                    assert ended(driver, wanted).done
+                case "snapshot":
+                    assert driver.before_end(wanted, "snapshot").done
+                case _:
+                    registered(driver, cloud, 2)
+
+        wire.lose = lost
+        try:
+            call()
+            happened = wire.lose is None
+            assert not happened
+        except CloudBusy:
+            happened = True
+        wire.lose = None
+        call()
+        match verb:
+            case "start":
+                assert members(cloud, wanted.reservation_id) == {"compute-1", "compute-2"}
+                assert members(cloud, POOL) == set()
+            case "end":
+                assert (cloud.servers, driver.held(HOST)) == ({}, [])
+                assert members(cloud, POOL) == {"compute-1", "compute-2"}
+            case "snapshot":
+                assert len(cloud.images) == 2
+            case _:
+                assert members(cloud, POOL) == {"compute-1", "compute-2"}
+        assert ended(driver, wanted).done
+        cloud.images.clear()
+        if verb == "register":
+            for host in hosts:
+                driver.ensure_unregistered(HOST, host)
+        return happened
+
+
+class TestEnding:
+    def test_closes_the_reservation_first(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        (host,) = registered(driver, cloud, 1)
+        driver.ensure_started(order(host))
+        cloud.boot("compute-1", OWNER, "r-1")
+        cloud.held = True
+        assert not driver.ensure_ended(order(host)).done
+        assert cloud.boot("compute-1", OWNER, "r-1") is None
+        # A lease that is prolonged at the last moment gets it back.
+        driver.ensure_started(order(host))
+        assert cloud.boot("compute-1", OWNER, "r-1")
+        group = cloud.aggregate("r-1")
+        assert group is not None
+        assert group.metadata == {"availability_zone": "blazar_r-1", OWNER_KEY: OWNER}
+
+    @pytest.mark.parametrize("broken_off", [False, True])
+    def test_needs_nothing_but_the_id(self, nova: str, broken_off: bool):
+        with FakeOpenStack(nova=nova) as cloud, OpenStackCloud(options_of(cloud)) as driver:
+            hosts = registered(driver, cloud, 2)
+            driver.ensure_started(order(*hosts))
+            for host in hosts:
+                assert cloud.boot(service(cloud, host), OWNER, "r-1")
+            if broken_off:
+                cloud.held = True
+                assert not driver.ensure_ended(order(*hosts)).done
+                cloud.let_go()
+                cloud.force("compute-1", OWNER, reservation="r-1")
+            unknown = replace(order(), project_id="", user_id="", lease_id="", lease_name="")
+            assert ended(driver, unknown).done
+            assert cloud.servers == {}
+            assert members(cloud, POOL) == {"compute-1", "compute-2"}
+            assert driver.held(HOST) == []
+
+    def test_hidden_servers_are_deleted_for_good(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        (host,) = registered(driver, cloud, 1)
+        driver.ensure_started(order(host))
+        hidden = Server("web", "compute-1", OWNER, {"reservation": "r-1"}, status="SOFT_DELETED")
+        cloud.servers[hidden.id] = hidden
+        assert ended(driver, order(host)).done
+        assert cloud.servers == {}
+        assert members(cloud, POOL) == {"compute-1"}
+
+    def test_hints_may_be_lists(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        (host,) = registered(driver, cloud, 1)
+        driver.ensure_started(order(host))
+        cloud.force("compute-1", OWNER, reservation=["r-0", "r-1"])
+        assert ended(driver, order(host)).done
+        assert cloud.servers == {}
+
+    def test_an_aggregate_that_fills_again_is_not_deleted(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        (host,) = registered(driver, cloud, 1)
+        driver.ensure_started(order(host))
+
+        def sneak(seen: Seen) -> None:
+            if seen.method == "DELETE":
+                cloud.observe = lambda _seen: None
+                group = cloud.aggregate("r-1")
+                assert group is not None
+                group.hosts.append("compute-5")
+
+        cloud.observe = sneak
+        progress = driver.ensure_ended(order(host))
+        assert not progress.done
+        assert "not empty" in (progress.reason or "")
+        assert ended(driver, order(host)).done
+
+
+class TestSnapshots:
+    @pytest.fixture
+    def wanted(self, cloud: FakeOpenStack, driver: OpenStackCloud) -> Order:
+        (host,) = registered(driver, cloud, 1)
+        wanted = trusting(cloud, driver, order(host))
+        driver.ensure_started(wanted)
+        return wanted
+
+    def test_are_the_owners_and_say_what_of(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order):
+        server = cloud.boot("compute-1", OWNER, "r-1")
+        assert driver.before_end(wanted, "snapshot").done
+        (image,) = cloud.images.values()
+        assert (image["name"], image["owner"]) == ("reserved_web", OWNER)
+        assert (image["tenure_reservation_id"], image["tenure_server_id"]) == ("r-1", server)
+
+    def test_of_servers_that_have_no_disk_are_left_out(
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order
+    ):
+        broken = Server("broken", "compute-1", OWNER, {"reservation": "r-1"}, status="ERROR")
+        stopped = Server("stopped", "compute-1", OWNER, {"reservation": "r-1"}, status="SHUTOFF")
+        guest = Server("guest", "compute-1", NEIGHBOUR, {"reservation": "r-1"})
+        cloud.servers |= {one.id: one for one in (broken, stopped, guest)}
+        assert driver.before_end(wanted, "snapshot").done
+        assert [image["name"] for image in cloud.images.values()] == ["reserved_stopped"]
+
+    def test_that_came_to_nothing_are_made_again(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order):
+        cloud.boot("compute-1", OWNER, "r-1")
+        assert driver.before_end(wanted, "snapshot").done
+        (image,) = cloud.images.values()
+        image["status"] = "killed"
+        assert driver.before_end(wanted, "snapshot").done
+        assert [image["status"] for image in cloud.images.values()] == ["killed", "active"]
+
+    def test_of_the_lease_before_are_others(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order):
+        cloud.boot("compute-1", OWNER, "r-1")
+        assert driver.before_end(wanted, "snapshot").done
+        assert ended(driver, wanted).done
+        following = trusting(cloud, driver, order(*wanted.resources, reservation_id="r-2"))
+        driver.ensure_started(following)
+        cloud.boot("compute-1", OWNER, "r-2")
+        assert driver.before_end(following, "snapshot").done
+        assert len(cloud.images) == 2
+
+    def test_wait_while_the_server_is_busy(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order):
+        server = cloud.boot("compute-1", OWNER, "r-1")
+        cloud.servers[server or ""].task = "resize_prep"
+        progress = driver.before_end(wanted, "snapshot")
+        assert not progress.done
+        assert "web" in (progress.reason or "")
+        cloud.servers[server or ""].task = None
+        assert driver.before_end(wanted, "snapshot").done
+
+    def test_that_the_owner_may_not_have_are_refused(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order):
+        cloud.boot("compute-1", OWNER, "r-1")
+        cloud.instead = lambda seen: (
+            (403, {"forbidden": {"code": 403, "message": "Quota exceeded"}})
+            if "createImage" in (seen.body or {})
+            else None
+        )
+        with pytest.raises(CloudRefused, match="Quota exceeded"):
+            driver.before_end(wanted, "snapshot")
+
+    def test_need_a_trust(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order):
+        cloud.boot("compute-1", OWNER, "r-1")
+        with pytest.raises(CloudRefused, match="did not trust"):
+            driver.before_end(replace(wanted, trust_id=None), "snapshot")
+        for trust in cloud.trusts.values():
+            trust["broken"] = True
+        with pytest.raises(CloudRefused, match="trust of the lease's owner does not work"):
+            driver.before_end(wanted, "snapshot")
+
+
+class TestTrusts:
+    def test_are_what_blazar_makes(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        roles = ("member", "reader")
+        actor = Actor("an-owner", OWNER, frozenset(roles), token=cloud.issue("an-owner", OWNER, roles))
+        trust = cloud.trusts[driver.delegate(actor)]
+        del trust["id"]
+        assert trust == {
+            "trustor_user_id": "an-owner",
+            "trustee_user_id": SERVICE_USER,
+            "project_id": OWNER,
+            "impersonation": True,
+            "roles": [{"name": "member"}, {"name": "reader"}],
+        }
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"token": None}, "token"),
+            ({"project_id": ""}, "project"),
+            ({"roles": frozenset()}, "role"),
+            ({"roles": frozenset({"admin"})}, "Keystone"),
+            ({"token": "of-nobody"}, "Keystone"),
+            ({"user_id": "somebody-else"}, "should match the trustor"),
+        ],
+    )
+    def test_of_callers_that_cannot_are_refused(
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, change: dict[str, Any], message: str
+    ):
+        actor = Actor(
+            "an-owner", OWNER, frozenset({"member"}), token=cloud.issue("an-owner", OWNER, ("member", "reader"))
+        )
+        with pytest.raises(CloudRefused, match=message):
+            driver.delegate(replace(actor, **change))
+        assert cloud.trusts == {}
+
+    def test_are_revoked_in_the_owners_name_where_we_may_not(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        wanted = trusting(cloud, driver, order())
+        assert wanted.trust_id is not None
+        cloud.only_trustors_delete = True
+        driver.revoke(wanted.trust_id)
+        assert cloud.trusts == {}
+
+    def test_that_are_broken_and_may_not_be_deleted_are_let_be(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        wanted = trusting(cloud, driver, order())
+        assert wanted.trust_id is not None
+        cloud.only_trustors_delete = True
+        cloud.trusts[wanted.trust_id]["broken"] = True
+        driver.revoke(wanted.trust_id)
+        assert set(cloud.trusts) == {wanted.trust_id}
+
+
+class TestDrift:
+    def test_is_looked_for_in_as_many_calls_for_any_number_of_orders(
+        self, cloud: FakeOpenStack, driver: OpenStackCloud
+    ):
+        hosts = registered(driver, cloud, 6)
+        orders = [order(host, reservation_id=f"r-{number}") for number, host in enumerate(hosts)]
+        for one in orders:
+            driver.ensure_started(one)
+
+        def calls(looked_at: list[Order]) -> int:
+            cloud.seen.clear()
+            assert driver.drift(HOST, looked_at, []) == []
+            return len(cloud.seen)
+
+        assert calls(orders[:1]) == calls(orders) == 3
+
+    def test_of_zone_pool_and_provider_is_seen_and_mended(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        first, second = registered(driver, cloud, 2)
+        wanted = order(first)
+        driver.ensure_started(wanted)
+        group, pool = cloud.aggregate("r-1"), cloud.aggregate(POOL)
+        assert group is not None
+        assert pool is not None
+        group.metadata["availability_zone"] = "somewhere"
+        pool.hosts.append("compute-1")
+        cloud.providers = {key: one for key, one in cloud.providers.items() if one.name != "blazar_node-2.lab"}
+        found = {(one.reservation_id, one.resource, one.what) for one in driver.drift(HOST, [wanted], [second])}
+        assert found == {
+            ("r-1", None, "the aggregate of reservation r-1 has another availability_zone"),
+            ("r-1", first, "node-1.lab is in the pool as well"),
+            (None, second, "node-2.lab has no provider for reservations in Placement"),
+        }
+        driver.ensure_started(wanted)
+        driver.ensure_registered(HOST, second)
+        assert driver.drift(HOST, [wanted], [second]) == []
+
+
+def test_a_call_after_the_end_is_refused(cloud: FakeOpenStack):
+    driver = OpenStackCloud(options_of(cloud))
+    driver.check(HOST)
+    driver.close()
+    driver.close()
+    with pytest.raises(CloudError):
+        driver.check(HOST)

@@ -1,0 +1,253 @@
+"""How the driver of OpenStack clouds talks: logins, limits, errors, and what it tells of its calls."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tenure.domain.actor import Actor
+from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, ResourceRef
+from tenure.drivers.openstack import OpenStackCloud, OpenStackOptions
+from tests.drivers.rigs import HOST, options_of, order, ref, registered
+from tests.support.openstack import PASSWORD, FakeOpenStack, Seen
+
+
+@pytest.fixture
+def cloud() -> Iterator[FakeOpenStack]:
+    with FakeOpenStack() as cloud:
+        yield cloud
+        assert cloud.surprises == []
+
+
+@pytest.fixture
+def driver(cloud: FakeOpenStack) -> Iterator[OpenStackCloud]:
+    with OpenStackCloud(options_of(cloud)) as driver:
+        yield driver
+
+
+def logins(cloud: FakeOpenStack) -> int:
+    return sum(seen.path == "/v3/auth/tokens" for seen in cloud.seen)
+
+
+class TestLogin:
+    def test_is_done_once_for_everything(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        hosts = registered(driver, cloud, 3)
+        driver.ensure_started(order(*hosts))
+        driver.discover(HOST)
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(driver.check, [HOST] * 8))
+        assert logins(cloud) == 1
+
+    def test_is_done_again_when_the_token_is_not_taken_any_more(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        driver.check(HOST)
+        cloud.tokens.clear()
+        assert len(driver.check(HOST)) == 6
+        assert logins(cloud) == 2
+
+    def test_that_fails_is_worth_another_try(self, cloud: FakeOpenStack):
+        wrong = options_of(cloud, password="wrong-word")
+        with OpenStackCloud(wrong) as driver, pytest.raises(CloudBusy, match="Keystone") as caught:
+            driver.check(HOST)
+        assert "wrong-word" not in str(caught.value)
+
+    def test_is_not_tried_for_ever(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        driver.check(HOST)
+        cloud.instead = lambda seen: (401, None) if seen.service == "compute" else None
+        with pytest.raises(CloudBusy, match="401"):
+            driver.check(HOST)
+        assert logins(cloud) == 2
+
+
+class TestErrors:
+    @pytest.mark.parametrize("status", [401, 408, 409, 413, 429, 500, 502, 503, 504, 302])
+    def test_that_may_pass_are_worth_another_try(self, cloud: FakeOpenStack, driver: OpenStackCloud, status: int):
+        driver.held(HOST)
+        cloud.instead = lambda seen: (status, b"<html>nginx</html>")
+        with pytest.raises(CloudBusy, match=str(status)):
+            driver.held(HOST)
+
+    @pytest.mark.parametrize(("status", "kind"), [(400, CloudRefused), (403, CloudRefused), (404, CloudNotFound)])
+    def test_that_stay_are_refusals(
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, status: int, kind: type[CloudRefused]
+    ):
+        driver.held(HOST)
+        cloud.instead = lambda seen: (status, {"forbidden": {"code": status, "message": "Policy does not allow it."}})
+        with pytest.raises(kind, match="Nova: Policy does not allow it"):
+            driver.held(HOST)
+
+    def test_an_answer_that_is_no_json_is_worth_another_try(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        driver.held(HOST)
+        cloud.instead = lambda seen: (200, b"<html>welcome</html>")
+        with pytest.raises(CloudBusy, match="no JSON"):
+            driver.held(HOST)
+
+    def test_a_cloud_that_is_not_there_is_worth_another_try(self, cloud: FakeOpenStack):
+        nowhere = OpenStackOptions(auth_url="http://127.0.0.1:1/v3", password=PASSWORD)
+        with OpenStackCloud(nowhere) as driver, pytest.raises(CloudBusy, match="cannot be reached"):
+            driver.check(HOST)
+
+    def test_a_catalogue_without_the_service_is_named(self, cloud: FakeOpenStack):
+        wrong = options_of(cloud, region="elsewhere")
+        with OpenStackCloud(wrong) as driver, pytest.raises(CloudBusy, match="catalogue"):
+            driver.check(HOST)
+
+    def test_have_no_secret_in_them(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        driver.held(HOST)
+        cloud.instead = lambda seen: (500, {"computeFault": {"message": "x" * 5000}})
+        with pytest.raises(CloudBusy) as caught:
+            driver.delegate(Actor("u", "p", frozenset({"member"}), token="token-of-a-caller"))
+        text = repr(caught.value) + repr(driver._options)
+        assert len(str(caught.value)) < 400
+        assert PASSWORD not in text
+        assert "token-of-a-caller" not in text
+        assert not any(token in text for token in cloud.tokens)
+
+
+class TestLimits:
+    def test_a_call_that_hangs_is_given_up(self, cloud: FakeOpenStack):
+        with OpenStackCloud(options_of(cloud, request_timeout=timedelta(seconds=0.3))) as driver:
+            driver.held(HOST)
+            cloud.latency = 1.0
+            began = time.monotonic()
+            with pytest.raises(CloudBusy, match="in time"):
+                driver.held(HOST)
+            assert time.monotonic() - began < 0.9
+
+    def test_a_verb_of_many_calls_ends_in_time(self, cloud: FakeOpenStack):
+        hosts = [ref(cloud, number) for number in range(1, 5)]
+        with OpenStackCloud(options_of(cloud)) as helper:
+            for host in hosts:
+                helper.ensure_registered(HOST, host)
+        options = options_of(cloud, verb_timeout=timedelta(seconds=1.5), concurrency=1)
+        with OpenStackCloud(options) as driver:
+            cloud.latency = 0.1
+            began = time.monotonic()
+            with pytest.raises(CloudBusy, match="too long"):
+                driver.ensure_started(order(*hosts))
+            took = time.monotonic() - began
+            assert took < driver.longest_call.total_seconds()
+            # What was done is done: each further call gets further, and no call does all of it.
+            attempts = 1
+            while True:
+                attempts += 1
+                try:
+                    driver.ensure_started(order(*hosts))
+                except CloudBusy:
+                    assert attempts < 10
+                else:
+                    break
+        group = cloud.aggregate("r-1")
+        assert group is not None
+        assert len(group.hosts) == 4
+        assert attempts > 1
+
+    def test_a_server_that_sends_a_byte_now_and_then_holds_nobody(self, cloud: FakeOpenStack):
+        options = options_of(cloud, verb_timeout=timedelta(seconds=0.5), request_timeout=timedelta(seconds=5))
+        with OpenStackCloud(options) as driver:
+            driver.held(HOST)
+            cloud.trickle = 0.05  # the socket's own limit is never reached, and the answer has dozens of bytes
+            began = time.monotonic()
+            with pytest.raises(CloudBusy, match="too long"):
+                driver.held(HOST)
+            assert time.monotonic() - began < 1.2
+
+    def test_only_so_many_calls_are_made_at_once(self, cloud: FakeOpenStack):
+        at_once, most, lock = 0, 0, threading.Lock()
+
+        def count(seen: Seen) -> None:
+            nonlocal at_once, most
+            with lock:
+                at_once += 1
+                most = max(most, at_once)
+            time.sleep(0.02)
+            with lock:
+                at_once -= 1
+
+        with OpenStackCloud(options_of(cloud, concurrency=3)) as driver:
+            hosts = registered(driver, cloud, 6)
+            cloud.observe = count
+            with ThreadPoolExecutor(6) as threads:
+                for number, host in enumerate(hosts):
+                    threads.submit(driver.ensure_started, order(host, reservation_id=f"r-{number}"))
+        assert 1 < most <= 3
+        assert all(cloud.aggregate(f"r-{number}") for number in range(6))
+
+
+class TestWhatItTells:
+    def test_each_call_is_reported(self, cloud: FakeOpenStack):
+        told: list[tuple[str, str, str, float]] = []
+        with OpenStackCloud(options_of(cloud), on_call=lambda *call: told.append(call)) as driver:
+            driver.look_up(HOST, "node-1.lab")
+            with pytest.raises(CloudNotFound):
+                driver.look_up(HOST, "7777")
+        assert {call[:3] for call in told} == {
+            ("compute", "look_up", "200"),
+            ("compute", "look_up", "404"),
+            ("placement", "look_up", "200"),
+        }
+        assert all(0 < seconds < 5 for *_, seconds in told)
+
+    def test_calls_that_come_to_nothing_are_reported(self, cloud: FakeOpenStack):
+        told: list[str] = []
+        with OpenStackCloud(
+            options_of(cloud, request_timeout=timedelta(seconds=0.2)),
+            on_call=lambda service, verb, outcome, seconds: told.append(outcome),
+        ) as driver:
+            driver.held(HOST)
+            cloud.latency = 0.6
+            with pytest.raises(CloudBusy):
+                driver.held(HOST)
+        assert told == ["200", "200", "timeout"]
+
+    def test_the_id_of_the_request_is_passed_on(self, cloud: FakeOpenStack):
+        ids: list[str | None] = ["req-1", None]
+        with OpenStackCloud(options_of(cloud), request_id=lambda: ids[0]) as driver:
+            hosts = [ref(cloud, number) for number in range(1, 4)]
+            for host in hosts:
+                driver.ensure_registered(HOST, host)
+            assert {seen.headers.get("x-openstack-request-id") for seen in own(cloud)} == {"req-1"}
+            cloud.seen.clear()
+            ids.pop(0)
+            driver.ensure_started(order(*hosts))
+        assert {seen.headers.get("x-openstack-request-id") for seen in own(cloud)} == {None}
+
+
+def own(cloud: FakeOpenStack) -> list[Seen]:
+    return [seen for seen in cloud.seen if seen.path != "/v3/auth/tokens"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"request_timeout": timedelta(0)},
+        {"verb_timeout": timedelta(seconds=-1)},
+        {"concurrency": 0},
+        {"freepool_name": ""},
+        {"owner_key": ""},
+        {"zone_prefix": ""},
+    ],
+)
+def test_options_that_cannot_work_are_refused(wrong: dict[str, Any]):
+    with pytest.raises(ValueError):
+        OpenStackOptions(**wrong)
+
+
+@pytest.mark.parametrize("path", ["", "/v2.1", "/v2.1/", "/v2/0123", "/v2.1/0123", "/compute/v2.1"])
+def test_catalogues_may_name_nova_in_many_ways(cloud: FakeOpenStack, path: str):
+    cloud.compute_url = f"{cloud.url}/compute{path.removeprefix('/compute')}"
+    with OpenStackCloud(options_of(cloud)) as driver:
+        assert len(driver.check(HOST)) == 6
+
+
+def test_a_reference_is_no_way_to_another_address(cloud: FakeOpenStack, driver: OpenStackCloud):
+    for reference in ("..", ".", "a/b", "../../os-aggregates?x=", "a?b", "a#b", "a%2fb", "ä b", "\n"):
+        with pytest.raises(CloudNotFound):
+            driver.look_up(HOST, reference)
+    assert all("aggregates" not in seen.path for seen in cloud.seen)
+    driver.ensure_unregistered(HOST, ResourceRef("../1", "x"))
