@@ -102,5 +102,7 @@ def create_databases(names: Iterable[str]) -> None:
 
 def execute(statements: Iterable[str], *, log: str) -> None:
     """Have the database execute statements, in one session. Raises ``TestbedError``."""
+    script = STATE / f"{log}.sql"
+    script.write_text("".join(f"{statement};\n" for statement in statements))
     server = ["--no-defaults", "--protocol=tcp", f"--host={HOST}", f"--port={BASE_PORTS['mariadb']}"]
-    run("mariadb", *server, "--user=root", f"--password={PASSWORD}", "--execute", "; ".join(statements), log=log)
+    run("mariadb", *server, "--user=root", f"--password={PASSWORD}", "--execute", f"source {script}", log=log)

@@ -42,7 +42,7 @@ def _uuid(kind: str) -> str:
 
 
 def _hosts(count: int) -> list[str]:
-    name, numbers = f"CONCAT('{PREFIX}', seq)", f"seq_1_to_{count}"
+    name, numbers = f"CONCAT('{PREFIX}', seq)", f"nova.seq_1_to_{count}"
     like = "host = 'compute-1' AND deleted = 0"
     return [
         "INSERT INTO nova.services (created_at, host, `binary`, topic, report_count, disabled, deleted, last_seen_up, "
@@ -67,7 +67,7 @@ def _hosts(count: int) -> list[str]:
 
 
 def _pooled(count: int, pool: str) -> list[str]:
-    numbers = f"seq_1_to_{count}"
+    numbers = f"nova.seq_1_to_{count}"
     return [
         "INSERT INTO nova_api.aggregate_hosts (created_at, host, aggregate_id) "
         f"SELECT {_NOW}, CONCAT('{PREFIX}', seq), id FROM nova_api.aggregates, {numbers} WHERE name = '{pool}'",
@@ -94,6 +94,7 @@ def _removal() -> list[str]:
         "START TRANSACTION",
         *(f"DELETE FROM placement.{table} WHERE resource_provider_id IN ({providers})" for table in tables),
         f"DELETE FROM placement.resource_providers WHERE name LIKE 'blazar_{PREFIX}%'",
+        f"UPDATE placement.resource_providers SET root_provider_id = NULL WHERE name LIKE '{PREFIX}%'",
         f"DELETE FROM placement.resource_providers WHERE name LIKE '{PREFIX}%'",
         f"DELETE FROM nova_api.aggregate_hosts WHERE host LIKE '{PREFIX}%'",
         f"DELETE FROM nova_api.host_mappings WHERE host LIKE '{PREFIX}%'",
