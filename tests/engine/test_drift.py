@@ -230,7 +230,7 @@ class TestUnderAClaim:
         with world.db.engine.connect() as connection:
             messages = connection.execute(text("SELECT payload FROM outbox WHERE lease_id = :id"), {"id": lease.id})
             told = [str(payload) for payload in messages.scalars()]
-        assert len(told) == 3
+        assert len(told) == 4
         assert all("end_lease" in payload and "mend_lease" not in payload for payload in told)
 
 
