@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,6 +15,7 @@ from falcon import testing
 
 from tenure.api.app import create_app
 from tenure.api.auth import TokenFileAuth, TokenUser, write_token_file
+from tenure.services.manager import Manager
 from tests.support.world import World, open_world
 
 USERS = {
@@ -132,14 +133,23 @@ class Api:
 
 @contextmanager
 def open_api(
-    directory: Path, *, hosts: int = 4, public_url: str | None = None, url: str | None = None
+    directory: Path,
+    *,
+    hosts: int = 4,
+    public_url: str | None = None,
+    url: str | None = None,
+    reach: Callable[[Manager], AbstractContextManager[Manager]] = nullcontext,
 ) -> Iterator[Api]:
+    """The API over a service; ``reach`` is how it calls the manager, directly unless another way is given."""
     database = directory / "tenure.db"
     tokens = directory / "tokens.yaml"
     write_token_file(tokens, USERS.values())
-    with open_world(url or f"sqlite:///{database}", hosts=hosts) as world:
+    with (
+        open_world(url or f"sqlite:///{database}", hosts=hosts) as world,
+        reach(world.service.manager) as manager,
+    ):
         app = create_app(
-            world.service.manager,
+            manager,
             world.service.parts.types,
             lambda inner: TokenFileAuth(inner, tokens),
             public_url=public_url,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from tenure.config import new_config, read_config
 from tenure.rpc.client import RpcClient, remote_manager
 from tenure.rpc.server import RpcServer
 from tenure.services.manager import Manager
+from tests.api.rig import Api, open_api
 from tests.support.world import World, open_world
 
 
@@ -21,10 +24,8 @@ class Line:
     """The same manager, called directly and from afar."""
 
     world: World
-    conf: ConfigOpts
     here: Manager
     there: Manager
-    client: RpcClient
 
 
 def in_memory(folder: Path) -> ConfigOpts:
@@ -36,15 +37,35 @@ def in_memory(folder: Path) -> ConfigOpts:
     return conf
 
 
+@contextmanager
+def over_the_bus(conf: ConfigOpts, manager: Manager) -> Iterator[Manager]:
+    """The same manager, called from afar."""
+    server = RpcServer(conf, manager, topic=conf.manager.rpc_topic, name="one", threads=4)
+    server.start()
+    try:
+        yield remote_manager(RpcClient(conf, topic=conf.manager.rpc_topic))
+    finally:
+        server.stop()
+
+
 @pytest.fixture
 def line(tmp_path: Path) -> Iterator[Line]:
-    conf = in_memory(tmp_path)
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}") as world:
-        here = world.service.manager
-        server = RpcServer(conf, here, topic=conf.manager.rpc_topic, name="one", threads=4)
-        server.start()
-        client = RpcClient(conf, topic=conf.manager.rpc_topic)
-        try:
-            yield Line(world, conf, here, remote_manager(client), client)
-        finally:
-            server.stop()
+    with (
+        open_world(f"sqlite:///{tmp_path / 'tenure.db'}") as world,
+        over_the_bus(in_memory(tmp_path), world.service.manager) as there,
+    ):
+        yield Line(world, world.service.manager, there)
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    """The API as a member of a project calls it, at 1.0, over managers that are reached by RPC."""
+    with open_api(tmp_path, reach=partial(over_the_bus, in_memory(tmp_path))) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def shared_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    folder = tmp_path_factory.mktemp("api")
+    with open_api(folder, reach=partial(over_the_bus, in_memory(folder))) as opened:
+        yield opened
