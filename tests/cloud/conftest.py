@@ -18,6 +18,7 @@ from keystoneauth1.session import Session
 
 from tests.conftest import NOTHING_LEFT_OUT
 from tests.support.cloud import Cloud, Undo, WaitUntil
+from tests.support.site import Site, open_site
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -70,6 +71,21 @@ def other(cloud: Cloud) -> Session:
 def service_account(cloud: Cloud) -> Session:
     """The account that Tenure acts as: ``tenure`` in the project ``service``."""
     return cloud.session("tenure", "service")
+
+
+@pytest.fixture(scope="session")
+def deployed(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Tenure beside the cloud, for all tests that do not need one of their own."""
+    with open_site(tmp_path_factory.mktemp("site"), cloud) as site:
+        yield site
+
+
+@pytest.fixture
+def site(deployed: Site) -> Iterator[Site]:
+    """Tenure beside the cloud, with no hosts and no leases before the test nor after it."""
+    yield deployed
+    deployed.nova.delete_booted()
+    deployed.clear()
 
 
 @pytest.fixture(scope="session")

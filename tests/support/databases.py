@@ -143,13 +143,8 @@ class DatabaseServers(AbstractContextManager["DatabaseServers"]):
             with tempfile.TemporaryDirectory(prefix="tenure-test-") as folder:
                 yield f"sqlite:///{folder}/tenure.sqlite"
             return
-        server = self.url(kind)
-        name = f"tenure_test_{secrets.token_hex(6)}"
-        _administer(server, _CREATE[kind].format(name=name))
-        try:
-            yield _rendered(make_url(server).set(database=name))
-        finally:
-            _DROP[kind](server, name)
+        with fresh_database_on(kind, self.url(kind)) as url:
+            yield url
 
     def _start(self, kind: str) -> str:
         missing = missing_programs(kind)
@@ -159,6 +154,17 @@ class DatabaseServers(AbstractContextManager["DatabaseServers"]):
                 f"or name a server in {VARIABLES[kind]}"
             )
         return self._running.enter_context(_running_server(_SERVERS[kind]))
+
+
+@contextmanager
+def fresh_database_on(kind: str, server: str) -> Iterator[str]:
+    """Make an empty database on the server at the URL and give its own; drop it afterwards, as above."""
+    name = f"tenure_test_{secrets.token_hex(6)}"
+    _administer(server, _CREATE[kind].format(name=name))
+    try:
+        yield _rendered(make_url(server).set(database=name))
+    finally:
+        _DROP[kind](server, name)
 
 
 class _Server(Protocol):

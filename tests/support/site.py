@@ -1,0 +1,336 @@
+"""Tenure beside the testbed's cloud, as an operator has it there: its processes, its entry in the catalogue, its hosts.
+
+All of it is taken away at the end, and the cloud is as it was, whatever a test has left behind.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from keystoneauth1.adapter import Adapter
+from keystoneauth1.identity import V3Password
+from keystoneauth1.session import Session
+from kombu.connection import Connection
+
+from tests.support.cloud import REPOSITORY, Cloud
+from tests.support.databases import MARIADB, fresh_database_on
+from tests.support.deployment import Deployment, Options, deploy, keystone_options
+
+FREE_POOL = "freepool"
+HOSTS = ("compute-1", "compute-2", "compute-3", "compute-4")
+
+#: The testbed's database server and its message bus.
+MARIADB_URL = "mysql+pymysql://root:secret@127.0.0.1:3306"
+RABBITMQ_URL = "amqp://guest:guest@127.0.0.1:5672//"
+
+#: How long what a test waits for may take, and a command of the testbed.
+WAIT_SECONDS = 60
+COMMAND_SECONDS = 300
+
+#: The oldest version at which servers are booted with no network and tell the host they were forced to.
+_COMPUTE = "2.87"
+
+
+def wait_for(what: str, ask: Callable[[], Any], *, seconds: float = WAIT_SECONDS, pause: float = 0.1) -> Any:
+    """Ask until the answer is true, and return that; raises ``AssertionError`` after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not (answer := ask()):
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(pause)
+    return answer
+
+
+def testbed(*arguments: str) -> None:
+    """Have the testbed do something: ``testbed("stop", "keystone")``."""
+    subprocess.run([REPOSITORY / "testbed/cloud", *arguments], check=True, capture_output=True, timeout=COMMAND_SECONDS)
+
+
+def moment(**later: float) -> str:
+    """A moment from now on, as API 1.1 takes it: ``moment(seconds=20)``."""
+    return f"{datetime.now(UTC) + timedelta(**later):%Y-%m-%dT%H:%M:%S.%fZ}"
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server of Nova."""
+
+    nova: Nova
+    id: str
+
+    def show(self) -> dict[str, Any] | None:
+        """What Nova says of it, None when it is gone."""
+        answer = self.nova.api.get(f"/servers/{self.id}", raise_exc=False)
+        return None if answer.status_code == 404 else dict(answer.json()["server"])
+
+    def place(self) -> str:
+        """The host on which it runs, once it does, or why it does not."""
+
+        def settled() -> dict[str, Any] | None:
+            found = self.show()
+            assert found is not None, f"server {self.id} is gone"
+            return found if found["status"] in {"ACTIVE", "ERROR"} else None
+
+        found = wait_for(f"server {self.id} to run", settled)
+        return str(found["fault"]["message"] if found["status"] == "ERROR" else found["OS-EXT-SRV-ATTR:host"])
+
+    def delete(self) -> None:
+        self.nova.api.delete(f"/servers/{self.id}", raise_exc=False)
+        self.wait_until_gone()
+
+    def wait_until_gone(self) -> None:
+        wait_for(f"the end of server {self.id}", lambda: self.show() is None)
+
+
+@dataclass
+class Nova:
+    """Nova, Placement and Glance as the administrator sees them; servers are booted by whomever one says."""
+
+    cloud: Cloud
+    admin: Session
+    booted: list[Server] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.api = self.cloud.service(self.admin, "compute", _COMPUTE)
+        self.placement = self.cloud.service(self.admin, "placement", "1.29")
+        (image,) = self.cloud.service(self.admin, "image").get("/v2/images?name=tiny").json()["images"]
+        self._image = image["id"]
+        flavors = self.api.get("/flavors").json()["flavors"]
+        self._flavor = next(one["id"] for one in flavors if one["name"] == "m1.tiny")
+
+    def aggregates(self) -> dict[str, dict[str, Any]]:
+        return {one["name"]: one for one in self.api.get("/os-aggregates").json()["aggregates"]}
+
+    def members(self, aggregate: str) -> set[str] | None:
+        """The hosts in an aggregate, None where there is none of that name."""
+        found = self.aggregates().get(aggregate)
+        return None if found is None else set(found["hosts"])
+
+    def providers(self) -> dict[str, dict[str, Any]]:
+        return {one["name"]: one for one in self.placement.get("/resource_providers").json()["resource_providers"]}
+
+    def boot(self, by: Session, *, zone: str | None = None, **hints: str) -> Server:
+        """Ask for a server. With a zone such as ``nova:compute-1``, an administrator forces it onto that host."""
+        server = {
+            "name": "of-a-test",
+            "imageRef": self._image,
+            "flavorRef": self._flavor,
+            "networks": "none",
+            **({"availability_zone": zone} if zone else {}),
+        }
+        body = {"server": server, "os:scheduler_hints": hints}
+        made = self.cloud.service(by, "compute", _COMPUTE).post("/servers", json=body).json()["server"]
+        self.booted.append(Server(self, made["id"]))
+        return self.booted[-1]
+
+    def delete_booted(self) -> None:
+        """Delete every server that was booted here, and wait until they are gone."""
+        servers, self.booted = self.booted, []
+        for server in servers:
+            self.api.delete(f"/servers/{server.id}", raise_exc=False)
+        for server in servers:
+            server.wait_until_gone()
+
+    def restore(self, before: Mapping[str, Mapping[str, Any]]) -> None:
+        """Have the aggregates and members of ``before`` again; servers on hosts of others are deleted."""
+        for name, found in self.aggregates().items():
+            known = before.get(name)
+            for host in set(found["hosts"]) - set(known["hosts"] if known else ()):
+                for server in self.api.get(f"/servers?all_tenants=1&host={host}").json()["servers"]:
+                    Server(self, server["id"]).delete()
+                self.api.post(f"/os-aggregates/{found['id']}/action", json={"remove_host": {"host": host}})
+            if known is None:
+                self.api.delete(f"/os-aggregates/{found['id']}")
+
+
+@dataclass
+class Site:
+    """A deployment beside the cloud, whose endpoint the catalogue names."""
+
+    cloud: Cloud
+    nova: Nova
+    deployment: Deployment
+    #: The topic of its notifications.
+    topic: str
+
+    def api(self, session: Session, version: str | None = "1.1") -> Adapter:
+        """The reservation service for an account. Refusals are answers like others: nothing is raised for them."""
+        return Adapter(
+            session,
+            service_type="reservation",
+            endpoint_override=self.deployment.url(),
+            default_microversion=version,
+            raise_exc=False,
+        )
+
+    @property
+    def admin(self) -> Adapter:
+        return self.api(self.nova.admin)
+
+    def register(self, *names: str) -> dict[str, str]:
+        """Make hosts reservable; their ids by their names."""
+        return {name: answered(self.admin.post("/os-hosts", json={"name": name}), 201)["host"]["id"] for name in names}
+
+    def book(
+        self,
+        by: Session,
+        hosts: int = 1,
+        *,
+        on: str | None = None,
+        start: str = "now",
+        seconds: float = 3600,
+        **more: object,
+    ) -> Lease:
+        """A lease of so many hosts, or of the one named, from ``start`` until so many seconds from now."""
+        reservation = {
+            "resource_type": "physical:host",
+            "min": hosts,
+            "max": hosts,
+            "hypervisor_properties": f'["==", "$hypervisor_hostname", "{on}"]' if on else "",
+        }
+        body = {
+            "name": "of-a-test",
+            "start_date": start,
+            "end_date": moment(seconds=seconds),
+            "reservations": [reservation],
+            **more,
+        }
+        api = self.api(by)
+        lease = answered(api.post("/leases", json=body), 201)["lease"]
+        return Lease(api, lease["id"], next((one["id"] for one in lease["reservations"]), ""))
+
+    def clear(self) -> None:
+        """Delete all leases and then all hosts; wait until the cloud has what was theirs."""
+        groups = [one["id"] for lease in self._leases() for one in lease["reservations"]]
+        for lease in self._leases():
+            answered(self.admin.delete(f"/leases/{lease['id']}"), 204)
+        wait_for("leases to go", lambda: not self._leases())
+        wait_for("their aggregates to go", lambda: not set(groups) & self.nova.aggregates().keys())
+        for host in answered(self.admin.get("/os-hosts"), 200)["hosts"]:
+            answered(self.admin.delete(f"/os-hosts/{host['id']}"), 204)
+
+    def end(self, before: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take everything away; where the service does not, take it from under it, and raise what it raised."""
+        try:
+            self.nova.delete_booted()
+            self.clear()
+        except Exception:
+            self.nova.restore(before)
+            raise
+
+    def _leases(self) -> list[dict[str, Any]]:
+        return list(answered(self.admin.get("/leases"), 200)["leases"])
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A lease of one reservation, as its owner sees it."""
+
+    api: Adapter
+    id: str
+    reservation: str
+
+    def seen_by(self, api: Adapter) -> Lease:
+        """The same lease for somebody else."""
+        return replace(self, api=api)
+
+    def show(self) -> dict[str, Any]:
+        return dict(answered(self.api.get(f"/leases/{self.id}"), 200)["lease"])
+
+    def hosts(self, status: str = "held") -> set[str]:
+        hosts = answered(self.api.get(f"/leases/{self.id}/hosts"), 200)["hosts"]
+        return {host["hypervisor_hostname"] for host in hosts if host["status"] == status}
+
+    def change(self, status: int = 200, **body: object) -> dict[str, Any]:
+        return dict(answered(self.api.put(f"/leases/{self.id}", json=body), status))
+
+    def delete(self) -> None:
+        answered(self.api.delete(f"/leases/{self.id}"), 204)
+
+    def wait(self, status: str, *, seconds: float = WAIT_SECONDS) -> dict[str, Any]:
+        """Wait until it has that status, and return the lease."""
+        found: dict[str, Any] = {}
+
+        def settled() -> bool:
+            found.update(self.show())
+            return bool(found["status"] == status)
+
+        try:
+            wait_for(f"lease {self.id} to be {status}", settled, seconds=seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {found['status']}, {found['status_reason']}") from None
+        return found
+
+
+def answered(answer: Any, status: int) -> Any:
+    """The document of an answer that has this status."""
+    assert answer.status_code == status, f"{answer.status_code} {answer.text}"
+    return answer.json() if answer.content else None
+
+
+@contextmanager
+def open_site(
+    folder: Path,
+    cloud: Cloud,
+    *,
+    managers: int = 1,
+    apis: int = 1,
+    options: Options | None = None,
+    database: str | None = None,
+) -> Iterator[Site]:
+    """So many managers and APIs on the database at the URL, or on a fresh one of the testbed's own server.
+
+    ``options`` are added to those that a deployment beside the testbed needs, or replace them.
+    """
+    nova = Nova(cloud, cloud.session("admin"))
+    topic = f"tenure_{folder.name}_{uuid4().hex[:8]}"
+    settings = {group: dict(values) for group, values in keystone_options(cloud.openrc).items()}
+    settings["oslo_messaging_notifications"]["topics"] = topic
+    settings["manager"] = {"rpc_topic": f"{topic}_rpc"}
+    for group, values in (options or {}).items():
+        settings.setdefault(group, {}).update(values)
+    with ExitStack() as stack:
+        _have_pool(nova, stack)
+        servers = [f"{topic}_rpc.{folder.name}-{number}" for number in range(managers)]
+        stack.callback(_delete_queues, [f"{topic}.info", f"{topic}_rpc", *servers])
+        if database is None:
+            database = stack.enter_context(fresh_database_on(MARIADB, MARIADB_URL))
+        deployment = stack.enter_context(deploy(folder, database, settings, managers=managers, apis=apis))
+        stack.callback(_name_in_catalogue, _named_in_catalogue(cloud))
+        _name_in_catalogue(deployment.url())
+        site = Site(cloud, nova, deployment, topic)
+        before = nova.aggregates()
+        try:
+            yield site
+        finally:
+            site.end(before)
+
+
+def _have_pool(nova: Nova, stack: ExitStack) -> None:
+    if FREE_POOL not in nova.aggregates():
+        made = nova.api.post("/os-aggregates", json={"aggregate": {"name": FREE_POOL}}).json()["aggregate"]
+        stack.callback(nova.api.delete, f"/os-aggregates/{made['id']}")
+
+
+def _named_in_catalogue(cloud: Cloud) -> str | None:
+    session = cloud.session("admin")
+    assert isinstance(session.auth, V3Password)
+    catalogue = session.auth.get_access(session).service_catalog
+    return next(iter(catalogue.get_urls(service_type="reservation", interface="public")), None)
+
+
+def _name_in_catalogue(url: str | None) -> None:
+    testbed("endpoint", *([url] if url else []))
+
+
+def _delete_queues(names: Iterable[str]) -> None:
+    with Connection(RABBITMQ_URL, connect_timeout=10) as bus:
+        for name in names:
+            bus.default_channel.queue_delete(name)
