@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tenurenova.decision import Aggregate, Request, Rules, Why, asks_for_aggregates, decide
@@ -157,8 +157,8 @@ def aggregates_of_a_host(draw: st.DrawFn) -> list[Aggregate]:
 REQUESTS = st.builds(
     Request,
     project_id=PROJECTS,
-    reservations=st.lists(NAMES, max_size=2).map(tuple),
-    in_instance_reservation=st.booleans(),
+    reservations=st.just(()) | st.lists(NAMES, min_size=1, max_size=2).map(tuple),
+    in_instance_reservation=st.sampled_from([False, False, True]),
     preemptible=st.booleans(),
 )
 RULES = st.builds(
@@ -170,6 +170,7 @@ RULES = st.builds(
 )
 
 
+@settings(max_examples=500)
 @given(request=REQUESTS, aggregates=aggregates_of_a_host(), rules=RULES)
 @example(request=Request(BIO, (MINE,)), aggregates=[reservation()], rules=Rules())
 @example(request=Request(BIO, preemptible=True), aggregates=[FREE_POOL], rules=Rules(preemptibles_allowed=True))
