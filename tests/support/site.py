@@ -160,12 +160,15 @@ class Site:
     #: The topic of its notifications.
     topic: str
 
-    def api(self, session: Session, version: str | None = "1.1") -> Adapter:
-        """The reservation service for an account. Refusals are answers like others: nothing is raised for them."""
+    def api(self, session: Session, version: str | None = "1.1", *, number: int = 0) -> Adapter:
+        """The reservation service for an account, by one of its APIs.
+
+        Refusals are answers like others: nothing is raised for them.
+        """
         return Adapter(
             session,
             service_type="reservation",
-            endpoint_override=self.deployment.url(),
+            endpoint_override=self.deployment.url(number),
             default_microversion=version,
             raise_exc=False,
         )
@@ -206,13 +209,17 @@ class Site:
         lease = answered(api.post("/leases", json=body), 201)["lease"]
         return Lease(api, lease["id"], next((one["id"] for one in lease["reservations"]), ""))
 
-    def clear(self) -> None:
-        """Delete all leases and then all hosts; wait until the cloud has what was theirs."""
+    def delete_leases(self) -> None:
+        """Delete all leases, and wait until nothing of them is left."""
         groups = [one["id"] for lease in self._leases() for one in lease["reservations"]]
         for lease in self._leases():
             answered(self.admin.delete(f"/leases/{lease['id']}"), 204)
         wait_for("leases to go", lambda: not self._leases())
         wait_for("their aggregates to go", lambda: not set(groups) & self.nova.aggregates().keys())
+
+    def clear(self) -> None:
+        """Delete all leases and then all hosts; wait until the cloud has what was theirs."""
+        self.delete_leases()
         for host in answered(self.admin.get("/os-hosts"), 200)["hosts"]:
             answered(self.admin.delete(f"/os-hosts/{host['id']}"), 204)
 
