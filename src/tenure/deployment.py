@@ -5,11 +5,13 @@ Apart from ``factory.py`` because it needs the libraries of a deployment, which 
 
 from __future__ import annotations
 
+import sqlite3
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from keystonemiddleware.auth_token import AuthProtocol
 from oslo_config.cfg import ConfigOpts
+from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from tenure.api.app import Authenticate, create_app
@@ -32,6 +34,10 @@ from tenure.tracing import REQUEST_ID
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
+
+
+#: The databases that a deployment may have; SQLite is for trying things out, by one manager on one machine.
+_BACKENDS = frozenset({"mariadb", "mysql", "postgresql", "sqlite"})
 
 
 class ConfigurationError(Exception):
@@ -68,11 +74,13 @@ def open_api(conf: ConfigOpts) -> WSGIApplication:
 
 def open_database(conf: ConfigOpts) -> Database:
     """The database that the operator has configured. Raises ``ConfigurationError`` where it is none."""
-    if not conf.database.connection:
+    connection = conf.database.connection
+    if not connection:
         raise ConfigurationError("[database] connection is not set")
+    _refuse_url(connection)
     try:
         return Database(
-            conf.database.connection,
+            connection,
             pool_size=conf.database.max_pool_size,
             pool_wait_seconds=conf.database.pool_timeout,
         )
@@ -80,10 +88,28 @@ def open_database(conf: ConfigOpts) -> Database:
         raise ConfigurationError(f"[database] connection cannot be used: {error}") from None
 
 
+def _refuse_url(connection: str) -> None:
+    """Raise ``ConfigurationError`` for what names no database that Tenure can use; the text tells no password."""
+    try:
+        url = make_url(connection)
+    except (ArgumentError, ValueError):
+        raise ConfigurationError("[database] connection is no URL; in a password, write @ : / as %40 %3A %2F") from None
+    backend = url.get_backend_name()
+    if backend not in _BACKENDS:
+        raise ConfigurationError(f"[database] connection: Tenure cannot use {backend}, only PostgreSQL and MariaDB")
+    if not url.database:
+        raise ConfigurationError("[database] connection names a server and no database")
+    if "@" in (url.host or ""):
+        raise ConfigurationError("[database] connection has more than one @; in a password, write it as %40")
+
+
 def open_driver(conf: ConfigOpts) -> CloudDriver:
     """The driver of the cloud that the operator has configured. Raises ``ConfigurationError``."""
     if conf.driver == "simulated":
-        return SimulatedCloud(conf.simulated.path)
+        try:
+            return SimulatedCloud(conf.simulated.path)
+        except sqlite3.Error as error:
+            raise ConfigurationError(f"[simulated] path cannot be used: {error}") from None
     if conf.driver == "openstack":
         return OpenStackCloud(_cloud_options(conf), on_call=_count_call, request_id=REQUEST_ID.get)
     raise ConfigurationError(f"driver: there is no driver {conf.driver!r}")

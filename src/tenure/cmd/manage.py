@@ -21,7 +21,7 @@ from oslo_config import cfg
 from sqlalchemy.exc import DBAPIError
 
 from tenure.clock import SystemClock
-from tenure.cmd.process import StartFailed, configure, run
+from tenure.cmd.process import StartFailed, configure, run, why_unavailable, wrong_with_schema
 from tenure.deployment import ConfigurationError, open_database, open_driver
 from tenure.domain.errors import Unavailable
 from tenure.drivers.contract import CloudError
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str]) -> int:
     commands = cfg.SubCommandOpt("command", title="commands", handler=_add_commands)
-    conf = configure(arguments, prog=PROG, options=[commands])
+    conf = configure(arguments, prog=PROG, options=[commands], quiet=["tenure.store.database"])
     with _open(conf) as db:
         action: Action = conf.command.action
         return action(conf, db)
@@ -60,8 +60,10 @@ def _open(conf: cfg.ConfigOpts) -> Iterator[Database]:
             yield db
         finally:
             db.close()
-    except (ConfigurationError, Unavailable, CloudError) as error:
+    except (ConfigurationError, CloudError) as error:
         raise StartFailed(str(error)) from error
+    except Unavailable as error:
+        raise StartFailed(why_unavailable(error)) from error
     except CommandError as error:
         raise StartFailed(f"the schema cannot be brought there: {error}") from error
     except DBAPIError as error:
@@ -95,6 +97,9 @@ def _verb(verbs: Any, name: str, action: Action, what: str) -> ArgumentParser:
 
 
 def _upgrade(conf: cfg.ConfigOpts, db: Database) -> int:
+    found = schema.current(db)
+    if found is not None and not schema.knows(found):
+        raise StartFailed(str(wrong_with_schema(db)))
     schema.upgrade(db, conf.command.revision)
     print(f"the schema is at {schema.current(db)}")
     return 0
@@ -106,15 +111,15 @@ def _version(_conf: cfg.ConfigOpts, db: Database) -> int:
 
 
 def _check(_conf: cfg.ConfigOpts, db: Database) -> int:
-    found, wanted = schema.current(db), schema.head()
-    if found != wanted:
-        print(f"the schema is at {found or 'nothing'}, this release needs {wanted}: run {PROG} db upgrade")
+    wrong = wrong_with_schema(db)
+    if wrong is not None:
+        print(wrong)
         return 1
     differences = schema.drift(db)
     for difference in differences:
         print(f"differs from what this release needs: {difference}")
     if not differences:
-        print(f"the database is as this release needs it ({found})")
+        print(f"the database is as this release needs it ({schema.head()})")
     return 1 if differences else 0
 
 

@@ -9,12 +9,19 @@ from collections.abc import Callable, Sequence
 
 from oslo_config.cfg import ConfigOpts
 
-from tenure.cmd.process import StartFailed, configure, run, show_metrics, wait_for_the_end
+from tenure.cmd.process import (
+    StartFailed,
+    configure,
+    run,
+    show_metrics,
+    wait_for_the_end,
+    why_unavailable,
+    wrong_with_schema,
+)
 from tenure.deployment import ConfigurationError, open_manager
 from tenure.domain.errors import Unavailable
 from tenure.factory import Service
 from tenure.rpc.server import RpcServer
-from tenure.store import schema
 
 PROG = "tenure-manager"
 LOG = logging.getLogger(__name__)
@@ -59,13 +66,11 @@ def serve(conf: ConfigOpts, *, checkpoint: Callable[[str], None] = lambda _point
 def _require_schema(service: Service) -> None:
     """Raise ``StartFailed`` where the database is not as this release needs it."""
     try:
-        found, wanted = schema.current(service.parts.db), schema.head()
+        wrong = wrong_with_schema(service.parts.db)
     except Unavailable as error:
-        raise StartFailed(f"{error} See [database] connection.") from error
-    if found != wanted:
-        raise StartFailed(
-            f"the database is at schema {found or 'none'}, this release needs {wanted}: run tenure-manage db upgrade"
-        )
+        raise StartFailed(why_unavailable(error)) from error
+    if wrong is not None:
+        raise StartFailed(wrong)
 
 
 if __name__ == "__main__":

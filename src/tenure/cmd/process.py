@@ -15,6 +15,9 @@ from oslo_log import log
 
 from tenure import metrics
 from tenure.config import CONFIG_DIR, CONFIG_DIR_VARIABLE, PROJECT, new_config, read_config
+from tenure.domain.errors import Unavailable
+from tenure.store import schema
+from tenure.store.database import Database
 from tenure.tracing import TraceFilter
 
 LOG = logging.getLogger(__name__)
@@ -24,15 +27,19 @@ class StartFailed(Exception):
     """The process cannot do its work as it was asked to; the text says why and what to do."""
 
 
-def configure(arguments: Sequence[str], *, prog: str, options: Sequence[cfg.Opt] = ()) -> cfg.ConfigOpts:
+def configure(
+    arguments: Sequence[str], *, prog: str, options: Sequence[cfg.Opt] = (), quiet: Sequence[str] = ()
+) -> cfg.ConfigOpts:
     """The configuration from the command line and the files, with logs as it says.
 
-    ``options`` are more of the command line. Raises ``StartFailed`` for a file that cannot be used.
+    ``options`` are more of the command line. Of the loggers that ``quiet`` names, warnings are left out: the program
+    says itself what is wrong. Raises ``StartFailed`` for a file that cannot be used.
     """
     conf = new_config()
     conf.register_cli_opts(options)
     log.register_options(conf)
-    log.set_defaults(default_log_levels=[*log.get_default_log_levels(), "alembic=WARN", "waitress=WARN"])
+    levels = ["alembic=WARN", "waitress=WARN", *(f"{name}=ERROR" for name in quiet)]
+    log.set_defaults(default_log_levels=[*log.get_default_log_levels(), *levels])
     try:
         read_config(conf, arguments, files=config_files(), prog=prog)
         log.setup(conf, PROJECT)
@@ -47,6 +54,23 @@ def config_files() -> list[Path]:
     """The file in the folder that the environment names; none where it names none, for oslo.config to look around."""
     folder = os.environ.get(CONFIG_DIR_VARIABLE)
     return [Path(folder) / f"{PROJECT}.conf"] if folder else []
+
+
+def why_unavailable(error: Unavailable) -> str:
+    """One line that says what is wrong with the database, in its own words."""
+    cause = getattr(error.__cause__, "orig", None) or error.__cause__
+    words = str(cause.args[-1] if cause is not None and cause.args else error).split()
+    return f"the database cannot be used: {' '.join(words)}"
+
+
+def wrong_with_schema(db: Database) -> str | None:
+    """What has to be done before this release can use the database; None where nothing has. Raises ``Unavailable``."""
+    found, wanted = schema.current(db), schema.head()
+    if found == wanted:
+        return None
+    if found is None or schema.knows(found):
+        return f"the schema is at {found or 'nothing'}, this release needs {wanted}: run tenure-manage db upgrade"
+    return f"the schema is at {found}, which this release does not know: a newer release or another program made it"
 
 
 def show_metrics(conf: cfg.ConfigOpts) -> None:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from oslo_config import cfg
-from oslo_log import log
 from oslo_upgradecheck import upgradecheck
 from oslo_upgradecheck.common_checks import check_policy_json
 
-from tenure.cmd.process import config_files
-from tenure.config import PROJECT, new_config
+from tenure.cmd.process import StartFailed, configure, why_unavailable, wrong_with_schema
 from tenure.deployment import ConfigurationError, open_database, open_driver
 from tenure.domain.errors import Unavailable
 from tenure.drivers.contract import CloudError
 from tenure.store import schema
 
+PROG = "tenure-status"
 HOST = "physical:host"
+LOG = logging.getLogger(__name__)
+
+#: The exit code where the checks could not be made.
+UNCHECKED = 255
 
 Result = upgradecheck.Result
 Code = upgradecheck.Code
@@ -36,16 +41,17 @@ class Checks(upgradecheck.UpgradeCommands):
         except ConfigurationError as error:
             return Result(Code.FAILURE, str(error))
         try:
-            found, wanted = schema.current(db), schema.head()
-            differences = schema.drift(db) if found == wanted else []
+            found, wrong = schema.current(db), wrong_with_schema(db)
+            differences = schema.drift(db) if wrong is None else []
         except Unavailable as error:
-            return Result(Code.FAILURE, str(error))
+            return Result(Code.FAILURE, why_unavailable(error))
         finally:
             db.close()
-        if found != wanted:
-            return Result(Code.WARNING, f"The schema is at {found or 'nothing'}: run tenure-manage db upgrade.")
+        if wrong is not None:
+            can_be_upgraded = found is None or schema.knows(found)
+            return Result(Code.WARNING if can_be_upgraded else Code.FAILURE, wrong)
         if differences:
-            return Result(Code.FAILURE, f"The schema was changed by hand: {differences[0]}")
+            return Result(Code.FAILURE, f"the schema was changed by hand: {differences[0]}")
         return Result(Code.SUCCESS)
 
     def _cloud(self) -> Result:
@@ -68,13 +74,24 @@ class Checks(upgradecheck.UpgradeCommands):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the command line says; the exit code is the worst result: 0 well, 1 a warning, 2 a failure."""
-    conf = new_config()
-    log.register_options(conf)
-    arguments = sys.argv[1:] if argv is None else list(argv)
-    files = [str(file) for file in config_files()] or None
-    code: int = upgradecheck.main(conf, PROJECT, Checks(conf), arguments, files)
-    return code
+    """Do what the command line says; the exit code: 0 well, 1 a warning, 2 a failure, 255 where nothing was checked."""
+    arguments = sys.argv[1:] if argv is None else argv
+    commands = cfg.SubCommandOpt("command", title="commands", handler=_add_commands)
+    try:
+        conf = configure(arguments, prog=PROG, options=[commands], quiet=["tenure.store.database"])
+        upgradecheck.CONF = conf  # where the library looks for --json
+        return int(Checks(conf).check())
+    except StartFailed as failure:
+        print(f"{PROG}: {failure}", file=sys.stderr)
+    except Exception:
+        LOG.exception("the checks could not be made")
+    return UNCHECKED
+
+
+def _add_commands(nouns: Any) -> None:
+    upgrade = nouns.add_parser("upgrade", help="what an upgrade needs", description="what an upgrade needs")
+    upgrade.add_argument("verb", choices=["check"], metavar="check", help="tell whether this release can take over")
+    upgrade.add_argument("--json", action="store_true", help="print the results as JSON instead of a table")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,226 @@
+"""``tenure-manage``, as an operator types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tenure.config import CONFIG_DIR_VARIABLE
+from tenure.domain.request import LeaseRequest
+from tenure.store import schema
+from tests.cmd.conftest import Site
+from tests.support.databases import MARIADB, POSTGRESQL
+from tests.support.standalone import BIN
+from tests.support.world import OWNER, reservation
+
+NEWEST = schema.head() or ""
+OLDEST = "0001"
+
+
+def manage(site: Site, *arguments: str, code: int = 0) -> str:
+    """What the program prints; it must end with that code, and print nothing else."""
+    done = site.run("tenure-manage", *arguments)
+    assert (done.returncode, done.stderr) == (code, "")
+    return done.stdout
+
+
+def refused(site: Site, *arguments: str) -> str:
+    """The one line that says what is wrong."""
+    done = site.run("tenure-manage", *arguments)
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    [line] = done.stderr.splitlines()
+    assert line.startswith("tenure-manage: ")
+    return line.removeprefix("tenure-manage: ")
+
+
+def set_revision(site: Site, revision: str) -> None:
+    with closing(sqlite3.connect(site.folder / "tenure.db")) as db, db:
+        db.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+
+
+# The schema
+
+
+def test_a_schema_is_made_and_found_good(site: Site):
+    assert manage(site, "db", "version") == "no schema\n"
+    assert (
+        manage(site, "db", "check", code=1)
+        == f"the schema is at nothing, this release needs {NEWEST}: run tenure-manage db upgrade\n"
+    )
+    assert manage(site, "db", "upgrade") == f"the schema is at {NEWEST}\n"
+    assert manage(site, "db", "version") == f"{NEWEST}\n"
+    assert manage(site, "db", "check") == f"the database is as this release needs it ({NEWEST})\n"
+    assert manage(site, "db", "upgrade") == f"the schema is at {NEWEST}\n"
+
+
+def test_an_older_schema_is_brought_to_this_release(site: Site):
+    assert manage(site, "db", "upgrade", "--revision", OLDEST) == f"the schema is at {OLDEST}\n"
+    said = manage(site, "db", "check", code=1)
+    assert said == f"the schema is at {OLDEST}, this release needs {NEWEST}: run tenure-manage db upgrade\n"
+    assert manage(site, "db", "upgrade") == f"the schema is at {NEWEST}\n"
+    assert manage(site, "db", "check") == f"the database is as this release needs it ({NEWEST})\n"
+
+
+def test_the_schema_of_a_newer_release_is_left_alone(site: Site):
+    manage(site, "db", "upgrade")
+    set_revision(site, "9999")
+    said = "the schema is at 9999, which this release does not know: a newer release or another program made it"
+    assert manage(site, "db", "check", code=1) == f"{said}\n"
+    assert refused(site, "db", "upgrade") == said
+    assert manage(site, "db", "version") == "9999\n"
+
+
+def test_what_somebody_changed_by_hand_is_told(site: Site):
+    manage(site, "db", "upgrade")
+    with closing(sqlite3.connect(site.folder / "tenure.db")) as db, db:
+        db.execute("ALTER TABLE resources ADD COLUMN note TEXT")
+    said = manage(site, "db", "check", code=1)
+    assert said.startswith("differs from what this release needs: ('remove_column'")
+    assert "'note'" in said
+
+
+def test_a_revision_that_does_not_exist_is_named(site: Site):
+    said = refused(site, "db", "upgrade", "--revision", "nonsense")
+    assert said == "the schema cannot be brought there: Can't locate revision identified by 'nonsense'"
+
+
+def test_tables_of_somebody_else_are_left_alone(site: Site):
+    with closing(sqlite3.connect(site.folder / "tenure.db")) as db, db:
+        db.execute("CREATE TABLE leases (name TEXT)")
+    assert refused(site, "db", "upgrade") == "the database refuses: table leases already exists"
+
+
+@pytest.mark.filterwarnings("ignore:Using fork:DeprecationWarning")  # of eventlet, which oslo.messaging imports
+@pytest.mark.parametrize("database_kind", [
+    pytest.param(POSTGRESQL, marks=pytest.mark.postgresql),
+    pytest.param(MARIADB, marks=pytest.mark.mariadb),
+])  # fmt: skip
+def test_servers_have_schemas_too(site: Site, fresh_database, database_kind: str):
+    with fresh_database(database_kind) as url:
+        site.configure(connection=url)
+        assert manage(site, "db", "upgrade") == f"the schema is at {NEWEST}\n"
+        assert manage(site, "db", "check") == f"the database is as this release needs it ({NEWEST})\n"
+
+
+def test_it_is_a_program(site: Site):
+    """The others of this module call what it calls."""
+    environ = os.environ | {CONFIG_DIR_VARIABLE: str(site.folder)}
+    command = [str(BIN / "tenure-manage"), "db", "version"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "no schema\n", "")
+
+
+# What cannot work
+
+PASSWORD = "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("connection", "said"),
+    [
+        ("", "[database] connection is not set"),
+        ("nonsense", "[database] connection is no URL; "),
+        (f"mysql+pymysql://tenure:{PASSWORD}@127.0.0.1:port/tenure", "[database] connection is no URL; "),
+        (f"mysql+pymysql://tenure:{PASSWORD}@127.0.0.1", "[database] connection names a server and no database"),
+        (f"postgresql://tenure:{PASSWORD}@127.0.0.1/", "[database] connection names a server and no database"),
+        (f"mysql+pymysql://tenure:a@{PASSWORD}@127.0.0.1/tenure", "[database] connection has more than one @; "),
+        (f"oracle://tenure:{PASSWORD}@127.0.0.1/tenure", "[database] connection: Tenure cannot use oracle, only "),
+        (f"mysql://tenure:{PASSWORD}@127.0.0.1/tenure", "[database] connection cannot be used: No module named "),
+        (f"mysql+pymysql://tenure:{PASSWORD}@127.0.0.1:1/tenure", "the database cannot be used: Can't connect "),
+        (f"postgresql+psycopg://tenure:{PASSWORD}@127.0.0.1:1/tenure", "the database cannot be used: connection "),
+        ("sqlite:////nonexistent/tenure.db", "the database cannot be used: unable to open database file"),
+    ],
+)  # fmt: skip
+def test_a_database_that_cannot_be_used_is_one_line(site: Site, connection: str, said: str):
+    site.configure(connection=connection)
+    line = refused(site, "db", "check")
+    assert line.startswith(said)
+    assert PASSWORD not in line
+
+
+@pytest.mark.filterwarnings("ignore:Using fork:DeprecationWarning")
+@pytest.mark.mariadb
+def test_a_password_that_is_wrong_is_not_repeated(site: Site, mariadb_server: str):
+    account, separator, place = mariadb_server.rpartition("@")
+    assert separator, account
+    site.configure(connection=f"mysql+pymysql://nobody:{PASSWORD}@{place.partition('?')[0].rstrip('/')}/tenure")
+    line = refused(site, "db", "upgrade")
+    assert line.startswith("the database cannot be used: ")
+    assert PASSWORD not in line
+
+
+def test_a_configuration_that_cannot_be_read_is_named(site: Site):
+    (site.folder / "tenure.conf").write_text("[database\n")
+    assert str(site.folder / "tenure.conf") in refused(site, "db", "check").partition("; the configuration")[0]
+    line = refused(site, "--config-file", "/nonexistent.conf", "db", "check")
+    assert line.startswith("Failed to find some config files: /nonexistent.conf; ")
+
+
+def test_a_cloud_that_cannot_be_used_is_one_line(site: Site):
+    manage(site, "db", "upgrade")
+    site.configure(more="[simulated]\npath = /nonexistent/cloud.db\n")
+    assert refused(site, "host", "sync") == "[simulated] path cannot be used: unable to open database file"
+
+
+@pytest.mark.parametrize("arguments", [[], ["db"], ["db", "downgrade"], ["host", "sync", "--force"]])
+def test_a_command_that_does_not_exist_is_refused(site: Site, arguments: Sequence[str]):
+    done = site.run("tenure-manage", *arguments)
+    assert done.returncode == 2
+    assert "tenure-manage" in done.stderr.splitlines()[-1]
+    assert not (site.folder / "tenure.db").exists()
+
+
+# Hosts
+
+
+def test_hosts_are_read_again_from_the_cloud(site: Site):
+    with site.service(hosts=3) as service:
+        names = [host.name for host in service.parts.driver.discover("physical:host")]
+    assert manage(site, "host", "sync") == "3 hosts are registered, 0 were changed, 0 are gone\n"
+    with site.cloud() as cloud:
+        vcpus = cloud.world.host(names[0]).facts["vcpus"]
+        cloud.world.change_host(names[0], facts={"vcpus": 1000})
+        cloud.world.remove_host(names[1])
+        cloud.world.add_host("of-nobody")
+    told = [f"{names[0]}: vcpus {vcpus!r} -> 1000, VCPU {vcpus!r} -> 1000", f"{names[1]}: the cloud has it no more"]
+    tried = manage(site, "host", "sync", "--dry-run").splitlines()
+    assert tried == [*told, "3 hosts are registered, 1 would be changed, 1 are gone"]
+    done = manage(site, "host", "sync").splitlines()
+    assert done == [*told, "3 hosts are registered, 1 were changed, 1 are gone"]
+    again = manage(site, "host", "sync").splitlines()
+    assert again == [told[1], "3 hosts are registered, 0 were changed, 1 are gone"]
+
+
+# Notifications
+
+
+def give_up(site: Site) -> None:
+    """Let all notifications be such that could not be delivered."""
+    with closing(sqlite3.connect(site.folder / "tenure.db")) as db, db:
+        changed = db.execute("UPDATE outbox SET ready_at = NULL, attempts = 20, last_error = 'no bus'")
+        assert changed.rowcount == 1
+
+
+def test_notifications_that_were_given_up_are_shown_and_tried_again(site: Site):
+    with site.service(hosts=1) as service:
+        soon = datetime.now(UTC) + timedelta(hours=1)
+        request = LeaseRequest(
+            name="told", starts_at=soon, ends_at=soon + timedelta(hours=1), reservations=(reservation(1, 1),)
+        )
+        lease = service.manager.leases.create(OWNER, request)
+    assert manage(site, "outbox", "list") == ""
+    give_up(site)
+    [shown] = map(json.loads, manage(site, "outbox", "list").splitlines())
+    assert shown.keys() == {"key", "lease_id", "event_type", "created_at", "attempts", "error"}
+    assert (shown["lease_id"], shown["event_type"]) == (lease.id, "lease.create")
+    assert (shown["attempts"], shown["error"]) == (20, "no bus")
+    assert manage(site, "outbox", "retry") == "1 notifications will be delivered again\n"
+    assert manage(site, "outbox", "list") == ""
+    assert manage(site, "outbox", "retry") == "0 notifications will be delivered again\n"
