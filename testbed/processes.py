@@ -12,6 +12,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -24,6 +25,11 @@ PIDS = STATE / "pid"
 COMMAND_SECONDS = 15 * 60
 #: Longer than any process takes until it listens.
 LISTEN_SECONDS = 120
+#: How long the kernel takes at most to end a process that is killed.
+KILL_SECONDS = 10
+
+#: Those that this command has started. They are to outlive it, and Python warns of objects of theirs that do not last.
+_CHILDREN: list[subprocess.Popen[bytes]] = []
 
 
 class TestbedError(Exception):
@@ -96,6 +102,7 @@ def _start(process: Process, fingerprint: str) -> None:
             env=environ,
         )
     (PIDS / process.name).write_text(f"{started.pid} {_start_time(started.pid)} {fingerprint}")
+    _CHILDREN.append(started)
 
 
 def wait_until_listening(processes: Iterable[Process]) -> None:
@@ -116,15 +123,24 @@ def stop(names: Iterable[str], *, grace_seconds: float = 15) -> None:
     if running:
         say("stop", *running)
     for pid in running.values():
-        os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + grace_seconds
-    while any(map(pid_of, running)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    for name, pid in running.items():
-        if pid_of(name) is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    for pid in _lingering(running, grace_seconds):
+        with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
+    _lingering(running, KILL_SECONDS)
+    for child in _CHILDREN:
+        child.poll()
     for name in names:
         (PIDS / name).unlink(missing_ok=True)
+
+
+def _lingering(running: Mapping[str, int], seconds: float) -> list[int]:
+    """Wait for the end of these processes, and return those that have not ended by then."""
+    deadline = time.monotonic() + seconds
+    while any(map(pid_of, running)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return [pid for name, pid in running.items() if pid_of(name) is not None]
 
 
 def run(*command: object, log: str, environ: Mapping[str, str] | None = None) -> None:

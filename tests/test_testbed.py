@@ -1,0 +1,118 @@
+"""The testbed's tools, on processes that are quick: the cloud itself is proven by tests/cloud."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed import processes
+from testbed.processes import Process, TestbedError, known_names, pid_of, start_all, stop, wait_until_listening
+from tests.support.cloud import REPOSITORY
+
+LISTEN = "import socket, time; server = socket.create_server(('127.0.0.1', {port})); time.sleep(600)"
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(processes, "PIDS", tmp_path / "pid")
+    monkeypatch.setattr(processes, "LOG", tmp_path / "log")
+    yield
+    stop(known_names(), grace_seconds=1)
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def python(code: str, *, name: str = "it", reads: tuple[Path, ...] = (), port: int | None = None) -> Process:
+    return Process(name=name, command=[sys.executable, "-c", code], reads=reads, port=port)
+
+
+def test_what_runs_is_not_started_again(port: int):
+    process = python(LISTEN.format(port=port), port=port)
+    start_all([process])
+    wait_until_listening([process])
+    first = pid_of("it")
+    start_all([process])
+    assert pid_of("it") == first is not None
+
+
+def test_what_reads_another_configuration_is_started_anew(tmp_path: Path):
+    config = tmp_path / "its.conf"
+    config.write_text("colour = blue")
+    process = python("import time; time.sleep(600)", reads=(config,))
+    other = python("import time; time.sleep(600)", name="other")
+    start_all([process, other])
+    before = pid_of("it"), pid_of("other")
+    config.write_text("colour = red")
+    start_all([process, other])
+    assert pid_of("it") not in {before[0], None}
+    assert pid_of("other") == before[1]
+
+
+def test_what_died_is_started_again():
+    process = python("import time; time.sleep(600)")
+    start_all([process])
+    died = pid_of("it")
+    assert died is not None
+    os.kill(died, signal.SIGKILL)
+    os.waitid(os.P_PID, died, os.WEXITED | os.WNOWAIT)
+    assert pid_of("it") is None
+    start_all([process])
+    assert pid_of("it") not in {died, None}
+
+
+def test_a_pid_that_somebody_else_has_now_is_left_alone():
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as somebody:
+        try:
+            processes.PIDS.mkdir()
+            (processes.PIDS / "it").write_text(f"{somebody.pid} 1 0123456789abcdef")
+            assert pid_of("it") is None
+            stop(["it"])
+            assert somebody.poll() is None
+        finally:
+            somebody.kill()
+
+
+def test_what_does_not_want_to_end_is_made_to(port: int):
+    process = python(
+        f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {LISTEN.format(port=port)}", port=port
+    )
+    start_all([process])
+    wait_until_listening([process])
+    stop(["it"], grace_seconds=0.2)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 5)
+    assert known_names() == []
+
+
+def test_a_port_that_somebody_else_has_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+        with pytest.raises(TestbedError, match=f"somebody else listens on 127.0.0.1:{taken}"):
+            start_all([python("pass", port=taken)])
+
+
+def test_what_ends_before_it_listens_is_told_at_once(tmp_path: Path, port: int):
+    process = python("raise SystemExit('no such option')", port=port)
+    start_all([process])
+    with pytest.raises(TestbedError, match=r"it ended early: see .*/log/it\.log"):
+        wait_until_listening([process])
+    assert (tmp_path / "log/it.log").read_text() == "no such option\n"
+
+
+def test_without_a_cloud_its_commands_say_so(tmp_path: Path):
+    environ = os.environ | {"TENURE_CLOUD_ROOT": str(tmp_path / "none")}
+    command = [str(REPOSITORY / "testbed/cloud"), "status"]
+    result = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    assert result.returncode == 1
+    assert "the cloud is down" in result.stderr
