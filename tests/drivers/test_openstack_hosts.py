@@ -245,6 +245,28 @@ class TestMoving:
             assert looks > 30
             assert opened == []
 
+    def test_schedulers_hear_of_all_hosts_in_the_end(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        """Each change is told as its request saw the aggregate: of those side by side, none has seen the others."""
+        remembered: dict[str, frozenset[str]] = {}
+
+        def hear(seen: Seen) -> None:
+            """What a scheduler remembers, where all additions are made side by side."""
+            with cloud.lock:
+                for one in cloud.aggregates.values():
+                    if seen.path == f"/v2.1/os-aggregates/{one.number}/action":
+                        added = [values["host"] for verb, values in seen.body.items() if verb == "add_host"]
+                        before = remembered.get(one.name, frozenset()) if added else frozenset(one.hosts)
+                        remembered[one.name] = frozenset(added) or before
+
+        hosts = registered(driver, cloud, 4)
+        cloud.observe = hear
+        driver.ensure_started(order(*hosts[:3]))
+        assert remembered["r-1"] == members(cloud, "r-1")
+        driver.ensure_started(order(*hosts[2:]))
+        assert remembered["r-1"] == members(cloud, "r-1")
+        assert ended(driver, order(*hosts[2:])).done
+        assert remembered[POOL] == members(cloud, POOL)
+
     def test_the_aggregate_is_what_blazars_filter_reads(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         hosts = registered(driver, cloud, 2)
         driver.ensure_started(order(hosts[0], reservation_id="6d1c"))

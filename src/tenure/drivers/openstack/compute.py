@@ -153,6 +153,14 @@ class Compute:
     def set_metadata(self, aggregate: Aggregate, metadata: Mapping[str, str | None]) -> None:
         self._post(f"/os-aggregates/{aggregate.id}/action", {"set_metadata": {"metadata": dict(metadata)}})
 
+    def announce(self, aggregate: Aggregate) -> None:
+        """Have schedulers hear how the aggregate is now; nothing of it is changed.
+
+        Each change is told to them as whoever made it saw the aggregate. Of changes that are made side by side none
+        has seen the others, so what a scheduler remembers in the end lacks some of them.
+        """
+        self.set_metadata(aggregate, {})
+
     def delete_aggregate(self, aggregate: Aggregate) -> None:
         self._calls.send(Request("compute", "DELETE", f"/os-aggregates/{aggregate.id}"))
 

@@ -90,12 +90,17 @@ class Hosts:
         group = self._ensure_group(layout, order, group)
         # One that somebody took out of everything is closed first.
         self._add(pool, [host for host in fresh if host not in pool.hosts])
-        self._add(group, fresh)
+        if fresh:
+            self._add(group, fresh, announce=False)
+        changes = layout.wanted_metadata(order, group)
+        if fresh or changes:  # which opens it to the owner, and tells schedulers of the hosts in it
+            self._compute.set_metadata(group, changes)
         self._remove(pool, [host for host in hosts if host in pool.hosts or host in fresh])
         if lingering is not None:
             raise CloudBusy(lingering.reason or "")
 
     def _ensure_group(self, layout: Layout, order: Order, group: Aggregate | None) -> Aggregate:
+        """The order's aggregate. A new one is nobody's until its hosts are in it."""
         if group is None:
             try:
                 group = self._compute.make_aggregate(order.reservation_id, layout.zone_of(order.reservation_id))
@@ -104,8 +109,10 @@ class Hosts:
                 if group is None:
                     raise
         changes = layout.wanted_metadata(order, group)
-        if changes:
+        if "availability_zone" in changes or layout.owner_of(group) not in ("", order.project_id):
+            # What is somebody else's, or in another zone, gets no hosts.
             self._compute.set_metadata(group, changes)
+            group = self._look().group(order.reservation_id) or group
         return group
 
     def _refuse_held(self, layout: Layout, order: Order, hosts: Iterable[Hypervisor]) -> None:
@@ -198,6 +205,8 @@ class Hosts:
         self._add(pool, hosts - pool.hosts, missing_ok=True)
         errors = self._compute.remove_hosts(group, hosts)
         if not errors:
+            if hosts < group.hosts:
+                self._compute.announce(group)
             return None
         for _, error in sorted(errors.items()):
             if not isinstance(error, Conflict):
@@ -244,9 +253,16 @@ class Hosts:
     def _look(self) -> Layout:
         return Layout(self._compute.aggregates(), self._options)
 
-    def _add(self, aggregate: Aggregate, hosts: Iterable[str], *, missing_ok: bool = False) -> None:
+    def _add(
+        self, aggregate: Aggregate, hosts: Iterable[str], *, missing_ok: bool = False, announce: bool = True
+    ) -> None:
         """Have these hosts in the aggregate."""
-        errors = self._compute.add_hosts(aggregate, hosts)
+        wanted = list(hosts)
+        if not wanted:
+            return
+        errors = self._compute.add_hosts(aggregate, wanted)
+        if announce:
+            self._compute.announce(aggregate)
         if missing_ok:
             errors = {host: error for host, error in errors.items() if not isinstance(error, CloudNotFound)}
         if not errors:
