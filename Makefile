@@ -15,7 +15,7 @@ INSTALLED := -e '.[postgresql,mariadb,openstack,test]' $(foreach other,$(OTHERS)
 QUICK     := not (postgresql or mariadb or slow or races or crash or cloud)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run check test cloud cloud-test cloud-down bench constraints clean
+.PHONY: help setup demo run check test cloud cloud-test cloud-down bench samples constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r target what; do \
@@ -77,6 +77,10 @@ cloud-down: ## Stop that cloud; `testbed/cloud down --purge` forgets what it kne
 
 bench: $(STAMP) ## How fast it is, and how we know
 	$(BIN)/python -m bench
+
+samples: $(STAMP) ## Write etc/*.sample, as the options and policies are now
+	$(BIN)/oslo-config-generator --config-file etc/config-generator.conf
+	$(BIN)/oslopolicy-sample-generator --config-file etc/policy-generator.conf
 
 constraints: $(STAMP) ## Choose the newest version of everything that is used, and write constraints.txt
 	$(BIN)/python -m venv --clear $(VENV)/newest

@@ -27,7 +27,7 @@ _DEFAULT = (
         "cleaning_time",
         default=0,
         min=0,
-        help="Minutes that a resource stays unused after each reservation, for cleaning.",
+        help="How many minutes a resource stays unused after each reservation, for cleaning.",
     ),
     cfg.StrOpt(
         "driver",
@@ -37,8 +37,11 @@ _DEFAULT = (
     cfg.StrOpt(
         "auth_strategy",
         default="keystone",
-        choices=("keystone", "token_file"),
-        help="Who says who a caller is: Keystone, or the file [api] token_file.",
+        choices=[
+            ("keystone", "Keystone, by keystonemiddleware"),
+            ("token_file", "the file that [api] token_file names"),
+        ],
+        help="Who says who a caller is.",
     ),
     cfg.StrOpt("os_region_name", help="The region whose services Tenure uses; needed where Keystone knows several."),
 )
@@ -46,12 +49,15 @@ _DATABASE = (
     cfg.StrOpt(
         "connection",
         secret=True,
-        help="The database: postgresql+psycopg://user:password@host/tenure or mysql+pymysql://user:password@host/tenure.",
+        help="The database: mysql+pymysql://user:password@host/tenure or "
+        "postgresql+psycopg://user:password@host/tenure. Write @ : / in the password as %40 %3A %2F, and $ as $$.",
     ),
     cfg.IntOpt(
-        "max_pool_size", default=20, min=2, help="Connections that a manager keeps open; it may use twice as many."
+        "max_pool_size", default=20, min=2, help="How many connections a manager keeps open; it may use twice as many."
     ),
-    cfg.FloatOpt("pool_timeout", default=30.0, min=0.1, help="Seconds to wait for a connection where all are in use."),
+    cfg.FloatOpt(
+        "pool_timeout", default=30.0, min=0.1, help="How many seconds to wait for a connection where all are in use."
+    ),
 )
 _API = (
     cfg.URIOpt(
@@ -59,34 +65,47 @@ _API = (
         schemes=("http", "https"),
         help="The URL of the API's root as clients see it, for links; without it, it is told from each request.",
     ),
-    cfg.IntOpt("threads", default=16, min=1, help="Requests that one tenure-api process serves side by side."),
-    cfg.StrOpt("token_file", help="The users and their tokens where auth_strategy is token_file; of mode 0600."),
+    cfg.IntOpt(
+        "threads",
+        default=16,
+        min=1,
+        help="How many requests one tenure-api process serves side by side; a WSGI server has its own setting.",
+    ),
+    cfg.StrOpt(
+        "token_file",
+        help="The file of users and their tokens where auth_strategy is token_file. Its mode must be 0600.",
+    ),
 )
 _MANAGER = (
-    cfg.StrOpt("rpc_topic", default="tenure.manager", help="The topic on which managers take calls from the API."),
+    cfg.StrOpt(
+        "rpc_topic",
+        default="tenure.manager",
+        help="The topic of the message bus on which managers take calls from the API. APIs and managers share it.",
+    ),
     cfg.StrOpt(
         "name",
         default=socket.gethostname(),
         sample_default="<the name of the machine>",
-        help="What this manager is called on the message bus and in logs.",
+        help="What this manager is called on the message bus and in logs. No two managers may share a name.",
     ),
     cfg.IntOpt(
         "rpc_threads",
         default=16,
         min=2,
-        help="Calls that one manager serves side by side; half of them may wait for the cloud.",
+        help="How many calls of the API one manager serves side by side; half of them may wait for the cloud.",
     ),
     cfg.IntOpt(
         "workers",
         default=16,
         min=1,
-        help="Starts, other events and requests that a manager carries out side by side, each.",
+        help="How many starts a manager carries out side by side, and as many other events, and as many requests.",
     ),
     cfg.IntOpt(
         "minutes_before_end_lease",
         default=60,
         min=0,
-        help="How long before its end a lease's before-end event comes, if the user has not said it; 0 for none.",
+        help="How many minutes before its end the before-end event of a lease comes, if the user has not said it; "
+        "0 for none.",
     ),
     cfg.IntOpt(
         "max_attempts",
@@ -95,7 +114,10 @@ _MANAGER = (
         help="How often a start, a change or a before-end action is tried; an end is tried for ever.",
     ),
     cfg.IntOpt(
-        "repair_interval", default=60, min=1, help="Seconds between two comparisons of the cloud with the ledger."
+        "repair_interval",
+        default=60,
+        min=1,
+        help="How many seconds lie between two comparisons of the cloud with the ledger; what differs is mended.",
     ),
 )
 _NOTIFICATIONS = (
@@ -109,20 +131,27 @@ _METRICS = (
         help="The port on which a process shows its metrics to Prometheus; where it is taken, the next free of the "
         "fifteen behind it. Without it there are none.",
     ),
-    cfg.HostAddressOpt("host", default="127.0.0.1", help="The address on which metrics are shown."),
+    cfg.HostAddressOpt(
+        "host",
+        default="127.0.0.1",
+        help="The address on which a process shows its metrics. Nobody is asked who he is there.",
+    ),
 )
 _CLOUD = (
     cfg.FloatOpt(
-        "request_timeout", default=15.0, min=1.0, help="Seconds that one call to a service of the cloud may take."
+        "request_timeout",
+        default=15.0,
+        min=1.0,
+        help="How many seconds one HTTP call to a service of the cloud may take.",
     ),
     cfg.FloatOpt(
         "verb_timeout",
         default=30.0,
         min=1.0,
         max=45.0,
-        help="Seconds that all calls for one step may take, such as a start; then it is tried again.",
+        help="How many seconds all calls of one step may take together, such as a start; then it is tried again.",
     ),
-    cfg.IntOpt("concurrency", default=16, min=1, help="Calls to the cloud that a manager makes side by side."),
+    cfg.IntOpt("concurrency", default=16, min=1, help="How many HTTP calls to the cloud a manager makes side by side."),
 )
 
 
@@ -175,7 +204,11 @@ _NOVA = (
     cfg.StrOpt(
         "endpoint_type",
         default="internal",
-        choices=("public", "internal", "admin"),
+        choices=[
+            ("public", "those for everybody"),
+            ("internal", "those for services"),
+            ("admin", "those for administrators"),
+        ],
         help="Which endpoints of the service catalogue are used, of Nova and of all other services.",
     ),
     cfg.StrOpt("image_prefix", default="reserved_", help="What the names of snapshots begin with."),
@@ -187,7 +220,11 @@ _NOVA = (
     cfg.StrOpt(
         "blazar_owner", default="blazar:owner", help="The aggregate's metadata that names the project of a reservation."
     ),
-    cfg.BoolOpt("az_aware", default=True, help="Whether to look up the availability zones of hosts."),
+    cfg.BoolOpt(
+        "az_aware",
+        default=True,
+        help="Whether the availability zone of a host is looked up, so that leases can ask for it.",
+    ),
 )
 _HOST = (
     cfg.StrOpt(
@@ -198,8 +235,8 @@ _HOST = (
     cfg.StrOpt(
         "before_end",
         default="",
-        choices=("", "snapshot"),
-        help="What is done to the servers of a lease before its end, where the user has not said it.",
+        choices=[("", "nothing"), ("snapshot", "an image is made of each server, for its owner")],
+        help="What is done to the servers of a lease at its before-end event, where the user has not said it.",
     ),
     cfg.BoolOpt(
         "enable_notification_monitor", default=False, help="Whether to listen to Nova's notifications of failed hosts."
@@ -210,7 +247,7 @@ _HOST = (
         help="The topics on which Nova publishes versioned notifications.",
     ),
     cfg.BoolOpt("enable_polling_monitor", default=True, help="Whether to ask Nova for failed hosts at intervals."),
-    cfg.IntOpt("polling_interval", default=60, min=1, help="Seconds between two such questions."),
+    cfg.IntOpt("polling_interval", default=60, min=1, help="How many seconds lie between two such questions."),
     cfg.IntOpt(
         "healing_interval",
         default=60,
