@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -174,6 +174,8 @@ class Lease:
     events: tuple[Event, ...]
     created_at: datetime
     updated_at: datetime | None = None
+    #: The trust with which to act as the owner, None where nothing is to be done in his name.
+    trust_id: str | None = field(default=None, repr=False)
 
     def event(self, event_type: EventType) -> Event | None:
         """The lease's event of that type; the latest where there are several."""

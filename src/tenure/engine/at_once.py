@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from tenure.domain.actor import Actor
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import CloudBusy, CloudDriver, ResourceRef
 from tenure.engine.performer import Performer
@@ -74,6 +75,16 @@ class AtOnce:
         """Give a resource back to the cloud. Raises what the driver raises, ``CloudBusy`` without a place."""
         with self._place():
             self._driver.ensure_unregistered(resource_type, resource)
+
+    def delegate(self, actor: Actor) -> str:
+        """A new trust of the caller in us. Raises what the driver raises, ``CloudBusy`` without a place."""
+        with self._place():
+            return self._driver.delegate(actor)
+
+    def revoke(self, trust_id: str) -> None:
+        """Forget a trust. Raises what the driver raises, ``CloudBusy`` without a place."""
+        with self._place():
+            self._driver.revoke(trust_id)
 
     def _attempt(self, event_id: str, take: Callable[[], Work | None]) -> bool:
         """Have an attempt made, and wait for the one that is being made, as long as may be; whether it is this one."""

@@ -14,6 +14,9 @@ from tenure.services.events import EventService
 
 LOG = logging.getLogger(__name__)
 
+#: How many trusts one look deletes.
+TRUSTS = 100
+
 
 @dataclass
 class DriftTally:
@@ -75,7 +78,18 @@ class Repair:
                     found += look(inventory)
                 except CloudError as error:
                     LOG.warning("the repair pass will be tried again: %s", error)
+        self._revoke_trusts()
         return found
+
+    def _revoke_trusts(self) -> None:
+        """Delete the trusts of leases that are over; one that resists keeps no other from it."""
+        for trust_id in self._events.idle_trusts(TRUSTS):
+            try:
+                self._driver.revoke(trust_id)
+            except CloudError as error:
+                LOG.warning("deleting trust %s will be tried again: %s", trust_id, error)
+            else:
+                self._events.forget_trust(trust_id)
 
     def _take_back(self, inventory: str) -> int:
         """Take back the effects of reservations that are over; how many there were.

@@ -69,6 +69,12 @@ class Effects(Protocol):
     def unregister(self, resource_type: str, resource: ResourceRef) -> None:
         """Give a resource back to the cloud. Raises what the driver raises."""
 
+    def delegate(self, actor: Actor) -> str:
+        """Have the caller trust us; the id of the trust. Raises what the driver raises."""
+
+    def revoke(self, trust_id: str) -> None:
+        """Forget a trust. Raises what the driver raises."""
+
 
 def require(authorize: Authorize, rule: str, actor: Actor, target: Mapping[str, str]) -> None:
     """Raise ``Forbidden`` unless the policy allows it."""

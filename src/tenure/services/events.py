@@ -383,6 +383,15 @@ class EventService:
         with self._db.read() as tx:
             return tx.allocations.holding(reservation_ids)
 
+    def idle_trusts(self, limit: int) -> list[str]:
+        """Trusts of owners whose leases are over."""
+        with self._db.read() as tx:
+            return tx.leases.idle_trusts(limit)
+
+    def forget_trust(self, trust_id: str) -> None:
+        """Record that a trust was deleted."""
+        self._db.write(lambda tx: tx.leases.forget_trust(trust_id))
+
     # --- inside
 
     def _pin(self, tx: Transaction, lease: Lease) -> bool:
@@ -648,4 +657,5 @@ def _order(lease: Lease, reservation: Reservation, resources: Iterable[ResourceR
         parameters=reservation.parameters,
         resources=tuple(resources),
         ends_at=lease.ends_at,
+        trust_id=lease.trust_id,
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from zlib import crc32
 
 from tenure.clock import Clock
 from tenure.domain.actor import Actor
+from tenure.domain.allocation import Demand
 from tenure.domain.errors import Conflict, InvalidParameter, LeaseBusy, NotFound
 from tenure.domain.lease import (
     BUSY,
@@ -34,6 +37,7 @@ from tenure.resources.contract import ResourceTypes
 from tenure.services.changes import LeaseChanger, check_notice, demand_of, resolve
 from tenure.services.context import Authorize, Effects, Rules, apply, new_id, remember, require, tell
 from tenure.services.planning import Planner
+from tenure.services.trusts import Trusts
 from tenure.store.database import Database, Transaction
 
 
@@ -55,6 +59,7 @@ class LeaseService:
         self._authorize = authorize
         self._rules = rules
         self._effects = effects
+        self._trusts = Trusts(types, effects)
 
     def create(self, actor: Actor, request: LeaseRequest) -> Lease:
         """Book everything the request names, or nothing.
@@ -77,21 +82,11 @@ class LeaseService:
             for position, one in enumerate(request.reservations)
         ]
         lease = self._new_lease(actor, request, starts_at, ends_at, notice_at, now)
-        period = Period(max(starts_at, now), ends_at + self._rules.cleaning_time)
-
-        def work(tx: Transaction) -> Lease:
-            tx.leases.add(lease)
-            tx.events.add(lease.events)
-            planner = Planner(tx, self._types, now=now, turn=crc32(lease.id.encode()))
-            for position, (reservation, demand) in enumerate(zip(lease.reservations, demands, strict=True)):
-                planner.book(reservation.id, demand, period, position=position)
-            remember(tx, lease.id, "create", None, lease.status, actor=actor, now=now)
-            tell(tx, "lease.create", lease, now=now)
-            return lease
-
-        created = self._db.write(work)
+        needed = any(self._trusts.are_needed(one.resource_type, one.parameters) for one in request.reservations)
+        with self._trusts.given_by(actor, needed=needed) as trust_id:
+            self._book(actor, replace(lease, trust_id=trust_id), demands)
         self._effects.wake()
-        return created
+        return lease
 
     def get(self, actor: Actor, lease_id: str) -> Lease:
         """The lease; raises ``NotFound`` where there is none that the actor may see."""
@@ -124,16 +119,20 @@ class LeaseService:
         """
         now = self._clock.now()
 
-        def work(tx: Transaction) -> tuple[Lease, str | None, str]:
+        def work(tx: Transaction, trust_id: str | None) -> tuple[Lease, str | None, str, bool]:
             lease = self._visible(tx, actor, lease_id, "blazar:leases:put", lock=True)
             if change.is_empty:
-                return lease, None, ""
+                return lease, None, "", False
             if lease.status in BUSY:
                 raise LeaseBusy(lease.status)
+            entrusted = trust_id is not None and tx.leases.entrust(lease.id, trust_id)
             changer = LeaseChanger(tx, self._types, self._rules, actor, now)
-            return changer.apply(lease, change)
+            return *changer.apply(lease, change), entrusted
 
-        lease, event_id, token = self._db.write(work)
+        with self._trusts.given_by(actor, needed=self._needs_trust(actor, lease_id, change)) as trust_id:
+            lease, event_id, token, entrusted = self._db.write(partial(work, trust_id=trust_id))
+        if trust_id is not None and not entrusted:
+            self._trusts.revoke(trust_id)  # somebody else has asked for the same at the same time
         if event_id is not None:
             self._effects.carry_out(event_id, token)
             lease = self._outcome(lease_id, event_id)
@@ -226,6 +225,30 @@ class LeaseService:
             raise missing
         require(self._authorize, rule, actor, target)
         return lease
+
+    def _needs_trust(self, actor: Actor, lease_id: str, change: LeaseChange) -> bool:
+        """Whether the change asks for what is done as the owner, and nobody has asked before."""
+        if not change.reservations:
+            return False
+        with self._db.read() as tx:
+            lease = self._visible(tx, actor, lease_id, "blazar:leases:put")
+        return self._trusts.are_needed_by(lease, change, actor)
+
+    def _book(self, actor: Actor, lease: Lease, demands: Sequence[Demand]) -> None:
+        """Write a new lease, with all that it asks for."""
+        now = lease.created_at
+        period = Period(max(lease.starts_at, now), lease.ends_at + self._rules.cleaning_time)
+
+        def work(tx: Transaction) -> None:
+            tx.leases.add(lease)
+            tx.events.add(lease.events)
+            planner = Planner(tx, self._types, now=now, turn=crc32(lease.id.encode()))
+            for position, (reservation, demand) in enumerate(zip(lease.reservations, demands, strict=True)):
+                planner.book(reservation.id, demand, period, position=position)
+            remember(tx, lease.id, "create", None, lease.status, actor=actor, now=now)
+            tell(tx, "lease.create", lease, now=now)
+
+        self._db.write(work)
 
     def _notice_at(
         self, request: LeaseRequest, starts_at: datetime, ends_at: datetime, now: datetime

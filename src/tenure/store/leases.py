@@ -53,6 +53,7 @@ class LeaseStore:
                     "status": lease.status.value,
                     "status_reason": lease.status_reason,
                     "degraded": lease.degraded,
+                    "trust_id": lease.trust_id,
                     "version": lease.version,
                     "created_at": lease.created_at,
                 }
@@ -127,6 +128,36 @@ class LeaseStore:
         ordered = (LeaseRow.deleted_at, key, LeaseRow.id)
         statement = statement.order_by(*(column.desc() if query.descending else column.asc() for column in ordered))
         return self._assemble(self._session.execute(statement.limit(query.limit + 1)).scalars().all())
+
+    def entrust(self, lease_id: str, trust_id: str) -> bool:
+        """Keep the trust with a lease that has none; whether it had none."""
+        kept = self._session.execute(
+            update(LeaseRow)
+            .where(LeaseRow.id == lease_id, LeaseRow.trust_id.is_(None))
+            .values(trust_id=trust_id)
+            .execution_options(synchronize_session=False)
+        )
+        return bool(kept.rowcount == 1)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+
+    def idle_trusts(self, limit: int) -> list[str]:
+        """Trusts of leases that are over, no more than ``limit``."""
+        over = (LeaseStatus.TERMINATED.value, LeaseStatus.DELETED.value, LeaseStatus.ERROR.value)
+        found = self._session.execute(
+            select(LeaseRow.trust_id)
+            .where(LeaseRow.trust_id.is_not(None), LeaseRow.status.in_(over))
+            .order_by(LeaseRow.trust_id)
+            .limit(limit)
+        ).scalars()
+        return [trust_id for trust_id in found if trust_id is not None]
+
+    def forget_trust(self, trust_id: str) -> None:
+        """Note that a trust is no more."""
+        self._session.execute(
+            update(LeaseRow)
+            .where(LeaseRow.trust_id == trust_id)
+            .values(trust_id=None)
+            .execution_options(synchronize_session=False)
+        )
 
     def by_ids(self, ids: Collection[str]) -> list[Lease]:
         """The leases of these ids that are not deleted."""
@@ -265,6 +296,7 @@ def _lease(row: LeaseRow, reservations: Iterable[Reservation], events: Iterable[
         events=tuple(events),
         created_at=row.created_at,
         updated_at=row.updated_at,
+        trust_id=row.trust_id,
     )
 
 

@@ -181,6 +181,7 @@ class LeaseRow(Base):
         Index("ix_leases_project_ends", "project_id", "deleted_at", "ends_at", "id"),
         Index("ix_leases_project_status", "project_id", "deleted_at", "status", "created_at", "id"),
         Index("ix_leases_degraded", "degraded", "id"),
+        Index("ix_leases_trust", "trust_id"),
         CheckConstraint("ends_at >= starts_at", name="ends_after_start"),
     )
 
@@ -193,6 +194,7 @@ class LeaseRow(Base):
     status: Mapped[str] = mapped_column(text(16))
     status_reason: Mapped[str | None] = mapped_column(Text)
     degraded: Mapped[bool] = mapped_column(Boolean)
+    trust_id: Mapped[str | None] = mapped_column(text(64))
     version: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -1,0 +1,85 @@
+"""Trusts: what lets us act as a lease's owner, for what can be done in his name only."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from tenure.domain.actor import Actor
+from tenure.domain.errors import InvalidParameter, Unavailable
+from tenure.domain.lease import Lease
+from tenure.domain.request import LeaseChange
+from tenure.drivers.contract import CloudBusy, CloudError
+from tenure.resources.contract import ResourceTypes
+from tenure.services.context import Effects
+
+LOG = logging.getLogger(__name__)
+
+_FIELD = "before_end"
+
+
+class Trusts:
+    """Makes a trust where a reservation asks for something before its end that is done as the owner."""
+
+    def __init__(self, types: ResourceTypes, effects: Effects) -> None:
+        self._types = types
+        self._effects = effects
+
+    def are_needed(self, resource_type: str, parameters: Mapping[str, object]) -> bool:
+        """Whether anything is to be done as the owner of such a reservation."""
+        return self._types[resource_type].before_end(parameters) is not None
+
+    def are_needed_by(self, lease: Lease, change: LeaseChange, actor: Actor) -> bool:
+        """Whether the lease needs a trust after the change, and has none.
+
+        Raises ``InvalidParameter`` where the caller is of another project, which no trust of his can act for.
+        """
+        if lease.trust_id is not None:
+            return False
+        current = {one.id: one for one in lease.reservations}
+        for one in change.reservations:
+            reservation = current.get(one.reservation_id)
+            if reservation is None or one.parameters.get(_FIELD) is None:
+                continue  # what is wrong with it is found where it is applied
+            if self.are_needed(reservation.resource_type, {**reservation.parameters, _FIELD: one.parameters[_FIELD]}):
+                if actor.project_id != lease.project_id:
+                    raise InvalidParameter(
+                        "What is done before the end is done in the name of the lease's project: only a member of "
+                        "that project can ask for it.",
+                        field=_FIELD,
+                    )
+                return True
+        return False
+
+    @contextmanager
+    def given_by(self, actor: Actor, *, needed: bool) -> Iterator[str | None]:
+        """A trust of the caller where one is needed; revoked where the block fails.
+
+        Raises ``InvalidParameter`` where the cloud does not let him trust us, ``Unavailable`` while it does not work.
+        """
+        if not needed:
+            yield None
+            return
+        try:
+            trust_id = self._effects.delegate(actor)
+        except CloudBusy as error:
+            raise Unavailable(f"The cloud does not answer as it should: {error}") from None
+        except CloudError as error:
+            raise InvalidParameter(f"What is done before the end needs a trust: {error}", field=_FIELD) from None
+        try:
+            yield trust_id
+        except Unavailable:
+            # The lease may have been written all the same; nothing can be done with the trust but in its name.
+            LOG.warning("it is not known whether a lease has trust %s", trust_id)
+            raise
+        except BaseException:
+            self.revoke(trust_id)
+            raise
+
+    def revoke(self, trust_id: str) -> None:
+        """Forget a trust that nobody needs; what the cloud does not forget is harmless, and is told in the log."""
+        try:
+            self._effects.revoke(trust_id)
+        except CloudError as error:
+            LOG.warning("trust %s is of no use and could not be deleted: %s", trust_id, error)

@@ -1,0 +1,94 @@
+"""Trusts: made where something is done in the owner's name, and gone with the lease."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tenure.domain.errors import InvalidParameter, NotEnoughResources, NotFound, Unavailable
+from tenure.domain.lease import LeaseStatus
+from tenure.domain.request import LeaseChange, ReservationChange
+from tenure.drivers.simulated import Fault, FaultKind
+from tests.support.world import ADMIN, OWNER, World
+
+
+def trusts(world: World) -> set[str]:
+    return set(world.cloud.world.trusts())
+
+
+def to_snapshot(lease) -> LeaseChange:
+    return LeaseChange(reservations=(ReservationChange(lease.reservations[0].id, {"before_end": "snapshot"}),))
+
+
+def test_a_lease_that_does_nothing_in_its_owners_name_needs_no_trust(world: World):
+    lease = world.book(1)
+    world.leases.update(OWNER, lease.id, LeaseChange(name="other"))
+    assert trusts(world) == set()
+
+
+def test_a_trust_lasts_as_long_as_the_lease(world: World):
+    lease = world.book(1, hours=3, before_end="snapshot")
+    (trust,) = trusts(world)
+    world.pass_time(timedelta(hours=2, minutes=30))
+    world.service.repair.run()
+    assert trusts(world) == {trust}
+    world.pass_time(timedelta(hours=1))
+    assert world.leases.get(OWNER, lease.id).status is LeaseStatus.TERMINATED
+    world.service.repair.run()
+    assert trusts(world) == set()
+
+
+def test_a_trust_goes_with_a_lease_that_is_deleted_before_its_start(world: World):
+    lease = world.book(1, start=5, before_end="snapshot")
+    assert len(trusts(world)) == 1
+    world.leases.delete(OWNER, lease.id)
+    world.service.repair.run()
+    assert trusts(world) == set()
+
+
+def test_a_refusal_leaves_no_trust_behind(world: World):
+    with pytest.raises(NotEnoughResources):
+        world.book(99, before_end="snapshot")
+    assert trusts(world) == set()
+
+
+def test_a_lease_that_is_to_be_kept_by_then_gets_one_trust(world: World):
+    lease = world.book(1, hours=3)
+    for _ in range(2):
+        world.leases.update(OWNER, lease.id, to_snapshot(lease))
+        assert len(trusts(world)) == 1
+
+
+def test_nobody_from_elsewhere_can_act_for_the_project(world: World):
+    lease = world.book(1, hours=3)
+    with pytest.raises(InvalidParameter, match="only a member of that project") as refused:
+        world.leases.update(ADMIN, lease.id, to_snapshot(lease))
+    assert refused.value.field == "before_end"
+    assert trusts(world) == set()
+    assert world.leases.get(OWNER, lease.id).reservations[0].parameters["before_end"] == "default"
+
+
+def test_nothing_is_booked_while_nobody_can_be_trusted(world: World):
+    world.cloud.inject(Fault(FaultKind.BUSY, verb="delegate", count=1))
+    with pytest.raises(Unavailable):
+        world.book(4, before_end="snapshot")
+    world.cloud.inject(Fault(FaultKind.REFUSED, verb="delegate", count=1))
+    with pytest.raises(InvalidParameter) as refused:
+        world.book(4, before_end="snapshot")
+    assert refused.value.field == "before_end"
+    assert world.book(4, before_end="snapshot")
+
+
+def test_a_trust_that_cannot_be_deleted_holds_nothing_up(world: World):
+    lease = world.book(4, before_end="snapshot")
+    world.pass_time(timedelta(minutes=1))
+    world.cloud.inject(Fault(FaultKind.BUSY, verb="revoke", count=1))
+    world.leases.delete(OWNER, lease.id)
+    with pytest.raises(NotFound):
+        world.leases.get(OWNER, lease.id)
+    assert world.book(4)
+    world.service.repair.run()
+    assert len(trusts(world)) == 1
+    world.service.repair.run()
+    assert trusts(world) == set()
