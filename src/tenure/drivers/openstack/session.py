@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from keystoneauth1 import exceptions, plugin
 from keystoneauth1.identity import v3
-from keystoneauth1.session import Session
+from keystoneauth1.session import Session, TCPKeepAliveAdapter
 
 from tenure.drivers.contract import CloudBusy, CloudError, CloudNotFound, CloudRefused
 from tenure.drivers.openstack.options import OpenStackOptions
@@ -69,12 +69,15 @@ class Request:
 
 def open_session(options: OpenStackOptions, *, trust_id: str | None = None) -> Session:
     """A session of the service's account; nothing is sent yet."""
-    return Session(
+    session = Session(
         auth=password_of(options, trust_id=trust_id),
         verify=False if options.insecure else (options.cafile or True),
         timeout=options.request_timeout.total_seconds(),
         app_name="tenure",
     )
+    for scheme in ("https://", "http://"):  # so that as many connections are kept as there may be calls at a time
+        session.mount(scheme, TCPKeepAliveAdapter(pool_maxsize=options.concurrency))
+    return session
 
 
 def password_of(options: OpenStackOptions, *, trust_id: str | None = None) -> v3.Password:
