@@ -24,7 +24,7 @@ from tenure.metrics import DRIFT_FOUND, DRIFT_MENDED
 from tenure.resources.contract import ResourceType, ResourceTypes
 from tenure.services.context import Authorize, Rules
 from tenure.services.events import EventService
-from tenure.services.healing import HealingService
+from tenure.services.healing import Healer, HealingService
 from tenure.services.leases import LeaseService
 from tenure.services.manager import Manager, metered
 from tenure.services.outbox import OutboxService
@@ -122,7 +122,9 @@ def build(parts: Parts) -> Service:
     )
     manager = Manager(
         leases=LeaseService(parts.db, parts.clock, parts.types, parts.authorize, parts.rules, effects),
-        resources=ResourceService(parts.db, parts.clock, parts.types, parts.authorize, effects),
+        resources=ResourceService(
+            parts.db, parts.clock, parts.types, parts.authorize, effects, Healer(parts.types, parts.rules)
+        ),
         health=lambda: _health(parts, engine, events, outbox),
     )
     return Service(metered(manager), engine, events, outbox, repair, healing, health_check, parts)

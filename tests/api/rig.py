@@ -37,7 +37,7 @@ def minutes(moment: datetime) -> str:
 
 
 def rfc3339(moment: datetime) -> str:
-    """A date as 1.1 takes it."""
+    """A date as it is from 1.1 on."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -108,7 +108,7 @@ class Api:
 
     def lease_body(self, *, start: float = 1, hours: float = 1, **fields: Any) -> dict[str, Any]:
         """A lease of one host, ``start`` hours from now, in the form of this version."""
-        show = rfc3339 if self.version == "1.1" else minutes
+        show = minutes if self.version in {None, "1.0"} else rfc3339
         begin = self.now + timedelta(hours=start)
         return {
             "name": "lease",

@@ -31,7 +31,7 @@ def test_the_versions_are_listed_without_a_token(anybody: Api, path: str) -> Non
                 "status": "CURRENT",
                 "links": [{"href": "http://falconframework.org/v1", "rel": "self"}],
                 "min_version": "1.0",
-                "max_version": "1.1",
+                "max_version": "1.2",
             }
         ]
     }
@@ -88,7 +88,7 @@ def test_a_manager_that_does_not_answer_is_unwell(anybody: Api, monkeypatch: pyt
 
 @pytest.mark.parametrize("path", ["/v2", "/v2/leases", "/v1x", "/nothing", "/v1/plugins", "/v1/nothing", "/v1/leases/"])
 def test_other_urls_lead_nowhere(shared_api: Api, path: str) -> None:
-    for version in ("1.0", "1.1"):
+    for version in ("1.0", "1.1", "1.2"):
         assert shared_api.using("nobody at all", version).get(path).status_code == 401
         result = shared_api.using(version=version).get(path)
         assert result.status_code == 404
@@ -127,9 +127,9 @@ def test_an_id_that_the_client_brings_is_in_the_log(api: Api, caplog: pytest.Log
 
 
 def test_head_is_told_to_be_allowed_where_it_is(shared_api: Api) -> None:
-    described = shared_api.get("/openapi.json?version=1.1").json["paths"]
+    described = shared_api.get("/openapi.json?version=1.2").json["paths"]
     assert len(described) > 10
-    api = shared_api.using("admin", "1.1")
+    api = shared_api.using("admin", "1.2")
     for path in described:
         url = path.replace("{", "").replace("}", "")
         refused = api.call("TRACE", url)
@@ -153,8 +153,9 @@ def test_head_is_told_to_be_allowed_where_it_is(shared_api: Api) -> None:
         (None, "1.0"),
         ("reservation 1.0", "1.0"),
         ("reservation 1.1", "1.1"),
-        ("reservation latest", "1.1"),
-        ("Reservation LATEST", "1.1"),
+        ("reservation 1.2", "1.2"),
+        ("reservation latest", "1.2"),
+        ("Reservation LATEST", "1.2"),
         ("compute 2.1", "1.0"),
         ("compute 2.1, reservation 1.1", "1.1"),
         ("", "1.0"),
@@ -171,7 +172,7 @@ def test_the_version_is_agreed_upon(shared_api: Api, asked: str | None, served: 
 
 @pytest.mark.parametrize(
     ("asked", "status"),
-    [("1.2", 406), ("2.0", 406), ("9.9", 406), ("1." + "9" * 5000, 406)]
+    [("1.3", 406), ("2.0", 406), ("9.9", 406), ("1." + "9" * 5000, 406)]
     + [(bad, 400) for bad in ("x", "", "1", "0.9", "01.0", "1.00", "1.0.0", "1.0 1.1", "-1.0", "1.\u0661")],
 )
 def test_a_version_that_is_not_spoken_is_refused(shared_api: Api, asked: str, status: int) -> None:

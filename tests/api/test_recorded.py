@@ -28,7 +28,7 @@ DIFFERENCES: Mapping[int, tuple[int, str]] = {
     4: (404, "there is no v2"),
     6: (300, "discovery needs no token"),
     9: (200, "1.1 exists"),
-    10: (200, "the latest version is 1.1, which pages and shows more"),
+    10: (200, "the latest version is 1.2, which pages and shows more"),
     11: (406, "the error can be read as 1.0 and as later"),
     19: (400, "a body that is no object is the client's mistake"),
     33: (400, "an unknown type is the client's mistake"),

@@ -23,7 +23,17 @@ from tenure.api.errors import (
     error_answer_without_version,
     foreign_error_answer,
 )
-from tenure.api.hosts import HostAllocation, HostAllocations, HostProperties, HostProperty, Hosts, OneHost
+from tenure.api.hosts import (
+    DisabledHost,
+    EmptiedHost,
+    EnabledHost,
+    HostAllocation,
+    HostAllocations,
+    HostProperties,
+    HostProperty,
+    Hosts,
+    OneHost,
+)
 from tenure.api.leases import LeaseHistory, LeaseHosts, LeaseReservation, Leases, OneLease
 from tenure.api.links import Links
 from tenure.api.openapi import Description
@@ -85,6 +95,9 @@ def _routes(manager: Manager, schemas: Mapping[Version, LeaseSchemas], links: Li
         "/v1/os-hosts/{host_id}": OneHost(manager),
         "/v1/os-hosts/allocations": HostAllocations(manager, links),
         "/v1/os-hosts/{host_id}/allocation": HostAllocation(manager),
+        "/v1/os-hosts/{host_id}/disable": DisabledHost(manager),
+        "/v1/os-hosts/{host_id}/enable": EnabledHost(manager),
+        "/v1/os-hosts/{host_id}/reallocate": EmptiedHost(manager),
         "/v1/os-hosts/properties": HostProperties(manager),
         "/v1/os-hosts/properties/{property_name}": HostProperty(manager),
     }
@@ -104,8 +117,7 @@ class Gate:
         self, req: falcon.Request, resp: falcon.Response, resource: object, params: dict[str, Any]
     ) -> None:
         call_of(req).route = req.uri_template or ""
-        since = getattr(resource, "since", OLDEST)
-        if since is not OLDEST and version_of(req) is OLDEST:
+        if version_of(req) < getattr(resource, "since", OLDEST):
             raise UnknownUrl
         if "" in params.values():
             raise UnknownUrl  # a slash at the end

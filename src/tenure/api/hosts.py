@@ -11,6 +11,9 @@ from tenure.api.bodies import read_object
 from tenure.api.context import actor_of, version_of
 from tenure.api.links import Links
 from tenure.api.schemas.hosts import (
+    HostDisable,
+    HostEnable,
+    HostReallocate,
     read_private,
     read_properties,
     read_registration,
@@ -18,6 +21,7 @@ from tenure.api.schemas.hosts import (
     show_allocation_1_0,
     show_host,
     show_host_1_0,
+    show_host_change,
     show_property,
     show_property_setting,
 )
@@ -31,6 +35,7 @@ from tenure.api.schemas.queries import (
     read_query,
     refuse_query,
 )
+from tenure.api.schemas.refusals import check
 from tenure.api.schemas.texts import MAX_EXTERNAL_ID
 from tenure.api.versions import OLDEST, Version
 from tenure.domain.errors import NotFound
@@ -49,7 +54,7 @@ def _possible(host_id: str) -> str:
 
 
 def _shown(host: Resource, version: Version) -> Mapping[str, object]:
-    return {"host": show_host_1_0(host) if version is OLDEST else show_host(host)}
+    return {"host": show_host_1_0(host) if version is OLDEST else show_host(host, version)}
 
 
 class Hosts:
@@ -71,7 +76,7 @@ class Hosts:
             )
             return
         page = self._manager.resources.list(actor, read_query(req, HostListQuery).to_domain(HOSTS))
-        document: dict[str, object] = {"hosts": [show_host(host) for host in page.items]}
+        document: dict[str, object] = {"hosts": [show_host(host, version_of(req)) for host in page.items]}
         if page.marker is not None:
             document["hosts_links"] = self._links.next_page(req, query_of(req), page.marker)
         answer(resp, document)
@@ -107,6 +112,63 @@ class OneHost:
         refuse_query(req)
         self._manager.resources.unregister(actor, HOSTS, _possible(host_id))
         answer_nothing(resp)
+
+
+class DisabledHost:
+    """Closes a host to new reservations."""
+
+    since = Version.V1_2
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, host_id: str) -> None:
+        actor = actor_of(req)
+        refuse_query(req)
+        asked = check(HostDisable, read_object(req), version_of(req))
+        done = self._manager.resources.disable(
+            actor, HOSTS, _possible(host_id), reason=asked.reason, dry_run=asked.dry_run
+        )
+        answer(resp, show_host_change(done, version_of(req), dry_run=asked.dry_run))
+
+
+class EnabledHost:
+    """Opens a host to reservations again."""
+
+    since = Version.V1_2
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, host_id: str) -> None:
+        actor = actor_of(req)
+        refuse_query(req)
+        asked = check(HostEnable, read_object(req), version_of(req))
+        done = self._manager.resources.enable(actor, HOSTS, _possible(host_id), dry_run=asked.dry_run)
+        answer(resp, show_host_change(done, version_of(req), dry_run=asked.dry_run))
+
+
+class EmptiedHost:
+    """Moves what is booked on a host to others."""
+
+    since = Version.V1_2
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, host_id: str) -> None:
+        actor = actor_of(req)
+        refuse_query(req)
+        asked = check(HostReallocate, read_object(req), version_of(req))
+        done = self._manager.resources.reallocate(
+            actor,
+            HOSTS,
+            _possible(host_id),
+            lease_id=asked.lease_id,
+            running=asked.running,
+            dry_run=asked.dry_run,
+        )
+        answer(resp, show_host_change(done, version_of(req), dry_run=asked.dry_run))
 
 
 class HostAllocations:

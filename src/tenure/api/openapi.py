@@ -93,7 +93,30 @@ def _hosts(shown: Answers, version: Version) -> tuple[Operation, ...]:
     setting: type[BaseModel] = hosts.LenientPropertyUpdate if old else hosts.PropertyUpdate
     path = "/v1/os-hosts"
     one = "/v1/os-hosts/{host_id}"
+    done = shown.host_change
+    since_1_2 = (
+        Operation(
+            "post",
+            f"{one}/disable",
+            "Close a host to new reservations",
+            200,
+            done,
+            hosts.HostDisable,
+            refusals=(404, 409),
+        ),
+        Operation("post", f"{one}/enable", "Open a host again", 200, done, hosts.HostEnable, refusals=(404, 409)),
+        Operation(
+            "post",
+            f"{one}/reallocate",
+            "Move what is booked on a host",
+            200,
+            done,
+            hosts.HostReallocate,
+            refusals=(404, 409),
+        ),
+    )
     return (
+        *(() if version < Version.V1_2 else since_1_2),
         Operation("get", path, "List hosts", 200, shown.hosts, query=queries.HostListQuery),
         Operation("post", path, "Make a host reservable", 201, shown.host, body=create, refusals=(404, 409)),
         Operation("get", one, "Show a host", 200, shown.host, refusals=(404,)),

@@ -103,6 +103,19 @@ _HOSTS = (
     _rule("blazar:oshosts:put", "rule:admin", "Change a host's properties.", ("PUT", "/os-hosts/{host_id}")),
     _rule("blazar:oshosts:delete", "rule:admin", "Take a host back.", ("DELETE", "/os-hosts/{host_id}")),
     _rule(
+        "blazar:oshosts:disable",
+        "rule:admin",
+        "Close a host to new reservations, or open it again.",
+        ("POST", "/os-hosts/{host_id}/disable"),
+        ("POST", "/os-hosts/{host_id}/enable"),
+    ),
+    _rule(
+        "blazar:oshosts:reallocate",
+        "rule:admin",
+        "Move what is booked on a host to others.",
+        ("POST", "/os-hosts/{host_id}/reallocate"),
+    ),
+    _rule(
         "blazar:oshosts:get_allocations",
         "rule:admin",
         "See which reservations have a part in which hosts.",

@@ -18,10 +18,16 @@ class Version(Enum):
 
     V1_0 = "1.0"
     V1_1 = "1.1"
+    V1_2 = "1.2"
+
+    def __lt__(self, other: Version) -> bool:
+        """Whether it is older."""
+        order = list(Version)
+        return order.index(self) < order.index(other)
 
 
 OLDEST = Version.V1_0
-LATEST = Version.V1_1
+LATEST = Version.V1_2
 
 
 def negotiate(header: str | None) -> Version:

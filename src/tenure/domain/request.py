@@ -162,6 +162,29 @@ class LeasedResource:
 
 
 @dataclass(frozen=True, slots=True)
+class AffectedPart:
+    """A reservation's part in a resource that an operator closes or empties, and what becomes of it."""
+
+    reservation_id: str
+    lease_id: str
+    starts_at: datetime
+    ends_at: datetime
+    state: AllocationState
+    #: The external id of the resource that it moves to, None where it stays.
+    moves_to: str | None = None
+    #: Why it stays.
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceChange:
+    """A resource after what an operator did to it, or would do, and what becomes of the parts in it."""
+
+    resource: Resource
+    parts: tuple[AffectedPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PartHealth:
     """Whether one part of the service is well, and if not, what ails it."""
 

@@ -24,6 +24,7 @@ from tenure.domain.lease import (
     ReservationStatus,
 )
 from tenure.domain.period import Period
+from tenure.domain.request import AffectedPart
 from tenure.domain.resource import Resource, ResourceHealth
 from tenure.drivers.contract import Health
 from tenure.resources.contract import ResourceTypes
@@ -40,21 +41,6 @@ class Healed:
 
     moved: int = 0
     degraded: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A reservation's part in a resource, and what becomes of it when the resource is to be emptied."""
-
-    reservation_id: str
-    lease_id: str
-    starts_at: datetime
-    ends_at: datetime
-    state: AllocationState
-    #: The external id of the resource that it moves to, None where it stays.
-    moves_to: str | None = None
-    #: Why it stays.
-    reason: str | None = None
 
 
 @dataclass(slots=True)
@@ -115,7 +101,7 @@ class Healer:
 
     def empty(
         self, tx: Transaction, lease_id: str, resource: Resource, *, running: bool, actor: Actor
-    ) -> tuple[Part, ...]:
+    ) -> tuple[AffectedPart, ...]:
         """Move what the lease has on the resource elsewhere; what was found there, and where it goes.
 
         What has not started is planned anew; what has started is replaced only with ``running``.
@@ -134,16 +120,22 @@ class Healer:
             self._record(tx, look, actor)
         others = tx.resources.by_ids(look.moved.values())
         return tuple(
-            Part(
-                reservation_id=reservation.id,
-                lease_id=lease.id,
-                starts_at=lease.starts_at,
-                ends_at=lease.ends_at,
-                state=part.state,
-                moves_to=others[look.moved[part.id]].external_id if reason is None else None,
-                reason=reason,
+            _affected(
+                lease, reservation, part, others[look.moved[part.id]].external_id if reason is None else None, reason
             )
             for reservation, part, reason in told
+        )
+
+    def keepers(self, tx: Transaction, resource: Resource) -> tuple[AffectedPart, ...]:
+        """Who has a part in the resource and keeps it when nobody else can book it any more."""
+        return tuple(
+            _affected(lease, reservation, part, None, "It keeps what it has.")
+            for lease in sorted(
+                tx.leases.by_ids(tx.allocations.leases_on(resource.id)), key=lambda one: (one.starts_at, one.id)
+            )
+            for reservation in _live(lease)
+            for part in tx.allocations.with_versions([reservation.id])[0]
+            if part.resource_id == resource.id
         )
 
     # --- inside
@@ -267,6 +259,14 @@ _WORDS: Mapping[ResourceHealth, str] = {
     ResourceHealth.DOWN: "down",
     ResourceHealth.GONE: "gone",
 }
+
+
+def _affected(
+    lease: Lease, reservation: Reservation, part: Allocation, moves_to: str | None, reason: str | None
+) -> AffectedPart:
+    return AffectedPart(
+        reservation.id, lease.id, lease.starts_at, lease.ends_at, part.state, moves_to=moves_to, reason=reason
+    )
 
 
 def _live(lease: Lease) -> list[Reservation]:
@@ -426,12 +426,12 @@ def _judge(told: Health | None) -> tuple[ResourceHealth, str | None]:
 class Rehearsed(Exception):
     """Carries the outcome of a transaction that must not be committed out of it."""
 
-    def __init__(self, parts: tuple[Part, ...]) -> None:
+    def __init__(self, parts: tuple[AffectedPart, ...]) -> None:
         super().__init__("a rehearsal")
         self.parts = parts
 
 
-def _rehearse(tx: Transaction, work: Callable[[Transaction], tuple[Part, ...]]) -> tuple[Part, ...]:
+def _rehearse(tx: Transaction, work: Callable[[Transaction], tuple[AffectedPart, ...]]) -> tuple[AffectedPart, ...]:
     raise Rehearsed(work(tx))
 
 
@@ -444,12 +444,12 @@ def empty_all(
     actor: Actor,
     running: bool,
     rehearse: bool,
-) -> tuple[Part, ...]:
+) -> tuple[AffectedPart, ...]:
     """Move what these leases have on the resource elsewhere, each in a transaction of its own; what becomes of it.
 
     A rehearsal does the same and takes it back. Raises ``Conflict`` where the resource changed meanwhile.
     """
-    told: list[Part] = []
+    told: list[AffectedPart] = []
     for lease_id in lease_ids:
         work = partial(healer.empty, lease_id=lease_id, resource=resource, running=running, actor=actor)
         try:

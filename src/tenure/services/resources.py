@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 
 from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Booking
 from tenure.domain.errors import Conflict, InvalidHost, InvalidParameter, NotFound, Unavailable
-from tenure.domain.request import BookingQuery, Page, ResourceBookings, ResourceQuery
-from tenure.domain.resource import PropertySetting, PropertyValues, Registration, Resource
+from tenure.domain.request import BookingQuery, Page, ResourceBookings, ResourceChange, ResourceQuery
+from tenure.domain.resource import PropertySetting, PropertyValues, Registration, Resource, ResourceHealth
 from tenure.drivers.contract import (
     CloudAmbiguous,
     CloudBusy,
@@ -22,6 +23,7 @@ from tenure.drivers.contract import (
 )
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Authorize, Effects, require
+from tenure.services.healing import Healer, empty_all
 from tenure.store.database import Database, Transaction
 
 #: The longest name that a property may have.
@@ -42,12 +44,14 @@ class ResourceService:
         types: ResourceTypes,
         authorize: Authorize,
         effects: Effects,
+        healer: Healer,
     ) -> None:
         self._db = db
         self._clock = clock
         self._types = types
         self._authorize = authorize
         self._effects = effects
+        self._healer = healer
 
     def list(self, actor: Actor, query: ResourceQuery) -> Page[Resource]:
         """A page of the resources of a type; raises ``InvalidParameter`` for a marker that is none of them."""
@@ -177,6 +181,49 @@ class ResourceService:
 
         self._db.write(forget)
 
+    def disable(
+        self, actor: Actor, resource_type: str, external_id: str, *, reason: str, dry_run: bool = False
+    ) -> ResourceChange:
+        """Let nobody else book the resource; those who have a part in it keep it, and are told of.
+
+        Whatever the cloud says of its health, it stays so until it is enabled. Raises ``NotFound``, and ``Conflict``
+        while it is being registered.
+        """
+        return self._set_enabled(actor, resource_type, external_id, enabled=False, reason=reason, dry_run=dry_run)
+
+    def enable(self, actor: Actor, resource_type: str, external_id: str, *, dry_run: bool = False) -> ResourceChange:
+        """Let the resource be booked again, as far as it is well. Raises what ``disable`` does."""
+        return self._set_enabled(actor, resource_type, external_id, enabled=True, reason=None, dry_run=dry_run)
+
+    def reallocate(
+        self,
+        actor: Actor,
+        resource_type: str,
+        external_id: str,
+        *,
+        lease_id: str | None = None,
+        running: bool = False,
+        dry_run: bool = False,
+    ) -> ResourceChange:
+        """Move what is booked on the resource elsewhere, of one lease or of all, as far as there is room.
+
+        What runs there stays, unless ``running``; its servers there are lost then. What becomes of each part is told;
+        with ``dry_run`` it is told only. Each lease is a transaction of its own: a dry run says of each what would
+        become of it alone. Raises ``NotFound``, also for a lease without a part in it, and ``Conflict``.
+        """
+        self._require(actor, resource_type, "reallocate")
+        with self._db.read() as tx:
+            resource = self._existing(tx, resource_type, external_id)
+            leases = tx.allocations.leases_on(resource.id)
+        if lease_id is not None:
+            if lease_id not in leases:
+                raise NotFound(f"Lease '{lease_id}' has no part in host '{external_id}'.", field="lease_id")
+            leases = [lease_id]
+        parts = empty_all(self._db, self._healer, resource, leases, actor=actor, running=running, rehearse=dry_run)
+        if not dry_run:
+            self._effects.wake()
+        return ResourceChange(resource, parts)
+
     def bookings(self, actor: Actor, query: BookingQuery) -> Page[ResourceBookings]:
         """A page of resources, each with those who have a part in it.
 
@@ -227,6 +274,27 @@ class ResourceService:
         return setting
 
     # --- inside
+
+    def _set_enabled(
+        self, actor: Actor, resource_type: str, external_id: str, *, enabled: bool, reason: str | None, dry_run: bool
+    ) -> ResourceChange:
+        self._require(actor, resource_type, "disable")
+        now = self._clock.now()
+
+        def change(tx: Transaction) -> ResourceChange:
+            resource = self._existing(tx, resource_type, external_id)
+            if resource.registration is not Registration.REGISTERED:
+                raise Conflict(f"Host {external_id} is {resource.registration} right now.")
+            keepers = () if enabled else self._healer.keepers(tx, resource)
+            if dry_run:
+                reservable = enabled and resource.health is ResourceHealth.WELL
+                would_be = replace(resource, enabled=enabled, disabled_reason=reason, reservable=reservable)
+                return ResourceChange(would_be, keepers)
+            if (resource.enabled, resource.disabled_reason) != (enabled, reason):
+                tx.resources.change(resource, now=now, enabled=enabled, disabled_reason=reason)
+            return ResourceChange(self._existing(tx, resource_type, external_id), keepers)
+
+        return self._db.write(change)
 
     def _require(self, actor: Actor, resource_type: str, verb: str) -> None:
         target = {"project_id": actor.project_id, "user_id": actor.user_id}

@@ -12,6 +12,7 @@ from tenure.api.schemas.moments import RFC3339_PATTERN
 from tenure.api.schemas.texts import MAX_PROPERTY_NAME
 from tenure.api.versions import OLDEST, Version
 from tenure.domain.lease import AllocationState, EventStatus, LeaseStatus, ReservationStatus
+from tenure.domain.resource import ResourceHealth
 
 WithT = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}$")]
 WithBlank = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}$")]
@@ -23,6 +24,7 @@ _SHOWN_STATUSES: Any = Literal[tuple(status.value for status in LeaseStatus if s
 _EVENT_TYPES: Any = Literal[tuple(sorted(event_type.value for event_type in SHOWN_EVENTS))]
 _EVENT_STATUSES: Any = Literal[tuple(status.value for status in EventStatus)]
 _RESERVATION_STATUSES: Any = Literal[tuple(status.value for status in ReservationStatus)]
+_HEALTHS: Any = Literal[tuple(health.value for health in ResourceHealth)]
 _ALLOCATION_STATES: Any = Literal[tuple(state.value for state in AllocationState)]
 
 
@@ -285,6 +287,45 @@ class HostList(Answer):
     hosts_links: list[Link] = Field(default_factory=list)
 
 
+class HostOf12(Host):
+    """A host from 1.2 on: also whether the operator has enabled it, and what the cloud says of it."""
+
+    enabled: bool
+    disabled_reason: str | None
+    health: _HEALTHS
+    health_reason: str | None
+    health_since: Rfc3339Text | None
+
+
+class HostOf12Document(Answer):
+    host: HostOf12
+
+
+class HostOf12List(Answer):
+    hosts: list[HostOf12]
+    hosts_links: list[Link] = Field(default_factory=list)
+
+
+class AffectedReservation(Answer):
+    """A reservation with a part in the host: where it moves to, or why it stays."""
+
+    id: str
+    lease_id: str
+    start_date: Rfc3339Text
+    end_date: Rfc3339Text
+    status: _ALLOCATION_STATES
+    moves_to: str | None
+    reason: str | None
+
+
+class HostChangeDocument(Answer):
+    """A host after a change, or as it would be, and what becomes of the reservations on it."""
+
+    host: HostOf12
+    dry_run: bool
+    reservations: list[AffectedReservation]
+
+
 class BookingOf10(Answer):
     id: str
     lease_id: str
@@ -386,6 +427,9 @@ class Answers:
             )
         self.host: type[BaseModel] = HostOf10Document if old else HostDocument
         self.hosts: type[BaseModel] = HostOf10List if old else HostList
+        if not version < Version.V1_2:
+            self.host, self.hosts = HostOf12Document, HostOf12List
+        self.host_change: type[BaseModel] = HostChangeDocument
         self.allocation: type[BaseModel] = AllocationOf10Document if old else AllocationDocument
         self.allocations: type[BaseModel] = AllocationOf10List if old else AllocationList
         self.properties: type[BaseModel] = PropertyList

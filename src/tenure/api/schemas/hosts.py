@@ -15,14 +15,16 @@ from tenure.api.schemas.refusals import check
 from tenure.api.schemas.texts import (
     MAX_PROPERTY_NAME,
     ExternalId,
+    Identifier,
     LenientProperty,
     LenientReference,
     PropertyName,
     PropertyValue,
+    Reason,
 )
 from tenure.api.versions import OLDEST, Version
 from tenure.domain.errors import InvalidHost, InvalidParameter
-from tenure.domain.request import ResourceBookings
+from tenure.domain.request import ResourceBookings, ResourceChange
 from tenure.domain.resource import PropertySetting, PropertyValues, Resource
 
 Document = dict[str, object]
@@ -100,6 +102,33 @@ class HostUpdate(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     properties: dict[PropertyName, PropertyValue | None] = Field(min_length=1, json_schema_extra=_FREE_NAMES)
+
+
+class HostDisable(BaseModel):
+    """A host that is to take no new reservations, and why; with ``dry_run`` nothing is done, and all is told."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Reason = ""
+    dry_run: StrictBool = False
+
+
+class HostEnable(BaseModel):
+    """A host that is to take reservations again."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    dry_run: StrictBool = False
+
+
+class HostReallocate(BaseModel):
+    """What is booked on a host, and is to move to others: of one lease or of all, also what runs or not."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    lease_id: Identifier | None = None
+    running: StrictBool = False
+    dry_run: StrictBool = False
 
 
 class LenientPropertyUpdate(BaseModel):
@@ -210,8 +239,10 @@ def show_host_1_0(host: Resource) -> Document:
     }
 
 
-def show_host(host: Resource) -> Document:
-    """A host, from 1.1 on."""
+def show_host(host: Resource, version: Version) -> Document:
+    """A host, from 1.1 on; from 1.2 on with what makes it reservable, or not."""
+    if not version < Version.V1_2:
+        return {**show_host(host, Version.V1_1), **_standing(host)}
     return {
         "id": host.external_id,
         **_facts(host),
@@ -220,6 +251,36 @@ def show_host(host: Resource) -> Document:
         "properties": dict(host.properties),
         "created_at": show_rfc3339(host.created_at),
         "updated_at": show_maybe_rfc3339(host.updated_at),
+    }
+
+
+def _standing(host: Resource) -> Document:
+    return {
+        "enabled": host.enabled,
+        "disabled_reason": host.disabled_reason,
+        "health": host.health.value,
+        "health_reason": host.health_reason,
+        "health_since": show_maybe_rfc3339(host.health_since),
+    }
+
+
+def show_host_change(change: ResourceChange, version: Version, *, dry_run: bool) -> Document:
+    """What was done to a host, or would be, and what becomes of those who have a part in it."""
+    return {
+        "host": show_host(change.resource, version),
+        "dry_run": dry_run,
+        "reservations": [
+            {
+                "id": part.reservation_id,
+                "lease_id": part.lease_id,
+                "start_date": show_rfc3339(part.starts_at),
+                "end_date": show_rfc3339(part.ends_at),
+                "status": part.state.value,
+                "moves_to": part.moves_to,
+                "reason": part.reason,
+            }
+            for part in change.parts
+        ],
     }
 
 

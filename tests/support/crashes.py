@@ -1,0 +1,92 @@
+"""What tests look at after a service was killed: its database and its simulated cloud, and how leases go on."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tenure.drivers.simulated import EffectKind, SimulatedCloud
+from tests.support import ledger
+from tests.support.standalone import Caller
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What a service has left in its database and in its simulated cloud of so many hosts."""
+
+    database: str
+    cloud: Path
+    hosts: int
+
+    @contextmanager
+    def opened(self) -> Iterator[SimulatedCloud]:
+        with SimulatedCloud(self.cloud) as cloud:
+            yield cloud
+
+    def boot(self, lease: dict[str, Any]) -> str:
+        """Boot a server of the lease."""
+        with self.opened() as cloud:
+            return cloud.world.boot_server(lease["project_id"], reservation_id=lease["reservations"][0]["id"])
+
+    def counts(self, lease: dict[str, Any]) -> dict[EffectKind, int]:
+        """How often each thing was done for the lease."""
+        with self.opened() as cloud:
+            ids = [one["id"] for one in lease["reservations"]]
+            return Counter(effect.kind for one in ids for effect in cloud.world.journal(one))
+
+    def has(self, lease: dict[str, Any]) -> tuple[str, ...]:
+        """The hosts that the lease has in the cloud."""
+        with self.opened() as cloud:
+            group = cloud.world.groups().get(lease["reservations"][0]["id"])
+            return group.hosts if group else ()
+
+    def assert_sound(self, *, idle: bool) -> None:
+        """The ledger and the cloud agree, and nothing was done twice; with ``idle`` nobody has anything."""
+        assert ledger.faults(self.database) == []
+        stored = ledger.leases(self.database)
+        with self.opened() as cloud:
+            groups = cloud.world.groups()
+            assert idle <= (groups == {} and len(cloud.world.pool()) == self.hosts and cloud.world.servers() == [])
+            for one in stored.values():
+                if one.status == "ACTIVE":
+                    held = {host for number in one.reservation_ids for host in groups[number].hosts}
+                    assert held == set(one.hosts)
+            holders: dict[str | None, str | None] = {}
+            done: Counter[tuple[EffectKind, str | None, str | None, str | None]] = Counter()
+            for effect in cloud.world.journal():
+                if effect.kind is EffectKind.HOST_TAKEN:
+                    assert holders.get(effect.host) is None, f"{effect} while {holders[effect.host]} has it"
+                    holders[effect.host] = effect.reservation_id
+                elif effect.kind is EffectKind.HOST_RETURNED:
+                    assert holders.pop(effect.host) == effect.reservation_id
+                done[effect.kind, effect.reservation_id, effect.host, effect.subject] += 1
+        assert {what: times for what, times in done.items() if times > 1} == {}
+
+
+def wait_for_event(caller: Caller, lease: dict[str, Any], event_type: str) -> None:
+    """Return when that event of the lease is done."""
+    deadline = time.monotonic() + 60
+    while True:
+        events = caller.lease(lease["id"])["events"]
+        if next(one for one in events if one["event_type"] == event_type)["status"] == "DONE":
+            return
+        assert time.monotonic() < deadline, events
+        time.sleep(0.05)
+
+
+def delete(caller: Caller, lease: dict[str, Any]) -> None:
+    status, answer = caller.call("DELETE", f"/leases/{lease['id']}")
+    assert status == 204, answer
+    wait_until_gone(caller, lease)
+
+
+def wait_until_gone(caller: Caller, lease: dict[str, Any]) -> None:
+    deadline = time.monotonic() + 60
+    while caller.call("GET", f"/leases/{lease['id']}")[0] != 404:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
