@@ -1,0 +1,122 @@
+"""What lies in ``deploy`` for operators: systemd's units, the container file, the settings of web servers."""
+
+from __future__ import annotations
+
+import configparser
+import fnmatch
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tenure.cmd import api, manager
+
+REPOSITORY = Path(__file__).parents[1]
+DEPLOY = REPOSITORY / "deploy"
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+BIN = Path(sys.executable).parent
+
+#: What systemd calls well protected, in tenths.
+EXPOSURE = 20
+
+systemd_analyze = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze not found; apt-get install systemd"
+)
+
+
+def settings(unit: Path) -> dict[str, str]:
+    """The settings of a unit; of those that stand in it several times, the last."""
+    lines = [line.partition("=") for line in unit.read_text().splitlines() if line and line[0] not in "#["]
+    return {name: value for name, _, value in lines}
+
+
+def analyze(tmp_path: Path, unit: Path, *command: str) -> str:
+    """What systemd says of a unit whose program is there."""
+    here = tmp_path / unit.name
+    here.write_text(unit.read_text().replace("/opt/tenure/bin", str(BIN)))
+    done = subprocess.run(
+        ["systemd-analyze", *command, str(here)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stderr
+
+
+@systemd_analyze
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_understands_every_unit(tmp_path: Path, unit: Path):
+    assert unit.name not in analyze(tmp_path, unit, "verify", "--man=no")
+
+
+@systemd_analyze
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_process_may_do_little_on_its_machine(tmp_path: Path, unit: Path):
+    analyze(tmp_path, unit, "security", "--no-pager", "--offline=yes", f"--threshold={EXPOSURE}")
+    assert settings(unit)["User"] == "tenure"
+    assert settings(unit)["NoNewPrivileges"] == "yes"
+
+
+def test_every_unit_starts_a_program_that_there_is():
+    scripts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
+    assert {unit.name: settings(unit)["ExecStart"] for unit in UNITS} == {
+        f"{name}.service": f"/opt/tenure/bin/{name}" for name in ("tenure-api", "tenure-manager")
+    }
+    assert {unit.stem for unit in UNITS} <= scripts.keys()
+
+
+def test_systemd_waits_for_an_orderly_stop():
+    """Longer than the programs themselves do; else it kills what would have ended well."""
+    waits = {unit.stem: int(settings(unit)["TimeoutStopSec"]) for unit in UNITS}
+    assert waits["tenure-api"] > api.REQUEST_SECONDS + 5  # waitress waits five seconds by itself
+    assert waits["tenure-manager"] > manager.STOP_SECONDS + 30  # a request that waits for the cloud
+
+
+# The container
+
+CONTAINERFILE = DEPLOY / "Containerfile"
+
+
+def test_the_container_file_has_no_fault():
+    done = subprocess.run(
+        [str(BIN / "hadolint"), "--no-color", str(CONTAINERFILE)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_container_is_built_of_files_that_there_are():
+    ignore = (DEPLOY / "Containerfile.dockerignore").read_text().splitlines()
+    admitted = {line.removeprefix("!") for line in ignore if line.startswith("!")}
+    assert "*" in ignore
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", CONTAINERFILE.read_text(), re.MULTILINE)
+    sources = {source for line in copied for source in line.split()}
+    assert sources == admitted
+    assert [source for source in sources if not (REPOSITORY / source).exists()] == []
+    ignored = [line for line in ignore if line.startswith("**")]
+    assert not any(fnmatch.fnmatch("src/tenure/config.py", pattern) for pattern in ignored)
+
+
+def test_the_container_runs_as_nobody_in_particular():
+    text = CONTAINERFILE.read_text()
+    [number] = re.findall(r"^USER (\d+):\1$", text, re.MULTILINE)
+    assert int(number) > 0
+    assert f"--uid {number} " in text
+    assert "--constraint constraints.txt" in text
+
+
+# Web servers
+
+
+def test_web_servers_load_the_application():
+    uwsgi = configparser.ConfigParser(strict=False, interpolation=None)
+    uwsgi.read(DEPLOY / "uwsgi.ini")
+    assert uwsgi["uwsgi"]["module"] == "tenure.cmd.wsgi:application"
+    assert "from tenure.cmd.wsgi import application" in (DEPLOY / "tenure.wsgi").read_text()
+    assert "\napplication = " in (REPOSITORY / "src" / "tenure" / "cmd" / "wsgi.py").read_text()
+    assert re.search(r"^    WSGIScriptAlias / \S+/tenure\.wsgi$", (DEPLOY / "apache.conf").read_text(), re.MULTILINE)
