@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ class Account:
             "scope": {"project": {"name": project or user, "domain": domain}},
         }
         self._token: str | None = None
+        self._listed: dict[str, list[dict[str, Any]]] = {}
         answer = self.send("POST", f"{KEYSTONE}/v3/auth/tokens", {"auth": request})
         self._token = answer.headers["X-Subject-Token"]
         self.catalogue: dict[str, str] = {
@@ -69,14 +69,22 @@ class Account:
         """Return the document at ``url``."""
         return self.send("GET", url).body
 
-    def find(self, url: str, kind: str, match: Mapping[str, str]) -> dict[str, Any] | None:
-        """Return the thing of that kind which matches, or None."""
-        for thing in self.get(f"{url}?{urllib.parse.urlencode(match)}")[f"{kind}s"]:
+    def find(self, url: str, kind: str, match: Mapping[str, object]) -> dict[str, Any] | None:
+        """Return the thing of that kind which matches, or None. Things are listed once in the life of this object."""
+        for thing in self._list(url, kind):
             if all(thing.get(name) == value for name, value in match.items()):
-                return dict(thing)
+                return thing
         return None
 
-    def ensure(self, url: str, kind: str, match: Mapping[str, str], /, **more: object) -> dict[str, Any]:
+    def ensure(self, url: str, kind: str, match: Mapping[str, object], /, **more: object) -> dict[str, Any]:
         """Return the thing of that kind which matches; where there is none, make it, with ``more``."""
         found = self.find(url, kind, match)
-        return found or dict(self.send("POST", url, {kind: {**match, **more}}).body[kind])
+        if found is None:
+            found = dict(self.send("POST", url, {kind: {**match, **more}}).body[kind])
+            self._list(url, kind).append(found)
+        return found
+
+    def _list(self, url: str, kind: str) -> list[dict[str, Any]]:
+        if url not in self._listed:
+            self._listed[url] = self.get(url)[f"{kind}s"]
+        return self._listed[url]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import os
 import shutil
 import sys
 import time
@@ -56,6 +57,8 @@ def install(options: argparse.Namespace) -> None:
 def up(options: argparse.Namespace) -> None:
     """Have the cloud run: install, configure and start what is missing, restart what is configured otherwise."""
     began = time.monotonic()
+    if os.geteuid() != 0:
+        raise TestbedError("it has to be run by root")
     packages.install()
     scheduler_filter = Filter(options.filter) if options.filter else _default_filter()
     if scheduler_filter is Filter.TENURE and not packages.has_nova_filter():
@@ -159,6 +162,7 @@ def endpoint(options: argparse.Namespace) -> None:
     if options.url is None:
         content.remove_endpoints(admin, options.type)
     else:
+        content.remove_endpoints(admin, options.type, but=options.name)
         content.ensure_endpoint(admin, options.type, options.name, options.url)
 
 

@@ -46,16 +46,16 @@ def _ensure_account(admin: Account, name: str, project_name: str, role_names: Se
     domain = {"domain_id": "default"}
     project = admin.ensure(f"{IDENTITY}/projects", "project", {"name": project_name, **domain})
     user = admin.ensure(f"{IDENTITY}/users", "user", {"name": name, **domain}, password=PASSWORD)
-    roles = {role["name"]: role["id"] for role in admin.get(f"{IDENTITY}/roles")["roles"]}
-    for role in role_names:
-        admin.send("PUT", f"{IDENTITY}/projects/{project['id']}/users/{user['id']}/roles/{roles[role]}")
+    for role_name in role_names:
+        role = admin.ensure(f"{IDENTITY}/roles", "role", {"name": role_name})
+        assigned = {"role": {"id": role["id"]}, "user": {"id": user["id"]}}
+        scope = {"project": {"id": project["id"]}}
+        if not admin.find(f"{IDENTITY}/role_assignments", "role_assignment", {**assigned, "scope": scope}):
+            admin.send("PUT", f"{IDENTITY}/projects/{project['id']}/users/{user['id']}/roles/{role['id']}")
 
 
 def ensure_endpoint(admin: Account, kind: str, name: str, url: str) -> None:
-    """Have the catalogue name ``url``, and nothing else, for services of this type."""
-    for service in admin.get(f"{IDENTITY}/services?type={kind}")["services"]:
-        if service["name"] != name:
-            admin.send("DELETE", f"{IDENTITY}/services/{service['id']}")
+    """Have the catalogue name ``url`` for the service of this type and name."""
     service = admin.ensure(f"{IDENTITY}/services", "service", {"type": kind, "name": name})
     for interface in INTERFACES:
         match = {"service_id": service["id"], "interface": interface}
@@ -64,10 +64,11 @@ def ensure_endpoint(admin: Account, kind: str, name: str, url: str) -> None:
             admin.send("PATCH", f"{IDENTITY}/endpoints/{entry['id']}", {"endpoint": {"url": url}})
 
 
-def remove_endpoints(admin: Account, kind: str) -> None:
-    """Have no service of this type in the catalogue."""
+def remove_endpoints(admin: Account, kind: str, *, but: str | None = None) -> None:
+    """Have no service of this type in the catalogue, but for one of that name."""
     for service in admin.get(f"{IDENTITY}/services?type={kind}")["services"]:
-        admin.send("DELETE", f"{IDENTITY}/services/{service['id']}")
+        if service["name"] != but:
+            admin.send("DELETE", f"{IDENTITY}/services/{service['id']}")
 
 
 def ensure_resources(admin: Account) -> None:
