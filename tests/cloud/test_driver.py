@@ -261,15 +261,16 @@ def administered(cloud: Cloud, admin: Any) -> Iterator[Cloud]:
         identity.delete(grant)
 
 
+@pytest.fixture(scope="module")
+def testbed(administered: Cloud) -> Iterator[RealRig]:
+    rig = RealRig(administered)
+    yield rig
+    rig.close()
+
+
 class TestOpenStackCloud(DriverContract):
     sees_servers_without_group = False
     moves_occupied_hosts = False
-
-    @pytest.fixture(scope="class")
-    def testbed(self, administered: Cloud) -> Iterator[RealRig]:
-        rig = RealRig(administered)
-        yield rig
-        rig.close()
 
     @pytest.fixture
     def rig(self, testbed: RealRig) -> Iterator[Rig]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -247,25 +247,41 @@ class TestMoving:
 
     def test_schedulers_hear_of_all_hosts_in_the_end(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         """Each change is told as its request saw the aggregate: of those side by side, none has seen the others."""
+        before: dict[str, frozenset[str]] = {}
         remembered: dict[str, frozenset[str]] = {}
 
         def hear(seen: Seen) -> None:
-            """What a scheduler remembers, where all additions are made side by side."""
+            """What a scheduler remembers, where everything that can be is done side by side."""
             with cloud.lock:
                 for one in cloud.aggregates.values():
-                    if seen.path == f"/v2.1/os-aggregates/{one.number}/action":
-                        added = [values["host"] for verb, values in seen.body.items() if verb == "add_host"]
-                        before = remembered.get(one.name, frozenset()) if added else frozenset(one.hosts)
-                        remembered[one.name] = frozenset(added) or before
+                    if seen.path != f"/v2.1/os-aggregates/{one.number}/action":
+                        continue
+                    ((verb, values),) = seen.body.items()
+                    old = before.get(one.name, frozenset())
+                    match verb:
+                        case "add_host":
+                            remembered[one.name] = old | {values["host"]}
+                        case "remove_host":
+                            remembered[one.name] = old - {values["host"]}
+                        case _:
+                            remembered[one.name] = frozenset(one.hosts)
 
-        hosts = registered(driver, cloud, 4)
+        def done(call: Callable[[], object]) -> None:
+            before.clear()
+            before.update({one.name: frozenset(one.hosts) for one in cloud.aggregates.values()})
+            call()
+
+        hosts = registered(driver, cloud, 5)
         cloud.observe = hear
-        driver.ensure_started(order(*hosts[:3]))
+        done(lambda: driver.ensure_started(order(*hosts[:4])))
         assert remembered["r-1"] == members(cloud, "r-1")
-        driver.ensure_started(order(*hosts[2:]))
+        done(lambda: driver.ensure_started(order(*hosts[2:4])))
         assert remembered["r-1"] == members(cloud, "r-1")
-        assert ended(driver, order(*hosts[2:])).done
         assert remembered[POOL] == members(cloud, POOL)
+        done(lambda: driver.ensure_started(order(*hosts)))
+        assert remembered["r-1"] == members(cloud, "r-1")
+        done(lambda: driver.ensure_ended(order(*hosts)))
+        assert remembered[POOL] == members(cloud, POOL) == {service(cloud, host) for host in hosts}
 
     def test_the_aggregate_is_what_blazars_filter_reads(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         hosts = registered(driver, cloud, 2)
