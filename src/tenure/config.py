@@ -250,7 +250,7 @@ _HOST = (
     cfg.IntOpt("polling_interval", default=60, min=1, help="How many seconds lie between two such questions."),
     cfg.IntOpt(
         "healing_interval",
-        default=60,
+        default=0,
         min=0,
         help="Minutes ahead for which reservations on failed hosts are moved to others; 0 for no limit.",
     ),

@@ -5,30 +5,35 @@ Apart from ``factory.py`` because it needs the libraries of a deployment, which 
 
 from __future__ import annotations
 
+import math
 import sqlite3
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from keystonemiddleware.auth_token import AuthProtocol
 from oslo_config.cfg import ConfigOpts
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from tenure.api.app import Authenticate, create_app
 from tenure.api.auth import TokenFileAuth
+from tenure.api.keystone import KeystoneAuth
 from tenure.api.policies import Policies
 from tenure.clock import SystemClock
+from tenure.domain.errors import Unavailable
 from tenure.drivers.contract import CloudDriver
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.engine.performer import Checkpoint
 from tenure.factory import Parts, Service, build, load_types
-from tenure.metrics import DRIVER_CALLS
+from tenure.metrics import COUNTED, DRIVER_CALLS, EVENTS_READY, EVENTS_UNATTENDED, UNDELIVERABLE
 from tenure.resources.contract import ResourceTypes
 from tenure.rpc.client import RpcClient, remote_manager
 from tenure.rpc.notifier import NotificationSink
 from tenure.services.context import Rules
+from tenure.services.events import EventService
+from tenure.services.outbox import OutboxService
 from tenure.store.database import Database
 from tenure.tracing import REQUEST_ID
 
@@ -47,7 +52,8 @@ class ConfigurationError(Exception):
 def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: None) -> Service:
     """A manager with its engine, as the operator has configured it. Raises ``ConfigurationError``."""
     clock = SystemClock()
-    return build(
+    hosts = conf["physical:host"]
+    service = build(
         Parts(
             db=open_database(conf),
             driver=open_driver(conf),
@@ -59,8 +65,12 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
             checkpoint=checkpoint,
             workers=conf.manager.workers,
             places=conf.manager.rpc_threads // 2,
+            repair_interval=timedelta(seconds=conf.manager.repair_interval),
+            health_interval=timedelta(seconds=hosts.polling_interval) if hosts.enable_polling_monitor else None,
         )
     )
+    watch_queues(service.events, service.outbox)
+    return service
 
 
 def open_api(conf: ConfigOpts) -> WSGIApplication:
@@ -151,11 +161,28 @@ def _count_call(service: str, verb: str, outcome: str, seconds: float) -> None:
 
 def _authentication(conf: ConfigOpts) -> Authenticate:
     if conf.auth_strategy == "keystone":
-        return lambda app: AuthProtocol(app, {"oslo_config_config": conf, "include_service_catalog": False})
+        return lambda app: KeystoneAuth(app, conf)
     if not conf.api.token_file:
         raise ConfigurationError("auth_strategy is token_file, and [api] token_file is not set")
     tokens = conf.api.token_file
     return lambda app: TokenFileAuth(app, tokens)
+
+
+def watch_queues(events: EventService, outbox: OutboxService) -> None:
+    """Have the metrics tell what waits; what cannot be told right now is not a number."""
+
+    def told(ask: Callable[[], float]) -> Callable[[], float]:
+        def tell() -> float:
+            try:
+                return ask()
+            except Unavailable:
+                return math.nan
+
+        return tell
+
+    EVENTS_READY.set_function(told(lambda: sum(len(events.ready(COUNTED, starts=starts)) for starts in (True, False))))
+    EVENTS_UNATTENDED.set_function(told(lambda: events.unattended().total_seconds()))
+    UNDELIVERABLE.set_function(told(outbox.count_undeliverable))
 
 
 def _types(conf: ConfigOpts) -> ResourceTypes:
@@ -167,4 +194,5 @@ def _rules(conf: ConfigOpts) -> Rules:
         cleaning_time=timedelta(minutes=conf.cleaning_time),
         notice_before_end=timedelta(minutes=conf.manager.minutes_before_end_lease),
         max_attempts=conf.manager.max_attempts,
+        healing_horizon=timedelta(minutes=conf["physical:host"].healing_interval),
     )

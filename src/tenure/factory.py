@@ -98,6 +98,7 @@ def build(parts: Parts) -> Service:
     performer = Performer(
         events,
         parts.driver,
+        parts.clock,
         wake=wake,
         mended=lambda resource_type: tally.count_mended(parts.types[resource_type].inventory),
         checkpoint=parts.checkpoint,

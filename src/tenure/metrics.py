@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from prometheus_client import Counter, Histogram, start_http_server
+from prometheus_client import Counter, Gauge, Histogram, start_http_server
 
 LOG = logging.getLogger(__name__)
 
@@ -43,8 +43,19 @@ LATENESS = Histogram(
 )
 ATTEMPTS = Counter(
     "tenure_event_attempts_total",
-    "Attempts at events, by type and outcome ('done', 'waiting', 'failed', 'refused', 'lost')",
+    "Attempts at events, by type and outcome ('done', 'waiting' for the cloud, 'busy' cloud, 'occupied' by others, "
+    "'refused', 'lost' to another worker, 'defect' of ours)",
     ("event_type", "outcome"),
+)
+#: The most events that are counted for ``EVENTS_READY``, of starts and of others.
+COUNTED = 1000
+EVENTS_READY = Gauge(
+    "tenure_events_ready",
+    f"Events that are due and that nobody carries out yet; more than {2 * COUNTED} are not counted",
+)
+EVENTS_UNATTENDED = Gauge("tenure_event_unattended_seconds", "For how long the oldest of them has been due")
+UNDELIVERABLE = Gauge(
+    "tenure_notifications_undeliverable", "Notifications that were given up: tenure-manage outbox list"
 )
 DELIVERIES = Counter("tenure_notifications_total", "Attempts to deliver a notification, by outcome", ("outcome",))
 DRIVER_CALLS = Histogram(

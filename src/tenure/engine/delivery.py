@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from tenure.clock import Clock
+from tenure.metrics import DELIVERIES
 from tenure.services.outbox import DELIVERY_TIME, Message, OutboxService
 
 LOG = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Delivery:
         except Exception as raised:
             LOG.exception("%s of lease %s was not delivered", message.topic, message.lease_id)
             error = f"{type(raised).__name__}: {raised}"[:1000]
+        DELIVERIES.labels("delivered" if error is None else "failed").inc()
         recorded = self._outbox.delivered(message) if error is None else self._outbox.failed(message, error)
         if not recorded:
             LOG.warning("%s of lease %s took so long that another has taken it by now", message.topic, message.lease_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
+from tenure.clock import Clock
 from tenure.domain.errors import TooManyConflicts, Unavailable
 from tenure.domain.lease import EventType
 from tenure.drivers.contract import (
@@ -16,7 +17,9 @@ from tenure.drivers.contract import (
     Progress,
     ResourceOccupied,
 )
+from tenure.metrics import ATTEMPTS, LATENESS
 from tenure.services.events import EventService, Work
+from tenure.tracing import GLOBAL_REQUEST_ID, REQUEST_ID, new_request_id, traced
 
 LOG = logging.getLogger(__name__)
 
@@ -35,6 +38,7 @@ class Performer:
         self,
         events: EventService,
         driver: CloudDriver,
+        clock: Clock,
         *,
         wake: Callable[[], None] = lambda: None,
         mended: Callable[[str], None] = lambda _resource_type: None,
@@ -42,6 +46,7 @@ class Performer:
     ) -> None:
         self._events = events
         self._driver = driver
+        self._clock = clock
         self._wake = wake
         self._mended = mended
         self._checkpoint = checkpoint
@@ -52,9 +57,10 @@ class Performer:
         It is taken up again then. Raises nothing.
         """
         try:
-            work = take()
-            if work is not None:
-                self.perform(work)
+            with traced(REQUEST_ID.get() or new_request_id(), GLOBAL_REQUEST_ID.get()):
+                work = take()
+                if work is not None:
+                    self.perform(work)
         except (Unavailable, TooManyConflicts) as error:
             LOG.warning("event %s will be taken up again: %s", event_id, error)
             return False
@@ -65,38 +71,46 @@ class Performer:
 
     def perform(self, work: Work) -> None:
         """Act, and record what came of it. Does not raise for what a cloud may do, only for what a database may."""
+        outcome = self._perform(work)
+        ATTEMPTS.labels(work.event_type.value, outcome).inc()
+        if outcome == "done":
+            LATENESS.labels(work.event_type.value).observe((self._clock.now() - work.due_at).total_seconds())
+            self._wake()
+
+    def _perform(self, work: Work) -> str:
+        """Act and record; in a word, what came of it."""
         kind = work.event_type.value
         self._checkpoint(f"{kind}:after_claim")
         try:
             progress = self._act(work)
         except ClaimLost:
             LOG.warning("%s of lease %s was taken over by another worker", kind, work.lease.id)
-            return
+            return "lost"
         except ResourceOccupied as error:
             LOG.warning("%s of lease %s: resources are occupied: %s", kind, work.lease.id, error)
             self._events.occupied(work, error.resources, str(error))
-            return
+            return "occupied"
         except CloudBusy as error:
             LOG.warning("%s of lease %s will be tried again: %s", kind, work.lease.id, error)
             self._events.failed(work, _reason(error), final=False)
-            return
+            return "busy"
         except CloudRefused as error:
             LOG.error("%s of lease %s failed: %s", kind, work.lease.id, error)
             self._fail(work, error)
-            return
+            return "refused"
         except (Unavailable, TooManyConflicts):
             raise  # no fault of the cloud's, and no attempt; the claim expires
         except Exception as error:
             LOG.exception("%s of lease %s met an unexpected error", kind, work.lease.id)
             self._events.failed(work, _reason(error), final=False)
-            return
+            return "defect"
         self._checkpoint(f"{kind}:after_act")
         if not progress.done:
             self._events.look_again(work, progress)
-            return
+            return "waiting"
         self._checkpoint(f"{kind}:before_record")
         self._record(work)
-        self._wake()
+        return "done"
 
     def _act(self, work: Work) -> Progress:
         if work.event_type is EventType.END:
