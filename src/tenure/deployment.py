@@ -5,7 +5,9 @@ Apart from ``factory.py`` because it needs the libraries of a deployment, which 
 
 from __future__ import annotations
 
+import math
 import sqlite3
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -18,17 +20,20 @@ from tenure.api.auth import TokenFileAuth
 from tenure.api.keystone import KeystoneAuth
 from tenure.api.policies import Policies
 from tenure.clock import SystemClock
+from tenure.domain.errors import Unavailable
 from tenure.drivers.contract import CloudDriver
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.engine.performer import Checkpoint
 from tenure.factory import Parts, Service, build, load_types
-from tenure.metrics import DRIVER_CALLS
+from tenure.metrics import COUNTED, DRIVER_CALLS, EVENTS_READY, EVENTS_UNATTENDED, UNDELIVERABLE
 from tenure.resources.contract import ResourceTypes
 from tenure.rpc.client import RpcClient, remote_manager
 from tenure.rpc.notifier import NotificationSink
 from tenure.services.context import Rules
+from tenure.services.events import EventService
+from tenure.services.outbox import OutboxService
 from tenure.store.database import Database
 from tenure.tracing import REQUEST_ID
 
@@ -47,7 +52,8 @@ class ConfigurationError(Exception):
 def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: None) -> Service:
     """A manager with its engine, as the operator has configured it. Raises ``ConfigurationError``."""
     clock = SystemClock()
-    return build(
+    hosts = conf["physical:host"]
+    service = build(
         Parts(
             db=open_database(conf),
             driver=open_driver(conf),
@@ -59,8 +65,12 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
             checkpoint=checkpoint,
             workers=conf.manager.workers,
             places=conf.manager.rpc_threads // 2,
+            repair_interval=timedelta(seconds=conf.manager.repair_interval),
+            health_interval=timedelta(seconds=hosts.polling_interval) if hosts.enable_polling_monitor else None,
         )
     )
+    watch_queues(service.events, service.outbox)
+    return service
 
 
 def open_api(conf: ConfigOpts) -> WSGIApplication:
@@ -158,6 +168,23 @@ def _authentication(conf: ConfigOpts) -> Authenticate:
     return lambda app: TokenFileAuth(app, tokens)
 
 
+def watch_queues(events: EventService, outbox: OutboxService) -> None:
+    """Have the metrics tell what waits; what cannot be told right now is not a number."""
+
+    def told(ask: Callable[[], float]) -> Callable[[], float]:
+        def tell() -> float:
+            try:
+                return ask()
+            except Unavailable:
+                return math.nan
+
+        return tell
+
+    EVENTS_READY.set_function(told(lambda: sum(len(events.ready(COUNTED, starts=starts)) for starts in (True, False))))
+    EVENTS_UNATTENDED.set_function(told(lambda: events.unattended().total_seconds()))
+    UNDELIVERABLE.set_function(told(outbox.count_undeliverable))
+
+
 def _types(conf: ConfigOpts) -> ResourceTypes:
     return load_types({"host": {"default_before_end": conf["physical:host"].before_end}})
 
@@ -167,4 +194,5 @@ def _rules(conf: ConfigOpts) -> Rules:
         cleaning_time=timedelta(minutes=conf.cleaning_time),
         notice_before_end=timedelta(minutes=conf.manager.minutes_before_end_lease),
         max_attempts=conf.manager.max_attempts,
+        healing_horizon=timedelta(minutes=conf["physical:host"].healing_interval),
     )
