@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -19,6 +19,7 @@ from keystoneauth1.adapter import Adapter
 from keystoneauth1.identity import V3Password
 from keystoneauth1.session import Session
 from kombu.connection import Connection
+from sqlalchemy import create_engine, text
 
 from tests.support.cloud import REPOSITORY, Cloud
 from tests.support.databases import MARIADB, fresh_database_on
@@ -138,15 +139,14 @@ class Nova:
         for server in servers:
             server.wait_until_gone()
 
-    def restore(self, before: Mapping[str, Mapping[str, Any]]) -> None:
-        """Have the aggregates and members of ``before`` again; servers on hosts of others are deleted."""
+    def release(self, groups: Collection[str], hosts: Collection[str]) -> None:
+        """Take these hosts out of everything, with what runs there, and delete the aggregates of these names."""
         for name, found in self.aggregates().items():
-            known = before.get(name)
-            for host in set(found["hosts"]) - set(known["hosts"] if known else ()):
+            for host in set(found["hosts"]) & set(hosts):
                 for server in self.api.get(f"/servers?all_tenants=1&host={host}").json()["servers"]:
                     Server(self, server["id"]).delete()
                 self.api.post(f"/os-aggregates/{found['id']}/action", json={"remove_host": {"host": host}})
-            if known is None:
+            if name in groups:
                 self.api.delete(f"/os-aggregates/{found['id']}")
 
 
@@ -159,6 +159,8 @@ class Site:
     deployment: Deployment
     #: The topic of its notifications.
     topic: str
+    #: The URL of its database.
+    database: str
 
     def api(self, session: Session, version: str | None = "1.1", *, number: int = 0) -> Adapter:
         """The reservation service for an account, by one of its APIs.
@@ -223,14 +225,21 @@ class Site:
         for host in answered(self.admin.get("/os-hosts"), 200)["hosts"]:
             answered(self.admin.delete(f"/os-hosts/{host['id']}"), 204)
 
-    def end(self, before: Mapping[str, Mapping[str, Any]]) -> None:
+    def end(self) -> None:
         """Take everything away; where the service does not, take it from under it, and raise what it raised."""
         try:
             self.nova.delete_booted()
             self.clear()
         except Exception:
-            self.nova.restore(before)
+            self.nova.release(self._ledger("SELECT id FROM reservations"), self._ledger("SELECT name FROM resources"))
             raise
+
+    def _ledger(self, statement: str) -> list[str]:
+        engine = create_engine(self.database)
+        with engine.connect() as connection:
+            found = [str(value) for value in connection.execute(text(statement)).scalars()]
+        engine.dispose()
+        return found
 
     def _leases(self) -> list[dict[str, Any]]:
         return list(answered(self.admin.get("/leases"), 200)["leases"])
@@ -306,18 +315,15 @@ def open_site(
     with ExitStack() as stack:
         _have_pool(nova, stack)
         servers = [f"{topic}_rpc.{folder.name}-{number}" for number in range(managers)]
-        stack.callback(_delete_queues, [f"{topic}.info", f"{topic}_rpc", *servers])
+        stack.callback(delete_queues, [f"{topic}.info", f"{topic}_rpc", *servers])
         if database is None:
             database = stack.enter_context(fresh_database_on(MARIADB, MARIADB_URL))
         deployment = stack.enter_context(deploy(folder, database, settings, managers=managers, apis=apis))
-        stack.callback(_name_in_catalogue, _named_in_catalogue(cloud))
-        _name_in_catalogue(deployment.url())
-        site = Site(cloud, nova, deployment, topic)
-        before = nova.aggregates()
-        try:
-            yield site
-        finally:
-            site.end(before)
+        stack.callback(name_in_catalogue, named_in_catalogue(cloud))
+        name_in_catalogue(deployment.url())
+        site = Site(cloud, nova, deployment, topic, database)
+        stack.callback(site.end)
+        yield site
 
 
 def _have_pool(nova: Nova, stack: ExitStack) -> None:
@@ -326,18 +332,20 @@ def _have_pool(nova: Nova, stack: ExitStack) -> None:
         stack.callback(nova.api.delete, f"/os-aggregates/{made['id']}")
 
 
-def _named_in_catalogue(cloud: Cloud) -> str | None:
+def named_in_catalogue(cloud: Cloud) -> str | None:
+    """The address of the reservation service in the catalogue, None where there is none."""
     session = cloud.session("admin")
     assert isinstance(session.auth, V3Password)
     catalogue = session.auth.get_access(session).service_catalog
     return next(iter(catalogue.get_urls(service_type="reservation", interface="public")), None)
 
 
-def _name_in_catalogue(url: str | None) -> None:
+def name_in_catalogue(url: str | None) -> None:
+    """Have the catalogue name that address for the reservation service, or none."""
     testbed("endpoint", *([url] if url else []))
 
 
-def _delete_queues(names: Iterable[str]) -> None:
+def delete_queues(names: Iterable[str]) -> None:
     with Connection(RABBITMQ_URL, connect_timeout=10) as bus:
         for name in names:
             bus.default_channel.queue_delete(name)
