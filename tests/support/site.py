@@ -333,6 +333,7 @@ def _have_pool(nova: Nova, stack: ExitStack) -> None:
 
 
 def named_in_catalogue(cloud: Cloud) -> str | None:
+    """The reservation service that the catalogue names."""
     """The address of the reservation service in the catalogue, None where there is none."""
     session = cloud.session("admin")
     assert isinstance(session.auth, V3Password)
@@ -341,6 +342,7 @@ def named_in_catalogue(cloud: Cloud) -> str | None:
 
 
 def name_in_catalogue(url: str | None) -> None:
+    """Have the catalogue name that reservation service, or none."""
     """Have the catalogue name that address for the reservation service, or none."""
     testbed("endpoint", *([url] if url else []))
 
