@@ -334,7 +334,6 @@ def _have_pool(nova: Nova, stack: ExitStack) -> None:
 
 def named_in_catalogue(cloud: Cloud) -> str | None:
     """The reservation service that the catalogue names."""
-    """The address of the reservation service in the catalogue, None where there is none."""
     session = cloud.session("admin")
     assert isinstance(session.auth, V3Password)
     catalogue = session.auth.get_access(session).service_catalog
@@ -343,7 +342,6 @@ def named_in_catalogue(cloud: Cloud) -> str | None:
 
 def name_in_catalogue(url: str | None) -> None:
     """Have the catalogue name that reservation service, or none."""
-    """Have the catalogue name that address for the reservation service, or none."""
     testbed("endpoint", *([url] if url else []))
 
 
