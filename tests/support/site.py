@@ -333,7 +333,6 @@ def _have_pool(nova: Nova, stack: ExitStack) -> None:
 
 
 def named_in_catalogue(cloud: Cloud) -> str | None:
-    """The reservation service that the catalogue names."""
     session = cloud.session("admin")
     assert isinstance(session.auth, V3Password)
     catalogue = session.auth.get_access(session).service_catalog
@@ -341,7 +340,6 @@ def named_in_catalogue(cloud: Cloud) -> str | None:
 
 
 def name_in_catalogue(url: str | None) -> None:
-    """Have the catalogue name that reservation service, or none."""
     testbed("endpoint", *([url] if url else []))
 
 
