@@ -26,7 +26,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
         "services": "domain clock metrics tracing store resources drivers.contract",
         "engine": "domain clock metrics tracing services drivers.contract",
         "api": "domain clock metrics tracing services resources.contract",
-        "rpc": "domain clock tracing services",
+        "rpc": "domain clock tracing services drivers.contract",
         "web": "domain clock services",
         "factory": "domain clock metrics store resources drivers services engine api web",
         "deployment": "domain clock metrics tracing config store resources drivers services engine api rpc factory",

@@ -246,6 +246,11 @@ _HOST = (
         default=["versioned_notifications"],
         help="The topics on which Nova publishes versioned notifications.",
     ),
+    cfg.StrOpt(
+        "notification_exchange",
+        default="nova",
+        help="The exchange of those topics: [DEFAULT] control_exchange of Nova.",
+    ),
     cfg.BoolOpt("enable_polling_monitor", default=True, help="Whether to ask Nova for failed hosts at intervals."),
     cfg.IntOpt("polling_interval", default=60, min=1, help="How many seconds lie between two such questions."),
     cfg.IntOpt(

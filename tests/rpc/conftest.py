@@ -69,3 +69,9 @@ def shared_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     folder = tmp_path_factory.mktemp("api")
     with open_api(folder, reach=partial(over_the_bus, in_memory(folder))) as opened:
         yield opened
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}") as opened:
+        yield opened

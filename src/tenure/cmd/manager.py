@@ -6,6 +6,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from oslo_config.cfg import ConfigOpts
 
@@ -21,9 +22,11 @@ from tenure.cmd.process import (
 from tenure.deployment import ConfigurationError, open_manager
 from tenure.domain.errors import Unavailable
 from tenure.factory import Service
+from tenure.rpc.listener import NovaListener
 from tenure.rpc.server import RpcServer
 
 PROG = "tenure-manager"
+HOST = "physical:host"
 LOG = logging.getLogger(__name__)
 
 #: How long a stop waits for calls to the cloud that are under way; their claims expire where it is too short.
@@ -53,14 +56,32 @@ def serve(conf: ConfigOpts, *, checkpoint: Callable[[str], None] = lambda _point
     # It waits for the message bus, which neither the engine nor a stop should do.
     listening = threading.Thread(target=server.start, name="tenure-rpc-start", daemon=True)
     listening.start()
+    listener = _listen_to_nova(conf, service)
     LOG.info("%s runs", conf.manager.name)
     wait_for_the_end()
+    if listener is not None:
+        listener.stop()
     if not listening.is_alive():
         server.stop()
     service.engine.stop(STOP_SECONDS)
     service.parts.db.close()
     LOG.info("%s has stopped", conf.manager.name)
     return 0
+
+
+def _listen_to_nova(conf: ConfigOpts, service: Service) -> NovaListener | None:
+    """Begin to hear of failed hosts, if the operator wants it."""
+    hosts = conf["physical:host"]
+    if not hosts.enable_notification_monitor:
+        return None
+    listener = NovaListener(
+        conf,
+        partial(service.healing.report, HOST),
+        topics=hosts.notification_topics,
+        exchange=hosts.notification_exchange,
+    )
+    listener.start()
+    return listener
 
 
 def _require_schema(service: Service) -> None:

@@ -1,0 +1,91 @@
+"""Hearing of compute services that fail, from Nova's versioned notifications."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import oslo_messaging
+from oslo_config.cfg import ConfigOpts
+
+from tenure.drivers.contract import Health
+from tenure.rpc.bus import notification_transport
+
+LOG = logging.getLogger(__name__)
+
+#: What is told of a compute service: the name of its host, and how it is.
+Report = Callable[[str, Health], object]
+
+#: The queue that all managers take from together, beside whoever else listens to the same topics.
+POOL = "tenure"
+
+
+class ServiceEndpoint:
+    """Takes Nova's notifications of changed services; takes none of others'."""
+
+    filter_rule = oslo_messaging.NotificationFilter(event_type=r"^service\.update$")
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def info(
+        self,
+        _context: object,
+        publisher_id: str,
+        event_type: str,
+        payload: Mapping[str, Any],
+        _metadata: object,
+    ) -> object:
+        """Report what a compute service is like now; what cannot be recorded right now comes again."""
+        told = payload.get("nova_object.data") if isinstance(payload, Mapping) else None
+        if not isinstance(told, Mapping) or not isinstance(told.get("host"), str):
+            LOG.warning("%s of %s is not as Nova's versioned notifications are", event_type, publisher_id)
+            return oslo_messaging.NotificationResult.HANDLED
+        if told.get("binary") != "nova-compute":
+            return oslo_messaging.NotificationResult.HANDLED
+        try:
+            self._report(told["host"], _health_of(told))
+        except Exception:
+            LOG.exception("what %s tells of %s will be taken up again", publisher_id, told["host"])
+            return oslo_messaging.NotificationResult.REQUEUE
+        return oslo_messaging.NotificationResult.HANDLED
+
+    warn = info
+    error = info
+
+
+def _health_of(service: Mapping[str, Any]) -> Health:
+    if service.get("forced_down"):
+        return Health(False, "The compute service was forced down.")
+    if service.get("disabled"):
+        reason = service.get("disabled_reason")
+        return Health(False, f"The compute service is disabled{f': {reason}' if reason else '.'}", works=True)
+    return Health(True)
+
+
+class NovaListener:
+    """Listens until it is stopped; without the message bus it waits for it."""
+
+    def __init__(self, conf: ConfigOpts, report: Report, *, topics: Sequence[str], exchange: str) -> None:
+        transport = notification_transport(conf)
+        self._server = oslo_messaging.get_notification_listener(
+            transport,
+            [oslo_messaging.Target(topic=topic, exchange=exchange) for topic in topics],
+            [ServiceEndpoint(report)],
+            allow_requeue=True,
+            pool=POOL,
+        )
+        self._starting: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to listen as soon as the message bus can be reached; returns at once."""
+        self._starting = threading.Thread(target=self._server.start, name="tenure-nova-listener", daemon=True)
+        self._starting.start()
+
+    def stop(self) -> None:
+        """Listen no more."""
+        if self._starting is not None and not self._starting.is_alive():
+            self._server.stop()
+            self._server.wait()

@@ -1,0 +1,135 @@
+"""Notifications: what consumers get of leases, and what is heard from Nova."""
+
+from __future__ import annotations
+
+import queue
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import oslo_messaging
+import pytest
+from oslo_config.cfg import ConfigOpts
+
+from tenure.drivers.contract import Health
+from tenure.rpc.bus import notification_transport
+from tenure.rpc.listener import NovaListener
+from tenure.rpc.notifier import NotificationSink
+from tenure.services.outbox import Message
+from tests.rpc.conftest import in_memory
+from tests.support.world import NOW, World
+
+SECONDS = 20.0
+
+
+class Consumer:
+    """Takes notifications as any consumer does."""
+
+    def __init__(self) -> None:
+        self.got: queue.Queue[dict[str, Any]] = queue.Queue()
+
+    def info(self, _context: object, publisher_id: str, event_type: str, payload: Any, metadata: Any) -> None:
+        self.got.put({"publisher": publisher_id, "type": event_type, "payload": payload, "id": metadata["message_id"]})
+
+
+@contextmanager
+def consumer_of(conf: ConfigOpts, topic: str) -> Iterator[Consumer]:
+    consumer = Consumer()
+    listener = oslo_messaging.get_notification_listener(
+        notification_transport(conf), [oslo_messaging.Target(topic=topic)], [consumer]
+    )
+    listener.start()
+    try:
+        yield consumer
+    finally:
+        listener.stop()
+        listener.wait()
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> ConfigOpts:
+    made = in_memory(tmp_path)
+    notification_transport(made)
+    made.set_override("driver", ["messagingv2"], group="oslo_messaging_notifications")
+    made.set_override("topics", [f"topic-{uuid.uuid4().hex}"], group="oslo_messaging_notifications")
+    return made
+
+
+def message(key: str = "k-1") -> Message:
+    return Message(1, key, "lease-1", "lease.create", {"lease_id": "lease-1", "status": "PENDING"}, NOW, 1)
+
+
+def test_a_message_arrives_under_blazars_names(conf: ConfigOpts, world: World):
+    sink = NotificationSink(conf, publisher_id="blazar.lease", clock=world.clock)
+    with consumer_of(conf, conf.oslo_messaging_notifications.topics[0]) as consumer:
+        sink(message())
+        sink(message())
+        sink(message("k-2"))
+        first, again, other = (consumer.got.get(timeout=SECONDS) for _ in range(3))
+    assert (first["publisher"], first["type"]) == ("blazar.lease", "lease.create")
+    assert first["payload"] == {"lease_id": "lease-1", "status": "PENDING"}
+    assert first["id"] == again["id"]
+    assert first["id"] != other["id"]
+
+
+def test_what_the_bus_does_not_take_is_said_to_whoever_sends(conf: ConfigOpts, world: World):
+    sink = NotificationSink(conf, publisher_id="blazar.lease", clock=world.clock)
+    with pytest.raises(ValueError, match="primitive"):
+        sink(Message(1, "k", "lease-1", "lease.create", {"object": object()}, NOW, 1))
+
+
+@pytest.mark.parametrize(
+    ("data", "health"),
+    [
+        ({"host": "compute-1", "disabled": False, "forced_down": False}, Health(True)),
+        (
+            {"host": "compute-1", "disabled": True, "forced_down": False, "disabled_reason": "new disk"},
+            Health(False, "The compute service is disabled: new disk", works=True),
+        ),
+        (
+            {"host": "compute-1", "disabled": False, "forced_down": True},
+            Health(False, "The compute service was forced down."),
+        ),
+    ],
+)
+def test_what_nova_tells_of_a_compute_service_is_reported(conf: ConfigOpts, data: dict[str, Any], health: Health):
+    heard: queue.Queue[tuple[str, Health]] = queue.Queue()
+    topic = conf.oslo_messaging_notifications.topics[0]
+    listener = NovaListener(conf, lambda host, told: heard.put((host, told)), topics=[topic], exchange="openstack")
+    listener.start()
+    nova = oslo_messaging.Notifier(
+        notification_transport(conf), "nova-compute:compute-1", driver="messagingv2", topics=[topic]
+    )
+    try:
+        nova.info({}, "service.update", {"nova_object.data": {**data, "binary": "nova-conductor"}})
+        nova.info({}, "instance.create.end", {"nova_object.data": {"host": "compute-1"}})
+        nova.info({}, "service.update", "nonsense")
+        nova.info({}, "service.update", {"nova_object.data": {**data, "binary": "nova-compute"}})
+        assert heard.get(timeout=SECONDS) == ("compute-1", health)
+    finally:
+        listener.stop()
+    assert heard.empty()
+
+
+def test_what_cannot_be_recorded_is_heard_again(conf: ConfigOpts):
+    heard: queue.Queue[str] = queue.Queue()
+    failed: list[str] = []
+
+    def report(host: str, _health: Health) -> None:
+        heard.put(host)
+        if not failed:
+            failed.append(host)
+            raise LookupError("the database is away")
+
+    topic = conf.oslo_messaging_notifications.topics[0]
+    listener = NovaListener(conf, report, topics=[topic], exchange="openstack")
+    listener.start()
+    nova = oslo_messaging.Notifier(notification_transport(conf), "nova", driver="messagingv2", topics=[topic])
+    try:
+        data = {"host": "compute-2", "disabled": True, "forced_down": False, "binary": "nova-compute"}
+        nova.info({}, "service.update", {"nova_object.data": data})
+        assert [heard.get(timeout=SECONDS) for _ in range(2)] == ["compute-2"] * 2
+    finally:
+        listener.stop()
