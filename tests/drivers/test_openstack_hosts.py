@@ -466,7 +466,7 @@ class TestEnding:
             assert members(cloud, POOL) == {"compute-1", "compute-2"}
             assert driver.held(HOST) == []
 
-    def test_hidden_servers_are_deleted_for_good(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_servers_that_can_be_brought_back_are_deleted_for_good(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         driver.ensure_started(order(host))
         hidden = Server("web", "compute-1", OWNER, {"reservation": "r-1"}, status="SOFT_DELETED")
@@ -474,6 +474,11 @@ class TestEnding:
         assert ended(driver, order(host)).done
         assert cloud.servers == {}
         assert members(cloud, POOL) == {"compute-1"}
+        foreign = Server("web", "compute-1", NEIGHBOUR, status="SOFT_DELETED")
+        cloud.servers[foreign.id] = foreign
+        with pytest.raises(ResourceOccupied):
+            driver.ensure_started(order(host))
+        assert list(cloud.servers) == [foreign.id]
 
     def test_hints_may_be_lists(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)

@@ -15,7 +15,7 @@ from tenure.domain.actor import Actor
 from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, ResourceRef
 from tenure.drivers.openstack import OpenStackCloud, OpenStackOptions
 from tests.drivers.rigs import HOST, options_of, order, ref, registered
-from tests.support.openstack import PASSWORD, FakeOpenStack, Seen
+from tests.support.openstack import PASSWORD, POOL, FakeOpenStack, Seen
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ class TestLogin:
 
 
 class TestErrors:
-    @pytest.mark.parametrize("status", [401, 408, 409, 413, 429, 500, 502, 503, 504, 302])
+    @pytest.mark.parametrize("status", [401, 406, 408, 409, 413, 429, 500, 502, 503, 504, 302])
     def test_that_may_pass_are_worth_another_try(self, cloud: FakeOpenStack, driver: OpenStackCloud, status: int):
         driver.held(HOST)
         cloud.instead = lambda seen: (status, b"<html>nginx</html>")
@@ -177,6 +177,26 @@ class TestLimits:
                     threads.submit(driver.ensure_started, order(host, reservation_id=f"r-{number}"))
         assert 1 < most <= 3
         assert all(cloud.aggregate(f"r-{number}") for number in range(6))
+
+    def test_a_verb_of_many_calls_lets_others_in_between(self, cloud: FakeOpenStack):
+        for number in range(30):
+            cloud.add_host(f"more-{number}.lab")
+        with OpenStackCloud(options_of(cloud, concurrency=2)) as driver:
+            hosts = [ref(cloud, number) for number in range(1, 37)]
+            pool = cloud.aggregate(POOL)
+            assert pool is not None
+            pool.hosts += cloud.hosts
+            driver.check(HOST)
+            cloud.latency = 0.02
+            cloud.seen.clear()
+            with ThreadPoolExecutor(1) as threads:
+                started = threads.submit(driver.ensure_started, order(*hosts))
+                while not any("add_host" in (seen.body or {}) for seen in cloud.seen):
+                    time.sleep(0.005)
+                driver.check(HOST)
+                added = sum("add_host" in (seen.body or {}) for seen in cloud.seen)
+                started.result(timeout=20)
+        assert added < 15
 
 
 class TestWhatItTells:

@@ -420,16 +420,14 @@ class FakeOpenStack:
         return any(server.host == host for server in self.servers.values())
 
     def _list_servers(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
-        _expect(set(seen.params) - {"status", "marker"}, {"all_tenants", "host", "limit"})
+        _expect(set(seen.params) - {"soft_deleted", "marker"}, {"all_tenants", "host", "limit"})
         hinted = seen.headers.get("openstack-api-version") == "compute 2.100"
         if hinted and not self._tells_hints:
             raise Refused(406, "Version 2.100 is not supported by the API.")
-        wanted = seen.params.get("status")
         found = [
             one
             for one in self.servers.values()
-            if one.host == seen.params["host"]
-            and (one.status == wanted if wanted is not None else one.status != "SOFT_DELETED")
+            if one.host == seen.params["host"] and (one.status != "SOFT_DELETED" or "soft_deleted" in seen.params)
         ]
         page, more = _page(found, seen, lambda one: one.id, self.page)
         links = {"servers_links": [{"rel": "next", "href": "next"}]} if more else {}

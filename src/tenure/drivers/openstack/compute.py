@@ -184,9 +184,12 @@ class Compute:
 
     # Servers
 
-    def servers_on(self, hosts: Iterable[str], *, status: str | None = None) -> list[Server]:
-        """The servers of all projects on these hosts, those that are vanishing among them."""
-        base = {"all_tenants": "1", "limit": _PAGE} | ({} if status is None else {"status": status})
+    def servers_on(self, hosts: Iterable[str]) -> list[Server]:
+        """The servers of all projects on these hosts.
+
+        With those that are vanishing, and those that their users have deleted and can bring back for a while.
+        """
+        base = {"all_tenants": "1", "soft_deleted": "1", "limit": _PAGE}
         pending = [{**base, "host": host} for host in sorted(set(hosts))]
         found: list[Server] = []
         while pending:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
@@ -42,6 +43,8 @@ from tenure.drivers.openstack.session import (
 HOST: Final = "physical:host"
 #: The zone of hosts that are in no zone by an aggregate, where none of them is left to tell how Nova calls it.
 _DEFAULT_ZONE: Final = "nova"
+#: How long what Nova can do is taken for granted: it may be exchanged while we run.
+_NOVA_STAYS: Final = timedelta(minutes=5)
 #: How long to wait before looking again whether images are ready.
 _IMAGES: Final = timedelta(seconds=5)
 
@@ -70,7 +73,8 @@ class OpenStackCloud:
         self._options = options
         self._session = session or open_session(options)
         self._http = Http(self._session, options, on_call=on_call, request_id=request_id)
-        self._tells_hints: bool | None = None
+        self._tells_hints = False
+        self._ask_again_at = 0.0
 
     def close(self) -> None:
         """Stop making calls. Those that are under way come to nothing for whoever waits for them."""
@@ -198,8 +202,10 @@ class OpenStackCloud:
     # Inside
 
     def _compute(self, calls: Calls) -> Compute:
-        if self._tells_hints is None:
+        now = time.monotonic()
+        if now >= self._ask_again_at:
             self._tells_hints = tells_hints(calls)
+            self._ask_again_at = now + _NOVA_STAYS.total_seconds()
         return Compute(calls, self._tells_hints)
 
     def _hosts(self, compute: Compute) -> Hosts:

@@ -215,11 +215,6 @@ class Hosts:
 
     def _what_keeps(self, order: Order, group: Aggregate, hosts: Sequence[str], owner: str) -> Progress:
         """Why Nova does not let hosts leave the zone of the reservation: there are servers that we did not delete."""
-        kept = self._compute.servers_on(hosts, status="SOFT_DELETED")
-        hidden = [server for server in kept if self._is_of(server, order, owner, group)]
-        if hidden:  # which their owner could bring back
-            self._compute.delete_servers(hidden)
-            return Progress(False, _SOON, f"{len(hidden)} servers are still vanishing.")
         others = self._compute.servers_on(hosts)
         if any(self._is_of(server, order, owner, group) for server in others) or not others:
             return Progress(False, _SOON, "The reservation got more servers while it was taken back.")

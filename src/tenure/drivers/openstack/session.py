@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -24,13 +25,14 @@ from tenure.drivers.openstack.options import OpenStackOptions
 LOG = logging.getLogger(__name__)
 
 #: Told of every HTTP call: the service's type, the verb of the driver that made it, what came of it (the status as
-#: text, ``timeout`` or ``unreachable``), and how many seconds it took.
+#: text, ``timeout`` or ``unreachable``; ``refused`` for a login in an owner's name that failed), and the seconds.
 OnCall = Callable[[str, str, str, float], None]
 
 #: What people call the services.
 _NAMES: Final = {"compute": "Nova", "placement": "Placement", "image": "Glance", "identity": "Keystone"}
-#: Statuses that may be others the next time. 401 is what is left when a new token did not help either.
-_PASSING: Final = frozenset({401, 408, 413, 425, 429})
+#: Statuses that may be others the next time. 401 is what is left when a new token did not help either; 406 comes from
+#: a service of an older version than we had before, while it is exchanged.
+_PASSING: Final = frozenset({401, 406, 408, 413, 425, 429})
 _LONGEST_TEXT: Final = 300
 
 
@@ -110,6 +112,7 @@ class Http:
         request_id: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.session = session
+        self.concurrency = options.concurrency
         self._options = options
         self._on_call = on_call
         self._request_id = request_id
@@ -158,6 +161,19 @@ class Http:
             if self._on_call is not None:
                 self._on_call(request.service, verb, outcome, time.monotonic() - began)
 
+    def do(self, call: Callable[[], Any], service: str, verb: str) -> Any:
+        """What the call returns; raises a ``CloudError`` instead of what keystoneauth raises."""
+        began = time.monotonic()
+        outcome = "refused"
+        try:
+            with translated(Request(service, "POST", "")):
+                answer = call()
+            outcome = "200"
+            return answer
+        finally:
+            if self._on_call is not None:
+                self._on_call(service, verb, outcome, time.monotonic() - began)
+
     def _address(self, request: Request) -> str:
         if "://" in request.path:
             return request.path
@@ -199,34 +215,39 @@ class Calls:
         return self._together([partial(self._send, request) for request in requests])
 
     def do(self, call: Callable[[], Any], service: str) -> Any:
-        """The result of something that may send requests of its own, such as a login."""
-        request = Request(service, "GET", "")
-
-        def guarded() -> Any:
-            with translated(request):
-                return call()
-
-        (answer,) = self._together([guarded])
+        """The result of something that sends requests of its own, such as a login; raises a ``CloudError``."""
+        (answer,) = self._together([partial(self._http.do, call, service, self._verb)])
         if isinstance(answer, CloudError):
             raise answer
         return answer
 
     def _together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
-        futures = [self._http.submit(call) for call in calls]
+        """What each call returns, or its ``CloudError``.
+
+        Never more of them wait for a thread than there are threads: a verb of many calls lets others in between.
+        """
         answers: list[Any] = []
+        waiting: deque[Future[Any]] = deque()
         try:
-            for future in futures:
-                try:
-                    answers.append(future.result(timeout=max(0.0, self._deadline - time.monotonic())))
-                except FutureTimeout:
-                    future.cancel()
-                    answers.append(CloudBusy(f"The cloud took too long for {self._verb}."))
-                except CloudError as error:
-                    answers.append(error)
+            for call in calls:
+                if len(waiting) == self._http.concurrency:
+                    answers.append(self._answer(waiting.popleft()))
+                waiting.append(self._http.submit(call))
+            while waiting:
+                answers.append(self._answer(waiting.popleft()))
         finally:
-            for future in futures:
+            for future in waiting:
                 future.cancel()
         return answers
+
+    def _answer(self, future: Future[Any]) -> Any:
+        try:
+            return future.result(timeout=max(0.0, self._deadline - time.monotonic()))
+        except FutureTimeout:
+            future.cancel()
+            return CloudBusy(f"The cloud took too long for {self._verb}.")
+        except CloudError as error:
+            return error
 
     def _send(self, request: Request) -> Any:
         left = self._deadline - time.monotonic()
