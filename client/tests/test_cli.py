@@ -281,6 +281,45 @@ def test_leases_are_deleted(server: FakeServer, tenure: Run) -> None:
     assert tenure("lease", "delete", "a").code == 1
 
 
+def test_a_host_is_closed_emptied_and_opened(server: FakeServer, tenure: Run) -> None:
+    server.add_host("c1")
+    tenure("lease", "create", "bio", "--hosts", "1", "--start", "+2h")
+    [lease] = server.leases.values()
+    server.add_host("c2")
+    asked = tenure("host", "disable", "c1", "--reason", "a broken fan")
+    assert asked.code == 1
+    assert "c1 takes no new reservations; those that have a part in it keep it: 1." in asked.errors
+    assert "Nothing was done. Say --yes" in asked.errors
+    shown = tenure("host", "disable", "c1", "--dry-run", "-f", "value", "-c", "lease_id", "-c", "reason")
+    assert shown.output == f"{lease.id} It keeps what it has.\n"
+    assert server.hosts["1"].reservable
+    assert tenure("host", "disable", "c1", "--reason", "a broken fan", "--yes").code == 0
+    assert (server.hosts["1"].reservable, server.hosts["1"].disabled_reason) == (False, "a broken fan")
+    host = json.loads(tenure("host", "show", "c1", "-f", "json").output)
+    assert (host["enabled"], host["disabled_reason"], host["health"]) == (False, "a broken fan", "well")
+    plan = tenure("host", "reallocate", "c1", "--dry-run", "-f", "value", "-c", "lease_id", "-c", "moves_to")
+    assert plan.output == f"{lease.id} 2\n"
+    assert lease.reservations[0].host_ids == ["1"]
+    asked = tenure("host", "reallocate", "c1", "--lease", "bio")
+    assert "Of 1 reservations on c1, 1 move to other hosts. Nothing was done." in asked.errors
+    assert tenure("host", "reallocate", "c1", "--lease", "bio", "--yes").code == 0
+    assert lease.reservations[0].host_ids == ["2"]
+    assert tenure("host", "enable", "c1", "--yes", "-f", "value").output == ""
+    assert server.hosts["1"].reservable
+
+
+def test_what_runs_stays_on_a_host_unless_that_is_said(server: FakeServer, tenure: Run) -> None:
+    server.add_host("c1")
+    tenure("lease", "create", "bio", "--hosts", "1", "--wait")
+    server.add_host("c2")
+    [lease] = server.leases.values()
+    assert "running" in tenure("host", "reallocate", "c1", "--yes", "-f", "value", "-c", "reason").output
+    assert lease.reservations[0].host_ids == ["1"]
+    assert "1 of them run, and lose their servers" in tenure("host", "reallocate", "c1", "--running").errors
+    assert tenure("host", "reallocate", "c1", "--running", "--yes").code == 0
+    assert lease.reservations[0].host_ids == ["2"]
+
+
 def test_hosts(server: FakeServer, tenure: Run) -> None:
     created = tenure("host", "create", "c1", "--extra", "gpu=v100", "--extra", "rack=r2", "-f", "json")
     assert json.loads(created.output)["properties"] == {"gpu": "v100", "rack": "r2"}

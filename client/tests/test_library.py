@@ -17,6 +17,7 @@ from tenureclient import (
     ConnectionFailed,
     Lease,
     LeaseFailed,
+    NeedsNewerServer,
     NotEnoughResources,
     NotFound,
     NotUnique,
@@ -303,7 +304,14 @@ def test_hosts_and_their_properties(server: FakeServer) -> None:
     client = server.client()
     host = client.hosts.create("c1", properties={"gpu": "v100"})
     assert (host.hypervisor_hostname, host.properties) == ("c1", {"gpu": "v100"})
-    assert client.hosts.find("c1") == client.hosts.find(host.id) == client.hosts.get(host.id) == host
+    found = client.hosts.get(host.id)
+    assert client.hosts.find("c1") == client.hosts.find(host.id) == found
+    assert (found.id, found.properties, found.enabled, found.health) == (
+        host.id,
+        host.properties,
+        True,
+        "well",
+    )
     assert client.hosts.update(host.id, properties={"rack": "r2"}).properties == {"gpu": "v100", "rack": "r2"}
     assert client.properties.set("rack", private=True).private is True
     assert [found.name for found in client.properties.list()] == ["gpu"]
@@ -403,3 +411,26 @@ def test_an_answer_that_is_no_lease_is_an_error_of_ours(server: FakeServer) -> N
     server.fail_next(200)
     with pytest.raises(UnexpectedAnswer):
         client.leases.get("x")
+
+
+def test_a_server_of_1_1_lacks_what_came_with_1_2() -> None:
+    with FakeServer(versions=("1.0", "1.1")) as server:
+        client = server.client()
+        host = server.add_host("c1")
+        assert client.hosts.get(host.id).health is None
+        assert [one.id for one in client.hosts.list()] == [host.id]
+        asked = [request.version for request in server.requests]
+        assert asked == ["1.2", "1.1", "1.1"]  # once is enough
+        with pytest.raises(NeedsNewerServer, match=r"closing and emptying hosts came with API 1\.2"):
+            client.hosts.disable(host.id)
+        assert len(server.requests) == 3
+
+
+def test_a_blazar_lacks_it_as_well() -> None:
+    with FakeServer(versions=("1.0",)) as server:
+        client = server.client()
+        server.add_host("c1")
+        with pytest.raises(NeedsNewerServer, match=r"API 1\.2"):
+            client.hosts.reallocate("1")
+        assert client.hosts.find("c1").enabled is None
+        assert client.version is Version.V1_0

@@ -5,7 +5,7 @@
     >>> for lease in client.leases.list(status="ACTIVE"):
     ...     print(lease.name, lease.end_date)
 
-It talks microversion 1.1, and falls back to 1.0 where the server is a Blazar.
+It talks microversion 1.1, and 1.2 for what came with that; it falls back to 1.0 where the server is a Blazar.
 """
 
 from tenureclient.client import Client
@@ -32,10 +32,12 @@ from tenureclient.errors import (
 )
 from tenureclient.leases import WaitProgress
 from tenureclient.models import (
+    AffectedReservation,
     Allocation,
     Event,
     HistoryEntry,
     Host,
+    HostChange,
     HostProperty,
     Lease,
     LeaseHost,
@@ -50,6 +52,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "NOW",
+    "AffectedReservation",
     "Allocation",
     "ApiError",
     "BadRequest",
@@ -60,6 +63,7 @@ __all__ = [
     "Forbidden",
     "HistoryEntry",
     "Host",
+    "HostChange",
     "HostProperty",
     "InvalidState",
     "Lease",

@@ -108,7 +108,7 @@ class UnexpectedAnswer(TenureError):
 
 
 class NeedsNewerServer(TenureError):
-    """The server knows API 1.0 only (it may be a Blazar) and what was asked came with 1.1."""
+    """The server knows an older API only (it may be a Blazar) than the one that what was asked came with."""
 
     default_name = "NeedsNewerServer"
 

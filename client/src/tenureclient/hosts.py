@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from tenureclient import errors
-from tenureclient.models import Host
+from tenureclient.models import Host, HostChange
 from tenureclient.transport import Answer, Transport, parsed
 from tenureclient.wire import JsonObject, Version
 
@@ -31,7 +31,7 @@ class Hosts:
         return _host(self._transport.call("POST", "os-hosts", body=body))
 
     def get(self, host_id: str) -> Host:
-        return _host(self._transport.call("GET", "os-hosts", host_id))
+        return _host(self._transport.call("GET", "os-hosts", host_id, newest=True))
 
     def find(self, name_or_id: str) -> Host:
         """Return the host with this host name, or else with this id."""
@@ -67,7 +67,9 @@ class Hosts:
             query["hypervisor_hostname"] = hypervisor_hostname
         if reservable is not None:
             query["reservable"] = "true" if reservable else "false"
-        pages = self._transport.pages("os-hosts", items="hosts", query=query, read=Host.from_wire)
+        pages = self._transport.pages(
+            "os-hosts", items="hosts", query=query, read=Host.from_wire, newest=True
+        )
         first = next(pages, None)
         if first is None:
             return
@@ -94,6 +96,37 @@ class Hosts:
     def delete(self, host_id: str) -> None:
         """Give the host back to Nova. No lease may need it any more."""
         self._transport.call("DELETE", "os-hosts", host_id)
+
+    def disable(self, host_id: str, *, reason: str = "", dry_run: bool = False) -> HostChange:
+        """Close a host to new reservations; who has a part in it keeps it. With ``dry_run`` only tell."""
+        return self._change(host_id, "disable", {"reason": reason, "dry_run": dry_run})
+
+    def enable(self, host_id: str, *, dry_run: bool = False) -> HostChange:
+        """Open a host to reservations again, as far as it is well. With ``dry_run`` only tell."""
+        return self._change(host_id, "enable", {"dry_run": dry_run})
+
+    def reallocate(
+        self, host_id: str, *, lease_id: str | None = None, running: bool = False, dry_run: bool = False
+    ) -> HostChange:
+        """Move what is booked on a host to others: of one lease, or of all. With ``dry_run`` only tell.
+
+        What runs there stays, unless ``running``: its servers there are lost then.
+        """
+        return self._change(
+            host_id, "reallocate", {"lease_id": lease_id, "running": running, "dry_run": dry_run}
+        )
+
+    def _change(self, host_id: str, action: str, body: JsonObject) -> HostChange:
+        answer = self._transport.call(
+            "POST",
+            "os-hosts",
+            host_id,
+            action,
+            body=lambda _version: body,
+            feature="closing and emptying hosts",
+            since=Version.V1_2,
+        )
+        return parsed(HostChange.from_wire, answer.body)
 
     def _put(self, host_id: str, values: Mapping[str, str | None]) -> Host:
         def body(version: Version) -> JsonObject:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from tenureclient.wire import Fields, JsonObject, JsonValue
 
@@ -227,6 +228,13 @@ class Host:
     properties: Mapping[str, str]
     created_at: datetime | None
     updated_at: datetime | None
+    #: Whether the operator lets it be reserved, and if not, why; None where the server does not tell.
+    enabled: bool | None = None
+    disabled_reason: str | None = None
+    #: What the cloud says of it: well, disabled, down or gone; since when, and why.
+    health: str | None = None
+    health_reason: str | None = None
+    health_since: datetime | None = None
 
     @classmethod
     def from_wire(cls, document: JsonValue) -> Host:
@@ -250,6 +258,62 @@ class Host:
             properties=_properties(own),
             created_at=fields.maybe_moment("created_at"),
             updated_at=fields.maybe_moment("updated_at"),
+            # Only beside "properties": at 1.0 these may be properties of the operator's.
+            **(_standing(fields) if "properties" in fields and "health" in fields else {}),
+        )
+
+
+def _standing(fields: Fields) -> dict[str, Any]:
+    return {
+        "enabled": fields.flag("enabled", default=True),
+        "disabled_reason": fields.maybe_text("disabled_reason"),
+        "health": fields.text("health"),
+        "health_reason": fields.maybe_text("health_reason"),
+        "health_since": fields.maybe_moment("health_since"),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class AffectedReservation:
+    """A reservation with a part in a host that is closed or emptied: where it moves to, or why it stays."""
+
+    id: str
+    lease_id: str
+    start_date: datetime
+    end_date: datetime
+    status: str
+    moves_to: str | None
+    reason: str | None
+
+    @classmethod
+    def from_wire(cls, document: JsonValue) -> AffectedReservation:
+        fields = Fields(document, "an affected reservation")
+        return cls(
+            id=fields.text("id"),
+            lease_id=fields.text("lease_id"),
+            start_date=fields.moment("start_date"),
+            end_date=fields.moment("end_date"),
+            status=fields.text("status"),
+            moves_to=fields.maybe_text("moves_to"),
+            reason=fields.maybe_text("reason"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HostChange:
+    """A host after a change, or as it would be, and what becomes of the reservations on it."""
+
+    host: Host
+    dry_run: bool
+    reservations: tuple[AffectedReservation, ...]
+
+    @classmethod
+    def from_wire(cls, document: JsonValue) -> HostChange:
+        fields = Fields(document, "the change of a host")
+        return cls(
+            host=Host.from_wire(fields.value("host")),
+            dry_run=fields.flag("dry_run"),
+            reservations=fields.each("reservations", AffectedReservation.from_wire),
         )
 
 

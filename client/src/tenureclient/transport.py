@@ -64,10 +64,11 @@ class Transport:
         self._endpoint = _with_version(endpoint_override) if endpoint_override else None
         self._timeout = timeout
         self._version: Version | None = None
+        self._lacks_newest = False
 
     @property
     def version(self) -> Version | None:
-        """The version that the server speaks; None before the first answer."""
+        """The version that is spoken, but for what is newer; None before the first answer."""
         return self._version
 
     def call(
@@ -77,21 +78,33 @@ class Transport:
         query: Mapping[str, str] | None = None,
         body: Body | None = None,
         feature: str | None = None,
+        since: Version = Version.V1_1,
+        newest: bool = False,
     ) -> Answer:
         """Make one call and return its answer, or raise the error that it stands for.
 
-        ``path`` is quoted part by part. ``feature`` names, in words for a user, something that API 1.1
-        brought: a server that lacks it raises ``NeedsNewerServer``.
+        ``path`` is quoted part by part. ``feature`` names, in words for a user, something that API 1.1, or
+        ``since``, brought: a server that lacks it raises ``NeedsNewerServer``. With ``newest`` the answer is
+        asked for in the newest version that this client knows, and has the form that the server has.
         """
-        if feature and self._version is Version.V1_0:
-            raise self._too_old(feature)
+        if feature and (self._version is Version.V1_0 or (since is Version.V1_2 and self._lacks_newest)):
+            raise self._too_old(feature, since)
+        if (since is Version.V1_2 or newest) and self._version is not Version.V1_0 and not self._lacks_newest:
+            response = self._send(method, path, query, body, Version.V1_2)
+            if not _lacks(response, Version.V1_2):
+                if _tells(response, Version.V1_2):
+                    self._version = Version.V1_1
+                return Answer(version=Version.V1_2, body=_read(response))
+            self._lacks_newest = True
+            if feature:
+                raise self._too_old(feature, since)
         asked = self._version or Version.V1_1
         response = self._send(method, path, query, body, asked)
         if self._version is None:
             self._version = _spoken(response, writes=body is not None)
             if self._version is Version.V1_0:
                 if feature:
-                    raise self._too_old(feature)
+                    raise self._too_old(feature, since)
                 asked = Version.V1_0
                 if response.status_code >= 400:
                     response = self._send(method, path, query, body, asked)
@@ -103,6 +116,7 @@ class Transport:
         items: str,
         query: Mapping[str, str],
         read: Callable[[JsonValue], T],
+        newest: bool = False,
     ) -> Iterator[T]:
         """Yield the items of a list, page by page, for as long as the answer links to a next one.
 
@@ -111,7 +125,7 @@ class Transport:
         """
         seen = {tuple(sorted(query.items()))}
         while True:
-            body = self.call("GET", *path, query=query).body
+            body = self.call("GET", *path, query=query, newest=newest).body
             documents = body.get(items)
             if not isinstance(documents, list):
                 raise errors.UnexpectedAnswer(f"The answer has no list of {items}.")
@@ -170,10 +184,11 @@ class Transport:
         except ksa_exceptions.ClientException as error:
             raise _no_answer(error) from error
 
-    def _too_old(self, feature: str) -> errors.NeedsNewerServer:
+    def _too_old(self, feature: str, since: Version) -> errors.NeedsNewerServer:
+        spoken = "API 1.0 only (it may be a Blazar)" if since is Version.V1_1 else "an older API"
         return errors.NeedsNewerServer(
-            f"The server at {self.endpoint()} speaks API 1.0 only (it may be a Blazar);"
-            f" {feature} came with API 1.1 of Tenure."
+            f"The server at {self.endpoint()} speaks {spoken};"
+            f" {feature} came with API {since.value} of Tenure."
         )
 
 
@@ -201,6 +216,21 @@ def _spoken(response: requests.Response, *, writes: bool) -> Version | None:
     if response.ok or (response.status_code == 400 and writes):
         return Version.V1_0
     return None
+
+
+def _tells(response: requests.Response, version: Version) -> bool:
+    """Whether an answer says that it is written in that version."""
+    return response.headers.get("OpenStack-API-Version", "").split() == [SERVICE_TYPE, version.value]
+
+
+def _lacks(response: requests.Response, version: Version) -> bool:
+    """Whether an answer shows that the server does not know the version.
+
+    One that is older than microversions answers without naming any, as a write that it does not know.
+    """
+    if _tells(response, version):
+        return False
+    return response.status_code == 406 or response.ok or response.status_code in {400, 404, 405}
 
 
 def _read(response: requests.Response) -> JsonObject:

@@ -20,6 +20,7 @@ class Version(enum.Enum):
 
     V1_0 = "1.0"
     V1_1 = "1.1"
+    V1_2 = "1.2"
 
 
 class MalformedDocument(ValueError):

@@ -10,6 +10,7 @@ from typing import TypeVar
 from cliff import columns
 
 from tenureclient.models import (
+    AffectedReservation,
     Allocation,
     Event,
     HistoryEntry,
@@ -118,8 +119,25 @@ def host_row(host: Host, zone: tzinfo | None) -> Row:
         "hypervisor_type": host.hypervisor_type,
         "hypervisor_version": host.hypervisor_version,
         "cpu_info": host.cpu_info,
+        "enabled": host.enabled,
+        "disabled_reason": host.disabled_reason,
+        "health": host.health,
+        "health_reason": host.health_reason,
+        "health_since": _moment(host.health_since, zone),
         "created_at": _moment(host.created_at, zone),
         "updated_at": _moment(host.updated_at, zone),
+    }
+
+
+def affected_row(found: AffectedReservation, zone: tzinfo | None) -> Row:
+    return {
+        "lease_id": found.lease_id,
+        "reservation_id": found.id,
+        "status": found.status,
+        "start_date": MomentColumn(found.start_date, zone),
+        "end_date": MomentColumn(found.end_date, zone),
+        "moves_to": found.moves_to,
+        "reason": found.reason,
     }
 
 

@@ -56,6 +56,10 @@ class FakeHost:
     reservable: bool
     properties: dict[str, str]
     created_at: datetime
+    disabled_reason: str | None = None
+    #: well, disabled, down or gone; a host that is not well should not be reservable.
+    health: str = "well"
+    health_reason: str | None = None
 
     def fact(self, key: str) -> str | None:
         own = self.properties.get(key)
@@ -235,6 +239,24 @@ class FakeCloud:
             for reservation in lease.reservations
             if host_id in reservation.host_ids and not reservation.dropped
         ]
+
+    def move_off(
+        self, host_id: str, lease: FakeLease, reservation: FakeReservation, *, dry_run: bool
+    ) -> str | None:
+        """Give a reservation another host for this one; the id of it, None where there is none."""
+        terms = [
+            term
+            for key in ("hypervisor_properties", "resource_properties")
+            for term in _terms(reservation.parameters.get(key), key)
+        ]
+        for host in self.hosts.values():
+            taken = any(host.id in other.host_ids for other in lease.reservations)
+            fits = host.reservable and all(_holds(term, host) for term in terms)
+            if fits and not taken and self._is_free(host, lease, lease.start, lease.end):
+                if not dry_run:
+                    reservation.host_ids[reservation.host_ids.index(host_id)] = host.id
+                return host.id
+        return None
 
     def _check_period(self, start: datetime, end: datetime, before_end: datetime | None) -> None:
         if end <= start:

@@ -16,7 +16,7 @@ _TYPES = frozenset(["physical:host", "virtual:instance", "flavor:instance", "vir
 def check_fields(body: JsonObject, known: frozenset[str], version: Version) -> None:
     """Refuse fields that are not known; API 1.0 lets them pass."""
     for name in body:
-        if version is Version.V1_1 and name not in known:
+        if version is not Version.V1_0 and name not in known:
             raise Refusal(400, "InvalidParameter", f"Unknown field {name}", field=name)
 
 
@@ -101,7 +101,7 @@ def lease_document(lease: FakeLease, version: Version) -> JsonObject:
         ],
         "events": _events(lease, version),
     }
-    if version is Version.V1_1:
+    if version is not Version.V1_0:
         document["before_end_date"] = date(lease.before_end, version)
         document["status_reason"] = lease.status_reason
     return document
@@ -162,7 +162,31 @@ def host_document(host: FakeHost, version: Version) -> JsonObject:
     }
     if version is Version.V1_0:
         return {**document, "status": None, "trust_id": "", **host.properties}
-    return {**document, "traits": [], "properties": host.properties}
+    document |= {"traits": [], "properties": host.properties}
+    if version is Version.V1_1:
+        return document
+    return {
+        **document,
+        "enabled": host.disabled_reason is None,
+        "disabled_reason": host.disabled_reason,
+        "health": host.health,
+        "health_reason": host.health_reason,
+        "health_since": None,
+    }
+
+
+def affected_document(
+    lease: FakeLease, reservation: FakeReservation, moves_to: str | None, reason: str | None
+) -> JsonObject:
+    return {
+        "id": reservation.id,
+        "lease_id": lease.id,
+        "start_date": date(lease.start, Version.V1_2),
+        "end_date": date(lease.end, Version.V1_2),
+        "status": "held" if lease.status == "ACTIVE" else "planned",
+        "moves_to": moves_to,
+        "reason": reason,
+    }
 
 
 def lease_host_document(lease: FakeLease, reservation: FakeReservation, host: FakeHost) -> JsonObject:

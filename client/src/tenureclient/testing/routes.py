@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 from urllib.parse import urlencode
@@ -69,7 +69,7 @@ class Routes:
         return host
 
     def _dispatch(self, call: Call) -> Outcome:
-        newer = call.version is Version.V1_1
+        newer = call.version is not Version.V1_0
         match (call.method, *call.parts):
             case ("GET", "v1", "leases"):
                 return 200, self._list_leases(call)
@@ -116,6 +116,10 @@ class Routes:
             case ("GET", host_id, "allocation"):
                 self._cloud.host(host_id)
                 return 200, {"allocation": self._allocation(host_id, call)}
+            case ("POST", host_id, "disable" | "enable" | "reallocate" as action) if (
+                call.version is Version.V1_2
+            ):
+                return 200, self._change_host(self._cloud.host(host_id), action, call)
         raise Refusal(404, "NotFound", "The requested URL was not found on the server.")
 
     # Leases
@@ -259,7 +263,7 @@ class Routes:
 
     def _update_host(self, host: FakeHost, call: Call) -> JsonObject:
         values = call.fields
-        if call.version is Version.V1_1:
+        if call.version is not Version.V1_0:
             documents.check_fields(call.fields, frozenset({"properties"}), call.version)
             inner = call.fields.get("properties")
             values = inner if isinstance(inner, Mapping) else {}
@@ -271,6 +275,35 @@ class Routes:
             else:
                 host.properties[key] = str(value)
         return {"host": documents.host_document(host, call.version)}
+
+    def _change_host(self, host: FakeHost, action: str, call: Call) -> JsonObject:
+        known = {"disable": {"reason"}, "enable": set(), "reallocate": {"lease_id", "running"}}[action]
+        documents.check_fields(call.fields, frozenset({"dry_run", *known}), call.version)
+        dry_run = call.fields.get("dry_run") is True
+        shown = replace(host) if dry_run else host
+        if action != "reallocate":
+            shown.reservable = action == "enable" and host.health == "well"
+            shown.disabled_reason = None if action == "enable" else str(call.fields.get("reason", ""))
+        affected = []
+        for lease, reservation in self._cloud.allocated_to(host.id):
+            if action == "enable" or lease.status not in ("PENDING", "ACTIVE"):
+                continue
+            if call.fields.get("lease_id") not in (None, lease.id):
+                continue
+            moves_to, reason = None, "It keeps what it has."
+            if action == "reallocate" and lease.status == "ACTIVE" and not call.fields.get("running"):
+                reason = "The lease is running; it loses nothing unless that is asked for."
+            elif action == "reallocate":
+                moves_to = self._cloud.move_off(host.id, lease, reservation, dry_run=dry_run)
+                reason = "No other is free for it."
+            affected.append(
+                documents.affected_document(lease, reservation, moves_to, None if moves_to else reason)
+            )
+        return {
+            "host": documents.host_document(shown, call.version),
+            "dry_run": dry_run,
+            "reservations": list[JsonValue](affected),
+        }
 
     # Allocations and properties
 

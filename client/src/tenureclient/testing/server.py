@@ -45,7 +45,7 @@ class FakeServer:
         self,
         *,
         now: datetime | None = None,
-        versions: Sequence[str] = ("1.0", "1.1"),
+        versions: Sequence[str] = ("1.0", "1.1", "1.2"),
         page_size: int = 100,
         token: str = "fake-token",
     ) -> None:
@@ -184,7 +184,7 @@ def _asked_version(header: str | None) -> str | None:
     words = (header or "").split()
     if len(words) != 2 or words[0] != "reservation":
         return None
-    return "1.1" if words[1] == "latest" else words[1]
+    return "1.2" if words[1] == "latest" else words[1]
 
 
 def _json(content: bytes) -> tuple[JsonValue, bool]:
