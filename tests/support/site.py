@@ -333,6 +333,7 @@ def _have_pool(nova: Nova, stack: ExitStack) -> None:
 
 
 def named_in_catalogue(cloud: Cloud) -> str | None:
+    """The address of the reservation service in the catalogue, None where there is none."""
     session = cloud.session("admin")
     assert isinstance(session.auth, V3Password)
     catalogue = session.auth.get_access(session).service_catalog
@@ -340,10 +341,12 @@ def named_in_catalogue(cloud: Cloud) -> str | None:
 
 
 def name_in_catalogue(url: str | None) -> None:
+    """Have the catalogue name that address for the reservation service, or none."""
     testbed("endpoint", *([url] if url else []))
 
 
 def delete_queues(names: Iterable[str]) -> None:
+    """Delete queues of the testbed's message bus, with what is in them; those that are not there are no error."""
     with Connection(RABBITMQ_URL, connect_timeout=10) as bus:
         for name in names:
             bus.default_channel.queue_delete(name)
