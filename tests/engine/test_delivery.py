@@ -85,6 +85,20 @@ def test_a_repetition_bears_the_same_key(world: World):
     assert first.payload == others[-1].payload
 
 
+def test_a_message_says_what_blazars_does(world: World):
+    """Consumers of Blazar's notifications read any of these."""
+    sink = Sink()
+    rebuild(world, sink=sink)
+    lease = world.book(1, start=1)
+    deliver_until_quiet(world)
+    told = sink.arrived[lease.id][0].payload
+    assert set(told) == {
+        *("lease_id", "name", "user_id", "project_id", "trust_id", "status", "degraded", "start_date", "end_date"),
+        *("created_at", "updated_at", "reservations", "events"),
+    }
+    assert (told["lease_id"], told["trust_id"]) == (lease.id, "")
+
+
 def test_attempts_come_later_and_later(world: World):
     times: list[float] = []
     began = world.clock.now()

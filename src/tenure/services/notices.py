@@ -14,6 +14,7 @@ def announce(lease: Lease) -> dict[str, object]:
         "name": lease.name,
         "user_id": lease.user_id,
         "project_id": lease.project_id,
+        "trust_id": "",  # consumers of Blazar's read it; nobody else should
         "start_date": _moment(lease.starts_at),
         "end_date": _moment(lease.ends_at),
         "status": lease.status.value,
