@@ -19,7 +19,7 @@ from keystoneauth1.session import Session
 
 from testbed.processes import pid_of
 from tests.support.cloud import Cloud, Undo
-from tests.support.site import FREE_POOL, Site, answered, moment, testbed, wait_for
+from tests.support.site import FREE_POOL, HOSTS, Site, answered, moment, testbed, wait_for
 
 #: How soon a caller must be told that something is away.
 PATIENCE_SECONDS = 10
@@ -117,6 +117,13 @@ def test_a_token_is_refused_when_it_has_expired(site: Site, cloud: Cloud, undo: 
     token = token_of(Session(auth))
     assert ask(site, token).status_code == 200
     wait_for("the token to expire", lambda: ask(site, token).status_code == 401, seconds=30)
+
+
+def test_a_token_that_we_have_seen_first_is_good_for_nova(site: Site, cloud: Cloud):
+    """They share a cache of tokens, and what Nova finds there must have a catalogue."""
+    demo = cloud.session("demo")
+    answered(site.api(demo).get("/leases"), 200)
+    assert site.nova.boot(demo).place() in HOSTS
 
 
 def test_what_each_role_may_do(site: Site, keystone: Keystone, demo: Session, other: Session, admin: Session):

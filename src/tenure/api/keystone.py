@@ -45,9 +45,9 @@ class KeystoneAuth:
         conf.register_opts(options, group=group)
         conf.set_default("http_connect_timeout", SECONDS, group=group)  # without it, for ever
         conf.set_default("http_request_max_retries", RETRIES, group=group)
-        self._middleware: WSGIApplication = AuthProtocol(
-            app, {"oslo_config_config": conf, "include_service_catalog": False}
-        )
+        # With the catalogue, which we do not need: Nova and others do, and read what we put into the cache of tokens
+        # where they share it with us.
+        self._middleware: WSGIApplication = AuthProtocol(app, {"oslo_config_config": conf})
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
