@@ -259,6 +259,13 @@ _HOST = (
         min=0,
         help="Minutes ahead for which reservations on failed hosts are moved to others; 0 for no limit.",
     ),
+    cfg.IntOpt(
+        "replace_after",
+        default=5,
+        min=-1,
+        help="Minutes for which a host must have been down before a running lease gets another one, and loses its "
+        "servers there; -1 for never.",
+    ),
 )
 
 #: All options by their groups, as they stand in the file.

@@ -190,9 +190,11 @@ def _types(conf: ConfigOpts) -> ResourceTypes:
 
 
 def _rules(conf: ConfigOpts) -> Rules:
+    replace_after = conf["physical:host"].replace_after
     return Rules(
         cleaning_time=timedelta(minutes=conf.cleaning_time),
         notice_before_end=timedelta(minutes=conf.manager.minutes_before_end_lease),
         max_attempts=conf.manager.max_attempts,
         healing_horizon=timedelta(minutes=conf["physical:host"].healing_interval),
+        replace_after=timedelta(minutes=replace_after) if replace_after >= 0 else None,
     )
