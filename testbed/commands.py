@@ -34,6 +34,8 @@ COMPUTES_SECONDS = 120
 #: Another command may be installing.
 LOCK_SECONDS = 20 * 60
 
+FILTER_IN_USE = STATE / "filter"
+
 OPENRC_VALUES = {
     "OS_AUTH_TYPE": "password",
     "OS_AUTH_URL": f"{KEYSTONE}/v3",
@@ -60,7 +62,7 @@ def up(options: argparse.Namespace) -> None:
     if os.geteuid() != 0:
         raise TestbedError("it has to be run by root")
     packages.install()
-    scheduler_filter = Filter(options.filter) if options.filter else _default_filter()
+    scheduler_filter = Filter(options.filter) if options.filter else _filter_in_use() or _default_filter()
     if scheduler_filter is Filter.TENURE and not packages.has_nova_filter():
         raise TestbedError(f"this checkout has no {packages.NOVA_FILTER}")
     say("database, message bus, cache")
@@ -68,6 +70,7 @@ def up(options: argparse.Namespace) -> None:
     start_all(backing.processes())
     wait_until_listening(backing.processes())
     openstack.configure(scheduler_filter)
+    FILTER_IN_USE.write_text(scheduler_filter.value)
     schemas_made = STATE / "schemas-made"
     if not schemas_made.exists():
         say("schemas")
@@ -87,6 +90,11 @@ def up(options: argparse.Namespace) -> None:
     openstack.discover_computes()
     _write_openrc()
     say(f"up in {time.monotonic() - began:.0f} s, with {scheduler_filter.value}'s filter; credentials: . {OPENRC}")
+
+
+def _filter_in_use() -> Filter | None:
+    """What a cloud that runs, if only in part, was given: who starts the rest of it again does not change that."""
+    return Filter(FILTER_IN_USE.read_text()) if FILTER_IN_USE.exists() else None
 
 
 def _default_filter() -> Filter:
@@ -122,6 +130,7 @@ def down(options: argparse.Namespace) -> None:
     stop([name for name in base if name != "epmd"], grace_seconds=40)
     stop(["epmd"])
     OPENRC.unlink(missing_ok=True)
+    FILTER_IN_USE.unlink(missing_ok=True)
     if options.purge:
         for folder in (STATE, CONF, LOG):
             shutil.rmtree(folder, ignore_errors=True)
@@ -218,7 +227,7 @@ def _parser() -> argparse.ArgumentParser:
     choice.add_argument(
         "--filter",
         choices=[member.value for member in Filter],
-        help="the scheduler filter that Nova is given (default: tenure, where nova/ has it)",
+        help="the scheduler filter that Nova is given (default: the one in use, else tenure, where nova/ has it)",
     )
     command("down", down).add_argument("--purge", action="store_true", help="keep the virtual environment only")
     command("status", status)
