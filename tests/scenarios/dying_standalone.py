@@ -6,22 +6,16 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import sys
 
 from tenure.cmd.standalone import parser, serve
+from tests.support.dying import dying_at
 
 
 def main() -> int:
     point, *rest = sys.argv[1:]
     logging.basicConfig(level=logging.INFO)
-
-    def die(reached: str) -> None:
-        if reached == point:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return serve(parser().parse_args(rest), checkpoint=die)
+    return serve(parser().parse_args(rest), checkpoint=dying_at(point))
 
 
 if __name__ == "__main__":

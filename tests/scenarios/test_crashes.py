@@ -20,15 +20,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tenure.drivers.simulated import EffectKind, SimulatedCloud
+from tenure.drivers.simulated import EffectKind
 from tests.support import ledger
+from tests.support.crashes import Traces, delete, wait_for_event, wait_until_gone
+from tests.support.engines import POINTS
 from tests.support.standalone import Caller, Standalone, launch, rfc3339, standalone, start
 
-POINTS = ("after_claim", "after_act", "before_record")
 ROOT = Path(__file__).parents[2]
 HOSTS = 6
 
@@ -51,29 +51,9 @@ def assert_killed(service: Standalone) -> None:
     assert service.ended() == -signal.SIGKILL
 
 
-@contextmanager
-def cloud_of(data_dir: Path) -> Iterator[SimulatedCloud]:
-    with SimulatedCloud(data_dir / "cloud.db") as cloud:
-        yield cloud
-
-
-def boot(data_dir: Path, lease: dict[str, Any]) -> str:
-    with cloud_of(data_dir) as cloud:
-        return cloud.world.boot_server(lease["project_id"], reservation_id=lease["reservations"][0]["id"])
-
-
-def counts(data_dir: Path, lease: dict[str, Any]) -> dict[EffectKind, int]:
-    """How often each thing was done for the lease."""
-    with cloud_of(data_dir) as cloud:
-        ids = [one["id"] for one in lease["reservations"]]
-        return Counter(effect.kind for one in ids for effect in cloud.world.journal(one))
-
-
-def has(data_dir: Path, lease: dict[str, Any]) -> tuple[str, ...]:
-    """The hosts that the lease has in the cloud."""
-    with cloud_of(data_dir) as cloud:
-        group = cloud.world.groups().get(lease["reservations"][0]["id"])
-        return group.hosts if group else ()
+def traces(data_dir: Path) -> Traces:
+    """What it has left in its folder."""
+    return Traces(f"sqlite:///{data_dir / 'tenure.db'}", data_dir / "cloud.db", HOSTS)
 
 
 def assert_sound(data_dir: Path, *, idle: bool) -> None:
@@ -81,26 +61,7 @@ def assert_sound(data_dir: Path, *, idle: bool) -> None:
     for name in ("tenure.db", "cloud.db"):
         with closing(sqlite3.connect(data_dir / name)) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    url = f"sqlite:///{data_dir / 'tenure.db'}"
-    assert ledger.faults(url) == []
-    stored = ledger.leases(url)
-    with cloud_of(data_dir) as cloud:
-        groups = cloud.world.groups()
-        assert idle <= (groups == {} and len(cloud.world.pool()) == HOSTS and cloud.world.servers() == [])
-        for one in stored.values():
-            if one.status == "ACTIVE":
-                held = {host for number in one.reservation_ids for host in groups[number].hosts}
-                assert held == set(one.hosts)
-        holders: dict[str | None, str | None] = {}
-        done: Counter[tuple[EffectKind, str | None, str | None, str | None]] = Counter()
-        for effect in cloud.world.journal():
-            if effect.kind is EffectKind.HOST_TAKEN:
-                assert holders.get(effect.host) is None, f"{effect} while {holders[effect.host]} has it"
-                holders[effect.host] = effect.reservation_id
-            elif effect.kind is EffectKind.HOST_RETURNED:
-                assert holders.pop(effect.host) == effect.reservation_id
-            done[effect.kind, effect.reservation_id, effect.host, effect.subject] += 1
-    assert {what: times for what, times in done.items() if times > 1} == {}
+    traces(data_dir).assert_sound(idle=idle)
 
 
 # --- at every named point
@@ -113,12 +74,12 @@ def test_killed_while_it_starts_a_lease(tmp_path: Path, point: str):
         status, lease = service.caller().book(2, seconds=600)
         assert status == 201, lease
         assert_killed(service)
-        assert len(has(data_dir, lease)) == (0 if point == "after_claim" else 2)
+        assert len(traces(data_dir).has(lease)) == (0 if point == "after_claim" else 2)
     with standalone(data_dir, hosts=HOSTS) as service:
         caller = service.caller()
         assert caller.wait_for_status(lease["id"], "ACTIVE", "ERROR")["status"] == "ACTIVE"
-        assert len(has(data_dir, lease)) == 2
-        assert counts(data_dir, lease) == {EffectKind.GROUP_MADE: 1, EffectKind.HOST_TAKEN: 2}
+        assert len(traces(data_dir).has(lease)) == 2
+        assert traces(data_dir).counts(lease) == {EffectKind.GROUP_MADE: 1, EffectKind.HOST_TAKEN: 2}
         assert_sound(data_dir, idle=False)
         delete(caller, lease)
         assert service.stop() == 0
@@ -132,14 +93,14 @@ def test_killed_while_it_saves_what_is_on_the_hosts(tmp_path: Path, point: str):
         status, lease = service.caller().book(1, seconds=600, notice=4)
         assert status == 201, lease
         service.caller().wait_for_status(lease["id"], "ACTIVE")
-        boot(data_dir, lease)
+        traces(data_dir).boot(lease)
         assert_killed(service)
-        assert counts(data_dir, lease)[EffectKind.IMAGE_MADE] == (0 if point == "after_claim" else 1)
+        assert traces(data_dir).counts(lease)[EffectKind.IMAGE_MADE] == (0 if point == "after_claim" else 1)
     with standalone(data_dir, hosts=HOSTS) as service:
         caller = service.caller()
         wait_for_event(caller, lease, "before_end_lease")
         assert caller.lease(lease["id"])["status"] == "ACTIVE"
-        assert counts(data_dir, lease)[EffectKind.IMAGE_MADE] == 1
+        assert traces(data_dir).counts(lease)[EffectKind.IMAGE_MADE] == 1
         delete(caller, lease)
         assert service.stop() == 0
     assert_sound(data_dir, idle=True)
@@ -152,12 +113,12 @@ def test_killed_while_it_ends_a_lease(tmp_path: Path, point: str):
         status, lease = service.caller().book(2, seconds=4, before_end="default")
         assert status == 201, lease
         service.caller().wait_for_status(lease["id"], "ACTIVE")
-        boot(data_dir, lease)
+        traces(data_dir).boot(lease)
         assert_killed(service)
-        assert len(has(data_dir, lease)) == (2 if point == "after_claim" else 0)
+        assert len(traces(data_dir).has(lease)) == (2 if point == "after_claim" else 0)
     with standalone(data_dir, hosts=HOSTS) as service:
         service.caller().wait_for_status(lease["id"], "TERMINATED")
-        assert counts(data_dir, lease) == {
+        assert traces(data_dir).counts(lease) == {
             EffectKind.GROUP_MADE: 1,
             EffectKind.HOST_TAKEN: 2,
             EffectKind.SERVER_BOOTED: 1,
@@ -184,8 +145,8 @@ def test_killed_while_it_changes_a_running_lease(tmp_path: Path, point: str):
     with standalone(data_dir, hosts=HOSTS) as service:
         after = service.caller().wait_for_status(lease["id"], "ACTIVE")
         assert after["reservations"][0]["max"] == 3
-        assert len(has(data_dir, lease)) == 3
-        assert counts(data_dir, lease) == {EffectKind.GROUP_MADE: 1, EffectKind.HOST_TAKEN: 3}
+        assert len(traces(data_dir).has(lease)) == 3
+        assert traces(data_dir).counts(lease) == {EffectKind.GROUP_MADE: 1, EffectKind.HOST_TAKEN: 3}
         assert service.stop() == 0
     assert_sound(data_dir, idle=False)
 
@@ -204,32 +165,9 @@ def test_killed_while_it_deletes_a_lease(tmp_path: Path, point: str):
         assert_killed(service)
     with standalone(data_dir, hosts=HOSTS) as service:
         wait_until_gone(service.caller(), lease)
-        assert counts(data_dir, lease)[EffectKind.HOST_RETURNED] == 2
+        assert traces(data_dir).counts(lease)[EffectKind.HOST_RETURNED] == 2
         assert service.stop() == 0
     assert_sound(data_dir, idle=True)
-
-
-def wait_for_event(caller: Caller, lease: dict[str, Any], event_type: str) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        events = caller.lease(lease["id"])["events"]
-        if next(one for one in events if one["event_type"] == event_type)["status"] == "DONE":
-            return
-        assert time.monotonic() < deadline, events
-        time.sleep(0.05)
-
-
-def delete(caller: Caller, lease: dict[str, Any]) -> None:
-    status, answer = caller.call("DELETE", f"/leases/{lease['id']}")
-    assert status == 204, answer
-    wait_until_gone(caller, lease)
-
-
-def wait_until_gone(caller: Caller, lease: dict[str, Any]) -> None:
-    deadline = time.monotonic() + 60
-    while caller.call("GET", f"/leases/{lease['id']}")[0] != 404:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 # --- while it is being set up for the first time

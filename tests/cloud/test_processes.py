@@ -1,0 +1,247 @@
+"""APIs and managers as processes of their own, on a simulated cloud: races for few hosts, and ends at any point.
+
+What holds for one process holds for several, on a database server and a message bus. They need of the testbed its
+message bus alone.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
+
+from tenure.drivers.simulated import EffectKind
+from tests.conftest import FreshDatabase
+from tests.support import ledger
+from tests.support.cloud import Cloud
+from tests.support.crashes import Traces, delete, wait_for_event, wait_until_gone
+from tests.support.databases import MARIADB, POSTGRESQL
+from tests.support.deployment import END_SECONDS, Deployment, Options, Program, deploy
+from tests.support.engines import POINTS, wait_until
+from tests.support.racers import Race, run
+from tests.support.races import TOKEN, broken_promises, lay_out, watched
+from tests.support.site import delete_queues
+from tests.support.standalone import Caller
+
+OPERATIONS = 1000
+THREADS = 16
+HOSTS = 9
+
+KINDS = [pytest.param(POSTGRESQL, marks=pytest.mark.postgresql), pytest.param(MARIADB, marks=pytest.mark.mariadb)]
+
+
+@dataclass(frozen=True)
+class Processes:
+    """A deployment on a simulated cloud, and what it leaves behind."""
+
+    deployment: Deployment
+    database: str
+    traces: Traces
+
+    @property
+    def caller(self) -> Caller:
+        return Caller(self.deployment.ports[0], TOKEN)
+
+
+@contextmanager
+def processes(
+    folder: Path, fresh_database: FreshDatabase, kind: str, *, managers: int, apis: int
+) -> Iterator[Processes]:
+    topic = f"tenure_{uuid4().hex[:8]}"
+    with fresh_database(kind) as url:
+        cloud, tokens = lay_out(url, folder, HOSTS)
+        settings: Options = {
+            "DEFAULT": {"driver": "simulated", "auth_strategy": "token_file", "transport_url": BUS},
+            "api": {"token_file": tokens},
+            "simulated": {"path": cloud},
+            "manager": {"rpc_topic": topic, "minutes_before_end_lease": 0},
+        }
+        try:
+            with deploy(folder, url, settings, managers=managers, apis=apis) as deployment:
+                yield Processes(deployment, url, Traces(url, cloud, HOSTS))
+        finally:
+            delete_queues([topic, *(f"{topic}.{folder.name}-{number}" for number in range(managers))])
+
+
+BUS = "rabbit://guest:guest@127.0.0.1:5672/"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nobody_shares_a_host(
+    cloud: Cloud, tmp_path: Path, fresh_database: FreshDatabase, kind: str, capsys: pytest.CaptureFixture[str]
+):
+    """16 clients of two APIs over two managers, few hosts; half a day of them, planned over and over again."""
+    with processes(tmp_path, fresh_database, kind, managers=2, apis=2) as found:
+        race = Race(ports=found.deployment.ports, tokens=[TOKEN], threads=THREADS, operations=OPERATIONS, seed=3)
+        with watched(found.database) as faults:
+            report = run(race)
+        wait_until(lambda: not ledger.busy(found.database), seconds=60)
+        with capsys.disabled():
+            print(
+                f"\n{kind}: {report.operations} operations in {report.seconds:.1f} s, median "
+                f"{report.median * 1000:.0f} ms, slowest {report.slowest:.2f} s"
+            )
+        assert report.wrong == []
+        assert ledger.faults(found.database) == []
+        assert faults == []
+        assert broken_promises(found.database, report) == []
+        for verb in ("POST", "PUT", "DELETE"):
+            assert report.count(verb) > OPERATIONS / 50, verb
+        assert report.answers["POST 409 NotEnoughResources"] > OPERATIONS / 50
+
+
+# --- at every named point
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def mortal(
+    request: pytest.FixtureRequest,
+    cloud: Cloud,
+    fresh_database: FreshDatabase,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Processes]:
+    """One API over a manager that is to be replaced; each test begins and ends with no manager."""
+    folder = tmp_path_factory.mktemp("mortal")
+    with processes(folder, fresh_database, request.param, managers=1, apis=1) as found:
+        found.deployment.managers[0].stop()
+        yield found
+
+
+@contextmanager
+def dying_at(found: Processes, point: str) -> Iterator[None]:
+    """A manager that kills itself there, in place of any other; nobody takes up what it had claimed before the end."""
+    deployment = found.deployment
+    command = [sys.executable, "-m", "tests.support.dying", point, *deployment.managers[0].command[1:]]
+    program = Program(f"dying at {point}", command, deployment.folder / "dying.log")
+    program.start()
+    try:
+        deployment.wait_until_well()
+        yield
+        assert program.process is not None
+        assert program.process.wait(END_SECONDS) == -signal.SIGKILL, program.tail()
+        have_claims_end(found.database, "2100-01-01 00:00:00")
+    finally:
+        if program.process is not None and program.process.poll() is None:
+            program.kill()
+
+
+@contextmanager
+def taking_over(found: Processes) -> Iterator[Caller]:
+    """Another manager, until the end of the block; what the dead had claimed has run out."""
+    have_claims_end(found.database, "2020-01-01 00:00:00")
+    manager = found.deployment.managers[0]
+    manager.start()
+    try:
+        found.deployment.wait_until_well()
+        yield found.caller
+    finally:
+        manager.stop()
+
+
+def have_claims_end(database: str, moment: str) -> None:
+    with create_engine(database, poolclass=NullPool).begin() as connection:
+        connection.execute(text(f"UPDATE events SET ready_at = '{moment}' WHERE claim_token IS NOT NULL"))
+
+
+def test_killed_while_they_start_leases(mortal: Processes):
+    leases = []
+    for point in POINTS:
+        with dying_at(mortal, f"start_lease:{point}"):
+            leases.append(booked(mortal.caller.book(2, seconds=600)))
+        assert len(mortal.traces.has(leases[-1])) == (0 if point == "after_claim" else 2)
+    with taking_over(mortal) as caller:
+        for lease in leases:
+            assert caller.wait_for_status(lease["id"], "ACTIVE", "ERROR")["status"] == "ACTIVE"
+            assert mortal.traces.counts(lease) == {EffectKind.GROUP_MADE: 1, EffectKind.HOST_TAKEN: 2}
+        mortal.traces.assert_sound(idle=False)
+        for lease in leases:
+            delete(caller, lease)
+    mortal.traces.assert_sound(idle=True)
+
+
+def test_killed_while_they_save_what_is_on_the_hosts(mortal: Processes):
+    leases = []
+    for point in POINTS:
+        with dying_at(mortal, f"before_end_lease:{point}"):
+            leases.append(booked(mortal.caller.book(1, seconds=600, notice=3)))
+            mortal.caller.wait_for_status(leases[-1]["id"], "ACTIVE")
+            mortal.traces.boot(leases[-1])
+        assert mortal.traces.counts(leases[-1])[EffectKind.IMAGE_MADE] == (0 if point == "after_claim" else 1)
+    with taking_over(mortal) as caller:
+        for lease in leases:
+            wait_for_event(caller, lease, "before_end_lease")
+            assert caller.lease(lease["id"])["status"] == "ACTIVE"
+            assert mortal.traces.counts(lease)[EffectKind.IMAGE_MADE] == 1
+            delete(caller, lease)
+    mortal.traces.assert_sound(idle=True)
+
+
+def test_killed_while_they_end_leases(mortal: Processes):
+    leases = []
+    for point in POINTS:
+        with dying_at(mortal, f"end_lease:{point}"):
+            leases.append(booked(mortal.caller.book(2, seconds=3, before_end="default")))
+            mortal.caller.wait_for_status(leases[-1]["id"], "ACTIVE")
+            mortal.traces.boot(leases[-1])
+        assert len(mortal.traces.has(leases[-1])) == (2 if point == "after_claim" else 0)
+    with taking_over(mortal) as caller:
+        for lease in leases:
+            caller.wait_for_status(lease["id"], "TERMINATED")
+            assert mortal.traces.counts(lease)[EffectKind.HOST_RETURNED] == 2
+            assert mortal.traces.counts(lease)[EffectKind.SERVER_DELETED] == 1
+    mortal.traces.assert_sound(idle=True)
+
+
+def test_killed_while_they_change_running_leases(mortal: Processes):
+    """Nobody can say whether the change was made, and so the answer says that; it is made."""
+    leases, answers = [], []
+    with ThreadPoolExecutor(len(POINTS)) as asking:
+        for point in POINTS:
+            with dying_at(mortal, f"update_lease:{point}"):
+                lease = booked(mortal.caller.book(1, seconds=600))
+                mortal.caller.wait_for_status(lease["id"], "ACTIVE")
+                grown = {"reservations": [{"id": lease["reservations"][0]["id"], "min": 3, "max": 3}]}
+                answers.append(asking.submit(mortal.caller.call, "PUT", f"/leases/{lease['id']}", grown))
+            leases.append(lease)
+    assert [answer.result()[0] for answer in answers] == [503] * len(POINTS), answers[0].result()
+    assert {answer.result()[1]["error_name"] for answer in answers} == {"Unavailable"}
+    with taking_over(mortal) as caller:
+        for lease in leases:
+            after = caller.wait_for_status(lease["id"], "ACTIVE")
+            assert after["reservations"][0]["max"] == 3
+            assert mortal.traces.counts(lease) == {EffectKind.GROUP_MADE: 1, EffectKind.HOST_TAKEN: 3}
+            delete(caller, lease)
+    mortal.traces.assert_sound(idle=True)
+
+
+def test_killed_while_they_delete_leases(mortal: Processes):
+    """The delete was not answered, and yet begun: it is not forgotten."""
+    leases, answers = [], []
+    with ThreadPoolExecutor(len(POINTS)) as asking:
+        for point in POINTS:
+            with dying_at(mortal, f"end_lease:{point}"):
+                leases.append(booked(mortal.caller.book(2, seconds=600)))
+                mortal.caller.wait_for_status(leases[-1]["id"], "ACTIVE")
+                answers.append(asking.submit(mortal.caller.call, "DELETE", f"/leases/{leases[-1]['id']}"))
+    assert [answer.result()[0] for answer in answers] == [503] * len(POINTS), answers[0].result()
+    with taking_over(mortal) as caller:
+        for lease in leases:
+            wait_until_gone(caller, lease)
+            assert mortal.traces.counts(lease)[EffectKind.HOST_RETURNED] == 2
+    mortal.traces.assert_sound(idle=True)
+
+
+def booked(answer: tuple[int, Any]) -> dict[str, Any]:
+    status, lease = answer
+    assert status == 201, lease
+    return dict(lease)
