@@ -12,7 +12,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
+from prometheus_client.metrics import MetricWrapperBase
 
+from tenure import metrics
 from tenure.cmd import api, manager
 
 REPOSITORY = Path(__file__).parents[1]
@@ -120,3 +123,52 @@ def test_web_servers_load_the_application():
     assert "from tenure.cmd.wsgi import application" in (DEPLOY / "tenure.wsgi").read_text()
     assert "\napplication = " in (REPOSITORY / "src" / "tenure" / "cmd" / "wsgi.py").read_text()
     assert re.search(r"^    WSGIScriptAlias / \S+/tenure\.wsgi$", (DEPLOY / "apache.conf").read_text(), re.MULTILINE)
+
+
+# Monitoring
+
+MONITORING = REPOSITORY / "docs" / "operations" / "monitoring.md"
+
+
+def shown_metrics() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """The type and the labels of each metric, by the name that Prometheus knows it by."""
+    found = {}
+    for metric in vars(metrics).values():
+        if isinstance(metric, MetricWrapperBase):
+            [family] = metric.describe()
+            suffix = "_total" if family.type == "counter" else ""
+            found[family.name + suffix] = (family.type, tuple(metric._labelnames))
+    return found
+
+
+def test_every_metric_is_explained_with_its_labels():
+    rows = re.findall(r"^\| `(tenure_\w+)` \| (.*?) \|", MONITORING.read_text(), re.MULTILINE)
+    explained = {name: tuple(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
+    assert explained == {name: labels for name, (_, labels) in shown_metrics().items()}
+
+
+def test_alerts_ask_for_metrics_that_there_are():
+    [group] = yaml.safe_load((DEPLOY / "prometheus-rules.yaml").read_text())["groups"]
+    known = shown_metrics()
+    suffixes = {"histogram": ("_count", "_sum", "_bucket"), "counter": ("",), "gauge": ("",)}
+    series = {name + suffix: labels for name, (kind, labels) in known.items() for suffix in suffixes[kind]}
+    asked = [found for rule in group["rules"] for found in re.findall(r"\b(tenure_\w+)(?:\{(.*?)\})?", rule["expr"])]
+    assert len(asked) >= 8
+    for name, matchers in asked:
+        labels = re.findall(r"(\w+)=~?!?\"", matchers) + re.findall(r"(\w+)!=\"", matchers)
+        assert set(labels) <= {*series[name], "le"}, name
+
+
+def test_every_alert_says_what_to_do():
+    [group] = yaml.safe_load((DEPLOY / "prometheus-rules.yaml").read_text())["groups"]
+    told = re.findall(r"^\| `(Tenure\w+)` \|.{20,}\|$", MONITORING.read_text(), re.MULTILINE)
+    assert told == [rule["alert"] for rule in group["rules"]]
+    assert all(rule["annotations"]["summary"] and rule["labels"]["severity"] for rule in group["rules"])
+
+
+def test_a_late_start_is_counted_by_a_limit_that_is_measured():
+    """An alert that asks for a bucket that there is not would never ring."""
+    limits = {str(limit) for limit in metrics.LATENESS._upper_bounds}
+    asked = set(re.findall(r'le="([^"]+)"', (DEPLOY / "prometheus-rules.yaml").read_text()))
+    assert asked
+    assert asked <= limits
