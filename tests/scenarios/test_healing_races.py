@@ -1,0 +1,176 @@
+"""Healing meets bookings and starts, and neither gives a host to two: the guards, and what happens without them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from tenure.domain.errors import NotEnoughResources
+from tenure.domain.lease import LeaseStatus
+from tenure.drivers.simulated import HostHealth
+from tenure.services.planning import Planner
+from tenure.store.allocations import AllocationStore
+from tenure.store.database import Database
+from tenure.store.leases import LeaseStore
+from tenure.store.resources import ResourceStore
+from tests.support import ledger
+from tests.support.databases import MARIADB, POSTGRESQL
+from tests.support.world import ADMIN, NOW, World, open_world
+
+pytestmark = pytest.mark.races
+
+HOUR = timedelta(hours=1)
+SECONDS = 30.0
+#: On SQLite whoever writes is alone from the beginning.
+SERVERS = [
+    pytest.param(POSTGRESQL, marks=pytest.mark.postgresql),
+    pytest.param(MARIADB, marks=pytest.mark.mariadb),
+]
+
+
+class Meeting:
+    """Where two threads wait for each other, once."""
+
+    def __init__(self) -> None:
+        self._barrier = threading.Barrier(2)
+        self._seen: set[int] = set()
+        self.held = False
+
+    def __call__(self, seconds: float = SECONDS) -> None:
+        thread = threading.get_ident()
+        if thread in self._seen:
+            return
+        self._seen.add(thread)
+        try:
+            self._barrier.wait(seconds)
+            self.held = True
+        except threading.BrokenBarrierError:
+            pass
+
+
+@contextmanager
+def without_versions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Without the compare-and-swap of versions of resources."""
+    with monkeypatch.context() as patch:
+        patch.setattr(ResourceStore, "raise_versions", lambda _store, _seen, wait=True: None)
+        patch.setattr(Planner, "touch", lambda _planner, _versions: None)
+        yield
+
+
+def drop_constraint(world: World) -> None:
+    if world.db.dialect == "postgresql":
+        with world.db.engine.begin() as connection:
+            connection.execute(text("ALTER TABLE allocations DROP CONSTRAINT ex_allocations_no_overlap"))
+
+
+def at_once(monkeypatch: pytest.MonkeyPatch, *works: Callable[[], object]) -> tuple[list[Any], Meeting]:
+    """Do two things as two processes would; each has searched for a host before either writes."""
+    meeting = Meeting()
+    original = AllocationStore.candidates
+
+    def searched(store: AllocationStore, *arguments: Any, **named: Any) -> Any:
+        found = original(store, *arguments, **named)
+        meeting()
+        return found
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
+        patch.setattr(AllocationStore, "candidates", searched)
+        patch.setattr(Database, "_turn", lambda _database: nullcontext())  # of the writers of one process
+        return [one.result(2 * SECONDS) for one in [pool.submit(work) for work in works]], meeting
+
+
+def heal_and_book(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, bool]:
+    """A plan that must move and a new lease want the last host; whether it was booked, and whether they met."""
+    planned = world.book(1, start=1)
+    [host] = world.hosts_of(planned.id)
+    world.cloud.world.mark_host(host, HostHealth.DOWN)
+    world.service.healing.observe("physical:host", world.cloud.check("physical:host"))
+
+    def book() -> bool:
+        try:
+            world.book(1, start=1)
+        except NotEnoughResources:
+            return False
+        return True
+
+    (booked, _), meeting = at_once(monkeypatch, book, world.service.healing.heal)
+    return booked, meeting.held
+
+
+@pytest.mark.parametrize("database", SERVERS)
+def test_a_plan_that_is_healed_and_a_booking_never_share_a_host(fresh_database, monkeypatch, database: str):
+    with fresh_database(database) as url, open_world(url, hosts=2) as world:
+        booked, met = heal_and_book(world, monkeypatch)
+        assert met
+        assert ledger.faults(url) == []
+        degraded = world.service.healing.heal().degraded
+        assert len(degraded) == booked  # who comes second has nothing: the booking is refused, or the plan stays
+
+
+@pytest.mark.parametrize("database", SERVERS)
+def test_without_versions_they_do(fresh_database, monkeypatch, database: str):
+    with fresh_database(database) as url, open_world(url, hosts=2) as world, without_versions(monkeypatch):
+        drop_constraint(world)
+        booked, met = heal_and_book(world, monkeypatch)
+        assert (booked, met, len(ledger.overlaps(url))) == (True, True, 1)
+
+
+def heal_and_start(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A lease is healed at the very moment at which its start is claimed; its id."""
+    lease = world.book(1, start=1)
+    [host] = world.hosts_of(lease.id)
+    world.cloud.world.mark_host(host, HostHealth.DOWN)
+    world.service.healing.observe("physical:host", world.cloud.check("physical:host"))
+    world.clock.set(NOW + HOUR)
+    meeting = Meeting()
+    original = AllocationStore.with_versions
+
+    def read(store: AllocationStore, *arguments: Any) -> Any:
+        found = original(store, *arguments)
+        meeting(2.0)
+        return found
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
+        patch.setattr(AllocationStore, "with_versions", read)
+        patch.setattr(Database, "_turn", lambda _database: nullcontext())
+        works = [pool.submit(world.engine.round), pool.submit(world.service.healing.heal)]
+        for work in works:
+            work.result(2 * SECONDS)
+    return lease.id
+
+
+@pytest.mark.parametrize("database", SERVERS)
+def test_a_plan_that_is_healed_while_it_starts_is_one_or_the_other(fresh_database, monkeypatch, database: str):
+    """The lease is locked by whoever comes first: the host that starts is the one that the ledger names."""
+    with fresh_database(database) as url, open_world(url, hosts=2) as world:
+        lease_id = heal_and_start(world, monkeypatch)
+        world.engine.settle()
+        assert ledger.leases(url)[lease_id].status == "ACTIVE"
+        assert ledger.faults(url) == []
+        [group] = world.cloud.world.groups().values()
+        assert group.hosts == ledger.leases(url)[lease_id].hosts
+
+
+@pytest.mark.parametrize("database", SERVERS)
+def test_without_the_lock_of_the_lease_the_versions_see_to_it(fresh_database, monkeypatch, database: str):
+    """Two guards, and one is enough: an allocation moves only as it was read."""
+    original = LeaseStore.get
+    with fresh_database(database) as url, open_world(url, hosts=2) as world, monkeypatch.context() as patch:
+        patch.setattr(
+            LeaseStore,
+            "get",
+            lambda store, lease_id, *, deleted=False, lock=False: original(store, lease_id, deleted=deleted),
+        )
+        lease_id = heal_and_start(world, monkeypatch)
+        world.engine.settle()
+        assert world.leases.get(ADMIN, lease_id).status is LeaseStatus.ACTIVE
+        assert ledger.faults(url) == []
+        [group] = world.cloud.world.groups().values()
+        assert group.hosts == ledger.leases(url)[lease_id].hosts
