@@ -9,15 +9,20 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from bench.cloud import LARGE as LARGE_CLOUD
+from bench.cloud import QUICK as QUICK_CLOUD
+from bench.cloud import measure_cloud
 from bench.http import measure_http
 from bench.operations import OPERATIONS, open_site, times_of
 from bench.plans import show_plans
-from bench.report import lateness_table, scale_table, surroundings, throughput_table
+from bench.report import cloud_table, lateness_table, scale_table, surroundings, throughput_table
 from bench.scale import HUGE, LARGE, QUICK_LARGE, QUICK_SMALL, SMALL, Say, measure_scale
 from bench.slow_end import measure_lateness
 from tests.support.databases import POSTGRESQL, SQLITE, DatabaseServers, ServerMissing
 
 PARTS = ("scale", "slow-end", "http")
+#: The one that is measured only where it is asked for: it needs a real cloud, `make cloud`.
+CLOUD = "cloud"
 KINDS = (SQLITE, POSTGRESQL)
 
 
@@ -75,6 +80,11 @@ def _measure(
         complaints += [line for one in lateness for line in one.complaints()]
     if "http" in parts:
         report += throughput_table(measure_http(1 if arguments.quick else 5, say))
+    if CLOUD in parts:
+        rounds = arguments.rounds or (5 if arguments.quick else 100)
+        found = measure_cloud(rounds, say, size=QUICK_CLOUD if arguments.quick else LARGE_CLOUD)
+        report += cloud_table(found)
+        complaints += found.complaints()
 
 
 def _explain(servers: DatabaseServers, arguments: argparse.Namespace) -> None:
@@ -92,7 +102,12 @@ def _explain(servers: DatabaseServers, arguments: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
-        "parts", nargs="*", choices=[*PARTS, ()], default=(), metavar="PART", help=f"{', '.join(PARTS)}; all without"
+        "parts",
+        nargs="*",
+        choices=[*PARTS, CLOUD, ()],
+        default=(),
+        metavar="PART",
+        help=f"{', '.join(PARTS)}; all of these without. {CLOUD} is measured only by its name, and needs `make cloud`",
     )
     parser.add_argument("--quick", action="store_true", help="small sizes and few rounds: does it run at all?")
     parser.add_argument(

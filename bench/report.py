@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sqlite3
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from sqlalchemy import create_engine, text
 
+from bench.cloud import CloudFigures
 from bench.http import Throughput
 from bench.measure import Comparison, counts
 from bench.scale import Scale, described
@@ -107,4 +109,32 @@ def throughput_table(found: Sequence[Throughput]) -> Iterator[str]:
         yield (
             f"| {one.name} | {one.clients} | {one.per_second:.0f} | {one.median * 1000:.1f} | {one.p95 * 1000:.1f} |"
         )
+    yield ""
+
+
+def cloud_table(found: CloudFigures) -> Iterator[str]:
+    """What requests take beside a real cloud, and what its own do."""
+    yield "### Beside a real OpenStack: Keystone, RabbitMQ, MariaDB"
+    yield ""
+    yield f"{found.hosts:,} hosts, {found.leases:,} leases"
+    yield ""
+    yield "| request | times | median ms | 95 of 100 within ms |"
+    yield "|---|---:|---:|---:|"
+    for one in (*found.tenure, *found.others):
+        yield f"| {one.name} | {len(one.seconds)} | {one.median * 1000:.1f} | {one.p95 * 1000:.1f} |"
+    yield ""
+    shares = ", ".join(f"{name} {seconds * 1000:.1f} ms" for name, seconds in found.shares.items())
+    spent = ", ".join(f"{name} {seconds * 1000:.0f} ms" for name, seconds in found.processor.items())
+    yield f"A create by who spent it, on average: {shares}. A create and its delete took of a processor: {spent}."
+    yield ""
+    yield (
+        f"{found.bookings} creates and deletes made {found.logins} logins at Keystone and {found.calls} calls to the "
+        "cloud."
+    )
+    yield ""
+    late = found.late
+    yield (
+        f"{len(late)} leases of one instant were ACTIVE {late[0]:.1f} s (the first), "
+        f"{statistics.median(late):.1f} s (the median) and {late[-1]:.1f} s (the last) after their start."
+    )
     yield ""

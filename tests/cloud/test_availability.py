@@ -22,7 +22,7 @@ from tests.support import ledger
 from tests.support.cloud import Cloud
 from tests.support.databases import MARIADB, fresh_database_on
 from tests.support.deployment import Program
-from tests.support.seeded import enrol, seeded_hosts
+from tests.support.seeded import empty, enrol, seeded_hosts
 from tests.support.site import FREE_POOL, MARIADB_URL, Site, answered, moment, open_site, wait_for
 
 LEASES = 100
@@ -64,6 +64,8 @@ def crowd(cloud: Cloud, database: str, tmp_path_factory: pytest.TempPathFactory)
     ):
         assert sorted(enrol(database, cloud)) == sorted(names)
         yield site, names
+        site.delete_leases()
+        empty(database)
 
 
 def test_all_start_whatever_dies_meanwhile(

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from tenure.drivers.openstack import OpenStackCloud, OpenStackOptions
 from tenure.store.database import Database
+from tenure.store.tables import Base
 from testbed import seeded
 from tests.support.cloud import Cloud
 from tests.support.site import FREE_POOL, testbed
@@ -43,3 +44,14 @@ def enrol(database: str, cloud: Cloud) -> dict[str, str]:
     finally:
         db.close()
     return {one.name: one.external_id for one in found}
+
+
+def empty(database: str) -> None:
+    """Have a ledger forget everything, so that nobody has to take away one by one what the cloud does not have."""
+    db = Database(database)
+    try:
+        with db.engine.begin() as connection:
+            for table in reversed(Base.metadata.sorted_tables):
+                connection.execute(table.delete())
+    finally:
+        db.close()
