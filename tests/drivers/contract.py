@@ -281,6 +281,18 @@ class DriverContract:
             rig.driver.ensure_unregistered(rig.resource_type, hosts[0])
         assert rig.boot(hosts[0], rig.neighbour) is None
 
+    def test_a_resource_with_servers_is_not_unregistered(self, rig: Rig, hosts: list[ResourceRef]):
+        server = rig.force(hosts[0], rig.neighbour)
+        before = rig.effects()
+        with pytest.raises(ResourceOccupied) as caught:
+            rig.driver.ensure_unregistered(rig.resource_type, hosts[0])
+        assert set(caught.value.resources) == {hosts[0].external_id}
+        assert rig.effects() == before
+        assert rig.boot(hosts[0], rig.neighbour) is None
+        rig.delete(server)
+        rig.driver.ensure_unregistered(rig.resource_type, hosts[0])
+        assert rig.boot(hosts[0], rig.neighbour)
+
     def test_a_resource_that_is_gone_counts_as_given_back(self, rig: Rig, hosts: list[ResourceRef]):
         rig.remove(hosts[0])
         rig.driver.ensure_unregistered(rig.resource_type, hosts[0])

@@ -6,10 +6,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
 from tenure.drivers.contract import (
     CloudBusy,
@@ -465,6 +467,24 @@ class TestEnding:
             assert cloud.servers == {}
             assert members(cloud, POOL) == {"compute-1", "compute-2"}
             assert driver.held(HOST) == []
+
+    def test_a_deletion_that_came_to_nothing_is_ordered_again(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        """As on a host that died: Nova then deletes the server by itself."""
+        (host,) = registered(driver, cloud, 1)
+        driver.ensure_started(order(host))
+        cloud.boot("compute-1", OWNER, "r-1")
+        cloud.held = True
+        assert not driver.ensure_ended(order(host)).done
+        clock = SimulatedClock(datetime.now(UTC))
+        with OpenStackCloud(options_of(cloud), clock=clock) as later:
+            cloud.held = False
+            clock.advance(timedelta(seconds=60))
+            assert not later.ensure_ended(order(host)).done
+            assert len(cloud.servers) == 1
+            clock.advance(timedelta(seconds=90))
+            assert not later.ensure_ended(order(host)).done
+            assert cloud.servers == {}
+            assert later.ensure_ended(order(host)).done
 
     def test_servers_that_can_be_brought_back_are_deleted_for_good(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)

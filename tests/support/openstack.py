@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -52,6 +53,7 @@ class Server:
     status: str = "ACTIVE"
     task: str | None = None
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    updated: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 @dataclass
@@ -440,7 +442,7 @@ class FakeOpenStack:
         ((action, values),) = seen.body.items()
         if action == "forceDelete":
             _expect(values, None)
-            server.task = "deleting"
+            server.task, server.updated = "deleting", datetime.now(UTC)
             if not self.held:
                 del self.servers[server_id]
             return 204, None
@@ -666,6 +668,7 @@ def _shown_server(one: Server, hinted: bool) -> dict[str, Any]:
         "status": one.status,
         "OS-EXT-STS:task_state": one.task,
         "OS-EXT-SRV-ATTR:host": one.host,
+        "updated": one.updated.strftime("%Y-%m-%dT%H:%M:%SZ"),
     } | ({"scheduler_hints": one.hints} if hinted else {})
 
 

@@ -141,7 +141,10 @@ class CloudDriver(Protocol):
         """
 
     def ensure_unregistered(self, resource_type: str, resource: ResourceRef) -> None:
-        """Give the resource back to general use. A resource that the cloud no longer has counts as given back."""
+        """Give the resource back to general use. A resource that the cloud no longer has counts as given back.
+
+        Raises ``CloudBusy`` while a reservation has it, ``ResourceOccupied`` while it is set aside with servers on it.
+        """
 
     def ensure_prepared(self, order: Order) -> None:
         """Make what clients must see as soon as the lease exists. Nothing for types that need nothing early."""

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from tenure.drivers.contract import CloudAmbiguous, CloudError, CloudNotFound, ResourceRef
@@ -56,6 +57,8 @@ class Server:
     task: str | None
     #: The reservations that it was booted for; None where this Nova does not tell.
     reservations: frozenset[str] | None = field(default=None)
+    #: When something of it changed last.
+    updated_at: datetime | None = None
 
     @property
     def vanishing(self) -> bool:
@@ -288,4 +291,13 @@ def _server(found: Mapping[str, Any], tells_hints: bool) -> Server:
         status=found.get("status") or "",
         task=found.get("OS-EXT-STS:task_state"),
         reservations=frozenset([hinted] if isinstance(hinted, str) else hinted) if tells_hints else None,
+        updated_at=_instant(found.get("updated")),
     )
+
+
+def _instant(text: str | None) -> datetime | None:
+    """A time as Nova writes it, such as ``2026-11-21T14:50:21Z``."""
+    if not text:
+        return None
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -9,6 +9,7 @@ from typing import Final
 
 from keystoneauth1.session import Session
 
+from tenure.clock import Clock, SystemClock
 from tenure.domain.actor import Actor
 from tenure.domain.capacity import Capacity
 from tenure.domain.resource import DiscoveredResource
@@ -68,11 +69,13 @@ class OpenStackCloud:
         session: Session | None = None,
         on_call: OnCall | None = None,
         request_id: Callable[[], str | None] = lambda: None,
+        clock: Clock | None = None,
     ) -> None:
         self.longest_call = options.verb_timeout + timedelta(seconds=1)
         self._options = options
         self._session = session or open_session(options)
         self._http = Http(self._session, options, on_call=on_call, request_id=request_id)
+        self._clock = clock or SystemClock()
         self._tells_hints = False
         self._ask_again_at = 0.0
 
@@ -209,7 +212,7 @@ class OpenStackCloud:
         return Compute(calls, self._tells_hints)
 
     def _hosts(self, compute: Compute) -> Hosts:
-        return Hosts(compute, self._options)
+        return Hosts(compute, self._options, self._clock.now())
 
     def _identity(self, verb: str) -> Identity:
         return Identity(self._http.begin(verb), self._session, self._options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from tenure.drivers.contract import (
@@ -30,6 +30,8 @@ from tenure.drivers.openstack.session import BadRequest, Conflict
 #: How long to wait before looking again whether servers have vanished: after their deletion was ordered, and later.
 _SOON: Final = timedelta(seconds=2)
 _LATER: Final = timedelta(seconds=5)
+#: After which time a deletion is ordered again.
+_STUCK: Final = timedelta(minutes=2)
 #: How long to wait for what others must do.
 _OTHERS: Final = timedelta(seconds=30)
 
@@ -37,9 +39,10 @@ _OTHERS: Final = timedelta(seconds=30)
 class Hosts:
     """The hosts of a cloud, with the calls of one verb."""
 
-    def __init__(self, compute: Compute, options: OpenStackOptions) -> None:
+    def __init__(self, compute: Compute, options: OpenStackOptions, now: datetime) -> None:
         self._compute = compute
         self._options = options
+        self._now = now
 
     # Registering
 
@@ -64,12 +67,13 @@ class Hosts:
             raise
 
     def unpool(self, host: Hypervisor) -> None:
-        """Give the host back to general use; raises ``CloudBusy`` while a reservation has it."""
+        """Give the host back to general use; raises ``CloudBusy`` while a reservation or anybody's server has it."""
         layout = self._look()
         holders = layout.holders(host.service_host, but="")
         if holders:
             raise CloudBusy(f"{host.name} is still held by reservation {holders[0]}.")
         if host.service_host in layout.pool.hosts:
+            self._refuse_servers([host])
             self._remove(layout.pool, [host.service_host])
 
     # Starting
@@ -230,9 +234,13 @@ class Hosts:
         servers = [one for one in self._compute.servers_on(hosts) if self._is_of(one, order, owner, group)]
         if not servers:
             return None
-        self._compute.delete_servers([one for one in servers if not one.vanishing])
-        ordered = any(not one.vanishing for one in servers)
+        ordered = [one for one in servers if not one.vanishing or self._is_stuck(one)]
+        self._compute.delete_servers(ordered)
         return Progress(False, _SOON if ordered else _LATER, f"{len(servers)} servers are still vanishing.")
+
+    def _is_stuck(self, server: Server) -> bool:
+        """Whether its deletion came to nothing: on a host that died, Nova deletes a server when it is told again."""
+        return server.updated_at is not None and self._now - server.updated_at > _STUCK
 
     def _is_of(self, server: Server, order: Order, owner: str, group: Aggregate | None) -> bool:
         """Whether the server was booted for the reservation.

@@ -149,6 +149,7 @@ class SimulatedCloud:
                     raise CloudBusy(f"{host['name']} is still held by reservation {host['reservation_id']}.")
                 pooled = bool(host["pooled"])
                 if pooled:
+                    refuse_occupied(tx, [host], None)
                     tx.execute("UPDATE host SET pooled = 0 WHERE id = ?", (host["id"],))
                     self._state.record(tx, "ensure_unregistered", EffectKind.HOST_UNPOOLED, host=host["id"])
             if pooled:
