@@ -33,6 +33,7 @@ from tenure.rpc.client import RpcClient, remote_manager
 from tenure.rpc.notifier import NotificationSink
 from tenure.services.context import Rules
 from tenure.services.events import EventService
+from tenure.services.healing import HealingService
 from tenure.services.outbox import OutboxService
 from tenure.store.database import Database
 from tenure.tracing import REQUEST_ID
@@ -111,6 +112,11 @@ def _refuse_url(connection: str) -> None:
         raise ConfigurationError("[database] connection names a server and no database")
     if "@" in (url.host or ""):
         raise ConfigurationError("[database] connection has more than one @; in a password, write it as %40")
+
+
+def open_healing(conf: ConfigOpts, db: Database) -> HealingService:
+    """What becomes of leases when their resources change, as the operator has configured it."""
+    return HealingService(db, _types(conf), _rules(conf))
 
 
 def open_driver(conf: ConfigOpts) -> CloudDriver:

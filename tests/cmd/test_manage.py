@@ -198,6 +198,24 @@ def test_hosts_are_read_again_from_the_cloud(site: Site):
     assert again == [told[1], "3 hosts are registered, 0 were changed, 1 are gone"]
 
 
+def test_leases_on_hosts_that_changed_get_others_or_are_flagged(site: Site):
+    with site.service(hosts=2) as service:
+        soon = datetime.now(UTC) + timedelta(hours=1)
+        asked = reservation(1, 1, hypervisor_properties='[">=", "$vcpus", "16"]')
+        request = LeaseRequest(name="sized", starts_at=soon, ends_at=soon + timedelta(hours=1), reservations=(asked,))
+        lease = service.manager.leases.create(OWNER, request)
+        [booked] = service.manager.leases.resources(OWNER, lease.id, "physical:host")
+        names = [host.name for host in service.parts.driver.discover("physical:host")]
+    [other] = {*names} - {booked.resource.name}
+    with site.cloud() as cloud:
+        cloud.world.change_host(booked.resource.name, facts={"vcpus": 2})
+    assert "hosts of leases" not in manage(site, "host", "sync", "--dry-run")
+    assert "1 hosts of leases that have not started were exchanged for others\n" in manage(site, "host", "sync")
+    with site.cloud() as cloud:
+        cloud.world.change_host(other, facts={"vcpus": 2})
+    assert f"lease {lease.id} does not have what was promised any more\n" in manage(site, "host", "sync")
+
+
 # Notifications
 
 

@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tenure.clock import SystemClock
 from tenure.cmd.process import StartFailed, configure, run, why_unavailable, wrong_with_schema
-from tenure.deployment import ConfigurationError, open_database, open_driver
+from tenure.deployment import ConfigurationError, open_database, open_driver, open_healing
 from tenure.domain.errors import Unavailable
 from tenure.drivers.contract import CloudError
 from tenure.services.context import Rules
@@ -132,6 +132,12 @@ def _sync(conf: cfg.ConfigOpts, db: Database) -> int:
         print(f"{name}: the cloud has it no more")
     would = "would be" if conf.command.dry_run else "were"
     print(f"{report.seen} hosts are registered, {len(report.changes)} {would} changed, {len(report.gone)} are gone")
+    if report.changes and not conf.command.dry_run:
+        healed = open_healing(conf, db).review(HOST, [change.external_id for change in report.changes])
+        if healed.moved:
+            print(f"{healed.moved} hosts of leases that have not started were exchanged for others")
+        for lease_id in healed.degraded:
+            print(f"lease {lease_id} does not have what was promised any more")
     return 0
 
 

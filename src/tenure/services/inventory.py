@@ -18,6 +18,7 @@ PAGE = 1000
 class Change:
     """A resource that the cloud describes differently by now, and in what."""
 
+    external_id: str
     name: str
     what: tuple[str, ...]
 
@@ -53,7 +54,7 @@ class InventoryService:
                 continue
             what = _differences(resource, current)
             if what:
-                changes.append(Change(resource.name, what))
+                changes.append(Change(resource.external_id, resource.name, what))
                 if not dry_run:
                     self._describe(resource_type, current)
         return SyncReport(seen, tuple(changes), tuple(gone))
