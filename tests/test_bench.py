@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from bench.cloud import CREATE, DELETE, CloudFigures, Timed
 from bench.ledger import BLOCKS, GRAIN, Size, bookings, full_times, rush_times
 from bench.measure import Comparison, Series
 from bench.operations import OPERATIONS, open_site, times_of
@@ -75,5 +76,22 @@ def series(milliseconds: float, statements: int) -> Series:
 )
 def test_a_broken_promise_is_found(large: Series, limit: float | None, complaints: list[str]):
     found = list(Comparison("create", limit, series(10, 9), large).complaints())
+    assert len(found) == len(complaints)
+    assert all(words in line for words, line in zip(complaints, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "logins", "calls", "complaints"),
+    [
+        (69, 0, 0, []),
+        (71, 0, 0, ["create a lease: the median is 71 ms", "delete a lease"]),
+        (60, 1, 0, ["1 logins"]),
+        (60, 0, 2, ["2 calls"]),
+    ],
+)
+def test_a_broken_promise_beside_a_cloud_is_found(milliseconds: int, logins: int, calls: int, complaints: list[str]):
+    tenure = [Timed(name, [milliseconds / 1000]) for name in (CREATE, DELETE, "page of 100 leases")]
+    figures = CloudFigures(1, 1, tenure, [], 2, logins, calls, {}, {}, [])
+    found = list(figures.complaints())
     assert len(found) == len(complaints)
     assert all(words in line for words, line in zip(complaints, found, strict=True))
