@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from tenure.clock import SimulatedClock
+from tenure.domain.errors import Unavailable
 from tenure.domain.lease import LeaseStatus
 from tenure.drivers.simulated import Fault, FaultKind
 from tenure.services.events import EventService
@@ -137,3 +138,18 @@ def test_a_stopped_engine_begins_nothing(tmp_path):
         lease = world.book(1)
         assert world.engine.round() == 0
         assert lease_of(world, lease.id).status is LeaseStatus.PENDING
+
+
+def test_a_database_that_is_away_is_told_in_one_line(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """It is no defect of ours, and looked for every two seconds: traces would fill the disk."""
+
+    def away(service: EventService, limit: int, *, starts: bool) -> list[str]:
+        raise Unavailable("the database is away")
+
+    rebuild(world, workers=2)
+    monkeypatch.setattr(EventService, "ready", away)
+    with running(world):
+        wait_until(lambda: "the database is away" in caplog.text)
+    assert [record for record in caplog.records if record.exc_info] == []
