@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from tenure.clock import Clock
+from tenure.domain.errors import Unavailable
 from tenure.engine.delivery import Delivery
 from tenure.engine.performer import Performer
 from tenure.engine.workers import Lane, Workers
@@ -124,8 +125,8 @@ class Engine:
             try:
                 until = self._until()  # before the round: what becomes due meanwhile is not slept over
                 self.round()
-            except Exception:
-                LOG.exception("a round of the engine failed; the next one comes in %s", POLL)
+            except Exception as error:  # noqa: BLE001  # a thread of the process ends for nothing
+                _tell(error, f"a round of the engine failed; the next one comes in {POLL}")
                 until = self._clock.now() + POLL
             self._clock.wait(self._wake, until)
 
@@ -133,8 +134,8 @@ class Engine:
         while not self._stopping.is_set():
             try:
                 delivered = self._delivery.deliver(self._stopping)
-            except Exception:
-                LOG.exception("delivering messages failed")
+            except Exception as error:  # noqa: BLE001  # a thread of the process ends for nothing
+                _tell(error, "delivering messages failed")
                 delivered = 0
             if not delivered:
                 self._stopping.wait(0.5)
@@ -144,8 +145,8 @@ class Engine:
             again_at = self._clock.now() + task.interval
             try:
                 task.run()
-            except Exception:
-                LOG.exception("the %s pass failed", task.name)
+            except Exception as error:  # noqa: BLE001  # a thread of the process ends for nothing
+                _tell(error, f"the {task.name} pass failed")
             self._clock.wait(self._stopping, again_at)
 
     def _until(self) -> datetime:
@@ -200,3 +201,11 @@ class Engine:
         if not self._performer.attempt(event_id, lambda: self._events.claim(event_id)):
             with self._guard:
                 self._resting[event_id] = self._clock.now() + POLL
+
+
+def _tell(error: Exception, what: str) -> None:
+    """Log what failed: with a trace, unless it is only that the database is away, which lasts and repeats."""
+    if isinstance(error, Unavailable):
+        LOG.warning("%s: %s", what, error)
+    else:
+        LOG.error("%s", what, exc_info=error)
