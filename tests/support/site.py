@@ -270,6 +270,10 @@ class Lease:
     def delete(self) -> None:
         answered(self.api.delete(f"/leases/{self.id}"), 204)
 
+    def wait_until_gone(self) -> None:
+        """Wait until it is deleted, and what was its own with it."""
+        wait_for(f"lease {self.id} to go", lambda: self.api.get(f"/leases/{self.id}").status_code == 404)
+
     def wait(self, status: str, *, seconds: float = WAIT_SECONDS) -> dict[str, Any]:
         """Wait until it has that status, and return the lease."""
         found: dict[str, Any] = {}
