@@ -89,8 +89,14 @@ class TestErrors:
 
     def test_a_cloud_that_is_not_there_is_worth_another_try(self, cloud: FakeOpenStack):
         nowhere = OpenStackOptions(auth_url="http://127.0.0.1:1/v3", password=PASSWORD)
-        with OpenStackCloud(nowhere) as driver, pytest.raises(CloudBusy, match="cannot be reached"):
+        with OpenStackCloud(nowhere) as driver, pytest.raises(CloudBusy, match="Keystone cannot be reached"):
             driver.check(HOST)
+
+    def test_a_keystone_that_hangs_is_called_by_its_name(self, cloud: FakeOpenStack):
+        with OpenStackCloud(options_of(cloud, request_timeout=timedelta(seconds=0.3))) as driver:
+            cloud.latency = 1.0
+            with pytest.raises(CloudBusy, match="Keystone did not answer in time"):
+                driver.held(HOST)
 
     def test_a_catalogue_without_the_service_is_named(self, cloud: FakeOpenStack):
         wrong = options_of(cloud, region="elsewhere")
