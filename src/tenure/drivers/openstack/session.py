@@ -69,6 +69,10 @@ class Request:
     token: str | None = field(default=None, repr=False)
 
 
+#: Asking Keystone for a token, which a session does by itself where it has none that lasts.
+_LOGIN: Final = Request("identity", "POST", "/auth/tokens")
+
+
 def open_session(options: OpenStackOptions, *, trust_id: str | None = None) -> Session:
     """A session of the service's account; nothing is sent yet."""
     session = Session(
@@ -137,6 +141,9 @@ class Http:
         began = time.monotonic()
         outcome = "unreachable"
         try:
+            if request.token is None:
+                with translated(_LOGIN):  # what fails there is Keystone's
+                    self.session.get_token(request.auth)
             with translated(request):
                 response = self.session.request(
                     self._address(request),
@@ -273,7 +280,7 @@ def translated(request: Request) -> Iterator[None]:
     except exceptions.HttpError as error:  # from Keystone, when a token was asked for
         status = error.http_status or 500
         text = error.response.text if error.response is not None else ""
-        raise refusal(Request("identity", "POST", "/auth/tokens"), status, text) from None
+        raise refusal(_LOGIN, status, text) from None
     except exceptions.CatalogException:
         raise CloudBusy(f"The catalogue has no endpoint of {name}.") from None
     except exceptions.ClientException as error:
