@@ -211,7 +211,7 @@ def _forget_bus(folder: Path) -> None:
     )
     with Connection(RABBITMQ_URL, connect_timeout=10) as bus:
         for queue in listed.stdout.split():
-            if queue.startswith("tenure.manager"):
+            if queue.startswith("tenure.manager") or queue == "notifications.info":
                 bus.default_channel.queue_delete(queue)
 
 
