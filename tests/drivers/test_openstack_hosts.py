@@ -558,6 +558,20 @@ class TestSnapshots:
         assert driver.before_end(wanted, "snapshot").done
         assert [image["status"] for image in cloud.images.values()] == ["killed", "active"]
 
+    def test_that_nobody_makes_any_more_are_not_waited_for(
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order
+    ):
+        server = cloud.boot("compute-1", OWNER, "r-1")
+        cloud.held = True
+        clock = SimulatedClock(datetime.now(UTC))
+        with OpenStackCloud(options_of(cloud), clock=clock) as later:
+            assert not later.before_end(wanted, "snapshot").done
+            clock.advance(timedelta(minutes=10))
+            assert not later.before_end(wanted, "snapshot").done  # Nova is still at it
+            cloud.servers[server or ""].task = None
+            assert later.before_end(wanted, "snapshot").done
+            assert len(cloud.images) == 1
+
     def test_of_the_lease_before_are_others(self, cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order):
         cloud.boot("compute-1", OWNER, "r-1")
         assert driver.before_end(wanted, "snapshot").done

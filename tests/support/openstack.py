@@ -453,6 +453,7 @@ class FakeOpenStack:
             "id": str(uuid.uuid4()),
             "name": values["name"],
             "owner": token["project"],
+            "created_at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "status": "queued" if self.held else "active",
             **values["metadata"],
         }

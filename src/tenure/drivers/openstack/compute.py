@@ -291,12 +291,12 @@ def _server(found: Mapping[str, Any], tells_hints: bool) -> Server:
         status=found.get("status") or "",
         task=found.get("OS-EXT-STS:task_state"),
         reservations=frozenset([hinted] if isinstance(hinted, str) else hinted) if tells_hints else None,
-        updated_at=_instant(found.get("updated")),
+        updated_at=instant(found.get("updated")),
     )
 
 
-def _instant(text: str | None) -> datetime | None:
-    """A time as Nova writes it, such as ``2026-11-21T14:50:21Z``."""
+def instant(text: str | None) -> datetime | None:
+    """A time as Nova and Glance write it, such as ``2026-11-21T14:50:21Z``."""
     if not text:
         return None
     found = datetime.fromisoformat(text)

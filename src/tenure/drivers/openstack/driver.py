@@ -184,7 +184,9 @@ class OpenStackCloud:
             calls.do(lambda: owner.get_access(self._session), "identity")
         except (Unauthorized, Forbidden, CloudNotFound) as error:
             raise CloudRefused(f"The trust of the lease's owner does not work any more: {error}") from None
-        images = Images(calls, owner).ensure_of(servers, order.reservation_id, self._options.image_prefix)
+        images = Images(calls, owner, self._clock.now()).ensure_of(
+            servers, order.reservation_id, self._options.image_prefix
+        )
         if images.waiting_for:
             return Progress(False, _IMAGES, f"Images are being saved of {', '.join(images.waiting_for[:10])}.")
         return DONE

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
 from keystoneauth1 import plugin
 
 from tenure.drivers.contract import CloudError, CloudNotFound
-from tenure.drivers.openstack.compute import Server
+from tenure.drivers.openstack.compute import Server, instant
 from tenure.drivers.openstack.session import BadRequest, Calls, Conflict, Request
+
+LOG = logging.getLogger(__name__)
 
 #: The properties of an image by which it is found again.
 RESERVATION: Final = "tenure_reservation_id"
@@ -19,6 +23,8 @@ SERVER: Final = "tenure_server_id"
 _READY: Final = frozenset({"active", "deactivated"})
 _LOST: Final = frozenset({"killed", "deleted", "pending_delete", "error"})
 _LONGEST_NAME: Final = 255
+#: After which time an image is not waited for any more of whose server Nova makes none any more.
+_IDLE: Final = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,45 +34,57 @@ class Snapshots:
     waiting_for: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Image:
+    status: str
+    created_at: datetime | None
+
+
 class Images:
     """What is asked of Glance, and of Nova about images, in the name of an owner."""
 
-    def __init__(self, calls: Calls, owner: plugin.BaseAuthPlugin) -> None:
+    def __init__(self, calls: Calls, owner: plugin.BaseAuthPlugin, now: datetime) -> None:
         self._calls = calls
         self._owner = owner
+        self._now = now
 
     def ensure_of(self, servers: Sequence[Server], reservation_id: str, prefix: str) -> Snapshots:
         """Have an image of each of these servers; tells for which of them it is not ready yet."""
-        statuses = self._statuses(reservation_id)
-        missing = [server for server in servers if server.id not in statuses]
+        images = self._images(reservation_id)
+        missing = [server for server in servers if server.id not in images]
         answers = self._calls.send_all([self._creation(server, reservation_id, prefix) for server in missing])
-        made: list[str] = []
+        made: set[str] = set()
         for server, answer in zip(missing, answers, strict=True):
             if isinstance(answer, CloudNotFound | BadRequest):
                 continue  # deleted meanwhile, or of a kind that has no images
             if isinstance(answer, CloudError) and not isinstance(answer, Conflict):
                 raise answer
-            made.append(server.name)
+            made.add(server.id)
         if made:  # a fast cloud has them by now
-            statuses = self._statuses(reservation_id)
-        waiting = [
-            server.name
-            for server in servers
-            if (server.id in statuses and statuses[server.id] not in _READY)
-            or (server.id not in statuses and server.name in made)
-        ]
-        return Snapshots(tuple(waiting))
+            images = self._images(reservation_id)
+        return Snapshots(tuple(server.name for server in servers if self._is_awaited(server, images, made)))
 
-    def _statuses(self, reservation_id: str) -> dict[str, str]:
-        """The statuses of the images of the reservation, by server; those that came to nothing are not counted."""
-        found: dict[str, str] = {}
-        path = "/images"
+    def _is_awaited(self, server: Server, images: Mapping[str, _Image], made: set[str]) -> bool:
+        image = images.get(server.id)
+        if image is None:
+            return server.id in made
+        if image.status in _READY:
+            return False
+        is_old = image.created_at is not None and self._now - image.created_at > _IDLE
+        if is_old and server.task is None:
+            LOG.warning("the image of server %s came to nothing: it is %s, and Nova is done", server.id, image.status)
+            return False
+        return True
+
+    def _images(self, reservation_id: str) -> dict[str, _Image]:
+        """The images of the reservation, by server; those that came to nothing are not counted."""
+        found: dict[str, _Image] = {}
         params = {RESERVATION: reservation_id, "limit": "100"}
         while True:
-            page = self._calls.send(Request("image", "GET", path, params=params, auth=self._owner))
+            page = self._calls.send(Request("image", "GET", "/images", params=params, auth=self._owner))
             for image in page["images"]:
                 if image["status"] not in _LOST and image.get(SERVER):
-                    found[image[SERVER]] = image["status"]
+                    found[image[SERVER]] = _Image(image["status"], instant(image.get("created_at")))
             if not page.get("next") or not page["images"]:
                 return found
             params["marker"] = page["images"][-1]["id"]
