@@ -17,7 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
 from tenure.drivers.simulated import EffectKind
@@ -238,6 +238,63 @@ def test_killed_while_they_delete_leases(mortal: Processes):
         for lease in leases:
             wait_until_gone(caller, lease)
             assert mortal.traces.counts(lease)[EffectKind.HOST_RETURNED] == 2
+    mortal.traces.assert_sound(idle=True)
+
+
+# --- without a database
+
+
+@contextmanager
+def out_of_reach(database: str) -> Iterator[None]:
+    """The server lets nobody in, and has thrown out whoever was in the database."""
+    url = make_url(database)
+    folder_or_socket = Path(str(url.query.get("unix_socket") or url.query.get("host") or ""))
+    socket = folder_or_socket / f".s.PGSQL.{url.port or 5432}" if folder_or_socket.is_dir() else folder_or_socket
+    if not socket.is_socket():
+        pytest.skip("the server is not one of the tests' own")
+    away = socket.with_name("away")
+    own, others, end = (
+        (
+            "pg_backend_pid()",
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database()",
+            "pg_terminate_backend",
+        )
+        if url.get_backend_name() == "postgresql"
+        else ("CONNECTION_ID()", "SELECT id FROM information_schema.processlist WHERE db = DATABASE()", "KILL")
+    )
+    engine = create_engine(database, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        socket.rename(away)
+        try:
+            mine = connection.execute(text(f"SELECT {own}")).scalar_one()
+            for number in connection.execute(text(others)).scalars().all():
+                if number != mine:
+                    connection.execute(text(f"KILL {number}" if end == "KILL" else f"SELECT {end}({number})"))
+            yield
+        finally:
+            away.rename(socket)
+
+
+def test_without_its_database_it_is_unavailable(mortal: Processes):
+    """503, so that clients come again, for whatever is asked; and all is well when it is back."""
+    with taking_over(mortal) as caller:
+        lease = booked(caller.book(1, seconds=600))
+        caller.wait_for_status(lease["id"], "ACTIVE")
+        path = f"/leases/{lease['id']}"
+        with out_of_reach(mortal.database):
+            for method, where, body in (
+                ("GET", "/leases", None),
+                ("GET", path, None),
+                ("PUT", path, {"name": "renamed"}),
+                ("DELETE", path, None),
+            ):
+                status, answer = caller.call(method, where, body)
+                assert (status, answer["error_name"]) == (503, "Unavailable"), (method, where, answer)
+            assert caller.book(1, seconds=600)[0] == 503
+            assert mortal.deployment.health() == 503
+        wait_until(lambda: mortal.deployment.health() == 200)
+        assert caller.lease(lease["id"])["name"] == lease["name"]
+        delete(caller, lease)
     mortal.traces.assert_sound(idle=True)
 
 
