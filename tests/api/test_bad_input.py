@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -59,7 +59,7 @@ DATES: Sequence[object] = (
 )
 
 #: What a field of a kind must not be, at 1.0 and from 1.1 on.
-WRONG: Mapping[str, Mapping[str, Sequence[object]]] = {
+WRONG: dict[str, Mapping[str, Sequence[object]]] = {
     "1.0": {
         "name": (None, True, "x" * 81, HUGE, "a\0b", "\ud800", *LISTS),
         "date": (None, *OLD_DATES),
@@ -90,6 +90,11 @@ WRONG: Mapping[str, Mapping[str, Sequence[object]]] = {
         "property": (True, 5, 1.5, [], {}, "x" * 16385, "a\0b", HUGE),
         "flag": (None, 0, 1, "yes", "true", HUGE, *LISTS),
     },
+}
+WRONG["1.2"] = {
+    **WRONG["1.1"],
+    "reason": (None, True, 5, "x" * 1001, "a\0b", HUGE, *LISTS),
+    "id or null": WRONG["1.1"]["id"][1:],
 }
 
 
@@ -196,7 +201,7 @@ def _reservations(body: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     return {**body, "reservations": [{**body["reservations"][0], **changes}]}
 
 
-ENDPOINTS = (
+_UNTIL_1_1 = (
     # --- leases at 1.0
     Endpoint("1.0", "GET", "/v1/leases/LEASE", also=BAD_LEASE_IDS),
     Endpoint("1.0", "DELETE", "/v1/leases/LEASE", also=BAD_LEASE_IDS),
@@ -556,6 +561,42 @@ ENDPOINTS = (
         also=(
             Bad("nothing", {"private": True}, "/v1/os-hosts/properties/nothing", 404),
             Bad("Property", {"private": True}, "/v1/os-hosts/properties/%00", 404),
+            NO_QUERY,
+        ),
+    ),
+)
+ENDPOINTS = (
+    *_UNTIL_1_1,
+    *(replace(one, version="1.2") for one in _UNTIL_1_1 if one.version == "1.1"),
+    # --- hosts at 1.2
+    Endpoint(
+        "1.2",
+        "POST",
+        "/v1/os-hosts/1/disable",
+        good={"reason": "new disk", "dry_run": True},
+        fields={("reason",): "reason", ("dry_run",): "flag"},
+        closed=((),),
+        also=(*_below(BAD_HOST_IDS, "/disable"), NO_QUERY),
+    ),
+    Endpoint(
+        "1.2",
+        "POST",
+        "/v1/os-hosts/1/enable",
+        good={"dry_run": True},
+        fields={("dry_run",): "flag"},
+        closed=((),),
+        also=(*_below(BAD_HOST_IDS, "/enable"), NO_QUERY),
+    ),
+    Endpoint(
+        "1.2",
+        "POST",
+        "/v1/os-hosts/1/reallocate",
+        good={"running": False, "dry_run": True},
+        fields={("lease_id",): "id or null", ("running",): "flag", ("dry_run",): "flag"},
+        closed=((),),
+        also=(
+            *_below(BAD_HOST_IDS, "/reallocate"),
+            Bad("Lease", {"lease_id": NOWHERE, "dry_run": True}, status=404),
             NO_QUERY,
         ),
     ),
