@@ -101,9 +101,7 @@ class RealRig:
 
         def settled() -> dict[str, Any] | None:
             found: dict[str, Any] = self._nova.get(f"/servers/{server_id}").json()["server"]
-            # Where computes stand still, a server comes no further than to its host.
-            on_its_way = self._paused and found["OS-EXT-SRV-ATTR:host"]
-            return found if on_its_way or found["status"] in ("ACTIVE", "ERROR") else None
+            return found if found["status"] in ("ACTIVE", "ERROR") else None
 
         if _wait_for(settled)["status"] != "ERROR":
             return server_id
@@ -137,8 +135,10 @@ class RealRig:
         cast(Watched, self.driver).lose_reply(verb)
 
     def hold(self) -> None:
-        for resource in self.resources():
-            pid = pid_of(resource.name)
+        """The computes that have servers stand still; no server gets to a host whose compute does."""
+        found = self._nova.get("/servers/detail?all_tenants=1").json()["servers"]
+        for host in {server["OS-EXT-SRV-ATTR:host"] for server in found}:
+            pid = pid_of(host)
             assert pid is not None
             self._paused.append(pid)
             os.kill(pid, signal.SIGSTOP)
