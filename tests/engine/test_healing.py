@@ -14,7 +14,20 @@ from tenure.drivers.contract import Health
 from tenure.drivers.simulated import EffectKind, Fault, FaultKind, HostHealth
 from tenure.services.context import Rules
 from tests.support import ledger
-from tests.support.engines import HOUR, MINUTE, SECOND, another, effects_of, lease_of, path_of
+from tests.support.engines import (
+    HOUR,
+    MINUTE,
+    POINTS,
+    SECOND,
+    Checkpoints,
+    Killed,
+    another,
+    assert_all_in_pool,
+    effects_of,
+    lease_of,
+    path_of,
+    rebuild,
+)
 from tests.support.world import ADMIN, HOST, OWNER, World, open_world
 
 
@@ -188,6 +201,9 @@ class TestPlans:
         assert members(world, lease) == ["sim-host-002", "sim-host-003", "sim-host-004"]
         world.service.health_check.run()
         assert flags(world, lease) == (True, True, False)
+        world.pass_time(HOUR)
+        assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
+        assert_all_in_pool(world)
 
     def test_a_start_between_two_attempts_gets_another_host(self, world: World):
         lease = world.book(1, start=1)
@@ -287,6 +303,36 @@ class TestRunning:
         world.engine.settle()
         assert members(world, lease) != [host]
         assert flags(world, lease) == (False, False, True)
+
+    @pytest.mark.parametrize("point", POINTS)
+    def test_who_dies_while_replacing_is_taken_over_from(self, world: World, checkpoints: Checkpoints, point: str):
+        lease = self.running(world)
+        [host] = world.hosts_of(lease.id)
+        fail(world, host)
+        world.clock.advance(HOUR)
+        world.service.health_check.run()
+        checkpoints.kill_at(f"update_lease:{point}")
+        with pytest.raises(Killed):
+            world.engine.settle()
+        rebuild(world)
+        world.clock.advance(2 * MINUTE)
+        world.engine.settle()
+        assert (flags(world, lease), len(members(world, lease))) == ((False, False, True), 1)
+        assert members(world, lease) != [host]
+        url = world.db.engine.url.render_as_string(hide_password=False)
+        assert ledger.faults(url) == []
+
+    def test_a_lease_that_is_deleted_while_it_gets_another_host_gives_both_back(self, world: World):
+        lease = self.running(world)
+        fail(world, *world.hosts_of(lease.id))
+        world.clock.advance(HOUR)
+        world.service.health_check.run()
+        assert lease_of(world, lease.id).status is LeaseStatus.UPDATING
+        world.leases.delete(OWNER, lease.id)
+        world.engine.settle()
+        assert_all_in_pool(world)
+        url = world.db.engine.url.render_as_string(hide_password=False)
+        assert (ledger.faults(url), ledger.count_by_state(url)["held"]) == ([], 0)
 
     def test_an_end_takes_over_from_a_replacement(self, world: World):
         lease = self.running(world, hours=1)
