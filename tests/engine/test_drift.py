@@ -15,7 +15,19 @@ from tenure.domain.errors import LeaseBusy
 from tenure.domain.lease import EventType, Lease, LeaseStatus
 from tenure.domain.request import LeaseChange, ReservationChange
 from tenure.drivers.simulated import Fault, FaultKind
-from tests.support.engines import HOUR, MINUTE, SECOND, Checkpoints, Killed, another, event_of, lease_of, rebuild
+from tests.support.engines import (
+    HOUR,
+    MINUTE,
+    SECOND,
+    Checkpoints,
+    Killed,
+    another,
+    event_of,
+    lease_of,
+    rebuild,
+    status_of,
+    watch,
+)
 from tests.support.world import ADMIN, HOST, OWNER, World, open_world
 
 
@@ -128,6 +140,27 @@ def test_a_host_that_is_taken_back_while_it_is_put_into_the_pool_stays_out(world
     world.cloud.ensure_registered = late  # type: ignore[method-assign]
     assert repair.run() == 1
     assert "2" not in world.cloud.world.pool()
+
+
+@pytest.mark.parametrize("verb", ["drift", "held"])
+def test_what_starts_or_ends_while_the_cloud_is_looked_at_is_left_alone(world: World, verb: str):
+    """Between the look at the ledger and the look at the cloud one lease ends and another starts."""
+    ending, starting = running(world, hours=1), world.book(1, start=1)
+    at_work: list[str] = []
+
+    def before(called: str, *_arguments: object) -> None:
+        if called == verb and not at_work:
+            at_work.append(called)
+            world.clock.advance(HOUR)
+            world.engine.settle()
+
+    watch(world, before)
+    assert world.service.repair.run() == 0
+    assert at_work == [verb]
+    assert [status_of(world, one.id) for one in (ending, starting)] == [LeaseStatus.TERMINATED, LeaseStatus.ACTIVE]
+    world.engine.settle()
+    assert_as_it_should_be(world)
+    assert tally(world) == (0, 0)
 
 
 class TestUnderAClaim:
