@@ -1,0 +1,225 @@
+"""Somebody changes aggregates, their metadata and members, and providers behind our back; a repair pass mends it."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from keystoneauth1.session import Session
+
+from tests.support import ledger
+from tests.support.cloud import Cloud
+from tests.support.databases import MARIADB, fresh_database_on
+from tests.support.interception import Interception, interception
+from tests.support.seeded import enrol, seeded_hosts
+from tests.support.site import FREE_POOL, HOSTS, MARIADB_URL, Lease, Site, answered, moment, open_site, wait_for
+
+SEEDED = 12
+CHANGES = 30
+SEED = 20301
+REPAIR_SECONDS = 5
+#: How long after the last change all is well again: the next pass, what it has to do, and what it could not do at once.
+MENDED_SECONDS = 90
+OWNER = "blazar:owner"
+
+
+@dataclass(frozen=True)
+class Rig:
+    site: Site
+    between: Interception
+    database: str
+    seeded: tuple[str, ...]
+
+
+@pytest.fixture
+def rig(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A deployment whose calls are seen, over the four hosts that work and some that nothing runs on."""
+    options = {"manager": {"repair_interval": REPAIR_SECONDS}}
+    with (
+        seeded_hosts(SEEDED, pooled=True) as names,
+        interception(cloud) as between,
+        fresh_database_on(MARIADB, MARIADB_URL) as database,
+        open_site(
+            tmp_path_factory.mktemp("chaos"), cloud, options={**options, **between.options}, database=database
+        ) as site,
+    ):
+        enrol(database, cloud)
+        site.register(*HOSTS)
+        yield Rig(site, between, database, tuple(names))
+
+
+@dataclass
+class Meddler:
+    """Somebody with an administrator's rights and a random mind; what Nova refuses him is not done."""
+
+    site: Site
+    rng: random.Random
+    leases: dict[str, set[str]]
+    free: list[str]
+    done: list[str] = field(default_factory=list)
+
+    def meddle(self) -> None:
+        act = self.rng.choice(
+            [
+                self.delete_aggregate,
+                self.take_host,
+                self.change_owner,
+                self.change_zone,
+                self.forget_owner,
+                self.add_stranger,
+                self.pool_as_well,
+                self.swap,
+                self.empty_pool,
+                self.delete_provider,
+            ]
+        )
+        if act():
+            self.done.append(act.__name__)
+
+    def delete_aggregate(self) -> bool:
+        name, group = self._group()
+        return (
+            group is not None
+            and all(self._move(name, "remove_host", host) for host in group["hosts"])
+            and (self.site.nova.api.delete(f"/os-aggregates/{group['id']}", raise_exc=False).status_code == 200)
+        )
+
+    def take_host(self) -> bool:
+        name, group = self._group()
+        return bool(group and group["hosts"]) and self._move(name, "remove_host", self.rng.choice(group["hosts"]))
+
+    def change_owner(self) -> bool:
+        return self._set({OWNER: self.rng.choice(["somebody", ""])})
+
+    def forget_owner(self) -> bool:
+        return self._set({OWNER: None})
+
+    def change_zone(self) -> bool:
+        return self._set({"availability_zone": f"zone-{self.rng.randrange(3)}"})
+
+    def add_stranger(self) -> bool:
+        return self._move(self._group()[0], "add_host", self.rng.choice(self.free))
+
+    def pool_as_well(self) -> bool:
+        return self._move(FREE_POOL, "add_host", self.rng.choice(sorted(self.leases[self._group()[0]])))
+
+    def swap(self) -> bool:
+        """Give a host of one reservation to another one."""
+        one, other = self.rng.sample(sorted(self.leases), 2)
+        host = self.rng.choice(sorted(self.leases[one]))
+        return self._move(one, "remove_host", host) and self._move(other, "add_host", host)
+
+    def empty_pool(self) -> bool:
+        return self._move(FREE_POOL, "remove_host", self.rng.choice(self.free))
+
+    def delete_provider(self) -> bool:
+        """Of a host that nothing runs on: a compute service remembers what it had below its own for a while."""
+        found = self.site.nova.providers().get(f"blazar_{self.rng.choice(self.free)}")
+        path = f"/resource_providers/{found['uuid']}" if found else ""
+        return found is not None and self.site.nova.placement.delete(path, raise_exc=False).status_code == 204
+
+    def _group(self) -> tuple[str, Any]:
+        name = self.rng.choice(sorted(self.leases))
+        return name, self.site.nova.aggregates().get(name)
+
+    def _set(self, metadata: dict[str, str | None]) -> bool:
+        _, group = self._group()
+        return group is not None and self._act(group["id"], {"set_metadata": {"metadata": metadata}})
+
+    def _move(self, aggregate: str, action: str, host: str) -> bool:
+        group = self.site.nova.aggregates().get(aggregate)
+        return group is not None and self._act(group["id"], {action: {"host": host}})
+
+    def _act(self, number: int, body: dict[str, Any]) -> bool:
+        answer = self.site.nova.api.post(f"/os-aggregates/{number}/action", json=body, raise_exc=False)
+        return bool(answer.status_code == 200)
+
+
+def test_all_is_mended_and_then_left_alone(rig: Rig, demo: Session, capsys: pytest.CaptureFixture[str]):
+    site = rig.site
+    before = site.nova.aggregates().keys()
+    leases = [site.book(demo, on=host) for host in HOSTS]
+    leases += [book_seeded(site, demo, 2) for _ in range(3)]
+    for lease in leases:
+        lease.wait("ACTIVE")
+    hosts = {lease.reservation: lease.hosts() for lease in leases}
+    taken = set().union(*hosts.values())
+    free = sorted(set(rig.seeded) - taken)
+    assert len(taken) == len(HOSTS) + 6
+    servers = [site.nova.boot(demo, reservation=lease.reservation) for lease in leases[:2]]
+    assert [server.place() for server in servers] == list(HOSTS[:2])
+    project = demo.get_project_id()
+
+    def wrong() -> list[str]:
+        """What is not as the ledger says."""
+        aggregates, providers = site.nova.aggregates(), site.nova.providers()
+        found = []
+        for name in aggregates.keys() - before - hosts.keys():
+            found.append(f"there is {name}")
+        for reservation, wanted in hosts.items():
+            group = aggregates.get(reservation)
+            if group is None:
+                found.append(f"{reservation} has no aggregate")
+            elif set(group["hosts"]) != wanted or group["availability_zone"] != f"blazar_{reservation}":
+                found.append(f"{reservation} has {group['hosts']} in {group['availability_zone']}, not {wanted}")
+            elif group["metadata"].get(OWNER) != project:
+                found.append(f"{reservation} is of {group['metadata']}")
+        if set(aggregates[FREE_POOL]["hosts"]) != set(free):
+            found.append(f"in the pool are {aggregates[FREE_POOL]['hosts']}, not {free}")
+        return found + [f"{host} has no provider" for host in free if f"blazar_{host}" not in providers]
+
+    assert wrong() == []
+    meddler = Meddler(site, random.Random(SEED), hosts, free)
+    while len(meddler.done) < CHANGES:
+        meddler.meddle()
+    assert len(set(meddler.done)) >= 7, meddler.done
+    ended = time.monotonic()
+    wait_until_right(wrong)
+    seconds = time.monotonic() - ended
+
+    rig.between.forget()
+    wait_for("two more passes", lambda: looks(rig.between) >= 2, seconds=10 * REPAIR_SECONDS)
+    services = (rig.between.compute, rig.between.placement, rig.between.image)  # a login is none of it
+    assert [one for proxy in services for one in proxy.seen() if one.writes] == []
+    assert wrong() == []
+    assert {lease.show()["status"] for lease in leases} == {"ACTIVE"}
+    assert ledger.faults(rig.database) == []
+    assert [server.place() for server in servers] == list(HOSTS[:2])
+    with capsys.disabled():
+        print(f"\n{len(meddler.done)} changes of {len(set(meddler.done))} kinds were mended within {seconds:.0f} s")
+
+
+def book_seeded(site: Site, by: Session, count: int) -> Lease:
+    """A lease of hosts that nothing runs on."""
+    reservation = {
+        "resource_type": "physical:host",
+        "min": count,
+        "max": count,
+        "hypervisor_properties": "",
+        "resource_properties": "",
+    }
+    body = {
+        "name": "seeded",
+        "start_date": "now",
+        "end_date": moment(hours=1),
+        "reservations": [reservation],
+    }
+    api = site.api(by)
+    lease = answered(api.post("/leases", json=body), 201)["lease"]
+    return Lease(api, lease["id"], lease["reservations"][0]["id"])
+
+
+def wait_until_right(wrong: Callable[[], list[str]]) -> None:
+    deadline = time.monotonic() + MENDED_SECONDS
+    while found := wrong():
+        assert time.monotonic() < deadline, found
+        time.sleep(0.5)
+
+
+def looks(between: Interception) -> int:
+    """How often the cloud was compared with the ledger: it takes one look at Placement each time."""
+    return sum(one.path.startswith("/resource_providers") for one in between.placement.seen())
