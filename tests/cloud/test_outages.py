@@ -1,0 +1,200 @@
+"""Services of the cloud that are down, slow or lose answers while leases start and end; and parts of ours that are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from keystoneauth1.session import Session
+
+from tests.support.cloud import Cloud
+from tests.support.interception import Fault, Interception, interception
+from tests.support.seeded import seeded_hosts
+from tests.support.site import FREE_POOL, Lease, Site, answered, open_site, wait_for
+
+#: So that a test need not wait for the time-outs of production.
+REQUEST_SECONDS = 6
+VERB_SECONDS = 20
+HOSTS = 2
+
+
+@dataclass(frozen=True)
+class Rig:
+    """A deployment that reaches its cloud through servers that fail on demand."""
+
+    site: Site
+    between: Interception
+    hosts: tuple[str, ...]
+
+
+@pytest.fixture(scope="module")
+def far(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    folder = tmp_path_factory.mktemp("far")
+    with seeded_hosts(HOSTS) as names, interception(cloud) as between:
+        options = {
+            **between.options,
+            "cloud": {"request_timeout": REQUEST_SECONDS, "verb_timeout": VERB_SECONDS},
+            "manager": {"repair_interval": 3600, "max_attempts": 20},
+            "physical:host": {"enable_polling_monitor": "false"},
+        }
+        with open_site(folder, cloud, options=options) as site:
+            site.register(*names)
+            yield Rig(site, between, tuple(names))
+
+
+@pytest.fixture
+def rig(far: Rig) -> Iterator[Rig]:
+    """All is well before the test and after it, and nobody has a lease."""
+    far.between.forget()
+    yield far
+    far.between.heal()
+    manager = far.site.deployment.managers[0]
+    if manager.process is None:
+        manager.start()
+    far.site.deployment.wait_until_well()
+    far.site.delete_leases()
+    assert set(far.hosts) <= (far.site.nova.members(FREE_POOL) or set())
+
+
+Failing = Callable[[Interception], None]
+
+#: What goes wrong, and what the lease's owner is told of it.
+OUTAGES: dict[str, tuple[Failing, str]] = {
+    "nova answers 500": (lambda between: between.compute.fail(Fault(status=500)), "Nova: made to fail (HTTP 500)"),
+    "nova answers 503": (lambda between: between.compute.fail(Fault(status=503)), "Nova: made to fail (HTTP 503)"),
+    "nova refuses": (lambda between: between.compute.refuse(), "Nova cannot be reached"),
+    "nova is slow": (
+        lambda between: between.compute.fail(Fault(delay=REQUEST_SECONDS + 1)),
+        "Nova did not answer in time",
+    ),
+}
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+def test_nova_is_away_at_the_start_and_at_the_end(rig: Rig, demo: Session, outage: str):
+    begin, told = OUTAGES[outage]
+    begin(rig.between)
+    lease = rig.site.book(demo)
+    wait_until_told(lease, "STARTING", told)
+    rig.between.heal()
+    lease.wait("ACTIVE")
+    (host,) = lease.hosts()
+    assert lease.show()["status_reason"] is None
+    assert rig.site.nova.members(lease.reservation) == {host}
+    assert host not in (rig.site.nova.members(FREE_POOL) or set())
+
+    begin(rig.between)
+    lease.delete()
+    wait_until_told(lease, "DELETING", told)
+    rig.between.heal()
+    wait_until_gone(lease)
+    assert rig.site.nova.members(lease.reservation) is None
+
+
+@pytest.mark.parametrize("status", [0, 503], ids=["refuses", "answers 503"])
+def test_keystone_is_away_when_a_manager_needs_a_token(rig: Rig, demo: Session, status: int):
+    """One that has a token works on; one that has just started has none."""
+    lease = rig.site.book(demo)
+    lease.wait("ACTIVE")
+    if status:
+        rig.between.identity.fail(Fault(status=status))
+    else:
+        rig.between.identity.refuse()
+    lease.delete()
+    wait_until_gone(lease)
+
+    manager = rig.site.deployment.managers[0]
+    manager.kill()
+    manager.start()
+    rig.site.deployment.wait_until_well()
+    lease = rig.site.book(demo)
+    wait_until_told(lease, "STARTING", "Keystone: made to fail (HTTP 503)" if status else "Keystone cannot be reached")
+    rig.between.heal()
+    lease.wait("ACTIVE")
+    assert rig.site.nova.members(lease.reservation) == lease.hosts()
+
+
+def test_the_answers_to_all_writing_calls_are_lost_once(rig: Rig, demo: Session):
+    """What was done and not told is found, and not done again."""
+    lost: set[tuple[str, str, bytes]] = set()
+
+    def for_the_first_time(method: str, path: str, body: bytes) -> bool:
+        if method == "GET" or (method, path, body) in lost:
+            return False
+        lost.add((method, path, body))
+        return True
+
+    rig.between.compute.fail(Fault(lose_answer=True, concerns=for_the_first_time))
+    lease = rig.site.book(demo)
+    lease.wait("ACTIVE", seconds=120)
+    (host,) = lease.hosts()
+    assert rig.site.nova.members(lease.reservation) == {host}
+    assert host not in (rig.site.nova.members(FREE_POOL) or set())
+    assert len(lost) >= 4, lost  # the aggregate, its metadata, the host into it, the host out of the pool
+    lease.delete()
+    wait_until_gone(lease, seconds=120)
+    assert len(lost) >= 8, lost  # closed, the host into the pool, the host out of it, the aggregate
+    made = [one for one in rig.between.compute.seen() if one.writes and one.path.endswith("/os-aggregates")]
+    assert [one.status for one in made] == [200]
+
+
+@pytest.mark.parametrize("failing", ["compute", "placement"])
+def test_a_host_is_not_registered_while_a_service_is_away(rig: Rig, failing: str):
+    """Whoever asks is told so, at once, and can do it again when the service is back."""
+    (host,) = answered(rig.site.admin.get(f"/os-hosts?hypervisor_hostname={rig.hosts[0]}"), 200)["hosts"][:1]
+    name = host["hypervisor_hostname"]
+    answered(rig.site.admin.delete(f"/os-hosts/{host['id']}"), 204)
+    getattr(rig.between, failing).fail(Fault(status=503))
+    answer = rig.site.admin.post("/os-hosts", json={"name": name})
+    assert answer.status_code == 503, answer.text
+    assert "made to fail" in answer.json()["error_message"]
+    assert name not in {one["hypervisor_hostname"] for one in answered(rig.site.admin.get("/os-hosts"), 200)["hosts"]}
+    rig.between.heal()
+    assert rig.site.register(name)
+
+
+def test_what_is_booked_for_later_needs_no_cloud(rig: Rig, demo: Session):
+    """A booking is a matter of the ledger: it makes no call, and works while every service is away."""
+    rig.site.api(demo).get("/leases")  # whoever asks is known by now
+    rig.between.forget()
+    for proxy in rig.between.all:
+        proxy.fail(Fault(status=503))
+    lease = rig.site.book(demo, start="2040-01-01T00:00:00Z", end_date="2040-01-01T01:00:00Z")
+    assert lease.show()["status"] == "PENDING"
+    lease.delete()
+    rig.between.heal()
+    assert [one for proxy in rig.between.all for one in proxy.seen()] == []
+
+
+def test_no_manager_is_there(rig: Rig, demo: Session):
+    rig.site.deployment.managers[0].kill()
+    answer = rig.site.api(demo).get("/leases")
+    assert answer.status_code == 503, answer.text
+    assert "later" in answer.json()["error_message"]
+
+
+def test_keystone_is_away_for_somebody_unknown(rig: Rig, cloud: Cloud):
+    """Nobody can say who it is: that is no refusal, and no defect."""
+    stranger = cloud.session("other")
+    stranger.get_token()
+    rig.between.identity.fail(Fault(status=503))
+    assert rig.site.api(stranger).get("/leases").status_code == 503
+    rig.between.heal()
+    wait_for("Keystone to be asked again", lambda: rig.site.api(stranger).get("/leases").status_code == 200)
+
+
+def wait_until_told(lease: Lease, status: str, reason: str) -> None:
+    def told() -> bool:
+        found = lease.show()
+        return found["status"] == status and reason in (found["status_reason"] or "")
+
+    wait_for(f"{status} because of {reason!r}", told)
+
+
+def wait_until_gone(lease: Lease, *, seconds: float = 60) -> None:
+    def gone() -> Any:
+        return lease.api.get(f"/leases/{lease.id}").status_code == 404
+
+    wait_for(f"the end of lease {lease.id}", gone, seconds=seconds)
