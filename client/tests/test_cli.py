@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
@@ -306,6 +307,28 @@ def test_a_host_is_closed_emptied_and_opened(server: FakeServer, tenure: Run) ->
     assert lease.reservations[0].host_ids == ["2"]
     assert tenure("host", "enable", "c1", "--yes", "-f", "value").output == ""
     assert server.hosts["1"].reservable
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("typed", "done"), [("y\n", True), ("YES\n", True), ("n\n", False), ("\n", False), ("", False)]
+)
+def test_who_sits_at_a_terminal_is_asked(
+    server: FakeServer, tenure: Run, monkeypatch: pytest.MonkeyPatch, typed: str, done: bool
+) -> None:
+    server.add_host("c1")
+    monkeypatch.setattr("sys.stdin", Terminal(typed))
+    outcome = tenure("host", "disable", "c1")
+    assert (
+        "c1 takes no new reservations; those that have a part in it keep it: 0. Do it? [y/N]"
+        in outcome.errors
+    )
+    assert (outcome.code == 0, not server.hosts["1"].reservable) == (done, done)
+    assert ("Nothing was done." in outcome.errors) != done
 
 
 def test_what_runs_stays_on_a_host_unless_that_is_said(server: FakeServer, tenure: Run) -> None:
