@@ -358,6 +358,15 @@ class TestRunning:
         assert flags(world, lease) == (False, False, False)
         assert "sim-host-003" in members(world, lease)
 
+    def test_what_has_ended_is_not_looked_at_any_more(self, world: World):
+        lease = self.running(world, 4, hours=1)
+        fail(world, "sim-host-001")
+        world.pass_time(HOUR)
+        ended = lease_of(world, lease.id)
+        assert (ended.status, ended.degraded) == (LeaseStatus.TERMINATED, True)
+        with world.db.read() as tx:
+            assert tx.leases.degraded_ids() == []
+
     def test_never_is_a_choice_of_the_operator(self, tmp_path):
         with open_world(f"sqlite:///{tmp_path}/tenure.db", rules=Rules(replace_after=None)) as world:
             lease = self.running(world)

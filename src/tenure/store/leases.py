@@ -176,10 +176,11 @@ class LeaseStore:
         return list(rows.scalars())
 
     def degraded_ids(self) -> list[str]:
-        """The leases that have less than was promised, the earliest first."""
+        """The leases that have less than was promised and can still get it, the earliest first."""
+        open_to_it = [LeaseStatus.PENDING, LeaseStatus.STARTING, LeaseStatus.ACTIVE, LeaseStatus.UPDATING]
         rows = self._session.execute(
             select(LeaseRow.id)
-            .where(LeaseRow.degraded.is_(True), LeaseRow.deleted_at.is_(None))
+            .where(LeaseRow.degraded.is_(True), LeaseRow.status.in_([status.value for status in open_to_it]))
             .order_by(LeaseRow.starts_at, LeaseRow.id)
         )
         return list(rows.scalars())
