@@ -198,6 +198,14 @@ class EventStore:
             )
 
 
+# Made once: making them anew takes longer than the statements, and the engine asks all the time.
+_OTHER = aliased(EventRow)
+_MINE, _THEIRS = aliased(AllocationRow), aliased(AllocationRow)
+_RESERVATION = aliased(ReservationRow)
+#: The reservation that a lease waits for.
+_HOLDER = aliased(ReservationRow)
+
+
 def _starts() -> ColumnElement[bool]:
     """Whether it is a start whose resources are there."""
     return and_(EventRow.rank == EventType.START.rank, not_(_waits()))
@@ -209,20 +217,18 @@ def _others() -> ColumnElement[bool]:
 
 def claimable(now: datetime) -> ColumnElement[bool]:
     """Whether the order of a lease's own events lets a worker take this one."""
-    other = aliased(EventRow)
     at_work = exists().where(
-        other.lease_id == EventRow.lease_id,
-        other.id != EventRow.id,
-        other.claim_token.is_not(None),
-        other.ready_at > now,
+        _OTHER.lease_id == EventRow.lease_id,
+        _OTHER.id != EventRow.id,
+        _OTHER.claim_token.is_not(None),
+        _OTHER.ready_at > now,
     )
-    before = aliased(EventRow)
     notice_due = and_(
         LeaseRow.status == LeaseStatus.ACTIVE.value,
         exists().where(
-            before.lease_id == EventRow.lease_id,
-            before.rank == EventType.BEFORE_END.rank,
-            before.ready_at <= now,
+            _OTHER.lease_id == EventRow.lease_id,
+            _OTHER.rank == EventType.BEFORE_END.rank,
+            _OTHER.ready_at <= now,
         ),
     )
     starting = [LeaseStatus.PENDING.value, LeaseStatus.STARTING.value]
@@ -250,8 +256,7 @@ def _waits(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
 
     ``conditions`` are about who has it, ``_HOLDER``.
     """
-    mine, theirs = aliased(AllocationRow), aliased(AllocationRow)
-    reservation = aliased(ReservationRow)
+    mine, theirs, reservation = _MINE, _THEIRS, _RESERVATION
     # One within the other, from the lease outwards: SQLite would begin a join with all that is planned by anybody.
     held = exists().where(
         theirs.resource_id == mine.resource_id,
@@ -265,13 +270,9 @@ def _waits(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
     return exists().where(reservation.lease_id == EventRow.lease_id, planned)
 
 
-#: The reservation that a lease waits for.
-_HOLDER = aliased(ReservationRow)
-
-
 def _giving_back(now: datetime) -> ColumnElement[bool]:
     """Whether a holder's end is about to be tried for the first time, or somebody has just begun with it."""
-    event = aliased(EventRow)
+    event = _OTHER
     return exists().where(
         event.lease_id == _HOLDER.lease_id,
         or_(
