@@ -11,7 +11,7 @@ from keystoneauth1.session import Session
 from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 
-from tests.support.site import RABBITMQ_URL, Site, moment, wait_for
+from tests.support.site import RABBITMQ_URL, Site, moment, testbed, wait_for
 
 #: What Blazar's payload has; its consumers read any of it.
 PAYLOAD = {
@@ -96,3 +96,19 @@ def test_a_lease_is_told_of_from_its_booking_to_its_deletion(site: Site, demo: S
     assert (reservation["id"], reservation["resource_type"]) == (lease.reservation, "physical:host")
     assert {one["event_type"] for one in first["payload"]["events"]} == {"start_lease", "before_end_lease", "end_lease"}
     assert "secret" not in json.dumps(consumer.heard)
+
+
+def test_what_happens_while_the_message_bus_is_away_is_told_later(site: Site, demo: Session, consumer: Consumer):
+    """Of a lease that needs nothing of the cloud, which needs the message bus itself."""
+    ends = moment(seconds=14)
+    lease = site.book(demo, start=moment(seconds=8), seconds=12, reservations=[], before_end_date=moment(seconds=10))
+    consumer.wait(lease.id, "lease.create")
+    testbed("stop", "rabbitmq")
+    try:
+        wait_for("the end of the lease", lambda: moment() > ends, seconds=30)
+    finally:
+        testbed("up")
+    wait_for("the API to reach the manager again", lambda: lease.api.get(f"/leases/{lease.id}").status_code == 200)
+    lease.wait("TERMINATED")
+    events = ("lease.event.start_lease", "lease.event.before_end_lease", "lease.event.end_lease")
+    consumer.wait(lease.id, "lease.create", *events)
