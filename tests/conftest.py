@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 import pytest
 from hypothesis import settings
 
-pytest.register_assert_rewrite("tests.support")
+pytest.register_assert_rewrite("tests.support", "tests.drivers.contract")
 
 from tests.support.databases import (  # noqa: E402 - after its assertions were made to speak
     MARIADB,
