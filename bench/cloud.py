@@ -10,14 +10,13 @@ import http.client
 import json
 import os
 import random
-import statistics
 import tempfile
 import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -27,7 +26,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
 from bench.ledger import Booked, Size, bookings, late_constraint, refresh_statistics, write_leases
-from bench.measure import percentile
+from bench.measure import Series
 from tenure.store.database import Database
 from tests.support.cloud import Cloud
 from tests.support.databases import MARIADB, fresh_database_on
@@ -51,20 +50,11 @@ HEADWAY = timedelta(seconds=30)
 WARM_UP = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """One kind of request, with what each took, in seconds."""
+@dataclass(slots=True)
+class Timed(Series):
+    """One kind of request, with what each took."""
 
-    name: str
-    seconds: list[float] = field(default_factory=list)
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.seconds)
-
-    @property
-    def p95(self) -> float:
-        return percentile(self.seconds, 95)
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +167,9 @@ class _Bench:
             "Nova: GET /os-aggregates": lambda: self._nova.ask("GET", "/os-aggregates"),
             "Keystone: GET /auth/tokens": lambda: self._token.ask("GET", "/auth/tokens", headers=self._subject),
         }
-        found = {name: Timed(name) for name in (CREATE, DELETE, *tenure, *once, *others)}
+        found = {name: Timed(name=name) for name in (CREATE, DELETE, *tenure, *once, *others)}
         for _ in range(WARM_UP):
-            self._book_and_delete(Timed(""), Timed(""))
+            self._book_and_delete(Timed(), Timed())
         lease = json.loads(self._book())["lease"]["id"]
         self._keystone.forget()
         before = [self._metrics(port) for port in self._ports]

@@ -90,7 +90,7 @@ def test_a_broken_promise_is_found(large: Series, limit: float | None, complaint
     ],
 )
 def test_a_broken_promise_beside_a_cloud_is_found(milliseconds: int, logins: int, calls: int, complaints: list[str]):
-    tenure = [Timed(name, [milliseconds / 1000]) for name in (CREATE, DELETE, "page of 100 leases")]
+    tenure = [Timed([milliseconds / 1000], name=name) for name in (CREATE, DELETE, "page of 100 leases")]
     figures = CloudFigures(1, 1, tenure, [], 2, logins, calls, {}, {}, [])
     found = list(figures.complaints())
     assert len(found) == len(complaints)

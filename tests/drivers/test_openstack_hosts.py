@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -41,19 +41,6 @@ from tests.support.openstack import (
 @pytest.fixture(params=["2.103", "2.96"], ids=["newer", "older"])
 def nova(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@pytest.fixture
-def cloud() -> Iterator[FakeOpenStack]:
-    with FakeOpenStack() as cloud:
-        yield cloud
-        assert cloud.surprises == []
-
-
-@pytest.fixture
-def driver(cloud: FakeOpenStack) -> Iterator[OpenStackCloud]:
-    with OpenStackCloud(options_of(cloud)) as driver:
-        yield driver
 
 
 def service(cloud: FakeOpenStack, host: ResourceRef) -> str:

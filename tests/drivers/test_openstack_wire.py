@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -16,19 +15,6 @@ from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, Reso
 from tenure.drivers.openstack import OpenStackCloud, OpenStackOptions
 from tests.drivers.rigs import HOST, options_of, order, ref, registered
 from tests.support.openstack import PASSWORD, POOL, FakeOpenStack, Seen
-
-
-@pytest.fixture
-def cloud() -> Iterator[FakeOpenStack]:
-    with FakeOpenStack() as cloud:
-        yield cloud
-        assert cloud.surprises == []
-
-
-@pytest.fixture
-def driver(cloud: FakeOpenStack) -> Iterator[OpenStackCloud]:
-    with OpenStackCloud(options_of(cloud)) as driver:
-        yield driver
 
 
 def logins(cloud: FakeOpenStack) -> int:

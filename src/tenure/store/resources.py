@@ -199,46 +199,24 @@ class ResourceStore:
             )
         return resource
 
-    def set_properties(self, resource: Resource, properties: Mapping[str, str], *, now: datetime) -> None:
+    def set_properties(self, seen: Resource, properties: Mapping[str, str], *, now: datetime) -> None:
         """Replace the resource's own properties; raises ``Overtaken`` where it changed since it was read."""
-        changed = self._session.execute(
-            update(ResourceRow)
-            .where(ResourceRow.id == resource.id, ResourceRow.version == resource.version)
-            .values(
-                properties=dict(properties),
-                scarcity=scarcity(properties, resource.traits),
-                version=ResourceRow.version + 1,
-                updated_at=now,
-            )
-        )
-        if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
-            raise Overtaken
-        row = self._session.get_one(ResourceRow, resource.id, populate_existing=True)
-        self._session.execute(delete(AttributeRow).where(AttributeRow.resource_id == resource.id))
-        self._write_attributes(row)
-        self._know_properties(resource.resource_type, properties, now)
+        self._swap(seen, properties=dict(properties), scarcity=scarcity(properties, seen.traits), updated_at=now)
+        self._rewrite_attributes(seen.id)
+        self._know_properties(seen.resource_type, properties, now)
 
-    def describe(self, resource: Resource, found: DiscoveredResource, *, now: datetime) -> None:
+    def describe(self, seen: Resource, found: DiscoveredResource, *, now: datetime) -> None:
         """Take over what the cloud says of a resource; raises ``Overtaken`` where it changed since it was read."""
-        self.wanted.add(resource.id)
-        changed = self._session.execute(
-            update(ResourceRow)
-            .where(ResourceRow.id == resource.id, ResourceRow.version == resource.version)
-            .values(
-                name=found.name,
-                capacity=dict(found.capacity),
-                facts=dict(found.facts),
-                traits=sorted(found.traits),
-                scarcity=scarcity(resource.properties, found.traits),
-                version=ResourceRow.version + 1,
-                updated_at=now,
-            )
+        self._swap(
+            seen,
+            name=found.name,
+            capacity=dict(found.capacity),
+            facts=dict(found.facts),
+            traits=sorted(found.traits),
+            scarcity=scarcity(seen.properties, found.traits),
+            updated_at=now,
         )
-        if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
-            raise Overtaken
-        row = self._session.get_one(ResourceRow, resource.id, populate_existing=True)
-        self._session.execute(delete(AttributeRow).where(AttributeRow.resource_id == resource.id))
-        self._write_attributes(row)
+        self._rewrite_attributes(seen.id)
 
     def change(
         self,
@@ -257,30 +235,35 @@ class ResourceStore:
         registration = seen.registration if registration is None else registration
         enabled = seen.enabled if enabled is None else enabled
         health = seen.health if health is None else health
+        self._swap(
+            seen,
+            registration=registration.value,
+            enabled=enabled,
+            health=health.value,
+            reservable=registration is Registration.REGISTERED and enabled and health is ResourceHealth.WELL,
+            updated_at=now,
+            **reasons,
+        )
+
+    def remove(self, seen: Resource) -> None:
+        """Forget a resource without allocations; raises ``Overtaken`` where it changed since it was read."""
+        self.wanted.add(seen.id)
+        self._session.execute(delete(AttributeRow).where(AttributeRow.resource_id == seen.id))
+        removed = self._session.execute(
+            delete(ResourceRow).where(ResourceRow.id == seen.id, ResourceRow.version == seen.version)
+        )
+        if removed.rowcount != 1:  # type: ignore[attr-defined]  # a DELETE's result counts rows
+            raise Overtaken
+
+    def _swap(self, seen: Resource, **values: object) -> None:
+        """Write these columns if the resource is still as it was seen; raises ``Overtaken`` otherwise."""
         self.wanted.add(seen.id)
         changed = self._session.execute(
             update(ResourceRow)
             .where(ResourceRow.id == seen.id, ResourceRow.version == seen.version)
-            .values(
-                registration=registration.value,
-                enabled=enabled,
-                health=health.value,
-                reservable=registration is Registration.REGISTERED and enabled and health is ResourceHealth.WELL,
-                version=ResourceRow.version + 1,
-                updated_at=now,
-                **reasons,
-            )
+            .values(version=ResourceRow.version + 1, **values)
         )
         if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
-            raise Overtaken
-
-    def remove(self, resource: Resource) -> None:
-        """Forget a resource without allocations; raises ``Overtaken`` where it changed since it was read."""
-        self._session.execute(delete(AttributeRow).where(AttributeRow.resource_id == resource.id))
-        removed = self._session.execute(
-            delete(ResourceRow).where(ResourceRow.id == resource.id, ResourceRow.version == resource.version)
-        )
-        if removed.rowcount != 1:  # type: ignore[attr-defined]  # a DELETE's result counts rows
             raise Overtaken
 
     def raise_versions(self, seen: Mapping[int, int], *, wait: bool = True) -> None:
@@ -341,27 +324,16 @@ class ResourceStore:
             is not None
         )
 
-    def retire(self, resource: Resource) -> None:
+    def retire(self, seen: Resource) -> None:
         """Forget a resource that nobody has; raises ``Overtaken`` where it changed since it was read.
 
         What it served stays in the ledger under its internal id.
         """
-        if self._has_history(resource.id):
-            retired = self._session.execute(
-                update(ResourceRow)
-                .where(ResourceRow.id == resource.id, ResourceRow.version == resource.version)
-                .values(
-                    resource_type=f"retired:{resource.resource_type}",
-                    external_id=str(resource.id),
-                    reservable=False,
-                    version=ResourceRow.version + 1,
-                )
-            )
-            if retired.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
-                raise Overtaken
-            self._session.execute(delete(AttributeRow).where(AttributeRow.resource_id == resource.id))
-        else:
-            self.remove(resource)
+        if not self._has_history(seen.id):
+            self.remove(seen)
+            return
+        self._swap(seen, resource_type=f"retired:{seen.resource_type}", external_id=str(seen.id), reservable=False)
+        self._session.execute(delete(AttributeRow).where(AttributeRow.resource_id == seen.id))
 
     def requests_on(self, resource_id: int, *, now: datetime) -> list[tuple[str, Mapping[str, object]]]:
         """The types and parameters of the reservations with a part in the resource, now or later."""
@@ -448,6 +420,11 @@ class ResourceStore:
 
     def _write_attributes(self, row: ResourceRow) -> None:
         self._session.execute(insert(AttributeRow), _attributes(row))
+
+    def _rewrite_attributes(self, resource_id: int) -> None:
+        row = self._session.get_one(ResourceRow, resource_id, populate_existing=True)
+        self._session.execute(delete(AttributeRow).where(AttributeRow.resource_id == resource_id))
+        self._write_attributes(row)
 
     def _know_properties(self, resource_type: str, properties: Mapping[str, str], now: datetime) -> None:
         if not properties:

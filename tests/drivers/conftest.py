@@ -1,0 +1,24 @@
+"""What tests of the driver of OpenStack clouds are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tenure.drivers.openstack import OpenStackCloud
+from tests.drivers.rigs import options_of
+from tests.support.openstack import FakeOpenStack
+
+
+@pytest.fixture
+def cloud() -> Iterator[FakeOpenStack]:
+    with FakeOpenStack() as cloud:
+        yield cloud
+        assert cloud.surprises == []
+
+
+@pytest.fixture
+def driver(cloud: FakeOpenStack) -> Iterator[OpenStackCloud]:
+    with OpenStackCloud(options_of(cloud)) as driver:
+        yield driver
