@@ -35,6 +35,11 @@ class Shortfall:
     kept: int | None = field(default=None)
 
     @property
+    def free(self) -> int:
+        """How many resources passed every stage."""
+        return self.stages[-1].count
+
+    @property
     def message(self) -> str:
         """One sentence for people; clients match on its beginning (``Not enough hosts available``)."""
         counts = ", ".join(f"{stage.count} {_WORDS.get(stage.stage, stage.stage)}" for stage in self.stages)

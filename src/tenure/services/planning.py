@@ -72,7 +72,8 @@ class Planner:
         """Assign between ``demand.minimum`` and ``demand.maximum`` resources to the reservation.
 
         Plans of leases that have not started are moved where that makes the room that is missing. Raises
-        ``NotEnoughResources`` with the counts of each stage where it does not.
+        ``NotEnoughResources`` with the counts of each stage where it does not, and ``Overtaken`` where others have
+        given back enough in the meantime.
         """
         found = self._tx.allocations.candidates(demand, period, now=self._now, turn=self._turn, without=without)
         self._nowhere = [] if found else [(demand, period)]
@@ -82,10 +83,12 @@ class Planner:
         if len(ids) < demand.minimum:
             ids += self._make_room(demand, period, demand.minimum - len(ids), without=[*without, *ids])
         if len(ids) < demand.minimum:
-            raise NotEnoughResources(
-                self._shortfall(demand, period, position=position, without=without, requested=requested, kept=kept),
-                field=f"reservations[{position}].min",
+            shortfall = self._shortfall(
+                demand, period, position=position, without=without, requested=requested, kept=kept
             )
+            if shortfall.free >= demand.minimum:
+                raise Overtaken  # as many have come free since they were looked for
+            raise NotEnoughResources(shortfall, field=f"reservations[{position}].min")
         self._tx.allocations.add(reservation_id, ids, period, demand, state=state)
         return ids
 
