@@ -417,8 +417,8 @@ class EventService:
             if event.event_type is EventType.END:
                 reason = self._cancel_others(tx, lease, event.id, now)
             apply(tx, lease, action, actor=ENGINE, now=now, reason=reason, keep_reason=True)
-        tx.events.claim(stored, token=token, until=now + self._rules.claim_time, now=now)
-        return self._work(tx, stored, self._lease_of(tx, lease.id), token, attempts=event.attempts + 1)
+        attempts = tx.events.claim(stored, token=token, until=now + self._rules.claim_time, now=now)
+        return self._work(tx, stored, self._lease_of(tx, lease.id), token, attempts=attempts)
 
     def _cancel_others(self, tx: Transaction, lease: Lease, event_id: str, now: datetime) -> str | None:
         """End what has not run: a lease that is over does not start. Says so where that broke the promise."""

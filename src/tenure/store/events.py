@@ -131,8 +131,12 @@ class EventStore:
             is not None
         )
 
-    def claim(self, stored: StoredEvent, *, token: str, until: datetime, now: datetime) -> None:
-        """Take the event, where it still is what was read; raises ``Overtaken`` where it is not."""
+    def claim(self, stored: StoredEvent, *, token: str, until: datetime, now: datetime) -> int:
+        """Take the event, where it still is what was read; raises ``Overtaken`` where it is not.
+
+        Which attempt that is, from 1. Who takes it over from somebody else goes on with that one's: nothing has failed.
+        """
+        attempts = stored.event.attempts + (stored.claim_token is None)
         seen_token = (
             EventRow.claim_token.is_(None) if stored.claim_token is None else EventRow.claim_token == stored.claim_token
         )
@@ -143,13 +147,14 @@ class EventStore:
                 claim_token=token,
                 ready_at=until,
                 status=EventStatus.IN_PROGRESS.value,
-                attempts=stored.event.attempts + 1,
+                attempts=attempts,
                 updated_at=now,
             )
             .execution_options(synchronize_session=False)
         )
         if claimed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
             raise Overtaken
+        return attempts
 
     def renew(self, event_id: str, *, token: str, until: datetime) -> bool:
         """Keep a claim for longer; False when it is somebody else's by now."""
