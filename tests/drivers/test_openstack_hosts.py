@@ -149,19 +149,39 @@ class TestDescribing:
 
 
 class TestRegistering:
-    def test_needs_the_pool_that_the_operator_makes(self):
+    def test_makes_the_pool_where_there_is_none(self):
         with FakeOpenStack(pool=False) as cloud, OpenStackCloud(options_of(cloud)) as driver:
             host = ref(cloud, 1)
-            for verb in (
-                lambda: driver.ensure_registered(HOST, host),
-                lambda: driver.ensure_unregistered(HOST, host),
-                lambda: driver.ensure_started(order(host)),
-                lambda: driver.drift(HOST, [], [host]),
-            ):
-                with pytest.raises(CloudRefused, match="openstack aggregate create freepool"):
-                    verb()
-            assert driver.ensure_ended(order(host)).done
-            assert cloud.aggregates == {}
+            driver.ensure_registered(HOST, host)
+            pool = cloud.aggregate(POOL)
+            assert pool is not None
+            assert (list(pool.hosts), pool.metadata) == (["compute-1"], {})
+
+    def test_two_that_make_the_pool_make_one(self):
+        with FakeOpenStack(pool=False) as cloud, OpenStackCloud(options_of(cloud)) as driver:
+
+            def overtake(seen: Seen) -> None:
+                if (seen.method, seen.path) == ("POST", "/v2.1/os-aggregates"):
+                    cloud.add_aggregate(POOL)
+
+            cloud.observe = overtake
+            driver.ensure_registered(HOST, ref(cloud, 1))
+            assert [one.name for one in cloud.aggregates.values()] == [POOL]
+            assert members(cloud, POOL) == {"compute-1"}
+
+    def test_a_pool_that_somebody_deleted_comes_back(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        held, free = registered(driver, cloud, 2)
+        wanted = order(held)
+        driver.ensure_started(wanted)
+        pool = cloud.aggregate(POOL)
+        assert pool is not None
+        del cloud.aggregates[pool.number]
+        (drift,) = driver.drift(HOST, [wanted], [free])
+        assert (drift.reservation_id, drift.resource) == (None, free)
+        assert ended(driver, wanted).done
+        driver.ensure_registered(HOST, free)
+        assert members(cloud, POOL) == {"compute-1", "compute-2"}
+        assert driver.drift(HOST, [], [held, free]) == []
 
     def test_uses_the_name_of_the_service_and_makes_a_provider(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         driver.ensure_registered(HOST, ref(cloud, 1))

@@ -148,7 +148,7 @@ class Compute:
     def aggregates(self) -> list[Aggregate]:
         return [_aggregate(one) for one in self._get("/os-aggregates")["aggregates"]]
 
-    def make_aggregate(self, name: str, zone: str) -> Aggregate:
+    def make_aggregate(self, name: str, zone: str | None = None) -> Aggregate:
         body = {"aggregate": {"name": name, "availability_zone": zone}}
         made = self._post("/os-aggregates", body)["aggregate"]
         return Aggregate(made["id"], made["name"], made["availability_zone"], frozenset(), {})

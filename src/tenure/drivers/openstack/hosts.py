@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -254,7 +255,13 @@ class Hosts:
     # The steps
 
     def _look(self) -> Layout:
-        return Layout(self._compute.aggregates(), self._options)
+        """How hosts are spread; the pool is made where there is none, or none any more."""
+        aggregates = self._compute.aggregates()
+        if all(one.name != self._options.freepool_name for one in aggregates):
+            with suppress(Conflict):  # somebody else made it since we looked
+                self._compute.make_aggregate(self._options.freepool_name)
+            aggregates = self._compute.aggregates()
+        return Layout(aggregates, self._options)
 
     def _add(
         self, aggregate: Aggregate, hosts: Iterable[str], *, missing_ok: bool = False, announce: bool = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tenure.drivers.contract import CloudRefused, Drift, Order, ResourceRef
+from tenure.drivers.contract import CloudBusy, Drift, Order, ResourceRef
 from tenure.drivers.openstack.compute import Aggregate, Hypervisor
 from tenure.drivers.openstack.options import OpenStackOptions
 
@@ -28,12 +28,9 @@ class Layout:
 
     @property
     def pool(self) -> Aggregate:
-        """The pool; raises ``CloudRefused`` where the operator has made none."""
+        """The pool; raises ``CloudBusy`` where there is none."""
         if self._pool is None:
-            raise CloudRefused(
-                f"Nova has no aggregate {self._options.freepool_name}, which holds the free hosts. "
-                f"Create it: openstack aggregate create {self._options.freepool_name}"
-            )
+            raise CloudBusy(f"Nova has no aggregate {self._options.freepool_name}, which holds the free hosts.")
         return self._pool
 
     def zone_of(self, reservation_id: str) -> str:
@@ -98,7 +95,7 @@ class Layout:
             found = hypervisors.get(resource.external_id)
             if found is None or self.is_held(found.service_host):
                 continue
-            if found.service_host not in self.pool.hosts:
+            if self._pool is None or found.service_host not in self._pool.hosts:
                 yield Drift(None, resource, f"{resource.name} is not in the pool")
             elif found.name in without_provider:
                 yield Drift(None, resource, f"{resource.name} has no provider for reservations in Placement")
