@@ -129,6 +129,37 @@ class TestHealth:
         assert resource(world, name).reservable
 
 
+class TestNotifications:
+    @pytest.mark.xfail(strict=True, reason="a notification replaces what is known to be worse")
+    @pytest.mark.parametrize("what", ["down", "gone"])
+    @pytest.mark.parametrize(
+        "told_of_it", [Health(False, "Disabled.", works=True), Health(True)], ids=["closed", "well"]
+    )
+    def test_what_does_not_work_is_not_mended_by_them(self, world: World, what: str, told_of_it: Health):
+        """As when the service of a dead host is disabled, or enabled, by somebody who cleans up."""
+        lease = world.book(1, hours=10)
+        world.engine.settle()
+        [host] = world.hosts_of(lease.id)
+        service = str(resource(world, host).facts["service_name"])
+        if what == "down":
+            fail(world, host)
+        else:
+            healths = world.cloud.check(HOST)
+            healths = {one: health for one, health in healths.items() if world.cloud.world.host(one).name != host}
+            world.cloud.check = lambda _inventory: healths  # type: ignore[method-assign]
+            world.service.health_check.run()
+        world.clock.advance(4 * MINUTE)
+        before = resource(world, host)
+        assert world.service.healing.report(HOST, service, told_of_it) == 0
+        assert resource(world, host) == before
+        assert flags(world, lease) == (True, True, False)
+        world.clock.advance(MINUTE)
+        world.service.health_check.run()
+        world.engine.settle()
+        assert flags(world, lease) == (False, False, True)  # five minutes after it failed
+        assert told(world, lease).count("lease.degraded") == 1
+
+
 class TestPlans:
     def test_a_plan_on_what_fails_moves_at_once_and_silently(self, world: World):
         lease = world.book(1, start=24 * 30, hours=1)
