@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import event
 
 from tenure.domain.errors import InvalidParameter, NotEnoughResources, NotFound, Unavailable
 from tenure.domain.lease import LeaseStatus
 from tenure.domain.request import LeaseChange, ReservationChange
 from tenure.drivers.simulated import Fault, FaultKind
+from tests.support.engines import watch
 from tests.support.world import ADMIN, OWNER, World
 
 
@@ -91,4 +93,34 @@ def test_a_trust_that_cannot_be_deleted_holds_nothing_up(world: World):
     world.service.repair.run()
     assert len(trusts(world)) == 1
     world.service.repair.run()
+    assert trusts(world) == set()
+
+
+@pytest.mark.xfail(strict=True, reason="each of them is waited for, one after the other")
+def test_a_keystone_that_does_not_answer_is_asked_once(world: World):
+    """It would be waited for half a minute each time, and what was changed behind our back with it."""
+    for _ in range(3):
+        world.leases.delete(OWNER, world.book(1, before_end="snapshot").id)
+    asked: list[str] = []
+    watch(world, lambda verb, *_: asked.append(verb))
+    world.cloud.inject(Fault(FaultKind.BUSY, verb="revoke", count=None))
+    world.service.repair.run()
+    assert (asked.count("revoke"), len(trusts(world))) == (1, 3)
+    world.cloud.clear_faults()
+    world.service.repair.run()
+    assert trusts(world) == set()
+
+
+@pytest.mark.xfail(strict=True, reason="a trust is kept though nothing was written")
+def test_a_database_that_fails_leaves_no_trust_behind(world: World):
+    """On a disk that is full."""
+
+    def fill(connection, _record) -> None:
+        [(pages,)] = connection.execute("PRAGMA page_count")
+        connection.execute(f"PRAGMA max_page_count={pages}")
+
+    event.listen(world.db.engine, "connect", fill)
+    world.db.engine.dispose()
+    with pytest.raises(Unavailable):
+        world.book(1, name="n" * 100_000, before_end="snapshot")
     assert trusts(world) == set()
