@@ -140,18 +140,16 @@ class TestNotifications:
         lease = world.book(1, hours=10)
         world.engine.settle()
         [host] = world.hosts_of(lease.id)
-        service = str(resource(world, host).facts["service_name"])
+        found = resource(world, host)
         if what == "down":
             fail(world, host)
         else:
-            healths = world.cloud.check(HOST)
-            healths = {one: health for one, health in healths.items() if world.cloud.world.host(one).name != host}
-            world.cloud.check = lambda _inventory: healths  # type: ignore[method-assign]
+            world.cloud.world.remove_host(host)
             world.service.health_check.run()
         world.clock.advance(4 * MINUTE)
-        before = resource(world, host)
-        assert world.service.healing.report(HOST, service, told_of_it) == 0
-        assert resource(world, host) == before
+        before = world.resources.get(ADMIN, HOST, found.external_id)
+        assert world.service.healing.report(HOST, str(found.facts["service_name"]), told_of_it) == 0
+        assert world.resources.get(ADMIN, HOST, found.external_id) == before
         assert flags(world, lease) == (True, True, False)
         world.clock.advance(MINUTE)
         world.service.health_check.run()
