@@ -43,6 +43,8 @@ def load_types(settings: Mapping[str, Mapping[str, object]] = MappingProxyType({
     return ResourceTypes(tuple(extension.plugin(**settings.get(extension.name, {})) for extension in found))
 
 
+#: How soon a cloud that is not asked at intervals is asked again where it did not answer.
+ASKED_AGAIN = timedelta(minutes=1)
 #: How long something may be due before the engine is called unwell.
 UNATTENDED = timedelta(seconds=30)
 
@@ -67,7 +69,7 @@ class Parts:
     answer_seconds: float = ANSWER_SECONDS
     #: How often the cloud is compared with the ledger.
     repair_interval: timedelta = timedelta(minutes=1)
-    #: How often the cloud is asked for the health of resources; None for never.
+    #: How often the cloud is asked for the health of resources; None for only when a notification gives reason to.
     health_interval: timedelta | None = timedelta(minutes=1)
 
 
@@ -89,7 +91,7 @@ def build(parts: Parts) -> Service:
     """Wire a manager and its engine."""
     events = EventService(parts.db, parts.types, parts.rules)
     outbox = OutboxService(parts.db, parts.rules)
-    wake = _Relay()
+    wake, look = _Relay(), _Relay()
     inventories = {kind.inventory for kind in parts.types}
     tally = DriftTally(
         on_found=lambda inventory: DRIFT_FOUND.labels(inventory).inc(),
@@ -104,14 +106,23 @@ def build(parts: Parts) -> Service:
         checkpoint=parts.checkpoint,
     )
     repair = Repair(events, parts.driver, inventories, parts.clock, tally=tally, wake=wake)
-    healing = HealingService(parts.db, parts.types, parts.rules, wake)
+    healing = HealingService(parts.db, parts.types, parts.rules, wake, look)
     health_check = HealthCheck(healing, parts.driver, inventories)
-    periodic = [Periodic("repair", repair.run, parts.repair_interval)]
-    if parts.health_interval is not None:
-        periodic.append(Periodic("health", health_check.run, parts.health_interval))
+    health = Periodic(
+        "health",
+        health_check.run_if_asked if parts.health_interval is None else health_check.run,
+        parts.health_interval or ASKED_AGAIN,
+    )
+    periodic = [Periodic("repair", repair.run, parts.repair_interval), health]
     workers = Workers(parts.workers, wake)
     engine = Engine(events, performer, Delivery(outbox, parts.clock, parts.sink), periodic, parts.clock, workers)
     wake.target = engine.wake
+
+    def look_soon() -> None:
+        health_check.ask()
+        health.wake.set()
+
+    look.target = look_soon
     effects = AtOnce(
         events,
         performer,
@@ -132,7 +143,7 @@ def build(parts: Parts) -> Service:
 
 
 class _Relay:
-    """The engine's wake-up, for those who are made before it."""
+    """What wakes somebody up, for those who are made before him."""
 
     target: Callable[[], None] = staticmethod(lambda: None)
 

@@ -27,6 +27,9 @@ from tests.support.engines import (
     lease_of,
     path_of,
     rebuild,
+    running,
+    wait_until,
+    watch,
 )
 from tests.support.world import ADMIN, HOST, OWNER, World, open_world
 
@@ -125,12 +128,10 @@ class TestHealth:
         assert world.service.healing.report(HOST, service, down) == 1
         assert not resource(world, name).reservable
         assert world.hosts_of(lease.id) != [name]
-        assert world.service.healing.report(HOST, service, Health(True)) == 1
-        assert resource(world, name).reservable
+        assert world.service.healing.report(HOST, service, down) == 0  # known by now
 
 
 class TestNotifications:
-    @pytest.mark.xfail(strict=True, reason="a notification replaces what is known to be worse")
     @pytest.mark.parametrize("what", ["down", "gone"])
     @pytest.mark.parametrize(
         "told_of_it", [Health(False, "Disabled.", works=True), Health(True)], ids=["closed", "well"]
@@ -156,6 +157,59 @@ class TestNotifications:
         world.engine.settle()
         assert flags(world, lease) == (False, False, True)  # five minutes after it failed
         assert told(world, lease).count("lease.degraded") == 1
+
+    def test_what_is_closed_can_get_worse_and_not_better(self, world: World):
+        service = str(resource(world, "sim-host-001").facts["service_name"])
+        for told_of_it, health in (
+            (Health(False, "Disabled.", works=True), ResourceHealth.DISABLED),
+            (Health(True), ResourceHealth.DISABLED),
+            (Health(False, "Forced down."), ResourceHealth.DOWN),
+        ):
+            world.service.healing.report(HOST, service, told_of_it)
+            assert resource(world, "sim-host-001").health is health
+        world.service.health_check.run()
+        assert resource(world, "sim-host-001").health is ResourceHealth.WELL
+
+    @pytest.mark.parametrize("polling", [True, False])
+    def test_where_they_tell_of_a_recovery_the_cloud_is_asked_at_once(self, world: World, polling: bool):
+        """The clock stands still: nothing but the notification can have been the reason to look."""
+        asked: list[str] = []
+        watch(world, lambda verb, *_: asked.append(verb))
+        rebuild(world, health_interval=MINUTE if polling else None)
+        service = str(resource(world, "sim-host-001").facts["service_name"])
+        world.service.healing.report(HOST, service, Health(False, "Forced down."))
+        with running(world):
+            if polling:
+                wait_until(lambda: resource(world, "sim-host-001").reservable)  # the look at the beginning
+                world.service.healing.report(HOST, service, Health(False, "Forced down."))
+            looks = asked.count("check")
+            world.service.healing.report(HOST, service, Health(True))
+            wait_until(lambda: resource(world, "sim-host-001").reservable)
+        assert (looks, asked.count("check")) == (int(polling), looks + 1)
+
+    def test_without_polling_it_is_asked_until_it_tells_of_the_recovery_too(self, world: World):
+        """As of a host that is enabled first, and started then; the cloud is asked no more when it works."""
+        asked: list[str] = []
+        watch(world, lambda verb, *_: asked.append(verb))
+        rebuild(world, health_interval=None)
+        fail(world, "sim-host-001")
+        service = str(resource(world, "sim-host-001").facts["service_name"])
+        asked.clear()
+        with running(world):
+            world.service.healing.report(HOST, service, Health(True))
+            wait_until(lambda: "check" in asked)
+            world.cloud.inject(Fault(FaultKind.BUSY, verb="check"))
+            for _ in range(2):
+                looks = asked.count("check")
+                world.clock.advance(MINUTE)
+                wait_until(lambda looks=looks: asked.count("check") > looks)  # type: ignore[misc]
+            assert not resource(world, "sim-host-001").reservable
+            world.cloud.world.mark_host("sim-host-001", HostHealth.UP)
+            world.clock.advance(MINUTE)
+            wait_until(lambda: resource(world, "sim-host-001").reservable)
+        looks = asked.count("check")
+        assert world.service.health_check.run_if_asked() is None
+        assert asked.count("check") == looks
 
 
 class TestPlans:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -28,11 +28,13 @@ POLL = timedelta(seconds=2)
 
 @dataclass(frozen=True, slots=True)
 class Periodic:
-    """Something to be done at intervals, in a thread of its own; at once when the engine starts."""
+    """Something to be done at intervals, in a thread of its own; at once when the engine starts, and on ``wake``."""
 
     name: str
     run: Callable[[], object]
     interval: timedelta
+    #: Set by whoever wants it done now, and not when the interval is over.
+    wake: threading.Event = field(default_factory=threading.Event)
 
 
 class Engine:
@@ -102,7 +104,8 @@ class Engine:
         """Take nothing new, and wait for what is under way, but not for ever: claims expire."""
         deadline = time.monotonic() + timeout_seconds
         self._stopping.set()
-        self._wake.set()
+        for wake in (self._wake, *(one.wake for one in self._periodic)):
+            wake.set()
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         idle = self._workers.join(max(0.0, deadline - time.monotonic()))
@@ -141,13 +144,16 @@ class Engine:
                 self._stopping.wait(0.5)
 
     def _run_periodic(self, task: Periodic) -> None:
-        while not self._stopping.is_set():
+        while True:
+            task.wake.clear()
+            if self._stopping.is_set():  # looked at after that: a stop wakes as well
+                return
             again_at = self._clock.now() + task.interval
             try:
                 task.run()
             except Exception as error:  # noqa: BLE001  # a thread of the process ends for nothing
                 _tell(error, f"the {task.name} pass failed")
-            self._clock.wait(self._stopping, again_at)
+            self._clock.wait(task.wake, again_at)
 
     def _until(self) -> datetime:
         """When to look again: at the next due time, and no later than the others may have booked something."""

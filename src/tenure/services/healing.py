@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum
 from functools import partial
 from zlib import crc32
 
@@ -260,6 +261,22 @@ _WORDS: Mapping[ResourceHealth, str] = {
     ResourceHealth.GONE: "gone",
 }
 
+#: The worse, the greater.
+_BADNESS: Mapping[ResourceHealth, int] = {
+    ResourceHealth.WELL: 0,
+    ResourceHealth.DISABLED: 1,
+    ResourceHealth.DOWN: 2,
+    ResourceHealth.GONE: 3,
+}
+
+
+class _Heard(Enum):
+    """What came of something that was told of a resource's health."""
+
+    NEWS = "news"  # it was taken over
+    KNOWN = "known"  # nothing new, or of nothing that is registered
+    DOUBTED = "doubted"  # it would be a recovery, and was not taken over
+
 
 def _affected(
     lease: Lease, reservation: Reservation, part: Allocation, moves_to: str | None, reason: str | None
@@ -325,16 +342,23 @@ def want_mended(tx: Transaction, lease: Lease, *, now: datetime, drifted: Sequen
 class HealingService:
     """What the engine, and the cloud's notifications, tell of resources; and what follows from it.
 
-    ``wake`` is called when the engine has something new to do.
+    ``wake`` is called when the engine has something new to do, ``look`` when the cloud is to be asked for the health of
+    its resources now, because it may be better than is known.
     """
 
     def __init__(
-        self, db: Database, types: ResourceTypes, rules: Rules, wake: Callable[[], None] = lambda: None
+        self,
+        db: Database,
+        types: ResourceTypes,
+        rules: Rules,
+        wake: Callable[[], None] = lambda: None,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         self._db = db
         self._types = types
         self._rules = rules
         self._wake = wake
+        self._ask_cloud = look
         self._healer = Healer(types, rules)
 
     def observe(self, resource_type: str, healths: Mapping[str, Health]) -> int:
@@ -349,20 +373,30 @@ class HealingService:
             return 0
         told = {external_id: _judge(healths.get(external_id)) for external_id, _ in known}
         changed = [external_id for external_id, before in known if told[external_id][0] is not before]
-        return sum(self._learn(resource_type, external_id, *told[external_id]) for external_id in changed)
+        heard = [self._learn(resource_type, external_id, *told[external_id]) for external_id in changed]
+        return heard.count(_Heard.NEWS)
 
     def report(self, resource_type: str, service_host: str, health: Health) -> int:
         """Take over what a notification says of the resources behind a service of the cloud, and heal at once.
 
-        ``service_host`` is the name of the service, which need not be that of the resource. Returns of how many the
-        health changed; 0 also for a service that no registered resource is behind.
+        A notification knows of the service only, not whether what it serves works: it can make things worse and never
+        better. Where it would, the cloud is asked, and its answer decides. ``service_host`` is the name of the service,
+        which need not be that of the resource. Returns of how many the health changed; 0 also for a service that no
+        registered resource is behind.
         """
         with self._db.read() as tx:
             named = tx.resources.with_fact(resource_type, "service_name", service_host)
-        changed = sum(self._learn(resource_type, external_id, *_judge(health)) for external_id in named)
-        if changed:
+        heard = [self._learn(resource_type, one, *_judge(health), may_recover=False) for one in named]
+        if _Heard.DOUBTED in heard:
+            self._ask_cloud()
+        if _Heard.NEWS in heard:
             self.heal()
-        return changed
+        return heard.count(_Heard.NEWS)
+
+    def fails(self, resource_type: str) -> bool:
+        """Whether any resource of the type is known not to work."""
+        with self._db.read() as tx:
+            return not all(health.works for _, health in tx.resources.healths(resource_type))
 
     def heal(self) -> Healed:
         """Do for every lease on failed resources what can be done; again for those that lack something.
@@ -399,20 +433,30 @@ class HealingService:
             self._wake()
         return Healed(moved, tuple(degraded))
 
-    def _learn(self, resource_type: str, external_id: str, health: ResourceHealth, reason: str | None) -> bool:
-        def learn(tx: Transaction) -> bool:
+    def _learn(
+        self,
+        resource_type: str,
+        external_id: str,
+        health: ResourceHealth,
+        reason: str | None,
+        *,
+        may_recover: bool = True,
+    ) -> _Heard:
+        def learn(tx: Transaction) -> _Heard:
             resource = tx.resources.by_external_id(resource_type, external_id)
             if resource is None or resource.health is health:
-                return False
+                return _Heard.KNOWN
+            if not may_recover and _BADNESS[health] < _BADNESS[resource.health]:
+                return _Heard.DOUBTED
             now = tx.now()
             tx.resources.change(resource, now=now, health=health, health_reason=reason, health_since=now)
-            return True
+            return _Heard.NEWS
 
-        changed = self._db.write(learn)
-        if changed:
+        heard = self._db.write(learn)
+        if heard is _Heard.NEWS:
             log = LOG.info if health is ResourceHealth.WELL else LOG.warning
             log("%s %s is %s%s", resource_type, external_id, _WORDS[health], f": {reason}" if reason else "")
-        return changed
+        return heard
 
 
 def _judge(told: Health | None) -> tuple[ResourceHealth, str | None]:
