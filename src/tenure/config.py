@@ -155,9 +155,9 @@ _CLOUD = (
 )
 
 
-def _once(name: str) -> list[cfg.DeprecatedOpt]:
-    """What Blazar calls an option."""
-    return [cfg.DeprecatedOpt(name, group="DEFAULT")]
+def _once(name: str, group: str = "DEFAULT") -> list[cfg.DeprecatedOpt]:
+    """What Blazar calls an option, or has called it once and still reads."""
+    return [cfg.DeprecatedOpt(name, group=group)]
 
 
 #: How Tenure itself logs in at Keystone.
@@ -211,14 +211,23 @@ _NOVA = (
         ],
         help="Which endpoints of the service catalogue are used, of Nova and of all other services.",
     ),
-    cfg.StrOpt("image_prefix", default="reserved_", help="What the names of snapshots begin with."),
+    cfg.StrOpt(
+        "image_prefix",
+        default="reserved_",
+        deprecated_opts=_once("image_prefix"),
+        help="What the names of snapshots begin with.",
+    ),
     cfg.StrOpt(
         "aggregate_freepool_name",
         default="freepool",
+        deprecated_opts=_once("aggregate_freepool_name", "physical:host"),
         help="The host aggregate of hosts that can be reserved and are not. The operator makes it.",
     ),
     cfg.StrOpt(
-        "blazar_owner", default="blazar:owner", help="The aggregate's metadata that names the project of a reservation."
+        "blazar_owner",
+        default="blazar:owner",
+        deprecated_opts=_once("blazar_owner", "physical:host"),
+        help="The aggregate's metadata that names the project of a reservation.",
     ),
     cfg.BoolOpt(
         "az_aware",

@@ -90,12 +90,14 @@ def serve(port: int | None, host: str) -> int | None:
     """
     if port is None:
         return None
+    reason: OSError | None = None
     for candidate in range(port, min(port + PORTS, 65536)):
         try:
             start_http_server(candidate, host)
-        except OSError:
+        except OSError as error:
+            reason = error
             continue
         LOG.info("metrics are shown on %s:%d", host, candidate)
         return candidate
-    LOG.error("no metrics: the ports %d to %d of %s are all taken", port, port + PORTS - 1, host)
+    LOG.error("no metrics: none of the ports %d to %d of %s can be used: %s", port, port + PORTS - 1, host, reason)
     return None

@@ -18,7 +18,6 @@ def read(folder: Path, text: str) -> cfg.ConfigOpts:
     return conf
 
 
-@pytest.mark.xfail(strict=True, reason="these old names are not read")
 @pytest.mark.parametrize(
     ("old", "name"),
     [
