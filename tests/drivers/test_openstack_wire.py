@@ -217,6 +217,35 @@ class TestWhatItTells:
                 driver.held(HOST)
         assert told == ["200", "200", "timeout"]
 
+    @pytest.mark.xfail(strict=True, reason="a login that fails counts as a failure of the service that is called")
+    @pytest.mark.parametrize("first", [True, False], ids=["first", "again"])
+    def test_a_login_that_fails_is_keystones(self, cloud: FakeOpenStack, first: bool):
+        told: list[tuple[str, str]] = []
+        with OpenStackCloud(
+            options_of(cloud), on_call=lambda service, verb, outcome, seconds: told.append((service, outcome))
+        ) as driver:
+            if not first:
+                driver.held(HOST)
+                cloud.tokens.clear()
+            told.clear()
+            cloud.instead = lambda seen: (503, b"") if seen.path == "/v3/auth/tokens" else None
+            with pytest.raises(CloudBusy, match="Keystone"):
+                driver.held(HOST)
+        refused = [] if first else [("compute", "401")]
+        assert told == [*refused, ("identity", "503")]
+
+    @pytest.mark.xfail(strict=True, reason="a login that fails counts as a failure of the service that is called")
+    def test_a_login_without_an_answer_is_keystones(self, cloud: FakeOpenStack):
+        told: list[tuple[str, str]] = []
+        with OpenStackCloud(
+            options_of(cloud, request_timeout=timedelta(seconds=0.2)),
+            on_call=lambda service, verb, outcome, seconds: told.append((service, outcome)),
+        ) as driver:
+            cloud.latency = 0.6
+            with pytest.raises(CloudBusy):
+                driver.held(HOST)
+        assert told == [("identity", "timeout")]
+
     def test_the_id_of_the_request_is_passed_on(self, cloud: FakeOpenStack):
         ids: list[str | None] = ["req-1", None]
         with OpenStackCloud(options_of(cloud), request_id=lambda: ids[0]) as driver:
