@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from tenure.clock import Clock
-from tenure.drivers.contract import CloudDriver, CloudError, Order, ResourceOccupied, ResourceRef
+from tenure.drivers.contract import CloudBusy, CloudDriver, CloudError, Order, ResourceOccupied, ResourceRef
 from tenure.services.events import EventService
 
 LOG = logging.getLogger(__name__)
@@ -68,6 +68,8 @@ class Repair:
         self.tally = tally or DriftTally()
         #: What looks like a reservation and is none of ours, as far as it was told already.
         self._strange: set[str] = set()
+        #: The trusts over which a pass was broken off.
+        self._resisting: set[str] = set()
 
     def run(self) -> int:
         """Look once, and mend what can be mended at once; how much was found that is not as it should be."""
@@ -82,10 +84,20 @@ class Repair:
         return found
 
     def _revoke_trusts(self) -> None:
-        """Delete the trusts of leases that are over; one that resists keeps no other from it."""
-        for trust_id in self._events.idle_trusts(TRUSTS):
+        """Delete the trusts of leases that are over, until the cloud does not answer: the rest waits for the next pass.
+
+        Each call may last as long as the cloud is waited for. One that resists keeps no other from it for ever: it is
+        the last next time.
+        """
+        idle = self._events.idle_trusts(TRUSTS)
+        self._resisting &= set(idle)
+        for trust_id in sorted(idle, key=lambda one: one in self._resisting):
             try:
                 self._driver.revoke(trust_id)
+            except CloudBusy as error:
+                LOG.warning("deleting trust %s, and those after it, will be tried again: %s", trust_id, error)
+                self._resisting.add(trust_id)
+                return
             except CloudError as error:
                 LOG.warning("deleting trust %s will be tried again: %s", trust_id, error)
             else:
