@@ -13,7 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from keystoneauth1 import exceptions, plugin
 from keystoneauth1.identity import v3
@@ -22,10 +22,14 @@ from keystoneauth1.session import Session, TCPKeepAliveAdapter
 from tenure.drivers.contract import CloudBusy, CloudError, CloudNotFound, CloudRefused
 from tenure.drivers.openstack.options import OpenStackOptions
 
+if TYPE_CHECKING:
+    from requests import Response
+
 LOG = logging.getLogger(__name__)
 
 #: Told of every HTTP call: the service's type, the verb of the driver that made it, what came of it (the status as
 #: text, ``timeout`` or ``unreachable``; ``refused`` for a login in an owner's name that failed), and the seconds.
+#: A login is a call to ``identity``, whatever the verb is about.
 OnCall = Callable[[str, str, str, float], None]
 
 #: What people call the services.
@@ -138,12 +142,42 @@ class Http:
 
     def send(self, request: Request, verb: str, seconds: float, request_id: str | None) -> Any:
         """The JSON that a call answers with, None for an empty answer; raises a ``CloudError``."""
-        began = time.monotonic()
+        if request.token is None:
+            self._log_in(request.auth, verb)
+        response = self._ask(request, verb, seconds, request_id)
+        if response.status_code == 401 and request.token is None and self.session.invalidate(request.auth):
+            self._log_in(request.auth, verb)
+            response = self._ask(request, verb, seconds, request_id)
+        if response.status_code >= 300:
+            raise refusal(request, response.status_code, response.text)
+        return _json(request, response.text)
+
+    def _log_in(self, auth: plugin.BaseAuthPlugin | None, verb: str) -> None:
+        """See to it that there is a token; raises a ``CloudError``."""
+        account = auth or self.session.auth
+        before = getattr(account, "auth_ref", None)
         outcome = "unreachable"
+        began = time.monotonic()
         try:
-            if request.token is None:
-                with translated(_LOGIN):  # what fails there is Keystone's
-                    self.session.get_token(request.auth)
+            with translated(_LOGIN):
+                try:
+                    self.session.get_token(auth)
+                except exceptions.HttpError as error:
+                    outcome = str(error.http_status)
+                    raise
+            outcome = "201"
+        except _TimedOut:
+            outcome = "timeout"
+            raise
+        finally:
+            if outcome != "201" or getattr(account, "auth_ref", None) is not before:  # else there was a token
+                self._tell(_LOGIN.service, verb, outcome, began)
+
+    def _ask(self, request: Request, verb: str, seconds: float, request_id: str | None) -> Response:
+        """The answer to a call, whatever its status; raises a ``CloudError`` where there is none."""
+        outcome = "unreachable"
+        began = time.monotonic()
+        try:
             with translated(request):
                 response = self.session.request(
                     self._address(request),
@@ -153,20 +187,22 @@ class Http:
                     headers=_headers(request, request_id),
                     authenticated=request.token is None,
                     auth=request.auth,
+                    allow_reauth=False,  # a login of its own would be taken for a call to the service
                     timeout=min(seconds, self._options.request_timeout.total_seconds()),
                     raise_exc=False,
                     redirect=False,
                 )
-                outcome = str(response.status_code)
-            if response.status_code >= 300:
-                raise refusal(request, response.status_code, response.text)
-            return _json(request, response.text)
+            outcome = str(response.status_code)
+            return response
         except _TimedOut:
             outcome = "timeout"
             raise
         finally:
-            if self._on_call is not None:
-                self._on_call(request.service, verb, outcome, time.monotonic() - began)
+            self._tell(request.service, verb, outcome, began)
+
+    def _tell(self, service: str, verb: str, outcome: str, began: float) -> None:
+        if self._on_call is not None:
+            self._on_call(service, verb, outcome, time.monotonic() - began)
 
     def do(self, call: Callable[[], Any], service: str, verb: str) -> Any:
         """What the call returns; raises a ``CloudError`` instead of what keystoneauth raises."""
@@ -178,8 +214,7 @@ class Http:
             outcome = "200"
             return answer
         finally:
-            if self._on_call is not None:
-                self._on_call(service, verb, outcome, time.monotonic() - began)
+            self._tell(service, verb, outcome, began)
 
     def _address(self, request: Request) -> str:
         if "://" in request.path:
