@@ -1,0 +1,197 @@
+"""Operations that the message bus delivers twice, to two managers: what comes of them is what comes of one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tenure.domain.errors import Conflict
+from tenure.domain.lease import LeaseStatus
+from tenure.domain.request import (
+    BookingQuery,
+    LeaseChange,
+    LeaseQuery,
+    LeaseRequest,
+    Moment,
+    ReservationChange,
+    ResourceQuery,
+)
+from tenure.rpc.operations import TABLE
+from tenure.rpc.server import Endpoint
+from tenure.services.manager import OPERATIONS
+from tests.rpc.test_operations import READS
+from tests.support.world import ADMIN, HOST, OWNER, STRANGER, World, open_world, reservation
+
+LEASE_ID = "7d1f4c5e-0000-4000-8000-000000000001"
+
+
+def request_of(world: World, **parameters: object) -> LeaseRequest:
+    end = world.clock.now() + timedelta(hours=2)
+    return LeaseRequest("twice", Moment.NOW, end, None, (reservation(1, 2, **parameters),))
+
+
+def deliver(world: World, operation: str, *arguments: object, **named: object) -> list[Any]:
+    """What two managers answer to the same message."""
+    message = TABLE[operation].encode_arguments(*arguments, **named)
+    managers = [Endpoint(world.service.manager) for _ in range(2)]
+    return [manager.perform({}, operation=operation, arguments=message) for manager in managers]
+
+
+def all_leases(world: World) -> tuple[object, ...]:
+    return world.leases.list(ADMIN, LeaseQuery(limit=100)).items
+
+
+@pytest.mark.xfail(strict=True, reason="each manager books a lease of its own")
+def test_a_lease_is_booked_once(world: World):
+    first, second = deliver(world, "leases.create", OWNER, request_of(world))
+    assert first == second
+    assert [one.id for one in all_leases(world)] == [first["result"]["id"]]
+    assert len(world.hosts_of(first["result"]["id"])) == 2
+
+
+@pytest.mark.xfail(strict=True, reason="each manager books a lease of its own")
+def test_a_lease_that_has_begun_meanwhile_is_found_as_it_is(world: World):
+    request = request_of(world)
+    world.leases.create(OWNER, request, lease_id=LEASE_ID)
+    world.pass_time(timedelta(minutes=1))
+    assert world.leases.create(OWNER, request, lease_id=LEASE_ID).status is LeaseStatus.ACTIVE
+    world.leases.delete(OWNER, LEASE_ID)
+    assert world.leases.create(OWNER, request, lease_id=LEASE_ID).status is LeaseStatus.DELETED
+    assert all_leases(world) == ()
+
+
+@pytest.mark.xfail(strict=True, reason="nobody else can choose the id of a lease")
+def test_an_id_of_somebody_elses_lease_gives_nothing_away(world: World):
+    world.leases.create(OWNER, request_of(world), lease_id=LEASE_ID)
+    for actor in (STRANGER, replace(OWNER, user_id="a colleague")):
+        with pytest.raises(Conflict):
+            world.leases.create(actor, request_of(world), lease_id=LEASE_ID)
+    assert len(all_leases(world)) == 1
+
+
+@pytest.mark.xfail(strict=True, reason="each manager books a lease of its own")
+def test_one_trust_is_left_of_two(world: World):
+    for _ in range(2):
+        world.leases.create(OWNER, request_of(world, before_end="snapshot"), lease_id=LEASE_ID)
+    assert len(world.cloud.world.trusts()) == 1
+
+
+@pytest.mark.xfail(strict=True, reason="each manager books a lease of its own")
+@pytest.mark.races
+@pytest.mark.parametrize("before_end", ["default", "snapshot"])
+def test_at_the_same_time_a_lease_is_booked_once(database_url: str, before_end: str):
+    with open_world(database_url) as world:
+        request = request_of(world, before_end=before_end)
+        together = threading.Barrier(8)
+
+        def create(_number: int) -> str:
+            together.wait(30)
+            return str(world.leases.create(OWNER, request, lease_id=LEASE_ID).id)
+
+        with ThreadPoolExecutor(8) as managers:
+            assert set(managers.map(create, range(8))) == {LEASE_ID}
+        assert len(all_leases(world)) == 1
+        assert len(world.hosts_of(LEASE_ID)) == 2
+        assert len(world.cloud.world.trusts()) == (1 if before_end == "snapshot" else 0)
+
+
+# --- all others
+
+
+def a_lease(world: World) -> str:
+    lease = world.book(1, hours=5)
+    world.pass_time(timedelta(minutes=1))
+    return str(lease.id)
+
+
+def a_part(world: World, lease_id: str) -> str:
+    return str(world.leases.get(OWNER, lease_id).reservations[0].id)
+
+
+def its_host(world: World, lease_id: str) -> str:
+    (part,) = world.leases.resources(ADMIN, lease_id, HOST)
+    return str(part.resource.external_id)
+
+
+def grown(world: World, lease_id: str) -> LeaseChange:
+    end = world.clock.now() + timedelta(hours=7)
+    more = ReservationChange(a_part(world, lease_id), {"min": 2, "max": 2})
+    return LeaseChange(name="longer", ends_at=end, reservations=(more,))
+
+
+def a_new_host(world: World) -> str:
+    world.cloud.world.ensure_hosts(5)
+    return str(max(world.cloud.discover(HOST), key=lambda one: int(one.external_id)).name)
+
+
+def free_host(world: World, lease_id: str) -> str:
+    taken = its_host(world, lease_id)
+    return next(
+        one.external_id for one in world.resources.list(ADMIN, ResourceQuery(HOST, 9)).items if one.external_id != taken
+    )
+
+
+#: What each operation that writes is asked for, by the lease that there is; its host is in the lease.
+WRITES: dict[str, Callable[[World, str], tuple[tuple[object, ...], dict[str, object]]]] = {
+    "leases.create": lambda world, _lease: ((OWNER, request_of(world)), {}),
+    "leases.update": lambda world, lease: ((OWNER, lease, grown(world, lease)), {}),
+    "leases.delete": lambda _world, lease: ((OWNER, lease), {}),
+    "leases.drop_reservation": lambda world, lease: ((OWNER, lease, a_part(world, lease)), {}),
+    "resources.register": lambda world, _lease: ((ADMIN, HOST, a_new_host(world), {"ssd": "yes"}), {}),
+    "resources.update": lambda world, lease: ((ADMIN, HOST, its_host(world, lease), {"ssd": "yes"}), {}),
+    "resources.unregister": lambda world, lease: ((ADMIN, HOST, free_host(world, lease)), {}),
+    "resources.disable": lambda world, lease: ((ADMIN, HOST, its_host(world, lease)), {"reason": "new disk"}),
+    "resources.enable": lambda world, lease: ((ADMIN, HOST, its_host(world, lease)), {}),
+    "resources.reallocate": lambda world, lease: ((ADMIN, HOST, its_host(world, lease)), {"running": True}),
+    "resources.set_property": lambda _world, _lease: ((ADMIN, HOST, "known"), {"private": True}),
+}
+
+
+def ledger(world: World) -> object:
+    """All that users and operators can see, without the numbers of versions and the times of changes."""
+    leases = [replace(one, version=0, updated_at=None) for one in all_leases(world)]
+    hosts = [replace(one, version=0) for one in world.resources.list(ADMIN, ResourceQuery(HOST, 100)).items]
+    return (
+        leases,
+        hosts,
+        world.resources.bookings(ADMIN, BookingQuery(HOST, 100)),
+        world.resources.properties(ADMIN, HOST, include_private=True),
+        world.cloud.world.groups(),
+        world.cloud.world.pool(),
+    )
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        pytest.param(one, marks=pytest.mark.xfail(strict=True, reason="each manager books a lease of its own"))
+        if one == "leases.create"
+        else one
+        for one in sorted(WRITES)
+    ],
+)
+def test_done_twice_is_as_good_as_done_once(world: World, operation: str):
+    lease = a_lease(world)
+    world.resources.update(ADMIN, HOST, free_host(world, lease), {"known": "yes"})
+    positional, named = WRITES[operation](world, lease)
+    message = TABLE[operation].encode_arguments(*positional, **named)
+    before = ledger(world)
+    managers = [Endpoint(world.service.manager) for _ in range(2)]
+    answers, after = [], []
+    for manager in managers:
+        answers.append(manager.perform({}, operation=operation, arguments=message))
+        after.append(ledger(world))
+    assert "result" in answers[0]
+    assert answers[1].get("error", "") is not None  # no defect
+    assert after[1] == after[0]
+    assert after[0] != before or operation == "resources.enable"
+
+
+def test_every_operation_that_writes_is_among_them():
+    assert WRITES.keys() | READS.keys() == OPERATIONS
