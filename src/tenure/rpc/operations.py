@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from tenure.rpc.wire import decode, encode
+from tenure.services.context import new_id
 from tenure.services.leases import LeaseService
 from tenure.services.manager import OPERATIONS, Manager
 from tenure.services.resources import ResourceService
 
 #: Whose methods the operations are, by the first part of their names.
 SERVICES: Mapping[str, type] = {"leases": LeaseService, "resources": ResourceService}
+#: The argument that is the id of what an operation makes.
+NEW_IDS: Mapping[str, str] = {"leases.create": "lease_id"}
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,13 @@ class Operation:
         return self.name.rpartition(".")[2]
 
     def encode_arguments(self, *positional: object, **named: object) -> dict[str, Any]:
-        """The arguments as plain values, by name. Raises ``TypeError`` for those that do not fit."""
+        """The arguments as plain values, by name. Raises ``TypeError`` for those that do not fit.
+
+        What is made new gets its id here, so that whoever carries the same message out a second time finds it.
+        """
         bound = self.signature.bind(*positional, **named)
+        if self.name in NEW_IDS:
+            bound.arguments.setdefault(NEW_IDS[self.name], new_id())
         return {name: encode(value, self.hints[name]) for name, value in bound.arguments.items()}
 
     def decode_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,13 +61,20 @@ class LeaseService:
         self._effects = effects
         self._trusts = Trusts(types, effects)
 
-    def create(self, actor: Actor, request: LeaseRequest) -> Lease:
+    def create(self, actor: Actor, request: LeaseRequest, *, lease_id: str | None = None) -> Lease:
         """Book everything the request names, or nothing.
 
-        Raises ``Forbidden``, ``InvalidParameter``, ``NotEnoughResources``.
+        Whoever may ask twice for the same gives it a ``lease_id``, a new one that nobody else can know: where the same
+        caller has a lease of that id already, it is that lease, as it is now. Raises ``Forbidden``,
+        ``InvalidParameter``, ``NotEnoughResources``, and ``Conflict`` for the id of somebody else's lease.
         """
         target = {"project_id": actor.project_id, "user_id": actor.user_id}
         require(self._authorize, "blazar:leases:post", actor, target)
+        if lease_id is not None:
+            with self._db.read() as tx:
+                booked = self._booked_before(tx, actor, lease_id)
+            if booked is not None:
+                return booked
         now = self._clock.now()
         starts_at, ends_at = resolve(request.starts_at, now), resolve(request.ends_at, now)
         if starts_at < minute_of(now):
@@ -81,12 +88,14 @@ class LeaseService:
             demand_of(self._types, one.resource_type, one.parameters, position)
             for position, one in enumerate(request.reservations)
         ]
-        lease = self._new_lease(actor, request, starts_at, ends_at, notice_at, now)
+        lease = self._new_lease(lease_id or new_id(), actor, request, starts_at, ends_at, notice_at, now)
         needed = any(self._trusts.are_needed(one.resource_type, one.parameters) for one in request.reservations)
         with self._trusts.given_by(actor, needed=needed) as trust_id:
-            self._book(actor, replace(lease, trust_id=trust_id), demands)
+            booked = self._book(actor, replace(lease, trust_id=trust_id), demands)
+        if booked is not None and trust_id is not None:
+            self._trusts.revoke(trust_id)  # the one who has booked it has made another
         self._effects.wake()
-        return lease
+        return booked or lease
 
     def get(self, actor: Actor, lease_id: str) -> Lease:
         """The lease; raises ``NotFound`` where there is none that the actor may see."""
@@ -234,21 +243,34 @@ class LeaseService:
             lease = self._visible(tx, actor, lease_id, "blazar:leases:put")
         return self._trusts.are_needed_by(lease, change, actor)
 
-    def _book(self, actor: Actor, lease: Lease, demands: Sequence[Demand]) -> None:
-        """Write a new lease, with all that it asks for."""
+    def _booked_before(self, tx: Transaction, actor: Actor, lease_id: str) -> Lease | None:
+        """The lease of that id that the actor has booked; raises ``Conflict`` where it is somebody else's."""
+        lease = tx.leases.get(lease_id, deleted=True)
+        if lease is not None and (lease.project_id, lease.user_id) != (actor.project_id, actor.user_id):
+            raise Conflict("There is a lease of this id already.")
+        return lease
+
+    def _book(self, actor: Actor, lease: Lease, demands: Sequence[Demand]) -> Lease | None:
+        """Write a new lease, with all that it asks for; the one of its id where the actor has booked it meanwhile."""
         now = lease.created_at
         period = Period(max(lease.starts_at, now), lease.ends_at + self._rules.cleaning_time)
 
-        def work(tx: Transaction) -> None:
-            tx.leases.add(lease)
+        def work(tx: Transaction) -> Lease | None:
+            booked = self._booked_before(tx, actor, lease.id)
+            if booked is not None:
+                return booked
+            tx.leases.add(
+                lease
+            )  # first of all, so that of two with one id the second does nothing else before it waits
             tx.events.add(lease.events)
             planner = Planner(tx, self._types, now=now, turn=crc32(lease.id.encode()))
             for position, (reservation, demand) in enumerate(zip(lease.reservations, demands, strict=True)):
                 planner.book(reservation.id, demand, period, position=position)
             remember(tx, lease.id, "create", None, lease.status, actor=actor, now=now)
             tell(tx, "lease.create", lease, now=now)
+            return None
 
-        self._db.write(work)
+        return self._db.write(work)
 
     def _notice_at(
         self, request: LeaseRequest, starts_at: datetime, ends_at: datetime, now: datetime
@@ -261,6 +283,7 @@ class LeaseService:
 
     def _new_lease(
         self,
+        lease_id: str,
         actor: Actor,
         request: LeaseRequest,
         starts_at: datetime,
@@ -268,7 +291,6 @@ class LeaseService:
         notice_at: datetime | None,
         now: datetime,
     ) -> Lease:
-        lease_id = new_id()
         due = {EventType.START: starts_at, EventType.BEFORE_END: notice_at, EventType.END: ends_at}
         return Lease(
             id=lease_id,

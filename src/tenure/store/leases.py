@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import and_, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tenure.domain.errors import InvalidParameter
@@ -39,26 +40,27 @@ class LeaseStore:
         self._session = session
 
     def add(self, lease: Lease) -> None:
-        """Write a new lease with its reservations and events."""
-        self._session.execute(
-            insert(LeaseRow),
-            [
-                {
-                    "id": lease.id,
-                    "name": lease.name,
-                    "project_id": lease.project_id,
-                    "user_id": lease.user_id,
-                    "starts_at": lease.starts_at,
-                    "ends_at": lease.ends_at,
-                    "status": lease.status.value,
-                    "status_reason": lease.status_reason,
-                    "degraded": lease.degraded,
-                    "trust_id": lease.trust_id,
-                    "version": lease.version,
-                    "created_at": lease.created_at,
-                }
-            ],
-        )
+        """Write a new lease with its reservations; raises ``Overtaken`` where there is one of its id."""
+        row = {
+            "id": lease.id,
+            "name": lease.name,
+            "project_id": lease.project_id,
+            "user_id": lease.user_id,
+            "starts_at": lease.starts_at,
+            "ends_at": lease.ends_at,
+            "status": lease.status.value,
+            "status_reason": lease.status_reason,
+            "degraded": lease.degraded,
+            "trust_id": lease.trust_id,
+            "version": lease.version,
+            "created_at": lease.created_at,
+        }
+        try:
+            self._session.execute(insert(LeaseRow), [row])
+        except IntegrityError as error:
+            if _is_second_lease(error):
+                raise Overtaken from error
+            raise
         if lease.reservations:
             self._session.execute(
                 insert(ReservationRow),
@@ -325,4 +327,12 @@ def event_of(row: EventRow) -> Event:
         attempts=row.attempts,
         created_at=row.created_at,
         updated_at=row.updated_at,
+    )
+
+
+def _is_second_lease(error: IntegrityError) -> bool:
+    """Whether the database refused a row of ``leases`` for its primary key, which each calls by another name."""
+    text = str(error.orig)
+    return any(
+        name in text for name in ("pk_leases", "'PRIMARY'", "leases.PRIMARY", "UNIQUE constraint failed: leases.id")
     )
