@@ -105,7 +105,7 @@ def build(parts: Parts) -> Service:
         mended=lambda resource_type: tally.count_mended(parts.types[resource_type].inventory),
         checkpoint=parts.checkpoint,
     )
-    repair = Repair(events, parts.driver, inventories, parts.clock, tally=tally, wake=wake)
+    repair = Repair(events, parts.driver, inventories, tally=tally, wake=wake)
     healing = HealingService(parts.db, parts.types, parts.rules, wake, look)
     health_check = HealthCheck(healing, parts.driver, inventories)
     health = Periodic(

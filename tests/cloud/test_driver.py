@@ -289,7 +289,7 @@ class TestOpenStackCloud(DriverContract):
     # What Nova cannot be made to do.
     test_refuses_a_name_that_fits_several = None  # type: ignore[assignment]
     test_a_resource_that_is_gone_counts_as_given_back = None  # type: ignore[assignment]
-    test_a_start_of_what_is_not_there_is_refused = None  # type: ignore[assignment]
+    test_a_start_hands_over_all_but_what_is_not_there = None  # type: ignore[assignment]
     test_a_start_repairs_what_others_took_apart = None  # type: ignore[assignment]
     test_the_end_copes_with_what_others_took_apart = None  # type: ignore[assignment]
     test_what_is_gone_or_left_over_is_no_drift = None  # type: ignore[assignment]

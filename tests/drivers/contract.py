@@ -25,6 +25,7 @@ from tenure.drivers.contract import (
     Drift,
     Order,
     Progress,
+    ResourceMissing,
     ResourceOccupied,
     ResourceRef,
 )
@@ -121,13 +122,20 @@ def order_of(
     )
 
 
-def ordered(rig: Rig, *resources: ResourceRef, reservation_id: str = "r-1", project_id: str | None = None) -> Order:
-    return order_of(
+def ordered(
+    rig: Rig,
+    *resources: ResourceRef,
+    reservation_id: str = "r-1",
+    project_id: str | None = None,
+    returning: tuple[ResourceRef, ...] = (),
+) -> Order:
+    order = order_of(
         *resources,
         reservation_id=reservation_id,
         project_id=project_id or rig.owner,
         resource_type=rig.resource_type,
     )
+    return replace(order, returning=returning)
 
 
 def trusting(rig: Rig, order: Order) -> Order:
@@ -146,18 +154,6 @@ def until(rig: Rig, call: Callable[[], Progress], is_so: Callable[[Progress], bo
     while not is_so(progress := call()) and time.monotonic() < deadline:
         time.sleep(rig.pause.total_seconds())
     return progress
-
-
-def accepted(rig: Rig, call: Callable[[], None]) -> None:
-    """The call succeeds, tried again for as long as this cloud may take."""
-    deadline = time.monotonic() + rig.patience.total_seconds()
-    while True:
-        try:
-            return call()
-        except CloudBusy as error:
-            if isinstance(error, ResourceOccupied) or time.monotonic() >= deadline:
-                raise
-        time.sleep(rig.pause.total_seconds())
 
 
 def drift_of(rig: Rig, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Sequence[Drift]:
@@ -340,7 +336,8 @@ class DriverContract:
     def test_what_is_no_longer_in_the_order_goes_back_to_the_pool(self, rig: Rig, hosts: list[ResourceRef]):
         rig.driver.ensure_started(ordered(rig, *hosts[:2]))
         kept, dropped = rig.boot(hosts[1], rig.owner, "r-1"), rig.boot(hosts[0], rig.owner, "r-1")
-        accepted(rig, lambda: rig.driver.ensure_started(ordered(rig, *hosts[1:])))
+        smaller = ordered(rig, *hosts[1:], returning=(hosts[0],))
+        assert finished(rig, lambda: rig.driver.ensure_started(smaller)).done
         assert rig.boot(hosts[0], rig.owner, "r-1") is None
         assert rig.boot(hosts[0], rig.neighbour) is None
         assert rig.boot(hosts[2], rig.owner, "r-1")
@@ -353,15 +350,14 @@ class DriverContract:
         rig.driver.ensure_started(ordered(rig, *hosts[:2]))
         assert rig.boot(hosts[0], rig.owner, "r-1")
         rig.hold()
-        smaller = ordered(rig, *hosts[1:])
-        with pytest.raises(CloudBusy):
-            rig.driver.ensure_started(smaller)
+        smaller = ordered(rig, *hosts[1:], returning=(hosts[0],))
+        assert not rig.driver.ensure_started(smaller).done
         # The owner need not wait for the new one because the old one is slow.
         assert rig.boot(hosts[2], rig.owner, "r-1")
         with pytest.raises(CloudBusy):
             rig.driver.ensure_started(ordered(rig, hosts[0], reservation_id="r-2", project_id=rig.neighbour))
         rig.let_go()
-        accepted(rig, lambda: rig.driver.ensure_started(smaller))
+        assert finished(rig, lambda: rig.driver.ensure_started(smaller)).done
         assert rig.boot(hosts[0], rig.owner, "r-1") is None
 
     def test_foreign_servers_stop_a_start_and_live(self, rig: Rig, hosts: list[ResourceRef]):
@@ -428,11 +424,33 @@ class DriverContract:
         assert rig.boot(hosts[1], rig.owner, "r-1")
         assert rig.boot(hosts[0], rig.owner, "r-2")
 
-    def test_a_start_of_what_is_not_there_is_refused(self, rig: Rig, hosts: list[ResourceRef]):
+    def test_a_start_hands_over_all_but_what_is_not_there(self, rig: Rig, hosts: list[ResourceRef]):
         rig.remove(hosts[0])
-        with pytest.raises(CloudNotFound):
+        with pytest.raises(ResourceMissing) as caught:
             rig.driver.ensure_started(ordered(rig, *hosts))
+        assert set(caught.value.resources) == {hosts[0].external_id}
+        assert all(rig.boot(resource, rig.owner, "r-1") for resource in hosts[1:])
         assert finished(rig, lambda: rig.driver.ensure_ended(ordered(rig, *hosts))).done
+
+    def test_what_the_order_names_otherwise_is_not_given_up(self, rig: Rig, hosts: list[ResourceRef]):
+        """A cloud that lists a host by another id for a while, or not at all, costs nobody his servers."""
+        rig.driver.ensure_started(ordered(rig, *hosts[:2]))
+        server = rig.boot(hosts[0], rig.owner, "r-1")
+        unlisted = replace(hosts[0], external_id="4711")
+        order = ordered(rig, unlisted, hosts[1])
+        assert drift_of(rig, [order], hosts[2:]) == []
+        with pytest.raises(ResourceMissing):
+            rig.driver.ensure_started(order)
+        assert server in rig.servers()
+        assert rig.boot(hosts[0], rig.owner, "r-1")
+
+        # What the ledger says it gives up goes all the same.
+        def give_up() -> Progress:
+            with pytest.raises(ResourceMissing):
+                rig.driver.ensure_started(replace(order, returning=(hosts[0],)))
+            return Progress(server not in rig.servers())
+
+        assert finished(rig, give_up).done
 
     def test_a_start_repairs_what_others_took_apart(self, rig: Rig, hosts: list[ResourceRef]):
         order = ordered(rig, *hosts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -183,6 +184,37 @@ class TestRegistering:
         assert members(cloud, POOL) == {"compute-1", "compute-2"}
         assert driver.drift(HOST, [], [held, free]) == []
 
+    def test_that_placement_refuses_leaves_no_host_in_the_pool(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        cloud.instead = lambda seen: (403, {}) if (seen.method, seen.path) == ("POST", "/resource_providers") else None
+        with pytest.raises(CloudRefused):
+            driver.ensure_registered(HOST, ref(cloud, 1))
+        assert members(cloud, POOL) == set()
+
+    def test_a_provider_that_is_gone_comes_back_also_under_a_host_in_use(
+        self, cloud: FakeOpenStack, driver: OpenStackCloud
+    ):
+        held, free = registered(driver, cloud, 2)
+        driver.ensure_started(order(held))
+        for number in [key for key, one in cloud.providers.items() if one.name.startswith("blazar_")]:
+            del cloud.providers[number]
+        drifts = driver.drift(HOST, [order(held)], [free])
+        assert {(one.reservation_id, one.resource) for one in drifts} == {(None, held), (None, free)}
+        for host in (held, free):
+            driver.ensure_registered(HOST, host)
+        assert driver.drift(HOST, [order(held)], [free]) == []
+        assert members(cloud, POOL) == {service(cloud, free)}
+
+    def test_without_placement_aggregates_are_looked_at_all_the_same(
+        self, cloud: FakeOpenStack, driver: OpenStackCloud
+    ):
+        (host,) = registered(driver, cloud, 1)
+        pool = cloud.aggregate(POOL)
+        assert pool is not None
+        pool.hosts.clear()
+        cloud.instead = lambda seen: (503, {}) if seen.service == "placement" else None
+        (drift,) = driver.drift(HOST, [], [host])
+        assert drift.resource == host
+
     def test_uses_the_name_of_the_service_and_makes_a_provider(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         driver.ensure_registered(HOST, ref(cloud, 1))
         assert members(cloud, POOL) == {"compute-1"}
@@ -329,6 +361,53 @@ class TestMoving:
         assert members(cloud, "rack-7") == {"compute-6"}
         assert members(cloud, POOL) == {"compute-1"}
 
+    @pytest.mark.parametrize("zone", [None, "zone-1"])
+    def test_a_group_without_zone_and_owner_is_known_by_its_name(
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, zone: str | None
+    ):
+        (host,) = registered(driver, cloud, 1)
+        wanted = order(host, reservation_id=str(uuid.uuid4()))
+        for mend in (lambda: driver.ensure_started(wanted), lambda: ended(driver, wanted)):
+            driver.ensure_started(wanted)
+            group = cloud.aggregate(wanted.reservation_id)
+            assert group is not None
+            group.metadata = {"availability_zone": zone} if zone else {}
+            assert mend().done
+            assert driver.drift(HOST, [wanted], []) == [] or driver.drift(HOST, [], [host]) == []
+        assert members(cloud, POOL) == {"compute-1"}
+        assert cloud.aggregate(wanted.reservation_id) is None
+
+    def test_servers_on_a_strange_host_live(self, nova: str):
+        """Somebody puts a host in general use, with servers of the same project, into the reservation."""
+        with FakeOpenStack(nova=nova) as cloud, OpenStackCloud(options_of(cloud)) as driver:
+            (host,) = registered(driver, cloud, 1)
+            driver.ensure_started(order(host))
+            group = cloud.aggregate("r-1")
+            assert group is not None
+            group.hosts.append("compute-2")
+            server = cloud.force("compute-2", OWNER)
+            driver.ensure_started(order(host))
+            assert set(cloud.servers) == {server}
+            del cloud.servers[server]
+            assert driver.ensure_started(order(host)).done
+            # It was never registered, so it is in general use again.
+            assert (group.hosts, members(cloud, POOL)) == (["compute-1"], set())
+
+    def test_a_group_that_vanishes_meanwhile_is_made_again(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        (host,) = registered(driver, cloud, 1)
+
+        def vanish(seen: Seen) -> None:
+            group = cloud.aggregate("r-1")
+            if group is not None and "set_metadata" in (seen.body or {}):
+                cloud.aggregates.pop(group.number)
+
+        cloud.observe = vanish
+        with pytest.raises(CloudBusy, match="deleted meanwhile"):
+            driver.ensure_started(order(host))
+        cloud.observe = lambda _seen: None
+        assert driver.ensure_started(order(host)).done
+        assert cloud.boot("compute-1", OWNER, "r-1")
+
     def test_two_workers_may_start_the_same(self, nova: str):
         with FakeOpenStack(nova=nova) as cloud, OpenStackCloud(options_of(cloud)) as driver:
             hosts = registered(driver, cloud, 4)
@@ -457,8 +536,19 @@ class TestEnding:
         assert group is not None
         assert group.metadata == {"availability_zone": "blazar_r-1", OWNER_KEY: OWNER}
 
+    def test_tells_which_host_nova_does_not_let_go(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        """As of one whose compute service was deleted with the aggregates as they were."""
+        (host,) = registered(driver, cloud, 1)
+        driver.ensure_started(order(host))
+        cloud.instead = lambda seen: (404, {}) if "remove_host" in (seen.body or {}) else None
+        progress = driver.ensure_ended(order(host))
+        assert "compute-1" in (progress.reason or "")
+        assert progress.look_again_after >= timedelta(seconds=30)
+        cloud.instead = lambda _seen: None
+        assert ended(driver, order(host)).done
+
     @pytest.mark.parametrize("broken_off", [False, True])
-    def test_needs_nothing_but_the_id(self, nova: str, broken_off: bool):
+    def test_needs_but_the_id_and_what_it_had(self, nova: str, broken_off: bool):
         with FakeOpenStack(nova=nova) as cloud, OpenStackCloud(options_of(cloud)) as driver:
             hosts = registered(driver, cloud, 2)
             driver.ensure_started(order(*hosts))
@@ -469,7 +559,7 @@ class TestEnding:
                 assert not driver.ensure_ended(order(*hosts)).done
                 cloud.let_go()
                 cloud.force("compute-1", OWNER, reservation="r-1")
-            unknown = replace(order(), project_id="", user_id="", lease_id="", lease_name="")
+            unknown = replace(order(), project_id="", user_id="", lease_id="", lease_name="", returning=tuple(hosts))
             assert ended(driver, unknown).done
             assert cloud.servers == {}
             assert members(cloud, POOL) == {"compute-1", "compute-2"}

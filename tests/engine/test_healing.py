@@ -70,6 +70,15 @@ def resource(world: World, name: str):
     return world.resources.get(ADMIN, HOST, found.id)
 
 
+def boot(world: World, lease: Lease, host: str) -> str:
+    """Boot a server of the lease's there."""
+    return world.cloud.world.boot_server(OWNER.project_id, reservation_id=lease.reservations[0].id, host=host)
+
+
+def servers(world: World) -> set[str]:
+    return {one.id for one in world.cloud.world.servers()}
+
+
 class TestHealth:
     def test_what_fails_is_not_reservable_until_it_is_back(self, world: World):
         seen = resource(world, "sim-host-001")
@@ -288,6 +297,24 @@ class TestPlans:
         assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
         assert_all_in_pool(world)
 
+    def test_a_host_that_left_the_cloud_unseen_is_replaced_at_the_start(self, world: World):
+        lease = world.book(2, start=1)
+        gone = world.hosts_of(lease.id)[0]
+        world.cloud.world.remove_host(gone)
+        world.pass_time(HOUR)
+        assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
+        assert (len(members(world, lease)), flags(world, lease)) == (2, (False, False, False))
+        assert gone not in world.hosts_of(lease.id)
+
+    def test_where_none_is_free_it_starts_without_the_host_that_left_unseen(self, world: World):
+        lease = world.book(4, start=1)
+        world.cloud.world.remove_host("sim-host-001")
+        world.pass_time(HOUR)
+        assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
+        assert members(world, lease) == ["sim-host-002", "sim-host-003", "sim-host-004"]
+        world.service.health_check.run()
+        assert flags(world, lease) == (True, True, False)
+
     def test_a_start_between_two_attempts_gets_another_host(self, world: World):
         lease = world.book(1, start=1)
         [host] = world.hosts_of(lease.id)
@@ -355,6 +382,41 @@ class TestRunning:
         world.engine.settle()
         assert members(world, lease) == [host]
         assert flags(world, lease) == (False, False, False)
+
+    def test_a_look_that_leaves_a_host_out_costs_nobody_his_servers(self, world: World):
+        """What the cloud does not list stays the lease's, with all that runs there, until it is replaced."""
+        lease = self.running(world, 2)
+        host = world.hosts_of(lease.id)[0]
+        server = boot(world, lease, host)
+        well = {one.id: Health(True) for one in world.cloud.world.hosts() if one.name != host}
+        world.service.healing.observe(HOST, well)
+        assert resource(world, host).health is ResourceHealth.GONE
+        world.service.repair.run()
+        world.engine.settle()
+        assert servers(world) == {server}
+        assert host in members(world, lease)
+
+    def test_servers_that_do_not_vanish_do_not_undo_a_replacement(self, world: World):
+        lease = self.running(world)
+        [host] = world.hosts_of(lease.id)
+        boot(world, lease, host)
+        slow = world.clock.now() + HOUR
+        world.cloud.inject(Fault(FaultKind.SLOW, reservation_id=lease.reservations[0].id, count=None, until=slow))
+        fail(world, host)
+        world.clock.advance(5 * MINUTE)
+        world.service.health_check.run()
+        world.engine.settle()
+        assert (lease_of(world, lease.id).status, flags(world, lease)) == (LeaseStatus.ACTIVE, (False, False, True))
+        [other] = set(members(world, lease)) - {host}
+        server = boot(world, lease, other)
+        for _ in range(20):  # until a change would have been given up
+            world.pass_time(MINUTE)
+            world.service.repair.run()
+        assert server in servers(world)
+        world.pass_time(HOUR)
+        world.service.repair.run()
+        world.engine.settle()
+        assert (members(world, lease), servers(world)) == ([other], {server})
 
     def test_where_none_is_free_it_keeps_what_it_has_and_is_tried_again(self, world: World):
         lease = self.running(world, 3)

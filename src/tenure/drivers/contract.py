@@ -48,6 +48,17 @@ class ResourceOccupied(CloudBusy):
         super().__init__("; ".join(f"{name}: {reason}" for name, reason in sorted(self.resources.items())))
 
 
+class ResourceMissing(CloudBusy):
+    """The cloud does not know some of the resources that were to be handed over; all others were.
+
+    ``resources`` maps external ids to what is known of each.
+    """
+
+    def __init__(self, resources: Mapping[str, str]) -> None:
+        self.resources = dict(resources)
+        super().__init__("; ".join(reason for _, reason in sorted(self.resources.items())))
+
+
 @dataclass(frozen=True, slots=True)
 class ResourceRef:
     """A resource as the cloud knows it."""
@@ -61,7 +72,9 @@ class ResourceRef:
 class Order:
     """A reservation as a driver sees it: what should be its owner's, as of now.
 
-    ``trust_id`` is the trust with which to act as the owner, None where there is none.
+    ``returning`` are resources that it had and has no more. Where a cloud cannot tell for which reservation a server
+    was booted, servers are deleted there and on ``resources`` only. ``trust_id`` is the trust with which to act as the
+    owner, None where there is none.
     """
 
     reservation_id: str
@@ -74,6 +87,7 @@ class Order:
     resources: tuple[ResourceRef, ...]
     ends_at: datetime
     trust_id: str | None = None
+    returning: tuple[ResourceRef, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +163,13 @@ class CloudDriver(Protocol):
     def ensure_prepared(self, order: Order) -> None:
         """Make what clients must see as soon as the lease exists. Nothing for types that need nothing early."""
 
-    def ensure_started(self, order: Order) -> None:
+    def ensure_started(self, order: Order) -> Progress:
         """Make exactly ``order.resources`` usable by the owner, and by nobody else.
 
-        Resources that the reservation held and that are not in the order any more go back to the pool. Foreign servers
-        are never deleted: ``ResourceOccupied``.
+        All of them are when this returns; it is not done while servers of the reservation still vanish on what goes
+        back to the pool: what it held and what is not in the order any more. Foreign servers are never deleted:
+        ``ResourceOccupied``. Where the cloud does not know some resource of the order, the others are handed over, the
+        reservation keeps whatever else it has but for what is ``returning``, and ``ResourceMissing`` says which.
         """
 
     def before_end(self, order: Order, action: str) -> Progress:

@@ -15,6 +15,7 @@ from tenure.drivers.contract import (
     CloudError,
     CloudRefused,
     Progress,
+    ResourceMissing,
     ResourceOccupied,
 )
 from tenure.metrics import ATTEMPTS, LATENESS
@@ -74,7 +75,9 @@ class Performer:
         outcome = self._perform(work)
         ATTEMPTS.labels(work.event_type.value, outcome).inc()
         if outcome == "done":
-            LATENESS.labels(work.event_type.value).observe((self._clock.now() - work.due_at).total_seconds())
+            late = (self._clock.now() - work.due_at).total_seconds()
+            if late >= 0:  # what a user ends early has no due time that it could miss
+                LATENESS.labels(work.event_type.value).observe(late)
             self._wake()
 
     def _perform(self, work: Work) -> str:
@@ -86,9 +89,15 @@ class Performer:
         except ClaimLost:
             LOG.warning("%s of lease %s was taken over by another worker", kind, work.lease.id)
             return "lost"
+        except ResourceMissing as error:
+            LOG.warning("%s of lease %s: the cloud does not have all resources: %s", kind, work.lease.id, error)
+            if self._events.move_off(work, error.resources):
+                return "missing"
+            progress = DONE  # without them: health tells what it lacks, and drift when they are back
         except ResourceOccupied as error:
             LOG.warning("%s of lease %s: resources are occupied: %s", kind, work.lease.id, error)
-            self._events.occupied(work, error.resources, str(error))
+            if not self._events.move_off(work, error.resources):
+                self._events.failed(work, _reason(error), final=False)
             return "occupied"
         except CloudBusy as error:
             LOG.warning("%s of lease %s will be tried again: %s", kind, work.lease.id, error)
@@ -118,12 +127,29 @@ class Performer:
         if work.event_type is EventType.BEFORE_END:
             return self._before_end(work)
         progress = self._end(work, work.dropped)
-        if progress.done:
-            for order in work.orders:
-                if order.reservation_id not in work.dropped:
-                    self._hold_on(work)
-                    self._driver.ensure_started(order)
-        return progress
+        return self._start(work) if progress.done else progress
+
+    def _start(self, work: Work) -> Progress:
+        """Hand over what the lease has.
+
+        It does not wait for servers to vanish on what it gives up: the repair goes on with that. Only where a change is
+        undone, what it had added is not free before.
+        """
+        made: list[Progress] = []
+        missing: dict[str, str] = {}
+        for order in work.orders:
+            if order.reservation_id not in work.dropped:
+                self._hold_on(work)
+                try:
+                    made.append(self._driver.ensure_started(order))
+                except ResourceMissing as error:
+                    missing.update(error.resources)
+        if missing and work.event_type is EventType.START:
+            raise ResourceMissing(missing)
+        lingering = _together(made)
+        if not lingering.done:
+            LOG.warning("lease %s still has what it gave up: %s", work.lease.id, lingering.reason)
+        return lingering if work.undoing else DONE
 
     def _end(self, work: Work, reservation_ids: frozenset[str]) -> Progress:
         """Take reservations back, each tried whatever became of the others; done when all are."""

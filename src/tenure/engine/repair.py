@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from tenure.clock import Clock
-from tenure.drivers.contract import CloudBusy, CloudDriver, CloudError, Order, ResourceOccupied, ResourceRef
+from tenure.drivers.contract import DONE, CloudBusy, CloudDriver, CloudError, ResourceOccupied, ResourceRef
 from tenure.services.events import EventService
 
 LOG = logging.getLogger(__name__)
@@ -55,7 +54,6 @@ class Repair:
         events: EventService,
         driver: CloudDriver,
         inventories: Collection[str],
-        clock: Clock,
         *,
         tally: DriftTally | None = None,
         wake: Callable[[], None] = lambda: None,
@@ -63,7 +61,6 @@ class Repair:
         self._events = events
         self._driver = driver
         self._inventories = sorted(inventories)
-        self._clock = clock
         self._wake = wake
         self.tally = tally or DriftTally()
         #: What looks like a reservation and is none of ours, as far as it was told already.
@@ -115,7 +112,8 @@ class Repair:
             LOG.warning("reservation %s is over and still has effects; taking them back", reservation_id)
             self.tally.count_found(inventory)
             try:
-                progress = self._driver.ensure_ended(self._leftover(reservation_id, inventory))
+                order = self._events.leftover(reservation_id)
+                progress = self._driver.ensure_ended(order) if order is not None else DONE
             except CloudError as error:
                 LOG.warning("taking back reservation %s will be tried again: %s", reservation_id, error)
             else:
@@ -142,14 +140,14 @@ class Repair:
             self.tally.count_found(inventory)
         if found:
             self._wake()
-        loose = [one for one in resources if self._events.is_unheld(inventory, one)]
+        loose = [one for one in resources if self._events.is_registered(inventory, one)]
         for resource in sorted(loose, key=lambda one: one.external_id):
             self.tally.count_found(inventory)
             self._set_aside(inventory, resource)
         return len(found) + len(loose)
 
     def _set_aside(self, inventory: str, resource: ResourceRef) -> None:
-        """Put a resource that nobody holds back into the pool."""
+        """Have a resource as it is to be once registered: in the pool, unless a reservation has it."""
         try:
             self._driver.ensure_registered(inventory, resource)
         except ResourceOccupied as error:
@@ -162,16 +160,3 @@ class Repair:
             self.tally.count_mended(inventory)
             if not self._events.is_registered(inventory, resource):  # somebody took it back in the meantime
                 self._driver.ensure_unregistered(inventory, resource)
-
-    def _leftover(self, reservation_id: str, inventory: str) -> Order:
-        return Order(
-            reservation_id=reservation_id,
-            lease_id="",
-            lease_name="",
-            project_id="",
-            user_id="",
-            resource_type=inventory,
-            parameters={},
-            resources=(),
-            ends_at=self._clock.now(),
-        )

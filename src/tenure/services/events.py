@@ -20,7 +20,7 @@ from tenure.domain.lease import (
     Reservation,
     ReservationStatus,
 )
-from tenure.domain.resource import Registration, ResourceHealth
+from tenure.domain.resource import Registration, Resource
 from tenure.drivers.contract import Order, Progress, ResourceRef
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules, apply, new_id, remember, tell
@@ -267,8 +267,13 @@ class EventService:
 
         self._db.write(record)
 
-    def occupied(self, work: Work, resources: Mapping[str, str], reason: str) -> None:
-        """Record that somebody is in the way: other resources where there are some, else a failed attempt."""
+    def move_off(self, work: Work, resources: Collection[str]) -> bool:
+        """Have other resources take the place of these, named by external id, and the attempt be made again at once.
+
+        False, with nothing recorded, where there are no others.
+        """
+        if work.event_type is EventType.MEND:
+            return False  # what a running lease has moves for nobody
 
         def record(tx: Transaction) -> bool:
             now = tx.now()
@@ -293,9 +298,7 @@ class EventService:
                 attempts=max(0, work.attempts - 1),
             )
 
-        # What a running lease has moves for nobody.
-        if work.event_type is EventType.MEND or not self._db.write(record):
-            self.failed(work, reason, final=False)
+        return self._db.write(record)
 
     def move_off_unreturned(self, event_id: str) -> bool:
         """Plan a start that is due on other resources, where those before have not given theirs back.
@@ -313,6 +316,16 @@ class EventService:
             return bool(ids and self._move(tx, lease, now, states={AllocationState.PLANNED}, resource_ids=ids))
 
         return self._db.write(work)
+
+    def leftover(self, reservation_id: str) -> Order | None:
+        """A reservation that is over, as a driver takes it back; None where it is not known."""
+        with self._db.read() as tx:
+            reservation = tx.leases.reservations_by_ids([reservation_id]).get(reservation_id)
+            lease = tx.leases.get(reservation.lease_id, deleted=True) if reservation is not None else None
+            if reservation is None or lease is None:
+                return None
+            had = {one.resource_id for one in tx.allocations.of_reservations([reservation_id])}
+            return _order(lease, reservation, (), map(_ref, tx.resources.by_ids(had).values()))
 
     def orders(self, lease_id: str) -> tuple[Order, ...]:
         """What a lease has now, as a driver sees it."""
@@ -336,16 +349,6 @@ class EventService:
         """The registered resources of that type that nobody holds."""
         with self._db.read() as tx:
             return [ResourceRef(*found) for found in tx.resources.unheld(inventory)]
-
-    def is_unheld(self, inventory: str, resource: ResourceRef) -> bool:
-        """Whether it still is registered, and nobody holds it."""
-        with self._db.read() as tx:
-            found = tx.resources.by_external_id(inventory, resource.external_id)
-            return (
-                found is not None
-                and found.registration is Registration.REGISTERED
-                and not tx.allocations.is_held(found.id)
-            )
 
     def is_registered(self, inventory: str, resource: ResourceRef) -> bool:
         with self._db.read() as tx:
@@ -469,22 +472,23 @@ class EventService:
         self, tx: Transaction, leases: Sequence[Lease], *, held_only: bool, without: Mapping[str, Collection[int]]
     ) -> Iterator[Order]:
         """The same for several leases: two statements, however many there are."""
-        allocations, _ = tx.allocations.with_versions([one.id for lease in leases for one in lease.reservations])
+        allocations = tx.allocations.of_reservations([one.id for lease in leases for one in lease.reservations])
         resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
-        held: dict[str, list[ResourceRef]] = {}
+        held: dict[str, dict[int, ResourceRef]] = {}
+        former: dict[str, dict[int, ResourceRef]] = {}
         for allocation in allocations:
+            if allocation.state is AllocationState.PLANNED:
+                continue
             given_up = without.get(allocation.reservation_id, ())
-            if allocation.state is AllocationState.HELD and allocation.resource_id not in given_up:
-                resource = resources[allocation.resource_id]
-                held.setdefault(allocation.reservation_id, [])
-                if resource.health is ResourceHealth.GONE and not held_only:
-                    continue  # the cloud cannot hand over what it does not know; once it does, it is mended
-                ref = ResourceRef(resource.external_id, resource.name, resource.region)
-                held[allocation.reservation_id].append(ref)
+            has_it = allocation.state is AllocationState.HELD and allocation.resource_id not in given_up
+            refs = (held if has_it else former).setdefault(allocation.reservation_id, {})
+            refs[allocation.resource_id] = _ref(resources[allocation.resource_id])
         for lease in leases:
             for one in lease.reservations:
                 if one.status is not ReservationStatus.DELETED and (one.id in held or not held_only):
-                    yield _order(lease, one, held.get(one.id, ()))
+                    own = held.get(one.id, {})
+                    returning = [ref for number, ref in former.get(one.id, {}).items() if number not in own]
+                    yield _order(lease, one, own.values(), returning)
 
     def _done(self, tx: Transaction, work: Work, now: datetime, *, outcome: EventStatus = EventStatus.DONE) -> bool:
         """Give the claim back for good; False when it is lost and nothing may be recorded."""
@@ -646,7 +650,13 @@ def _want_mended(tx: Transaction, lease_id: str, reservation_ids: Sequence[str])
     return lease is not None and want_mended(tx, lease, now=tx.now(), drifted=reservation_ids)
 
 
-def _order(lease: Lease, reservation: Reservation, resources: Iterable[ResourceRef]) -> Order:
+def _ref(resource: Resource) -> ResourceRef:
+    return ResourceRef(resource.external_id, resource.name, resource.region)
+
+
+def _order(
+    lease: Lease, reservation: Reservation, resources: Iterable[ResourceRef], returning: Iterable[ResourceRef]
+) -> Order:
     return Order(
         reservation_id=reservation.id,
         lease_id=lease.id,
@@ -658,4 +668,5 @@ def _order(lease: Lease, reservation: Reservation, resources: Iterable[ResourceR
         resources=tuple(resources),
         ends_at=lease.ends_at,
         trust_id=lease.trust_id,
+        returning=tuple(returning),
     )

@@ -442,13 +442,6 @@ class AllocationStore:
             ).scalars()
         )
 
-    def is_held(self, resource_id: int) -> bool:
-        """Whether anybody holds the resource."""
-        held = select(AllocationRow.id).where(
-            AllocationRow.resource_id == resource_id, AllocationRow.state == AllocationState.HELD.value
-        )
-        return self._session.execute(held.limit(1)).first() is not None
-
     def matching(self, demand: Demand, resource_ids: Collection[int]) -> set[int]:
         """Those of the resources that have the properties which are asked for, free or not."""
         found = select(ResourceRow.id).where(ResourceRow.id.in_(sorted(resource_ids)), *_matching(demand.expression))

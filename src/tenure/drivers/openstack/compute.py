@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from tenure.drivers.contract import CloudAmbiguous, CloudError, CloudNotFound, ResourceRef
+from tenure.drivers.contract import CloudAmbiguous, CloudBusy, CloudError, CloudNotFound, ResourceRef
 from tenure.drivers.openstack.session import Calls, Request
 
 #: The newest version with paging of hypervisors that has their sizes and calls them by numbers, as Blazar does.
@@ -117,7 +117,8 @@ class Compute:
         """Those of these ids that are there."""
         asked = [external_id for external_id in external_ids if _is_id(external_id)]
         if len(asked) > 8:
-            return {one.external_id: one for one in self.hypervisors() if one.external_id in set(asked)}
+            wanted = set(asked)
+            return {one.external_id: one for one in self.hypervisors() if one.external_id in wanted}
         answers = self._calls.send_all(
             [
                 Request("compute", "GET", f"/os-hypervisors/{external_id}", microversion=_HYPERVISORS)
@@ -154,7 +155,11 @@ class Compute:
         return Aggregate(made["id"], made["name"], made["availability_zone"], frozenset(), {})
 
     def set_metadata(self, aggregate: Aggregate, metadata: Mapping[str, str | None]) -> None:
-        self._post(f"/os-aggregates/{aggregate.id}/action", {"set_metadata": {"metadata": dict(metadata)}})
+        """Change these; raises ``CloudBusy`` where somebody has deleted the aggregate meanwhile."""
+        try:
+            self._post(f"/os-aggregates/{aggregate.id}/action", {"set_metadata": {"metadata": dict(metadata)}})
+        except CloudNotFound:
+            raise CloudBusy(f"The aggregate {aggregate.name} was deleted meanwhile.") from None
 
     def announce(self, aggregate: Aggregate) -> None:
         """Have schedulers hear how the aggregate is now; nothing of it is changed.

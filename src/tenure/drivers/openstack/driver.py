@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -15,6 +16,7 @@ from tenure.domain.capacity import Capacity
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import (
     DONE,
+    CloudBusy,
     CloudNotFound,
     CloudRefused,
     Drift,
@@ -39,6 +41,8 @@ from tenure.drivers.openstack.session import (
     open_session,
     password_of,
 )
+
+LOG = logging.getLogger(__name__)
 
 #: The one resource type that the driver has.
 HOST: Final = "physical:host"
@@ -128,9 +132,14 @@ class OpenStackCloud:
         compute = self._compute(calls)
         layout = self._layout(compute)
         hypervisors = {one.external_id: one for one in compute.hypervisors()}
-        providers = Placement(calls).providers()
-        without = frozenset(one.name for one in hypervisors.values() if PREFIX + one.name not in providers)
-        return list(layout.drift(list(orders), pooled, hypervisors, without))
+        try:
+            providers = Placement(calls).providers()
+        except CloudBusy as error:
+            LOG.warning("what is in Placement is not looked at: %s", error)
+            without: frozenset[str] = frozenset()
+        else:
+            without = frozenset(one.name for one in hypervisors.values() if PREFIX + one.name not in providers)
+        return list(layout.drift(list(orders), list(pooled), hypervisors, without))
 
     # Registering
 
@@ -138,10 +147,14 @@ class OpenStackCloud:
         """Put the host into the pool, and a provider for reservations under the host's."""
         _refuse_type(resource_type)
         calls = self._http.begin("ensure_registered")
-        compute = self._compute(calls)
-        host = compute.hypervisors_of([resource.external_id])[0]
-        self._hosts(compute).pool(host)
-        Placement(calls).ensure_provider(host.name)
+        host = self._compute(calls).hypervisors_of([resource.external_id])[0]
+        fresh = self._hosts(calls).pool(host)
+        try:
+            Placement(calls).ensure_provider(host.name)
+        except CloudRefused:
+            if fresh:
+                self._hosts(calls).unpool(host)
+            raise
 
     def ensure_unregistered(self, resource_type: str, resource: ResourceRef) -> None:
         """Take the host out of the pool.
@@ -153,7 +166,7 @@ class OpenStackCloud:
         calls = self._http.begin("ensure_unregistered")
         compute = self._compute(calls)
         for host in compute.hypervisors_known([resource.external_id]).values():
-            self._hosts(compute).unpool(host)
+            self._hosts(calls).unpool(host)
 
     # Reservations
 
@@ -161,20 +174,17 @@ class OpenStackCloud:
         """Nothing of a host reservation is seen before its start."""
         _refuse_type(order.resource_type)
 
-    def ensure_started(self, order: Order) -> None:
+    def ensure_started(self, order: Order) -> Progress:
         _refuse_type(order.resource_type)
         calls = self._http.begin("ensure_started")
-        compute = self._compute(calls)
-        wanted = compute.hypervisors_of([resource.external_id for resource in order.resources])
-        self._hosts(compute).hand_over(order, wanted)
+        return self._hosts(calls).hand_over(order)
 
     def before_end(self, order: Order, action: str) -> Progress:
         _refuse_type(order.resource_type)
         if action != "snapshot":
             raise CloudRefused(f"This cloud cannot do {action!r} before the end.")
         calls = self._http.begin("before_end")
-        compute = self._compute(calls)
-        servers = of_project(self._hosts(compute).servers_of(order), order.project_id)
+        servers = of_project(self._hosts(calls).servers_of(order), order.project_id)
         if not servers:
             return DONE
         if order.trust_id is None:
@@ -193,8 +203,7 @@ class OpenStackCloud:
 
     def ensure_ended(self, order: Order) -> Progress:
         _refuse_type(order.resource_type)
-        compute = self._compute(self._http.begin("ensure_ended"))
-        return self._hosts(compute).take_back(order)
+        return self._hosts(self._http.begin("ensure_ended")).take_back(order)
 
     # Trusts
 
@@ -213,8 +222,8 @@ class OpenStackCloud:
             self._ask_again_at = now + _NOVA_STAYS.total_seconds()
         return Compute(calls, self._tells_hints)
 
-    def _hosts(self, compute: Compute) -> Hosts:
-        return Hosts(compute, self._options, self._clock.now())
+    def _hosts(self, calls: Calls) -> Hosts:
+        return Hosts(self._compute(calls), Placement(calls), self._options, self._clock.now())
 
     def _identity(self, verb: str) -> Identity:
         return Identity(self._http.begin(verb), self._session, self._options)

@@ -21,11 +21,13 @@ from tenure.drivers.contract import (
     CloudRefused,
     Order,
     Progress,
+    ResourceMissing,
     ResourceOccupied,
 )
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
 from tenure.drivers.openstack.layout import FORMER_OWNER, Layout
 from tenure.drivers.openstack.options import OpenStackOptions
+from tenure.drivers.openstack.placement import PREFIX, Placement
 from tenure.drivers.openstack.session import BadRequest, Conflict
 
 #: How long to wait before looking again whether servers have vanished: after their deletion was ordered, and later.
@@ -40,18 +42,19 @@ _OTHERS: Final = timedelta(seconds=30)
 class Hosts:
     """The hosts of a cloud, with the calls of one verb."""
 
-    def __init__(self, compute: Compute, options: OpenStackOptions, now: datetime) -> None:
+    def __init__(self, compute: Compute, placement: Placement, options: OpenStackOptions, now: datetime) -> None:
         self._compute = compute
+        self._placement = placement
         self._options = options
         self._now = now
 
     # Registering
 
-    def pool(self, host: Hypervisor) -> None:
-        """Set the host aside, if it is neither in the pool nor in a reservation."""
+    def pool(self, host: Hypervisor) -> bool:
+        """Set the host aside, if it is neither in the pool nor in a reservation; whether that was to be done."""
         layout = self._look()
         if host.service_host in layout.pool.hosts or layout.is_held(host.service_host):
-            return
+            return False
         zone = layout.foreign_zone(host.service_host)
         if zone is not None:
             raise CloudRefused(
@@ -66,6 +69,7 @@ class Hosts:
         except ResourceOccupied:
             self._remove(layout.pool, [host.service_host])
             raise
+        return True
 
     def unpool(self, host: Hypervisor) -> None:
         """Give the host back to general use; raises ``CloudBusy`` while a reservation or anybody's server has it."""
@@ -79,8 +83,17 @@ class Hosts:
 
     # Starting
 
-    def hand_over(self, order: Order, wanted: Sequence[Hypervisor]) -> None:
-        """Let the reservation have exactly these hosts; raises as ``ensure_started`` does."""
+    def hand_over(self, order: Order) -> Progress:
+        """Let the reservation have the hosts of the order; answers and raises as ``ensure_started`` does."""
+        known = self._compute.hypervisors_known([one.external_id for one in (*order.resources, *order.returning)])
+        wanted = [known[one.external_id] for one in order.resources if one.external_id in known]
+        missing = {
+            one.external_id: f"Nova has no host {one.name or one.external_id} any more."
+            for one in order.resources
+            if one.external_id not in known
+        }
+        returned = [known[one.external_id] for one in order.returning if one.external_id in known]
+        returning = frozenset(one.service_host for one in returned)
         layout = self._look()
         pool = layout.pool
         group = layout.group(order.reservation_id)
@@ -89,8 +102,11 @@ class Hosts:
         fresh = hosts.keys() - had
         free = [hosts[host] for host in sorted(fresh) if not layout.holders(host, but=order.reservation_id)]
         self._refuse_servers(free, order.reservation_id)
+        surplus = had - hosts.keys()
+        if missing:
+            surplus &= returning  # among the others may be one that Nova lists by another id now
         # What the reservation gives up goes first: of two that trade hosts, neither then waits for the other.
-        lingering = self._return(layout, order, group, had - hosts.keys()) if group is not None else None
+        lingering = self._return(layout, order, group, surplus, returning) if group is not None else None
         self._refuse_held(layout, order, [hosts[host] for host in sorted(fresh)])
         group = self._ensure_group(layout, order, group)
         # One that somebody took out of everything is closed first.
@@ -101,8 +117,9 @@ class Hosts:
         if fresh or changes:  # which opens it to the owner, and tells schedulers of the hosts in it
             self._compute.set_metadata(group, changes)
         self._remove(pool, [host for host in hosts if host in pool.hosts or host in fresh])
-        if lingering is not None:
-            raise CloudBusy(lingering.reason or "")
+        if missing:
+            raise ResourceMissing(missing)
+        return lingering or DONE
 
     def _ensure_group(self, layout: Layout, order: Order, group: Aggregate | None) -> Aggregate:
         """The order's aggregate. A new one is nobody's until its hosts are in it."""
@@ -153,12 +170,13 @@ class Hosts:
         group = layout.group(order.reservation_id)
         if group is None and not self._compute.tells_hints:
             return DONE  # nothing tells which servers would be the reservation's
-        elsewhere = self._elsewhere(layout, order)
+        own = self._hosts_of(order)
+        elsewhere = frozenset(host for host in own if not layout.is_held(host))
         if group is None:
-            return self._delete_servers(order, None, elsewhere) or DONE
+            return self._delete_servers(order, elsewhere, frozenset(), "") or DONE
         if group.hosts:
             self._close(layout, group)
-        unfinished = self._return(layout, order, group, group.hosts, elsewhere)
+        unfinished = self._return(layout, order, group, group.hosts, own, elsewhere)
         if unfinished is not None:
             return unfinished
         try:
@@ -166,25 +184,34 @@ class Hosts:
         except CloudNotFound:
             pass
         except BadRequest as error:  # it is not empty
-            return Progress(False, _SOON, f"The aggregate of the reservation cannot be deleted: {error}")
+            return self._what_stays(order, group, error)
         return DONE
+
+    def _what_stays(self, order: Order, group: Aggregate, error: BadRequest) -> Progress:
+        """Why the aggregate cannot be deleted: Nova knew nothing of hosts that were to leave it, or got new ones."""
+        left = self._look().group(order.reservation_id)
+        stuck = sorted(group.hosts & left.hosts) if left is not None else []
+        if not stuck:
+            return Progress(False, _SOON, f"The aggregate of the reservation cannot be deleted: {error}")
+        return Progress(False, _OTHERS, f"Nova does not let {', '.join(stuck)} leave the aggregate of the reservation.")
 
     def servers_of(self, order: Order) -> list[Server]:
         """The reservation's servers on the hosts that it has."""
         layout = self._look()
         group = layout.group(order.reservation_id)
-        hosts = (group.hosts if group is not None else frozenset()) | self._elsewhere(layout, order)
+        own = self._hosts_of(order)
+        members = group.hosts if group is not None else frozenset()
         owner = layout.owner_of(group) if group is not None else ""
         return [
             server
-            for server in self._compute.servers_on(hosts)
-            if self._is_of(server, order, owner, group) and not server.vanishing
+            for server in self._compute.servers_on(members | {host for host in own if not layout.is_held(host)})
+            if self._is_of(server, order, own & members, owner) and not server.vanishing
         ]
 
-    def _elsewhere(self, layout: Layout, order: Order) -> frozenset[str]:
-        """The order's hosts that are in no reservation: somebody may have taken them out, with their servers."""
-        known = self._compute.hypervisors_known([resource.external_id for resource in order.resources])
-        return frozenset(one.service_host for one in known.values() if not layout.is_held(one.service_host))
+    def _hosts_of(self, order: Order) -> frozenset[str]:
+        """What the reservation has and had, wherever it is: somebody may have taken it out, with its servers."""
+        known = self._compute.hypervisors_known([one.external_id for one in (*order.resources, *order.returning)])
+        return frozenset(one.service_host for one in known.values())
 
     def _close(self, layout: Layout, group: Aggregate) -> None:
         """Let nobody boot there any more: what comes while the end is under way would never be deleted."""
@@ -198,16 +225,21 @@ class Hosts:
         order: Order,
         group: Aggregate,
         hosts: frozenset[str],
+        own: frozenset[str],
         elsewhere: frozenset[str] = frozenset(),
     ) -> Progress | None:
-        """Give these hosts of the group to the pool, when its servers are gone from there; what keeps them, if any."""
+        """Give these hosts of the group to the pool, when its servers are gone from there; what keeps them, if any.
+
+        ``own`` are those that the ledger knows to be the reservation's, or to have been.
+        """
         if not hosts | elsewhere:
             return None
         pool = layout.pool
-        unfinished = self._delete_servers(order, group, hosts | elsewhere, layout.owner_of(group))
+        owner = layout.owner_of(group)
+        unfinished = self._delete_servers(order, hosts | elsewhere, own & group.hosts, owner)
         if unfinished is not None:
             return unfinished
-        self._add(pool, hosts - pool.hosts, missing_ok=True)
+        self._add(pool, self._bookable(hosts, own) - pool.hosts, missing_ok=True)
         errors = self._compute.remove_hosts(group, hosts)
         if not errors:
             if hosts < group.hosts:
@@ -216,23 +248,33 @@ class Hosts:
         for _, error in sorted(errors.items()):
             if not isinstance(error, Conflict):
                 raise error
-        return self._what_keeps(order, group, sorted(errors), layout.owner_of(group))
+        return self._what_keeps(order, sorted(errors), own & group.hosts, owner)
 
-    def _what_keeps(self, order: Order, group: Aggregate, hosts: Sequence[str], owner: str) -> Progress:
+    def _bookable(self, hosts: frozenset[str], own: frozenset[str]) -> frozenset[str]:
+        """Those of the hosts that were registered: what somebody else has put into a reservation need not be."""
+        strange = hosts - own
+        if not strange:
+            return hosts
+        providers = self._placement.providers()
+        return (hosts & own) | {
+            one.service_host
+            for one in self._compute.hypervisors()
+            if one.service_host in strange and PREFIX + one.name in providers
+        }
+
+    def _what_keeps(self, order: Order, hosts: Sequence[str], own: frozenset[str], owner: str) -> Progress:
         """Why Nova does not let hosts leave the zone of the reservation: there are servers that we did not delete."""
         others = self._compute.servers_on(hosts)
-        if any(self._is_of(server, order, owner, group) for server in others) or not others:
+        if any(self._is_of(server, order, own, owner) for server in others) or not others:
             return Progress(False, _SOON, "The reservation got more servers while it was taken back.")
         named = ", ".join(f"{one.id} of project {one.project_id} on {one.service_host}" for one in others[:5])
         return Progress(False, _OTHERS, f"Servers of others are in the way, and are not deleted: {named}.")
 
-    def _delete_servers(
-        self, order: Order, group: Aggregate | None, hosts: frozenset[str], owner: str = ""
-    ) -> Progress | None:
+    def _delete_servers(self, order: Order, hosts: frozenset[str], own: frozenset[str], owner: str) -> Progress | None:
         """Delete the reservation's servers there; says so while they are still vanishing."""
         if not hosts:
             return None
-        servers = [one for one in self._compute.servers_on(hosts) if self._is_of(one, order, owner, group)]
+        servers = [one for one in self._compute.servers_on(hosts) if self._is_of(one, order, own, owner)]
         if not servers:
             return None
         ordered = [one for one in servers if not one.vanishing or self._is_stuck(one)]
@@ -243,14 +285,15 @@ class Hosts:
         """Whether its deletion came to nothing: on a host that died, Nova deletes a server when it is told again."""
         return server.updated_at is not None and self._now - server.updated_at > _STUCK
 
-    def _is_of(self, server: Server, order: Order, owner: str, group: Aggregate | None) -> bool:
+    def _is_of(self, server: Server, order: Order, own: frozenset[str], owner: str) -> bool:
         """Whether the server was booted for the reservation.
 
-        A Nova that does not tell the hints of servers leaves only this: what its owner has on a host of its group.
+        A Nova that does not tell the hints of servers leaves only this: what its owner has on its ``own`` hosts, while
+        they are in its group.
         """
         if server.reservations is not None:
             return order.reservation_id in server.reservations
-        return group is not None and bool(owner) and server.project_id == owner and server.service_host in group.hosts
+        return bool(owner) and server.project_id == owner and server.service_host in own
 
     # The steps
 
@@ -280,6 +323,8 @@ class Hosts:
         # A host that is in it already is as much of a conflict as one that Nova does not put there.
         members = {one.id: one.hosts for one in self._compute.aggregates()}.get(aggregate.id, frozenset())
         for host, error in sorted(errors.items()):
+            if isinstance(error, CloudNotFound):
+                raise CloudBusy(f"{host} or the aggregate {aggregate.name} was deleted meanwhile: {error}")
             if not (isinstance(error, Conflict) and host in members):
                 raise error
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from tenure.drivers.contract import CloudBusy, Drift, Order, ResourceRef
 from tenure.drivers.openstack.compute import Aggregate, Hypervisor
 from tenure.drivers.openstack.options import OpenStackOptions
 
+_RESERVATION_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Where an aggregate that was closed before its end keeps whose it was.
 FORMER_OWNER = "tenure:former_owner"
 
@@ -41,11 +44,15 @@ class Layout:
         return sorted(self._groups)
 
     def group(self, reservation_id: str) -> Aggregate | None:
-        """The reservation's group, also when somebody changed its zone; not what merely has such a name."""
+        """The reservation's group, also when somebody changed its zone or its owner; not what merely has such a name.
+
+        With neither left its name tells it: nobody else calls an aggregate so.
+        """
         named = self._by_name.get(reservation_id)
         if named is None or named.name == self._options.freepool_name:
             return None
-        return named if named.name in self._groups or self._has_owner(named) else None
+        is_ours = named.name in self._groups or self._has_owner(named) or _RESERVATION_ID.fullmatch(named.name)
+        return named if is_ours else None
 
     def owner_of(self, group: Aggregate) -> str:
         """Whose group it is, or was before it was closed."""
@@ -83,7 +90,7 @@ class Layout:
     def drift(
         self,
         orders: Sequence[Order],
-        pooled: Iterable[ResourceRef],
+        pooled: Sequence[ResourceRef],
         hypervisors: Mapping[str, Hypervisor],
         without_provider: frozenset[str],
     ) -> Iterator[Drift]:
@@ -91,14 +98,16 @@ class Layout:
         for order in orders:
             yield from self._drift_of_group(order)
             yield from self._drift_of_hosts(order, hypervisors, names)
+        for resource in (*pooled, *(one for order in orders for one in order.resources)):
+            found = hypervisors.get(resource.external_id)
+            if found is not None and found.name in without_provider:
+                yield Drift(None, resource, f"{resource.name} has no provider for reservations in Placement")
         for resource in pooled:
             found = hypervisors.get(resource.external_id)
             if found is None or self.is_held(found.service_host):
                 continue
             if self._pool is None or found.service_host not in self._pool.hosts:
                 yield Drift(None, resource, f"{resource.name} is not in the pool")
-            elif found.name in without_provider:
-                yield Drift(None, resource, f"{resource.name} has no provider for reservations in Placement")
 
     def _drift_of_group(self, order: Order) -> Iterator[Drift]:
         group = self.group(order.reservation_id)
@@ -116,16 +125,19 @@ class Layout:
         group = self.group(order.reservation_id)
         members = frozenset() if group is None else group.hosts
         wanted: set[str] = set()
+        complete = True
         for resource in order.resources:
             found = hypervisors.get(resource.external_id)
             if found is None:
+                complete = False
                 continue
             wanted.add(found.service_host)
             if found.service_host not in members:
                 yield Drift(order.reservation_id, resource, f"{resource.name} is {self._place(found.service_host)}")
             elif self._pool is not None and found.service_host in self._pool.hosts:
                 yield Drift(order.reservation_id, resource, f"{resource.name} is in the pool as well")
-        for host in sorted(members - wanted):
+        # What Nova lists by another id now may be among those that look strange.
+        for host in sorted(members - wanted if complete else ()):
             strange = names.get(host)
             yield Drift(
                 order.reservation_id, strange, f"{host} is in the aggregate of reservation {order.reservation_id}"

@@ -31,6 +31,8 @@ def _drift_of_order(order: Order, owner: str | None, hosts: dict[str, sqlite3.Ro
         host = hosts.get(external_id)
         if host is not None and host["reservation_id"] != reservation_id:
             yield Drift(reservation_id, resource, f"{resource.name} is {_place(host)}")
+    if not wanted.keys() <= hosts.keys():
+        return  # what is listed by another id now may be among those that look strange
     for external_id, host in hosts.items():
         if host["reservation_id"] == reservation_id and external_id not in wanted:
             strange = ResourceRef(external_id, host["name"])

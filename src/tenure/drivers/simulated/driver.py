@@ -27,10 +27,11 @@ from tenure.drivers.contract import (
     Health,
     Order,
     Progress,
+    ResourceMissing,
     ResourceRef,
 )
 from tenure.drivers.simulated.drift import drift_of
-from tenure.drivers.simulated.effects import Effects, host_of, hosts_held, refuse_occupied, servers_of
+from tenure.drivers.simulated.effects import Effects, host_of, hosts_held, ids_of, refuse_occupied, servers_of
 from tenure.drivers.simulated.faults import Call, Fault, Faults, Scope
 from tenure.drivers.simulated.fleet import capacity_of
 from tenure.drivers.simulated.state import IN_MEMORY, EffectKind, StateFile
@@ -159,17 +160,26 @@ class SimulatedCloud:
         with self._order_call("ensure_prepared", order):
             """Nothing of a host reservation is seen before its start."""
 
-    def ensure_started(self, order: Order) -> None:
+    def ensure_started(self, order: Order) -> Progress:
         with self._order_call("ensure_started", order) as call:
+            hosts: list[sqlite3.Row] = []
+            missing: dict[str, str] = {}
             with self._state.look() as tx:
-                hosts = [host_of(tx, resource) for resource in order.resources]
+                for resource in order.resources:
+                    try:
+                        hosts.append(host_of(tx, resource))
+                    except CloudNotFound as error:
+                        missing[resource.external_id] = str(error)
                 refuse_occupied(tx, hosts, order.reservation_id)
+                returning = ids_of(tx, order.returning)
             # What the reservation gives up goes first: of two that trade hosts, neither then waits for the
-            # other.
-            lingering = self._effects.return_surplus(call, order, keep={host["id"] for host in hosts})
+            # other. What is not known may come back under another id, so it is not taken for given up.
+            keep = {host["id"] for host in hosts}
+            lingering = self._effects.return_surplus(call, order, keep, only=returning if missing else None)
             self._effects.take_all(call, order, hosts)
-            if lingering is not None:
-                raise CloudBusy(lingering.reason or "")
+            if missing:
+                raise ResourceMissing(missing)
+            return lingering or DONE
 
     def before_end(self, order: Order, action: str) -> Progress:
         with self._order_call("before_end", order) as call:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 
 from tenure.drivers.contract import (
@@ -76,10 +76,13 @@ class Effects:
         call.effect_happened()
         return True
 
-    def return_surplus(self, call: Call, order: Order, keep: set[int]) -> Progress | None:
-        """Return the hosts that the reservation keeps no more; says so while servers still vanish there."""
+    def return_surplus(
+        self, call: Call, order: Order, keep: set[int], *, only: Collection[int] | None
+    ) -> Progress | None:
+        """Return the hosts that the reservation keeps no more, or ``only`` some; says so while servers vanish there."""
         with self._state.look() as tx:
-            surplus = [host for host in hosts_held(tx, order.reservation_id) if host not in keep]
+            held = [host for host in hosts_held(tx, order.reservation_id) if host not in keep]
+        surplus = held if only is None else [host for host in held if host in only]
         lingering: Progress | None = None
         for host in surplus:
             unfinished = self.delete_servers(call, order.reservation_id, host)
@@ -194,6 +197,12 @@ def host_of(tx: sqlite3.Connection, resource: ResourceRef) -> sqlite3.Row:
     if not (resource.external_id.isascii() and resource.external_id.isdigit()):
         raise CloudNotFound(f"There is no host {resource.external_id}.")
     return _host_by_id(tx, int(resource.external_id), resource.name)
+
+
+def ids_of(tx: sqlite3.Connection, resources: Iterable[ResourceRef]) -> set[int]:
+    """The hosts among these that are still there."""
+    known = {str(row["id"]): int(row["id"]) for row in tx.execute("SELECT id FROM host")}
+    return {known[one.external_id] for one in resources if one.external_id in known}
 
 
 def _host_by_id(tx: sqlite3.Connection, host_id: int, name: str) -> sqlite3.Row:
