@@ -13,6 +13,7 @@ from tenure.domain.request import LeaseChange
 from tenure.drivers.contract import CloudBusy, CloudError
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Effects
+from tenure.store.database import OutcomeUnknown
 
 LOG = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class Trusts:
 
     @contextmanager
     def given_by(self, actor: Actor, *, needed: bool) -> Iterator[str | None]:
-        """A trust of the caller where one is needed; revoked where the block fails.
+        """A trust of the caller where one is needed; revoked where the block fails, unless what it wrote may be there.
 
         Raises ``InvalidParameter`` where the cloud does not let him trust us, ``Unavailable`` while it does not work.
         """
@@ -69,7 +70,7 @@ class Trusts:
             raise InvalidParameter(f"What is done before the end needs a trust: {error}", field=_FIELD) from None
         try:
             yield trust_id
-        except Unavailable:
+        except OutcomeUnknown:
             # The lease may have been written all the same; nothing can be done with the trust but in its name.
             LOG.warning("it is not known whether a lease has trust %s", trust_id)
             raise

@@ -64,6 +64,16 @@ _POSTGRESQL_FAILED = frozenset({"53", "57", "58"})
 _SQLITE_FAILED = frozenset({8, 10, 11, 13, 14})
 
 
+class OutcomeUnknown(Unavailable):
+    """The connection was lost during a commit: what was written may be there or not.
+
+    Nobody but the services tells it from others: it travels, and is answered, as ``Unavailable``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_UNKNOWN)
+
+
 class Transaction:
     """The stores, on one session. Never commits itself."""
 
@@ -143,8 +153,8 @@ class Database:
         """Do ``work`` in one transaction, again from the beginning when others got in between.
 
         Raises ``TooManyConflicts`` when that does not help, and ``Unavailable`` where the database does not work; the
-        transaction has written nothing then. Only where the connection is lost during the commit, nobody knows; the
-        text of ``Unavailable`` says so.
+        transaction has written nothing then. Only where the connection is lost during the commit, nobody knows:
+        ``OutcomeUnknown``, which is an ``Unavailable``.
         """
         contended: set[int] = set()
         began = time.monotonic()
@@ -249,7 +259,7 @@ def _commit(session: Session) -> None:
         if not _failed(error):
             raise
         LOG.warning("the database did not work during a commit: %s", error.orig)
-        raise Unavailable(_UNKNOWN) from error
+        raise OutcomeUnknown from error
 
 
 def _failed(error: DBAPIError) -> bool:
