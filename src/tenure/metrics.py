@@ -19,7 +19,8 @@ _LATE = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 900, 3600)
 
 REQUESTS = Histogram(
     "tenure_request_seconds",
-    "How long requests to the API took, by method, route and status",
+    "How long requests to the API took, to the last piece of the answer, by method, route and status ('broken' for "
+    "an answer that a failure has cut short, 'aborted' where the client went away before its end)",
     ("method", "route", "status"),
     buckets=_FAST,
 )

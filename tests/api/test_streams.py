@@ -15,8 +15,6 @@ from sqlalchemy import event
 from tenure.tracing import REQUEST_ID, TraceFilter
 from tests.api.rig import USERS, Api
 
-FAILS = "what is told of a request is told before its answer has left"
-
 
 @pytest.fixture
 def long_list(api: Api, monkeypatch: pytest.MonkeyPatch) -> Api:
@@ -81,7 +79,6 @@ def told(log: pytest.LogCaptureFixture) -> list[tuple[str | None, str]]:
     ]
 
 
-@pytest.mark.xfail(strict=True, reason=FAILS)
 def test_a_list_is_told_of_when_it_has_left(long_list: Api, log: pytest.LogCaptureFixture) -> None:
     log.clear()
     server = Server(long_list)
@@ -93,7 +90,6 @@ def test_a_list_is_told_of_when_it_has_left(long_list: Api, log: pytest.LogCaptu
     assert told(log) == [(server.request_id, "200")]
 
 
-@pytest.mark.xfail(strict=True, reason=FAILS)
 def test_a_list_that_breaks_off_is_no_success(long_list: Api, log: pytest.LogCaptureFixture) -> None:
     log.clear()
     server = Server(long_list)
@@ -109,7 +105,6 @@ def test_a_list_that_breaks_off_is_no_success(long_list: Api, log: pytest.LogCap
     assert vars(trace)["request_id"] == server.request_id
 
 
-@pytest.mark.xfail(strict=True, reason=FAILS)
 def test_a_client_that_goes_away_is_told_apart(long_list: Api, log: pytest.LogCaptureFixture) -> None:
     log.clear()
     server = Server(long_list)
@@ -120,7 +115,6 @@ def test_a_client_that_goes_away_is_told_apart(long_list: Api, log: pytest.LogCa
     assert told(log) == [(server.request_id, "200, aborted")]
 
 
-@pytest.mark.xfail(strict=True, reason=FAILS)
 def test_later_pages_belong_to_the_request(long_list: Api) -> None:
     asked: list[str | None] = []
     server = Server(long_list)
@@ -131,7 +125,6 @@ def test_later_pages_belong_to_the_request(long_list: Api) -> None:
     assert REQUEST_ID.get() is None
 
 
-@pytest.mark.xfail(strict=True, reason=FAILS)
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_the_line_of_a_request_bears_its_id(api: Api, log: pytest.LogCaptureFixture, method: str) -> None:
     server = Server(api, method)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -71,23 +72,81 @@ class Edge:
         began = time.perf_counter()
         with traced(call.request_id, call.global_request_id):
             body = app(environ, answer.start)
-        if _is_foreign_error(call, answer):
-            _close(body)
-            body = answer.replace(foreign_error_answer(answer.code).document)
-        route = path if path in PUBLIC_PATHS else call.route
-        REQUESTS.labels(method if method in METHODS else "", route, answer.code).observe(time.perf_counter() - began)
-        ids = " ".join(filter(None, (call.request_id, call.global_request_id)))
-        _LOG.info("%s %s %r -> %s", ids, method, path, answer.code)
+            if _is_foreign_error(call, answer):
+                _close(body)
+                body = answer.replace(foreign_error_answer(answer.code).document)
+            route = path if path in PUBLIC_PATHS else call.route
+            report = _Report(call, method, path, route, answer.code, began)
+            if method == "HEAD":
+                _close(body)
+                body = []
+            if isinstance(body, list):  # all of it is there
+                report.end()
+            else:
+                body = _Pieces(body, report)
         headers = [
             *map(_allowing_head, answer.headers),
             *call.version_headers(),
             ("x-openstack-request-id", call.request_id),
         ]
         start_response(answer.status, headers)
-        if method == "HEAD":
-            _close(body)
-            return []
         return body
+
+
+@dataclass(slots=True)
+class _Report:
+    """What is told of a request when its answer has ended, to the log and the metrics; told once."""
+
+    call: Call
+    method: str
+    path: str
+    route: str
+    code: int
+    began: float
+    ended: bool = False
+
+    def end(self, fate: str | None = None) -> None:
+        """Tell that the answer has ended: whole, unless ``fate`` says otherwise."""
+        if self.ended:
+            return
+        self.ended = True
+        method = self.method if self.method in METHODS else ""
+        REQUESTS.labels(method, self.route, fate or self.code).observe(time.perf_counter() - self.began)
+        ids = " ".join(filter(None, (self.call.request_id, self.call.global_request_id)))
+        outcome = f"{self.code}, {fate}" if fate else str(self.code)
+        _LOG.info("%s %s %r -> %s", ids, self.method, self.path, outcome)
+
+
+class _Pieces:
+    """An answer that is made while it is sent: each piece is made as part of its request."""
+
+    def __init__(self, body: Iterable[bytes], report: _Report) -> None:
+        self._body = body
+        self._pieces = iter(body)
+        self._report = report
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        with traced(self._report.call.request_id, self._report.call.global_request_id):
+            try:
+                return next(self._pieces)
+            except StopIteration:
+                self._report.end()
+                raise
+            except Exception:
+                _LOG.exception("an answer breaks off")
+                self._report.end("broken")
+                raise
+
+    def close(self) -> None:
+        """Servers call it in any case; where the end was not reached, the client has gone away."""
+        with traced(self._report.call.request_id, self._report.call.global_request_id):
+            try:
+                _close(self._body)
+            finally:
+                self._report.end("aborted")
 
 
 def _is_foreign_error(call: Call, answer: _Answer) -> bool:
