@@ -93,15 +93,24 @@ def test_nova_is_away_at_the_start_and_at_the_end(rig: Rig, demo: Session, outag
     assert rig.site.nova.members(lease.reservation) is None
 
 
-@pytest.mark.parametrize("status", [0, 503], ids=["refuses", "answers 503"])
-def test_keystone_is_away_when_a_manager_needs_a_token(rig: Rig, demo: Session, status: int):
+#: The same of Keystone.
+WITHOUT_KEYSTONE: dict[str, tuple[Failing, str]] = {
+    "answers 503": (lambda between: between.identity.fail(Fault(status=503)), "Keystone: made to fail (HTTP 503)"),
+    "refuses": (lambda between: between.identity.refuse(), "Keystone cannot be reached"),
+    "is slow": (
+        lambda between: between.identity.fail(Fault(delay=REQUEST_SECONDS + 1)),
+        "Keystone did not answer in time",
+    ),
+}
+
+
+@pytest.mark.parametrize("outage", WITHOUT_KEYSTONE)
+def test_keystone_is_away_when_a_manager_needs_a_token(rig: Rig, demo: Session, outage: str):
     """One that has a token works on; one that has just started has none."""
+    begin, told = WITHOUT_KEYSTONE[outage]
     lease = rig.site.book(demo)
     lease.wait("ACTIVE")
-    if status:
-        rig.between.identity.fail(Fault(status=status))
-    else:
-        rig.between.identity.refuse()
+    begin(rig.between)
     lease.delete()
     wait_until_gone(lease)
 
@@ -110,10 +119,23 @@ def test_keystone_is_away_when_a_manager_needs_a_token(rig: Rig, demo: Session, 
     manager.start()
     rig.site.deployment.wait_until_well()
     lease = rig.site.book(demo)
-    wait_until_told(lease, "STARTING", "Keystone: made to fail (HTTP 503)" if status else "Keystone cannot be reached")
+    wait_until_told(lease, "STARTING", told)
     rig.between.heal()
     lease.wait("ACTIVE")
     assert rig.site.nova.members(lease.reservation) == lease.hosts()
+
+
+@pytest.mark.parametrize("outage", ["answers 503", "refuses", "is slow"])
+def test_hosts_start_and_end_without_placement(rig: Rig, demo: Session, outage: str):
+    if outage == "refuses":
+        rig.between.placement.refuse()
+    else:
+        rig.between.placement.fail(Fault(status=503) if outage == "answers 503" else Fault(delay=REQUEST_SECONDS + 1))
+    lease = rig.site.book(demo)
+    lease.wait("ACTIVE")
+    assert rig.site.nova.members(lease.reservation) == lease.hosts()
+    lease.delete()
+    wait_until_gone(lease)
 
 
 def test_the_answers_to_all_writing_calls_are_lost_once(rig: Rig, demo: Session):
