@@ -179,6 +179,23 @@ class TestNotifications:
         world.service.health_check.run()
         assert resource(world, "sim-host-001").health is ResourceHealth.WELL
 
+    @pytest.mark.xfail(strict=True, reason="the older answer of the cloud replaces what was told since")
+    def test_what_they_tell_while_the_cloud_answers_is_newer_than_its_answer(self, world: World):
+        service = str(resource(world, "sim-host-001").facts["service_name"])
+
+        def fail_meanwhile(verb: str, *_: object) -> None:
+            if verb == "check":
+                world.clock.advance(SECOND)
+                world.service.healing.report(HOST, service, Health(False, "Forced down."))
+                world.clock.advance(SECOND)
+
+        watch(world, lambda *_: None, fail_meanwhile)
+        world.service.health_check.run()
+        assert resource(world, "sim-host-001").health is ResourceHealth.DOWN
+        watch(world, lambda *_: None)
+        world.service.health_check.run()
+        assert resource(world, "sim-host-001").health is ResourceHealth.WELL
+
     @pytest.mark.parametrize("polling", [True, False])
     def test_where_they_tell_of_a_recovery_the_cloud_is_asked_at_once(self, world: World, polling: bool):
         """The clock stands still: nothing but the notification can have been the reason to look."""
