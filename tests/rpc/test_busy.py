@@ -1,0 +1,155 @@
+"""Managers that have no room for a call, take it too late, or are stopping: what is begun, and what is not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from oslo_config.cfg import ConfigOpts
+
+from tenure.clock import SimulatedClock
+from tenure.domain.actor import Actor
+from tenure.domain.errors import Unavailable
+from tenure.rpc.client import RpcClient, remote_manager
+from tenure.rpc.server import RpcServer
+from tenure.services.leases import LeaseService
+from tenure.services.manager import Manager
+from tenure.services.resources import ResourceService
+from tests.rpc.conftest import in_memory
+from tests.support.world import OWNER
+
+CLIENT: Any = RpcClient
+SERVER: Any = RpcServer
+
+SECONDS = 20.0
+
+
+@dataclass
+class Slow:
+    """Leases whose deletion lasts until it is let go."""
+
+    begun: list[str] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    go_on: threading.Event = field(default_factory=threading.Event)
+
+    def delete(self, actor: Actor, lease_id: str) -> None:
+        with self.changed:
+            self.begun.append(lease_id)
+            self.changed.notify_all()
+        assert self.go_on.wait(SECONDS)
+
+    def wait_until_begun(self, number: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.begun) >= number, SECONDS), self.begun
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_positional, **_named: None
+
+
+def manager_of(leases: Slow) -> Manager:
+    service = cast(Any, leases)
+    return Manager(leases=cast(LeaseService, service), resources=cast(ResourceService, service), health=lambda: ())
+
+
+@contextmanager
+def serving(conf: ConfigOpts, name: str, leases: Slow, *, threads: int) -> Iterator[Any]:
+    server = SERVER(conf, manager_of(leases), topic=conf.manager.rpc_topic, name=name, threads=threads)
+    server.start()
+    try:
+        yield server
+    finally:
+        leases.go_on.set()
+        server.stop()
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> ConfigOpts:
+    made = in_memory(tmp_path)
+    remote(made)
+    made.set_override("rpc_response_timeout", 10)
+    return made
+
+
+def remote(conf: ConfigOpts) -> Manager:
+    return remote_manager(RpcClient(conf, topic=conf.manager.rpc_topic))
+
+
+def begin(clients: ThreadPoolExecutor, far: Manager, lease_id: str) -> Future[None]:
+    return clients.submit(far.leases.delete, OWNER, lease_id)
+
+
+@pytest.mark.xfail(strict=True, reason="a manager takes whatever comes, and keeps it")
+def test_a_call_to_a_busy_manager_is_done_by_a_free_one(conf: ConfigOpts):
+    busy, free, far = Slow(), Slow(), remote(conf)
+    free.go_on.set()
+    with ThreadPoolExecutor(16) as clients, serving(conf, "busy", busy, threads=1):
+        blocked = begin(clients, far, "the first")
+        busy.wait_until_begun(1)
+        with serving(conf, "free", free, threads=16):
+            for answer in [begin(clients, far, f"lease-{number}") for number in range(12)]:
+                answer.result(SECONDS / 4)
+        busy.go_on.set()
+        blocked.result(SECONDS)
+    assert busy.begun == ["the first"]
+    assert len(free.begun) == 12
+
+
+@pytest.mark.xfail(strict=True, reason="what waits in the memory of a manager is done, whoever has gone away")
+def test_what_was_refused_is_not_done_later(conf: ConfigOpts):
+    busy, far = Slow(), remote(conf)
+    with ThreadPoolExecutor(16) as clients, serving(conf, "busy", busy, threads=2):
+        held = [begin(clients, far, "held") for _ in range(2)]
+        busy.wait_until_begun(2)
+        for answer in [begin(clients, far, "refused") for _ in range(8)]:
+            with pytest.raises(Unavailable):
+                answer.result(SECONDS)
+        busy.go_on.set()
+        for answer in held:
+            answer.result(SECONDS)
+        far.leases.delete(OWNER, "the last")
+    assert busy.begun == ["held", "held", "the last"]
+
+
+@pytest.mark.xfail(strict=True, reason="a stop does all that waits, and has no limit")
+def test_a_stop_begins_nothing_and_does_not_wait_for_ever(conf: ConfigOpts):
+    busy, far = Slow(), remote(conf)
+    conf.set_override("rpc_response_timeout", 4)
+    with ThreadPoolExecutor(16) as clients, serving(conf, "busy", busy, threads=1) as server:
+        held = begin(clients, far, "held")
+        busy.wait_until_begun(1)
+        waiting = [begin(clients, far, "waits") for _ in range(4)]
+        assert not server.stop(seconds=0.5)
+        busy.go_on.set()
+        assert server.stop(seconds=SECONDS)
+        for answer in waiting:
+            with pytest.raises(Unavailable):
+                answer.result(SECONDS)
+        held.result(SECONDS)
+    assert busy.begun == ["held"]
+
+
+@pytest.mark.xfail(strict=True, reason="a manager that comes back does what waited for it")
+def test_what_nobody_waits_for_any_more_is_not_done(conf: ConfigOpts):
+    """The call is still in the queue when a manager comes, by whose clock its caller has given up."""
+    leases, far = Slow(), remote(conf)
+    leases.go_on.set()
+    conf.set_override("rpc_response_timeout", 1)
+    with pytest.raises(Unavailable):
+        far.leases.delete(OWNER, "late")
+    clock = SimulatedClock(datetime.now(UTC) + timedelta(seconds=15))
+    server = SERVER(conf, manager_of(leases), topic=conf.manager.rpc_topic, name="one", threads=2, clock=clock)
+    server.start()
+    try:
+        remote_manager(CLIENT(conf, topic=conf.manager.rpc_topic, clock=clock)).leases.delete(OWNER, "in time")
+    finally:
+        server.stop()
+    assert leases.begun == ["in time"]

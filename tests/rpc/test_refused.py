@@ -1,0 +1,90 @@
+"""A message bus that refuses the login: an account, a password or a virtual host that is not there yet."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from oslo_config.cfg import ConfigOpts
+
+from tenure.config import new_config, read_config
+from tenure.domain.errors import Unavailable
+from tenure.rpc.client import RpcClient, remote_manager
+from tenure.rpc.listener import NovaListener
+from tests.rpc.test_busy import SERVER, Slow, manager_of
+from tests.support.deployment import write_config
+from tests.support.refusing import RefusingBus, refusing_bus
+from tests.support.world import OWNER
+
+SECONDS = 20.0
+
+
+@pytest.fixture
+def bus() -> Iterator[RefusingBus]:
+    with refusing_bus() as serving:
+        yield serving
+
+
+@pytest.fixture
+def conf(tmp_path: Path, bus: RefusingBus) -> ConfigOpts:
+    made = new_config()
+    read_config(made, [], files=[write_config(tmp_path / "t.conf", {"DEFAULT": {"transport_url": bus.url}})], prog="t")
+    return made
+
+
+def assert_one_line_each(caplog: pytest.LogCaptureFixture, bus: RefusingBus) -> None:
+    ours = [record for record in caplog.records if record.name.startswith("tenure")]
+    assert 2 <= len(ours) <= bus.logins + 1
+    assert all(record.exc_info is None and "\n" not in record.getMessage() for record in ours)
+    assert all("ACCESS_REFUSED" in record.getMessage() for record in ours)
+    assert "secret-0815" not in caplog.text
+
+
+@pytest.mark.xfail(strict=True, reason="the thread ends at the first refusal")
+def test_a_manager_tries_again_until_it_is_let_in_or_stopped(
+    conf: ConfigOpts, bus: RefusingBus, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.WARNING)
+    server = SERVER(conf, manager_of(Slow()), topic="t", name="one", threads=2)
+    starting = threading.Thread(target=server.start, daemon=True)
+    starting.start()
+    bus.wait_for_logins(2)
+    began = time.monotonic()
+    assert server.stop(seconds=SECONDS)
+    starting.join(SECONDS)
+    assert not starting.is_alive()
+    assert time.monotonic() - began < SECONDS / 4
+    assert_one_line_each(caplog, bus)
+
+
+@pytest.mark.xfail(strict=True, reason="the thread ends at the first refusal")
+def test_who_listens_to_nova_tries_again_until_he_is_let_in_or_stopped(
+    conf: ConfigOpts, bus: RefusingBus, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.WARNING)
+    listener = NovaListener(conf, lambda _host, _health: None, topics=["t"], exchange="nova")
+    listener.start()
+    bus.wait_for_logins(2)
+    began = time.monotonic()
+    listener.stop()
+    assert time.monotonic() - began < SECONDS / 4
+    assert_one_line_each(caplog, bus)
+
+
+@pytest.mark.xfail(strict=True, reason="the first call fails with the error of the transport, the next ones hang")
+def test_callers_are_told_that_nobody_can_be_reached(
+    conf: ConfigOpts, bus: RefusingBus, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.WARNING)
+    far = remote_manager(RpcClient(conf, topic="t"))
+    for number in range(1, 4):
+        with pytest.raises(Unavailable):
+            far.leases.delete(OWNER, "a lease")
+        assert bus.logins >= number
+    with pytest.raises(Unavailable):
+        far.health()
+    assert_one_line_each(caplog, bus)

@@ -1,0 +1,87 @@
+"""A message bus that lets nobody in."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+_START, _CLOSE = (10, 10), (10, 50)
+_ACCESS_REFUSED = 403
+_TEXT = b"ACCESS_REFUSED - Login was refused"
+
+
+class RefusingBus:
+    """Speaks as much of AMQP 0-9-1 as it takes to refuse a login, and counts."""
+
+    def __init__(self) -> None:
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._changed = threading.Condition()
+        self.logins = 0
+
+    @property
+    def url(self) -> str:
+        return f"rabbit://tenure:secret-0815@127.0.0.1:{self._server.getsockname()[1]}/"
+
+    def wait_for_logins(self, number: int, *, seconds: float = 20.0) -> None:
+        """Wait until so many have tried; raises ``AssertionError``."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.logins >= number, seconds), f"{self.logins} of {number} logins"
+
+    def serve(self) -> None:
+        with suppress(OSError):  # it was closed
+            while True:
+                connection, _ = self._server.accept()
+                with connection, suppress(OSError):
+                    connection.settimeout(10)
+                    self._refuse(connection)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+    def _refuse(self, connection: socket.socket) -> None:
+        if len(_read(connection, 8)) < 8:
+            return
+        connection.sendall(_frame(_START, b"\0\x09" + bytes(4) + _long(b"PLAIN AMQPLAIN") + _long(b"en_US")))
+        kind_channel_size = _read(connection, 7)
+        _read(connection, struct.unpack("!I", kind_channel_size[3:])[0] + 1)
+        with self._changed:
+            self.logins += 1
+            self._changed.notify_all()
+        text = bytes([len(_TEXT)]) + _TEXT
+        connection.sendall(_frame(_CLOSE, struct.pack("!H", _ACCESS_REFUSED) + text + bytes(4)))
+        _read(connection, 12)
+
+
+def _long(text: bytes) -> bytes:
+    return struct.pack("!I", len(text)) + text
+
+
+def _frame(method: tuple[int, int], arguments: bytes) -> bytes:
+    payload = struct.pack("!HH", *method) + arguments
+    return struct.pack("!BHI", 1, 0, len(payload)) + payload + b"\xce"
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    """So many bytes, fewer where the other side has gone."""
+    data = b""
+    while len(data) < size and (more := connection.recv(size - len(data))):
+        data += more
+    return data
+
+
+@contextmanager
+def refusing_bus() -> Iterator[RefusingBus]:
+    """One that serves until the end of the block."""
+    bus = RefusingBus()
+    serving = threading.Thread(target=bus.serve, daemon=True)
+    serving.start()
+    try:
+        yield bus
+    finally:
+        bus.close()
+        serving.join(10)
