@@ -179,7 +179,6 @@ class TestNotifications:
         world.service.health_check.run()
         assert resource(world, "sim-host-001").health is ResourceHealth.WELL
 
-    @pytest.mark.xfail(strict=True, reason="the older answer of the cloud replaces what was told since")
     def test_what_they_tell_while_the_cloud_answers_is_newer_than_its_answer(self, world: World):
         service = str(resource(world, "sim-host-001").facts["service_name"])
 

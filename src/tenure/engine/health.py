@@ -50,11 +50,12 @@ class HealthCheck:
         """Take over what the cloud says; whether it has answered."""
         answered = True
         for inventory in self._inventories:
+            asked_at = self._healing.now()
             try:
                 healths = self._driver.check(inventory)
             except CloudError as error:
                 LOG.warning("the health of resources will be asked for again: %s", error)
                 answered = False
             else:
-                self._healing.observe(inventory, healths)
+                self._healing.observe(inventory, healths, asked_at=asked_at)
         return answered

@@ -361,10 +361,16 @@ class HealingService:
         self._ask_cloud = look
         self._healer = Healer(types, rules)
 
-    def observe(self, resource_type: str, healths: Mapping[str, Health]) -> int:
+    def now(self) -> datetime:
+        """The time by which changes of health are dated."""
+        with self._db.read() as tx:
+            return tx.now()
+
+    def observe(self, resource_type: str, healths: Mapping[str, Health], *, asked_at: datetime | None = None) -> int:
         """Take over the health of all resources of a type, by external id; of how many it changed.
 
-        What is not among them is gone. An answer that names nothing at all is not believed.
+        What is not among them is gone. An answer that names nothing at all is not believed. What was learnt after
+        ``asked_at``, when the cloud was asked, is newer than the answer, and stays until the next one.
         """
         with self._db.read() as tx:
             known = tx.resources.healths(resource_type)
@@ -373,7 +379,7 @@ class HealingService:
             return 0
         told = {external_id: _judge(healths.get(external_id)) for external_id, _ in known}
         changed = [external_id for external_id, before in known if told[external_id][0] is not before]
-        heard = [self._learn(resource_type, external_id, *told[external_id]) for external_id in changed]
+        heard = [self._learn(resource_type, one, *told[one], asked_at=asked_at) for one in changed]
         return heard.count(_Heard.NEWS)
 
     def report(self, resource_type: str, service_host: str, health: Health) -> int:
@@ -441,6 +447,7 @@ class HealingService:
         reason: str | None,
         *,
         may_recover: bool = True,
+        asked_at: datetime | None = None,
     ) -> _Heard:
         def learn(tx: Transaction) -> _Heard:
             resource = tx.resources.by_external_id(resource_type, external_id)
@@ -448,6 +455,8 @@ class HealingService:
                 return _Heard.KNOWN
             if not may_recover and _BADNESS[health] < _BADNESS[resource.health]:
                 return _Heard.DOUBTED
+            if asked_at is not None and resource.health_since is not None and resource.health_since > asked_at:
+                return _Heard.KNOWN
             now = tx.now()
             tx.resources.change(resource, now=now, health=health, health_reason=reason, health_since=now)
             return _Heard.NEWS
