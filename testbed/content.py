@@ -25,6 +25,9 @@ USERS = ("demo", "other")
 
 FLAVORS = {"m1.tiny": (1, 512, 1), "m1.small": (1, 1024, 10), "m1.medium": (2, 4096, 20)}
 
+#: The aggregate of the hosts that can be reserved, as an operator makes it for Blazar.
+FREE_POOL = "freepool"
+
 #: Addresses below the pool can be registered as reservable floating IPs.
 EXTERNAL_NETWORK = "public"
 EXTERNAL_CIDR = "172.24.4.0/24"
@@ -72,7 +75,7 @@ def remove_endpoints(admin: Account, kind: str, *, but: str | None = None) -> No
 
 
 def ensure_resources(admin: Account) -> None:
-    """Have an image and flavors to boot servers of, and a network to take floating IPs from."""
+    """Have an image, flavors, a network to take floating IPs from, and the pool of free hosts."""
     _ensure_image(admin)
     compute = admin.catalogue["compute"]
     known = {flavor["name"] for flavor in admin.get(f"{compute}/flavors")["flavors"]}
@@ -80,6 +83,8 @@ def ensure_resources(admin: Account) -> None:
         if name not in known:
             flavor = {"name": name, "vcpus": vcpus, "ram": ram, "disk": disk}
             admin.send("POST", f"{compute}/flavors", {"flavor": flavor})
+    if all(one["name"] != FREE_POOL for one in admin.get(f"{compute}/os-aggregates")["aggregates"]):
+        admin.send("POST", f"{compute}/os-aggregates", {"aggregate": {"name": FREE_POOL}})
     _ensure_external_network(admin)
 
 

@@ -21,7 +21,7 @@ from keystoneauth1.session import Session
 from testbed.processes import pid_of
 from tests.support.cloud import Cloud, Undo
 from tests.support.deployment import START_SECONDS
-from tests.support.site import FREE_POOL, HOSTS, Site, answered, moment, testbed, wait_for
+from tests.support.site import FREE_POOL, HOSTS, Site, answered, have_testbed, moment, wait_for
 
 #: How soon a caller must be told that something is away.
 PATIENCE_SECONDS = 10
@@ -209,11 +209,11 @@ def hanging(name: str) -> Iterator[None]:
 @contextmanager
 def away(name: str) -> Iterator[None]:
     """Have a process of the testbed be dead."""
-    testbed("stop", name)
+    have_testbed("stop", name)
     try:
         yield
     finally:
-        testbed("up")
+        have_testbed("up")
 
 
 def timed(call: Callable[[], requests.Response]) -> tuple[int, float]:

@@ -11,7 +11,7 @@ from keystoneauth1.session import Session
 from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 
-from tests.support.site import RABBITMQ_URL, Site, moment, testbed, wait_for
+from tests.support.site import RABBITMQ_URL, Site, have_testbed, moment, wait_for
 
 #: What Blazar's payload has; its consumers read any of it.
 PAYLOAD = {
@@ -103,11 +103,11 @@ def test_what_happens_while_the_message_bus_is_away_is_told_later(site: Site, de
     ends = moment(seconds=14)
     lease = site.book(demo, start=moment(seconds=8), seconds=12, reservations=[], before_end_date=moment(seconds=10))
     consumer.wait(lease.id, "lease.create")
-    testbed("stop", "rabbitmq")
+    have_testbed("stop", "rabbitmq")
     try:
         wait_for("the end of the lease", lambda: moment() > ends, seconds=30)
     finally:
-        testbed("up")
+        have_testbed("up")
     wait_for("the API to reach the manager again", lambda: lease.api.get(f"/leases/{lease.id}").status_code == 200)
     lease.wait("TERMINATED")
     events = ("lease.event.start_lease", "lease.event.before_end_lease", "lease.event.end_lease")

@@ -11,7 +11,7 @@ from tenure.store.database import Database
 from tenure.store.tables import Base
 from testbed import seeded
 from tests.support.cloud import Cloud
-from tests.support.site import FREE_POOL, testbed
+from tests.support.site import FREE_POOL, have_testbed
 
 HOST = "physical:host"
 
@@ -19,11 +19,11 @@ HOST = "physical:host"
 @contextmanager
 def seeded_hosts(count: int, *, pooled: bool = False) -> Iterator[list[str]]:
     """So many more hosts of Nova's; their names. With ``pooled`` they are in the pool, as registered ones are."""
-    testbed("seed", str(count), *(["--pool", FREE_POOL] if pooled else []))
+    have_testbed("seed", str(count), *(["--pool", FREE_POOL] if pooled else []))
     try:
         yield seeded.names(count)
     finally:
-        testbed("unseed")
+        have_testbed("unseed")
 
 
 def enrol(database: str, cloud: Cloud) -> dict[str, str]:

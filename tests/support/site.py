@@ -49,8 +49,8 @@ def wait_for(what: str, ask: Callable[[], Any], *, seconds: float = WAIT_SECONDS
     return answer
 
 
-def testbed(*arguments: str) -> None:
-    """Have the testbed do something: ``testbed("stop", "keystone")``."""
+def have_testbed(*arguments: str) -> None:
+    """Have the testbed do something: ``have_testbed("stop", "keystone")``."""
     subprocess.run([REPOSITORY / "testbed/cloud", *arguments], check=True, capture_output=True, timeout=COMMAND_SECONDS)
 
 
@@ -317,7 +317,6 @@ def open_site(
     for group, values in (options or {}).items():
         settings.setdefault(group, {}).update(values)
     with ExitStack() as stack:
-        _have_pool(nova, stack)
         servers = [f"{topic}_rpc.{folder.name}-{number}" for number in range(managers)]
         stack.callback(delete_queues, [f"{topic}.info", f"{topic}_rpc", *servers])
         if database is None:
@@ -330,12 +329,6 @@ def open_site(
         yield site
 
 
-def _have_pool(nova: Nova, stack: ExitStack) -> None:
-    if FREE_POOL not in nova.aggregates():
-        made = nova.api.post("/os-aggregates", json={"aggregate": {"name": FREE_POOL}}).json()["aggregate"]
-        stack.callback(nova.api.delete, f"/os-aggregates/{made['id']}")
-
-
 def named_in_catalogue(cloud: Cloud) -> str | None:
     """The address of the reservation service in the catalogue, None where there is none."""
     session = cloud.session("admin")
@@ -346,7 +339,7 @@ def named_in_catalogue(cloud: Cloud) -> str | None:
 
 def name_in_catalogue(url: str | None) -> None:
     """Have the catalogue name that address for the reservation service, or none."""
-    testbed("endpoint", *([url] if url else []))
+    have_testbed("endpoint", *([url] if url else []))
 
 
 def delete_queues(names: Iterable[str]) -> None:
