@@ -22,8 +22,9 @@ SEEDED = 12
 CHANGES = 30
 SEED = 20301
 REPAIR_SECONDS = 5
-#: How long after the last change all is well again: the next pass, what it has to do, and what it could not do at once.
-MENDED_SECONDS = 90
+#: How long after the last change all is well again: a pass that had begun before it, the next one, and one more for what
+#: two changes together have made impossible at once; with as long for what is to be done.
+MENDED_SECONDS = 2 * 3 * REPAIR_SECONDS
 OWNER = "blazar:owner"
 
 
@@ -189,14 +190,9 @@ def test_all_is_mended_and_then_left_alone(rig: Rig, demo: Session, capsys: pyte
     while len(meddler.done) < CHANGES:
         meddler.meddle()
     assert len(set(meddler.done)) >= 9, meddler.done
-    rig.between.forget()
     ended = time.monotonic()
     wait_until_right(wrong)
     seconds = time.monotonic() - ended
-    passes = looks(rig.between)
-    # One that had begun before the last change, and the one of the next interval; what two changes together have made
-    # impossible at once is done by one more.
-    assert passes <= 3, passes
 
     rig.between.forget()
     wait_for("two more passes", lambda: looks(rig.between) >= 2, seconds=10 * REPAIR_SECONDS)
@@ -208,7 +204,7 @@ def test_all_is_mended_and_then_left_alone(rig: Rig, demo: Session, capsys: pyte
     assert [server.place() for server in servers] == list(HOSTS[:2])
     kinds = len(set(meddler.done))
     with capsys.disabled():
-        print(f"\n{len(meddler.done)} changes of {kinds} kinds were mended within {seconds:.0f} s, {passes} passes")
+        print(f"\n{len(meddler.done)} changes of {kinds} kinds were mended within {seconds:.0f} s")
 
 
 def book_seeded(site: Site, by: Session, count: int) -> Lease:
