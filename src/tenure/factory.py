@@ -45,7 +45,7 @@ def load_types(settings: Mapping[str, Mapping[str, object]] = MappingProxyType({
 
 #: How soon a cloud that is not asked at intervals is asked again where it did not answer.
 ASKED_AGAIN = timedelta(minutes=1)
-#: How long something may be due before the engine is called unwell.
+#: How long something may be due before the engine, or what delivers notifications, is called unwell.
 UNATTENDED = timedelta(seconds=30)
 
 
@@ -167,6 +167,13 @@ def _health(parts: Parts, engine: Engine, events: EventService, outbox: OutboxSe
     if running and late > UNATTENDED:
         ailment = f"nobody has taken up what has been due for {late.total_seconds():.0f} seconds"
     loop = PartHealth("engine", ailment is None, ailment)
-    lost = outbox.count_undeliverable()
-    letters = PartHealth("notifications", not lost, f"{lost} could not be delivered" if lost else None)
-    return database, loop, letters
+    return database, loop, _letters(outbox)
+
+
+def _letters(outbox: OutboxService) -> PartHealth:
+    ailments = []
+    if lost := outbox.count_undeliverable():
+        ailments.append(f"{lost} could not be delivered")
+    if (late := outbox.overdue()) > UNATTENDED:
+        ailments.append(f"the oldest has been waiting for {late.total_seconds():.0f} seconds")
+    return PartHealth("notifications", not ailments, "; ".join(ailments) or None)

@@ -62,22 +62,60 @@ def test_what_is_not_reported_comes_again_with_the_same_key(db: Database):
 def test_a_failure_waits_and_holds_back_what_comes_after(db: Database):
     add(db, ("a", "a1"), ("a", "a2"), ("b", "b1"))
     failing = take(db)[0]
-    db.write(lambda tx: tx.outbox.failed(failing, error="refused", again_at=NOW + 5 * SECOND))
+    db.write(lambda tx: tx.outbox.failed(failing, error="refused", again_at=NOW + 5 * SECOND, now=NOW, refusals=1))
     assert take(db, NOW + 4 * SECOND) == []
     [again] = take(db, NOW + 5 * SECOND)
     assert (again.id, again.last_error, again.attempts) == (failing.id, "refused", 2)
+    assert (again.failed_at, again.refusals) == (NOW, 1)
 
 
-def test_what_is_given_up_is_kept_and_stands_in_nobodys_way(db: Database):
-    add(db, ("a", "a1"), ("a", "a2"))
-    [lost] = take(db)
-    db.write(lambda tx: tx.outbox.failed(lost, error="gone for good", again_at=None))
-    [following] = take(db)
-    assert following.topic == "a2"
-    db.write(lambda tx: tx.outbox.delivered(following, now=NOW))
+def test_what_is_given_up_is_kept_and_holds_back_what_comes_after_until_it_is_tried_again(db: Database):
+    add(db, ("a", "a1"), ("a", "a2"), ("b", "b1"))
+    lost, other = take(db)
+    give_up(db, lost)
+    db.write(lambda tx: tx.outbox.delivered(other, now=NOW))
+    much_later = NOW + timedelta(days=1)
     with db.read() as tx:
         assert [(one.id, one.last_error) for one in tx.outbox.undeliverable()] == [(lost.id, "gone for good")]
-        assert not tx.outbox.is_ready(NOW + timedelta(days=1))
+        assert not tx.outbox.is_ready(much_later)
+    assert take(db, much_later) == []
+    assert db.write(lambda tx: tx.outbox.retry(now=much_later)) == 1
+    [again] = take(db, much_later)
+    assert (again.topic, again.attempts, again.failed_at, again.refusals) == ("a1", 1, None, 0)
+    db.write(lambda tx: tx.outbox.delivered(again, now=much_later))
+    assert topics(take(db, much_later)) == ["a2"]
+
+
+def give_up(db: Database, message: Message) -> None:
+    db.write(lambda tx: tx.outbox.failed(message, error="gone for good", again_at=None, now=NOW, refusals=20))
+
+
+def test_whether_anything_got_through_since(db: Database):
+    add(db, ("a", "a1"), ("b", "b1"))
+    failing, other = take(db)
+    db.write(lambda tx: tx.outbox.failed(failing, error="away", again_at=NOW + 5 * SECOND, now=NOW, refusals=0))
+    with db.read() as tx:
+        assert not tx.outbox.has_delivered_since(NOW)
+    db.write(lambda tx: tx.outbox.delivered(other, now=NOW + SECOND))
+    with db.read() as tx:
+        assert tx.outbox.has_delivered_since(NOW)
+        assert not tx.outbox.has_delivered_since(NOW + SECOND)
+
+
+def test_since_when_the_oldest_waits(db: Database):
+    def oldest() -> datetime | None:
+        with db.read() as tx:
+            return tx.outbox.oldest_waiting()
+
+    assert oldest() is None
+    add(db, ("a", "a1"), ("a", "a2"))
+    db.write(lambda tx: tx.outbox.add(key=new_id(), lease_id="b", topic="b1", payload={}, now=NOW + SECOND))
+    [first, second] = take(db, NOW + SECOND)
+    assert oldest() == NOW
+    give_up(db, first)
+    assert oldest() == NOW + SECOND
+    db.write(lambda tx: tx.outbox.delivered(second, now=NOW + SECOND))
+    assert oldest() is None  # a2 waits for what was given up
 
 
 def test_what_is_given_up_is_counted_however_much_it_is(db: Database):
@@ -87,7 +125,7 @@ def test_what_is_given_up_is_counted_however_much_it_is(db: Database):
     def record(tx: Transaction) -> None:
         for message in taken:
             if message.topic == "lost":
-                tx.outbox.failed(message, error="gone for good", again_at=None)
+                tx.outbox.failed(message, error="gone for good", again_at=None, now=NOW, refusals=20)
             else:
                 tx.outbox.delivered(message, now=NOW)
 
@@ -130,8 +168,8 @@ LATER = NOW + 61 * SECOND
     "too_late",
     [
         lambda tx, message: tx.outbox.delivered(message, now=LATER),
-        lambda tx, message: tx.outbox.failed(message, error="slow", again_at=LATER + SECOND),
-        lambda tx, message: tx.outbox.failed(message, error="slow", again_at=None),
+        lambda tx, message: tx.outbox.failed(message, error="slow", again_at=LATER + SECOND, now=LATER, refusals=1),
+        lambda tx, message: tx.outbox.failed(message, error="slow", again_at=None, now=LATER, refusals=20),
     ],
     ids=["delivered", "failed", "given up"],
 )
@@ -143,7 +181,7 @@ def test_whose_claim_ran_out_changes_nothing_of_what_its_successor_records(db: D
     if recorded == "delivered":
         db.write(lambda tx: tx.outbox.delivered(second, now=LATER))
     elif recorded == "failed":
-        db.write(lambda tx: tx.outbox.failed(second, error="refused", again_at=LATER))
+        db.write(lambda tx: tx.outbox.failed(second, error="refused", again_at=LATER, now=LATER, refusals=1))
     before = rows_of(db)
     assert not db.write(lambda tx: too_late(tx, first))
     assert rows_of(db) == before

@@ -15,6 +15,9 @@ from tenure.domain.request import PartHealth
 from tenure.services.manager import Manager
 
 _LOG = logging.getLogger(__name__)
+#: Parts that keep nobody from booking, and no lease from its start or end, when they are unwell: they are shown, and a
+#: load balancer is to send requests here all the same.
+_APART = frozenset({"notifications"})
 _PASSWORD = re.compile(r"://[^/\s]*@")
 
 
@@ -49,7 +52,7 @@ def version_entry(base: str) -> Mapping[str, object]:
 
 
 class Health:
-    """Whether the service is well, part by part."""
+    """Whether the service does its work, and whether each part is well."""
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
@@ -60,7 +63,7 @@ class Health:
         except Exception:  # noqa: BLE001  # whatever ails it is the answer, and in the log
             _LOG.exception("The manager does not say whether it is well")
             parts = (PartHealth("manager", well=False, reason="does not answer"),)
-        well = all(part.well for part in parts)
+        well = all(part.well for part in parts if part.part not in _APART)
         resp.set_header("Cache-Control", "no-store")
         answer(
             resp,

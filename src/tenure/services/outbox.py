@@ -11,13 +11,17 @@ from tenure.store.outbox import Message
 
 __all__ = ["Message", "OutboxService"]
 
-#: How long a worker has to deliver what it took, and how often a delivery is tried.
+#: How long a worker has to deliver what it took.
 DELIVERY_TIME = timedelta(seconds=60)
-MAX_DELIVERIES = 20
+#: How often a message may be refused until it is given up.
+MAX_REFUSALS = 20
 
 
 class OutboxService:
-    """At least once, in order per lease; what cannot be delivered stays where the operator sees it."""
+    """At least once, in order per lease; what cannot be delivered stays where the operator sees it.
+
+    What follows such a message in its lease waits until that is tried again, so that the order holds.
+    """
 
     def __init__(self, db: Database, rules: Rules) -> None:
         self._db = db
@@ -40,15 +44,18 @@ class OutboxService:
         return self._db.write(lambda tx: tx.outbox.delivered(message, now=tx.now()))
 
     def failed(self, message: Message, error: str) -> bool:
-        """Note a delivery that failed: tried again later, and given up after many times.
+        """Note a delivery that failed: tried again later, and given up when it was refused many times.
 
-        False, and nothing is noted, where another has taken it meanwhile.
+        It was refused where other messages have arrived since it failed before: while none does, it is the way there
+        that fails, and that may take as long as it likes. False, and nothing is noted, where another has taken the
+        message meanwhile.
         """
 
         def record(tx: Transaction) -> bool:
-            again = message.attempts < MAX_DELIVERIES
-            again_at = tx.now() + self._rules.delay_after(message.attempts) if again else None
-            return tx.outbox.failed(message, error=error, again_at=again_at)
+            now, before = tx.now(), message.failed_at
+            refusals = message.refusals + (before is not None and tx.outbox.has_delivered_since(before))
+            again_at = now + self._rules.delay_after(message.attempts) if refusals < MAX_REFUSALS else None
+            return tx.outbox.failed(message, error=error, again_at=again_at, now=now, refusals=refusals)
 
         return self._db.write(record)
 
@@ -60,6 +67,12 @@ class OutboxService:
     def retry(self) -> int:
         """Have what was given up delivered again; how many messages there are."""
         return self._db.write(lambda tx: tx.outbox.retry(now=tx.now()))
+
+    def overdue(self) -> timedelta:
+        """For how long the oldest message has waited that is not given up; zero where none waits."""
+        with self._db.read() as tx:
+            oldest = tx.outbox.oldest_waiting()
+            return max(tx.now() - oldest, timedelta(0)) if oldest is not None else timedelta(0)
 
     def count_undeliverable(self) -> int:
         """How many messages were given up."""

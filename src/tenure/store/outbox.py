@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import exists, func, insert, select, update
+from sqlalchemy import ColumnElement, exists, func, insert, select, update
 from sqlalchemy.orm import Session, aliased
 
 from tenure.store.tables import OutboxRow
@@ -25,6 +25,10 @@ class Message:
     created_at: datetime
     attempts: int
     last_error: str | None = None
+    #: When a delivery failed last.
+    failed_at: datetime | None = None
+    #: How often it failed while others got through.
+    refusals: int = 0
 
 
 class OutboxStore:
@@ -51,22 +55,14 @@ class OutboxStore:
 
     def is_ready(self, now: datetime) -> bool:
         """Whether there is anything to deliver."""
-        return self._session.execute(select(OutboxRow.id).where(OutboxRow.ready_at <= now).limit(1)).first() is not None
+        return self._session.execute(select(OutboxRow.id).where(*_due(now)).limit(1)).first() is not None
 
     def take(self, now: datetime, *, until: datetime, limit: int) -> list[Message]:
-        """Claim messages to deliver: of each lease the oldest only, so that they arrive in order."""
-        older = aliased(OutboxRow)
-        rows = self._session.execute(
-            select(OutboxRow)
-            .where(
-                OutboxRow.ready_at <= now,
-                ~exists().where(
-                    older.lease_id == OutboxRow.lease_id, older.id < OutboxRow.id, older.ready_at.is_not(None)
-                ),
-            )
-            .order_by(OutboxRow.id)
-            .limit(limit)
-        ).scalars()
+        """Claim messages to deliver: of each lease the oldest only, so that they arrive in order.
+
+        What was given up holds back what follows it, until it is tried again and arrives.
+        """
+        rows = self._session.execute(select(OutboxRow).where(*_due(now)).order_by(OutboxRow.id).limit(limit)).scalars()
         taken = []
         for row in rows.all():
             claimed = self._session.execute(
@@ -88,12 +84,26 @@ class OutboxStore:
         """Note that a message has arrived; whether the claim was still the taker's."""
         return self._record(message, ready_at=None, delivered_at=now, last_error=None)
 
-    def failed(self, message: Message, *, error: str, again_at: datetime | None) -> bool:
+    def failed(self, message: Message, *, error: str, again_at: datetime | None, now: datetime, refusals: int) -> bool:
         """Note a delivery that failed; whether the claim was still the taker's.
 
-        Without ``again_at`` it is given up and stays for the operator to see.
+        Without ``again_at`` it is given up and stays for the operator to see. ``refusals`` is how often it has failed
+        by now while others got through.
         """
-        return self._record(message, ready_at=again_at, last_error=error)
+        return self._record(message, ready_at=again_at, last_error=error, failed_at=now, refusals=refusals)
+
+    def has_delivered_since(self, moment: datetime) -> bool:
+        """Whether any message has arrived after that moment."""
+        found = select(OutboxRow.id).where(OutboxRow.delivered_at > moment).limit(1)
+        return self._session.execute(found).first() is not None
+
+    def oldest_waiting(self) -> datetime | None:
+        """When the oldest message was written that is to be delivered and has not been; None where there is none.
+
+        What was given up, and what that holds back, is not meant.
+        """
+        waiting = select(func.min(OutboxRow.created_at)).where(OutboxRow.ready_at.is_not(None), _is_next())
+        return self._session.execute(waiting).scalar_one()
 
     def _record(self, message: Message, **values: Any) -> bool:
         """Write where nobody has taken the message since: each claim is one more attempt."""
@@ -115,7 +125,7 @@ class OutboxStore:
         again = self._session.execute(
             update(OutboxRow)
             .where(*_GIVEN_UP)
-            .values(ready_at=now, attempts=0)
+            .values(ready_at=now, attempts=0, failed_at=None, refusals=0)
             .execution_options(synchronize_session=False)
         )
         return int(again.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
@@ -129,6 +139,16 @@ class OutboxStore:
 _GIVEN_UP = (OutboxRow.delivered_at.is_(None), OutboxRow.ready_at.is_(None))
 
 
+def _is_next() -> ColumnElement[bool]:
+    """Nothing of the same lease that is older has not arrived."""
+    older = aliased(OutboxRow)
+    return ~exists().where(older.lease_id == OutboxRow.lease_id, older.id < OutboxRow.id, older.delivered_at.is_(None))
+
+
+def _due(now: datetime) -> tuple[ColumnElement[bool], ...]:
+    return OutboxRow.ready_at <= now, _is_next()
+
+
 def _message(row: OutboxRow, *, attempts: int | None = None) -> Message:
     return Message(
         id=row.id,
@@ -139,4 +159,6 @@ def _message(row: OutboxRow, *, attempts: int | None = None) -> Message:
         created_at=row.created_at,
         attempts=row.attempts if attempts is None else attempts,
         last_error=row.last_error,
+        failed_at=row.failed_at,
+        refusals=row.refusals,
     )

@@ -298,3 +298,5 @@ class OutboxRow(Base):
     attempts: Mapped[int] = mapped_column(Integer)
     last_error: Mapped[str | None] = mapped_column(Text)
     delivered_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    failed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    refusals: Mapped[int] = mapped_column(Integer, server_default="0")
