@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NoReturn
 
 from oslo_config.cfg import ConfigOpts
 
@@ -29,8 +31,11 @@ PROG = "tenure-manager"
 HOST = "physical:host"
 LOG = logging.getLogger(__name__)
 
-#: How long a stop waits for calls to the cloud that are under way; their claims expire where it is too short.
+#: How long a stop waits for calls of the API that are under way, and then for calls to the cloud; their claims expire
+#: where it is too short.
 STOP_SECONDS = 20.0
+#: How long it waits for a notification of Nova's to be recorded; it comes again where that is too short.
+LISTENER_SECONDS = 5.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,14 +64,25 @@ def serve(conf: ConfigOpts, *, checkpoint: Callable[[str], None] = lambda _point
     listener = _listen_to_nova(conf, service)
     LOG.info("%s runs", conf.manager.name)
     wait_for_the_end()
+    ended = server.stop(STOP_SECONDS)
     if listener is not None:
-        listener.stop()
-    if not listening.is_alive():
-        server.stop()
+        ended = listener.stop(LISTENER_SECONDS) and ended
     service.engine.stop(STOP_SECONDS)
     service.parts.db.close()
     LOG.info("%s has stopped", conf.manager.name)
+    if not ended:
+        _abandon()
     return 0
+
+
+def _abandon() -> NoReturn:
+    """End the process at once: its libraries would wait for calls under way, or for a message bus that is not there.
+
+    Whatever is cut off is taken up again when its claim expires, as after a crash.
+    """
+    LOG.warning("stopped while calls of the API were under way, or without the message bus")
+    logging.shutdown()
+    os._exit(0)
 
 
 def _listen_to_nova(conf: ConfigOpts, service: Service) -> NovaListener | None:

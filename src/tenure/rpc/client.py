@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
 
 import oslo_messaging
 from oslo_config.cfg import ConfigOpts
 
+from tenure.clock import Clock, SystemClock
 from tenure.domain.errors import Unavailable
 from tenure.rpc.bus import rpc_transport
 from tenure.rpc.operations import TABLE, Operation
 from tenure.rpc.server import VERSION
+from tenure.rpc.serving import in_one_line
 from tenure.rpc.wire import decode_error
 from tenure.services.leases import LeaseService
 from tenure.services.manager import Manager
@@ -22,19 +26,24 @@ from tenure.services.resources import ResourceService
 
 LOG = logging.getLogger(__name__)
 
-#: How long a manager may say nothing while it works: it sends a sign of life twice in this time.
+#: How long a manager may say nothing while it works: it sends a sign of life twice in this time. One that has not begun
+#: by then must not begin any more.
 SILENCE_SECONDS = 6
 #: How long to wait for the first connection to the message bus, and for a manager's answer about its health.
 FIRST_SECONDS = 5.0
 HEALTH_SECONDS = 5
 #: How often to try to send again when the connection is lost.
 RETRIES = 2
+#: The first pause before asking for a free manager again, and the longest; each is twice as long as the one before.
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 0.5
 
 _AWAY = "No manager of the reservation service can be reached right now; try again later."
 _SILENT = (
     "The manager of the reservation service has not answered. What was asked may have been done or not; "
     "look before you try again later."
 )
+_FULL = "The managers of the reservation service have no room for more right now; try again later."
 
 
 class ManagerFailed(Exception):
@@ -44,7 +53,7 @@ class ManagerFailed(Exception):
 class RpcClient:
     """Calls operations of a manager. Safe for any number of threads."""
 
-    def __init__(self, conf: ConfigOpts, *, topic: str) -> None:
+    def __init__(self, conf: ConfigOpts, *, topic: str, clock: Clock | None = None) -> None:
         self._client = oslo_messaging.get_rpc_client(
             rpc_transport(conf),
             oslo_messaging.Target(topic=topic, version=VERSION),
@@ -52,56 +61,96 @@ class RpcClient:
             call_monitor_timeout=SILENCE_SECONDS,
             transport_options=oslo_messaging.TransportOptions(at_least_once=True),  # a refusal where nobody listens
         )
+        self._conf = conf
+        self._clock = clock or SystemClock()
         self._guard = threading.Lock()
         self._connecting: threading.Thread | None = None
+        self._connected = False
 
     def call(self, operation: Operation, *positional: object, **named: object) -> Any:
         """The result of the operation, by whichever manager takes it.
 
-        Raises what it raises, ``Unavailable`` where no manager can be reached, or where none has answered in time,
-        and ``ManagerFailed``.
+        Raises what it raises, ``Unavailable`` where no manager can be reached or has room, or where none has answered
+        in time, and ``ManagerFailed``.
         """
         arguments = operation.encode_arguments(*positional, **named)
         self._connect()
-        answer = self._send(operation, arguments, seconds=HEALTH_SECONDS if operation.name == "health" else None)
+        answer = self._ask(operation, arguments)
         if "result" in answer:
             return operation.decode_result(answer["result"])
         if answer["error"] is None:
             raise ManagerFailed(f"{operation.name} failed; the manager's log says why")
         raise decode_error(answer)
 
-    def _send(self, operation: Operation, arguments: dict[str, Any], *, seconds: float | None) -> Any:
-        client = self._client.prepare(timeout=seconds) if seconds else self._client
+    def _ask(self, operation: Operation, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """The answer of a manager that has begun it; the others are asked in turn, for as long as one may be silent."""
+        patience = time.monotonic() + SILENCE_SECONDS
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            answer = self._send(operation, arguments)
+            refused = answer.get("refused")
+            if refused is None:
+                return answer
+            if refused == "late":
+                LOG.warning(
+                    "a manager says that %s comes too late: do its clock and the one of this machine agree?",
+                    operation.name,
+                )
+            if time.monotonic() + pause > patience:
+                LOG.warning("no manager has begun %s within %d s: %s", operation.name, SILENCE_SECONDS, refused)
+                raise Unavailable(_FULL)
+            time.sleep(random.uniform(pause / 2, pause))  # apart from each other, not secret
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def _send(self, operation: Operation, arguments: dict[str, Any]) -> Mapping[str, Any]:
         try:
-            return client.call({}, "perform", operation=operation.name, arguments=arguments)
-        except oslo_messaging.MessagingTimeout as error:
-            LOG.warning("no answer to %s: %s", operation.name, error)
-            raise Unavailable(_SILENT) from None
-        except (oslo_messaging.MessageDeliveryFailure, oslo_messaging.MessageUndeliverable) as error:
-            LOG.warning("%s reaches no manager: %s", operation.name, type(error).__name__)
+            return self._exchange(operation, arguments)
+        except oslo_messaging.RemoteError as error:
+            raise ManagerFailed(f"{operation.name} failed: {error.exc_type}") from None
+        except oslo_messaging.MessageUndeliverable:
+            LOG.warning("%s reaches no manager", operation.name)
             raise Unavailable(_AWAY) from None
+        except Exception as error:  # noqa: BLE001  # whatever a transport and a message bus can come up with
+            LOG.warning("no answer to %s: %s", operation.name, in_one_line(error))
+            raise Unavailable(_SILENT) from None
+
+    def _exchange(self, operation: Operation, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """A manager's answer; raises what the transport raises."""
+        seconds = HEALTH_SECONDS if operation.name == "health" else self._conf.rpc_response_timeout
+        begin_by = self._clock.now().timestamp() + min(seconds, SILENCE_SECONDS)
+        client = self._client.prepare(timeout=seconds)
+        answer: Mapping[str, Any] = client.call(
+            {}, "perform", operation=operation.name, arguments=arguments, begin_by=begin_by
+        )
+        return answer
 
     def _connect(self) -> None:
         """Wait for the first connection, a little; raises ``Unavailable`` as long as there is none.
 
         oslo.messaging waits for it for ever, in the thread that calls first. What is asked meanwhile must not be done
-        when the bus comes back and nobody waits for it any more, so that thread asks for nothing.
+        when the bus comes back and nobody waits for it any more, so that thread asks for nothing. Where the message
+        bus refuses, the next call tries again.
         """
         with self._guard:
-            if self._connecting is None:
+            if self._connected:
+                return
+            if self._connecting is None or not self._connecting.is_alive():
                 self._connecting = threading.Thread(target=self._first_call, name="tenure-rpc-connect", daemon=True)
                 self._connecting.start()
-        self._connecting.join(FIRST_SECONDS)
-        if self._connecting.is_alive():
+            connecting = self._connecting
+        connecting.join(FIRST_SECONDS)
+        if not self._connected:
             raise Unavailable(_AWAY)
 
     def _first_call(self) -> None:
         try:
-            self._send(TABLE["health"], {}, seconds=HEALTH_SECONDS)
-        except Unavailable:
+            self._exchange(TABLE["health"], {})
+        except (oslo_messaging.MessageUndeliverable, oslo_messaging.MessagingTimeout, oslo_messaging.RemoteError):
             LOG.info("the message bus is there, and no manager answers yet")
-        except Exception:
-            LOG.exception("the message bus cannot be used")
+        except Exception as error:  # noqa: BLE001  # whatever a transport and a message bus can come up with
+            LOG.warning("the message bus cannot be used: %s", in_one_line(error))
+            return
+        self._connected = True
 
 
 class _Remote:

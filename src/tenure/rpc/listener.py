@@ -12,8 +12,12 @@ from oslo_config.cfg import ConfigOpts
 
 from tenure.drivers.contract import Health
 from tenure.rpc.bus import notification_transport
+from tenure.rpc.serving import STOP_SECONDS, BusServer, Serving
 
 LOG = logging.getLogger(__name__)
+
+#: How many notifications are taken side by side: one after the other, so that the last word about a host is the last.
+THREADS = 1
 
 #: What is told of a compute service: the name of its host, and how it is.
 Report = Callable[[str, Health], object]
@@ -69,23 +73,21 @@ class NovaListener:
     """Listens until it is stopped; without the message bus it waits for it."""
 
     def __init__(self, conf: ConfigOpts, report: Report, *, topics: Sequence[str], exchange: str) -> None:
-        transport = notification_transport(conf)
-        self._server = oslo_messaging.get_notification_listener(
-            transport,
-            [oslo_messaging.Target(topic=topic, exchange=exchange) for topic in topics],
-            [ServiceEndpoint(report)],
-            allow_requeue=True,
-            pool=POOL,
-        )
-        self._starting: threading.Thread | None = None
+        self._transport = notification_transport(conf)
+        self._targets = [oslo_messaging.Target(topic=topic, exchange=exchange) for topic in topics]
+        self._endpoint = ServiceEndpoint(report)
+        self._serving = Serving(self._new_server, threads=THREADS, what="Nova's notifications cannot be heard")
 
     def start(self) -> None:
-        """Begin to listen as soon as the message bus can be reached; returns at once."""
-        self._starting = threading.Thread(target=self._server.start, name="tenure-nova-listener", daemon=True)
-        self._starting.start()
+        """Begin to listen as soon as the message bus can be used; returns at once."""
+        threading.Thread(target=self._serving.start, name="tenure-nova-listener", daemon=True).start()
 
-    def stop(self) -> None:
-        """Listen no more."""
-        if self._starting is not None and not self._starting.is_alive():
-            self._server.stop()
-            self._server.wait()
+    def stop(self, seconds: float = STOP_SECONDS) -> bool:
+        """Listen no more, and wait so long for what was heard; whether all of it has been taken."""
+        return self._serving.stop(seconds)
+
+    def _new_server(self) -> BusServer:
+        server: BusServer = oslo_messaging.get_notification_listener(
+            self._transport, self._targets, [self._endpoint], allow_requeue=True, pool=POOL
+        )
+        return server

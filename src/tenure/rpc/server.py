@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import oslo_messaging
 from oslo_config.cfg import ConfigOpts
 
+from tenure.clock import Clock, SystemClock
 from tenure.domain.actor import Actor
 from tenure.domain.errors import TenureError
 from tenure.rpc.bus import rpc_transport
 from tenure.rpc.operations import TABLE
+from tenure.rpc.serving import STOP_SECONDS, BusServer, Serving
 from tenure.rpc.wire import encode_error
 from tenure.services.manager import Manager
 from tenure.tracing import new_request_id, traced
 
 LOG = logging.getLogger(__name__)
 
-#: The version of the messages; its first number changes when an API and a manager cannot talk to each other any more.
-VERSION = "1.0"
+#: The version of the messages; its first number changes when an API and a manager cannot talk to each other any more,
+#: the second when a manager must not be older than the API.
+VERSION = "1.1"
 #: The answer to what failed for no reason that the caller should know.
 FAILED: Mapping[str, Any] = {"error": None}
+#: The answers to what was not begun: all places are taken, the caller has given up, this manager is stopping.
+BUSY: Mapping[str, Any] = {"refused": "busy"}
+LATE: Mapping[str, Any] = {"refused": "late"}
+STOPPING: Mapping[str, Any] = {"refused": "stopping"}
+
+#: How far the clocks of an API and of a manager may be apart.
+SKEW = timedelta(seconds=2)
 
 
 class Endpoint:
@@ -30,11 +42,36 @@ class Endpoint:
 
     target = oslo_messaging.Target(version=VERSION)
 
-    def __init__(self, manager: Manager) -> None:
+    def __init__(self, manager: Manager, *, places: int = 1, clock: Clock | None = None) -> None:
+        """Carry out as many operations side by side as there are ``places``."""
         self._calls = {name: (operation, operation.bound_to(manager)) for name, operation in TABLE.items()}
+        self._places = threading.BoundedSemaphore(places)
+        self._clock = clock or SystemClock()
+        self._closed = threading.Event()
 
-    def perform(self, _context: object, *, operation: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Do an operation: ``{"result": …}``, or ``{"error": …}`` for what is refused and for what failed."""
+    def close(self) -> None:
+        """Begin nothing any more."""
+        self._closed.set()
+
+    def perform(
+        self, _context: object, *, operation: str, arguments: Mapping[str, Any], begin_by: float | None = None
+    ) -> Mapping[str, Any]:
+        """Do an operation: ``{"result": …}``, or ``{"error": …}`` for what is refused and for what failed.
+
+        ``{"refused": …}`` says that it was not begun. ``begin_by`` is when its caller gives up, as Unix time.
+        """
+        if self._closed.is_set():
+            return STOPPING
+        if begin_by is not None and (self._clock.now() - SKEW).timestamp() > begin_by:
+            return LATE
+        if not self._places.acquire(blocking=False):
+            return BUSY
+        try:
+            return self._do(operation, arguments)
+        finally:
+            self._places.release()
+
+    def _do(self, operation: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
             declared, use_case = self._calls[operation]
             given = declared.decode_arguments(arguments)
@@ -57,26 +94,37 @@ class Endpoint:
 class RpcServer:
     """Serves a manager's operations until it is stopped."""
 
-    def __init__(self, conf: ConfigOpts, manager: Manager, *, topic: str, name: str, threads: int) -> None:
+    def __init__(
+        self, conf: ConfigOpts, manager: Manager, *, topic: str, name: str, threads: int, clock: Clock | None = None
+    ) -> None:
         """Serve ``threads`` operations side by side.
 
         ``name`` tells this manager's queue from those of others; nothing is ever sent to one of them alone.
         """
-        self._threads = threads
         self._transport = rpc_transport(conf)
-        self._server = oslo_messaging.get_rpc_server(
-            self._transport,
-            oslo_messaging.Target(topic=topic, server=name),
-            [Endpoint(manager)],
-            access_policy=oslo_messaging.DefaultRPCAccessPolicy,
-        )
+        self._target = oslo_messaging.Target(topic=topic, server=name)
+        self._endpoint = Endpoint(manager, places=threads, clock=clock)
+        # oslo.messaging takes whatever comes and queues it in memory, without limit: as many threads again refuse at
+        # once what has no place, so that another manager can have it.
+        self._serving = Serving(self._new_server, threads=2 * threads, what="no calls of the API can be taken")
 
     def start(self) -> None:
-        """Begin to take operations; waits for the message bus as long as it cannot be reached."""
-        self._server.start(override_pool_size=self._threads)
+        """Begin to take operations; waits for the message bus as long as it cannot be used, unless it is stopped."""
+        self._serving.start()
 
-    def stop(self) -> None:
-        """Take no more operations, and end those that were taken."""
-        self._server.stop()
-        self._server.wait()
+    def stop(self, seconds: float = STOP_SECONDS) -> bool:
+        """Begin no more operations, and wait so long for those that were begun; whether all of them have ended."""
+        self._endpoint.close()
+        if not self._serving.stop(seconds):
+            return False
         self._transport.cleanup()
+        return True
+
+    def _new_server(self) -> BusServer:
+        server: BusServer = oslo_messaging.get_rpc_server(
+            self._transport,
+            self._target,
+            [self._endpoint],
+            access_policy=oslo_messaging.DefaultRPCAccessPolicy,
+        )
+        return server
