@@ -22,8 +22,8 @@ SEEDED = 12
 CHANGES = 30
 SEED = 20301
 REPAIR_SECONDS = 5
-#: How long after the last change all is well again: a pass that had begun before it, the next one, and one more for what
-#: two changes together have made impossible at once; with as long for what is to be done.
+#: How long after the last change all is well again: a pass that had begun before it, the next one, and one more for
+#: what two changes together have made impossible at once; with as long for what is to be done.
 MENDED_SECONDS = 2 * 3 * REPAIR_SECONDS
 OWNER = "blazar:owner"
 
