@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import queue
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,10 @@ import oslo_messaging
 import pytest
 from oslo_config.cfg import ConfigOpts
 
+from tenure.domain.errors import Unavailable
 from tenure.drivers.contract import Health
 from tenure.rpc.bus import notification_transport
-from tenure.rpc.listener import NovaListener
+from tenure.rpc.listener import NovaListener, Report
 from tenure.rpc.notifier import NotificationSink
 from tenure.services.outbox import Message
 from tests.rpc.conftest import in_memory
@@ -113,6 +116,21 @@ def test_what_nova_tells_of_a_compute_service_is_reported(conf: ConfigOpts, data
     assert heard.empty()
 
 
+DISABLED = {"host": "compute-2", "disabled": True, "forced_down": False, "binary": "nova-compute"}
+
+
+@contextmanager
+def nova_at(conf: ConfigOpts, report: Report) -> Iterator[oslo_messaging.Notifier]:
+    """What Nova sends with, to one who listens."""
+    topic = conf.oslo_messaging_notifications.topics[0]
+    listener = NovaListener(conf, report, topics=[topic], exchange="openstack")
+    listener.start()
+    try:
+        yield oslo_messaging.Notifier(notification_transport(conf), "nova", driver="messagingv2", topics=[topic])
+    finally:
+        listener.stop()
+
+
 def test_what_cannot_be_recorded_is_heard_again(conf: ConfigOpts):
     heard: queue.Queue[str] = queue.Queue()
     failed: list[str] = []
@@ -123,13 +141,40 @@ def test_what_cannot_be_recorded_is_heard_again(conf: ConfigOpts):
             failed.append(host)
             raise LookupError("the database is away")
 
-    topic = conf.oslo_messaging_notifications.topics[0]
-    listener = NovaListener(conf, report, topics=[topic], exchange="openstack")
-    listener.start()
-    nova = oslo_messaging.Notifier(notification_transport(conf), "nova", driver="messagingv2", topics=[topic])
-    try:
-        data = {"host": "compute-2", "disabled": True, "forced_down": False, "binary": "nova-compute"}
-        nova.info({}, "service.update", {"nova_object.data": data})
+    with nova_at(conf, report) as nova:
+        nova.info({}, "service.update", {"nova_object.data": DISABLED})
         assert [heard.get(timeout=SECONDS) for _ in range(2)] == ["compute-2"] * 2
-    finally:
-        listener.stop()
+
+
+@pytest.mark.xfail(strict=True, reason="it is heard again at once, as often as the machine can")
+def test_what_cannot_be_recorded_is_heard_again_at_growing_intervals(
+    conf: ConfigOpts, caplog: pytest.LogCaptureFixture
+):
+    heard: queue.Queue[float] = queue.Queue()
+
+    def report(_host: str, _health: Health) -> None:
+        heard.put(time.monotonic())
+        raise Unavailable("the database is away")
+
+    with nova_at(conf, report) as nova:
+        nova.info({}, "service.update", {"nova_object.data": DISABLED})
+        times = [heard.get(timeout=SECONDS) for _ in range(3)]
+        began = time.monotonic()
+    assert time.monotonic() - began < 1  # the third pause has begun, and is cut short
+    first, second = (later - earlier for earlier, later in pairwise(times))
+    assert second > 1.5 * first > 0.5
+    ours = [record for record in caplog.records if record.name.startswith("tenure")]
+    assert 2 <= len(ours) <= 3
+    assert all(record.exc_info is None and "the database is away" in record.getMessage() for record in ours)
+
+
+@pytest.mark.xfail(strict=True, reason="a copy of all that was heard stays behind")
+def test_what_was_heard_is_gone(conf: ConfigOpts):
+    heard: queue.Queue[str] = queue.Queue()
+    with nova_at(conf, lambda host, _health: heard.put(host)) as nova:
+        nova.info({}, "instance.create.end", {"nova_object.data": {}})
+        nova.info({}, "service.update", {"nova_object.data": DISABLED})
+        assert heard.get(timeout=SECONDS) == "compute-2"
+    with consumer_of(conf, conf.oslo_messaging_notifications.topics[0]) as consumer:
+        nova.info({}, "the.last", {})
+        assert consumer.got.get(timeout=SECONDS)["type"] == "the.last"
