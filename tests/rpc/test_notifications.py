@@ -146,7 +146,7 @@ def test_what_cannot_be_recorded_is_heard_again(conf: ConfigOpts):
         assert [heard.get(timeout=SECONDS) for _ in range(2)] == ["compute-2"] * 2
 
 
-@pytest.mark.xfail(strict=True, reason="it is heard again at once, as often as the machine can")
+@pytest.mark.slow
 def test_what_cannot_be_recorded_is_heard_again_at_growing_intervals(
     conf: ConfigOpts, caplog: pytest.LogCaptureFixture
 ):
@@ -158,13 +158,13 @@ def test_what_cannot_be_recorded_is_heard_again_at_growing_intervals(
 
     with nova_at(conf, report) as nova:
         nova.info({}, "service.update", {"nova_object.data": DISABLED})
-        times = [heard.get(timeout=SECONDS) for _ in range(3)]
+        times = [heard.get(timeout=SECONDS) for _ in range(4)]
         began = time.monotonic()
-    assert time.monotonic() - began < 1  # the third pause has begun, and is cut short
-    first, second = (later - earlier for earlier, later in pairwise(times))
-    assert second > 1.5 * first > 0.5
+    assert time.monotonic() - began < 3.5  # the fourth pause has begun, of 4 s, and is cut short
+    first, second, third = (later - earlier for earlier, later in pairwise(times))
+    assert third > 1.5 * second > 1.5 * first > 0.6
     ours = [record for record in caplog.records if record.name.startswith("tenure")]
-    assert 2 <= len(ours) <= 3
+    assert 3 <= len(ours) <= 4
     assert all(record.exc_info is None and "the database is away" in record.getMessage() for record in ours)
 
 

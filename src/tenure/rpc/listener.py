@@ -12,7 +12,7 @@ from oslo_config.cfg import ConfigOpts
 
 from tenure.drivers.contract import Health
 from tenure.rpc.bus import notification_transport
-from tenure.rpc.serving import STOP_SECONDS, BusServer, Serving
+from tenure.rpc.serving import STOP_SECONDS, BusServer, Pauses, Serving, in_one_line
 
 LOG = logging.getLogger(__name__)
 
@@ -33,6 +33,11 @@ class ServiceEndpoint:
 
     def __init__(self, report: Report) -> None:
         self._report = report
+        self._pauses = Pauses()
+
+    def close(self) -> None:
+        """Put back what cannot be recorded without a pause."""
+        self._pauses.end()
 
     def info(
         self,
@@ -42,7 +47,7 @@ class ServiceEndpoint:
         payload: Mapping[str, Any],
         _metadata: object,
     ) -> object:
-        """Report what a compute service is like now; what cannot be recorded right now comes again."""
+        """Report what a compute service is like now; what cannot be recorded comes again after a pause."""
         told = payload.get("nova_object.data") if isinstance(payload, Mapping) else None
         if not isinstance(told, Mapping) or not isinstance(told.get("host"), str):
             LOG.warning("%s of %s is not as Nova's versioned notifications are", event_type, publisher_id)
@@ -51,9 +56,17 @@ class ServiceEndpoint:
             return oslo_messaging.NotificationResult.HANDLED
         try:
             self._report(told["host"], _health_of(told))
-        except Exception:
-            LOG.exception("what %s tells of %s will be taken up again", publisher_id, told["host"])
+        except Exception as error:  # noqa: BLE001  # it must not be lost, whatever the reason
+            LOG.warning(
+                "what %s tells of %s cannot be recorded: %s; it is taken up again in %s",
+                publisher_id,
+                told["host"],
+                in_one_line(error),
+                self._pauses,
+            )
+            self._pauses.wait()
             return oslo_messaging.NotificationResult.REQUEUE
+        self._pauses.begin_anew()
         return oslo_messaging.NotificationResult.HANDLED
 
     warn = info
@@ -84,6 +97,7 @@ class NovaListener:
 
     def stop(self, seconds: float = STOP_SECONDS) -> bool:
         """Listen no more, and wait so long for what was heard; whether all of it has been taken."""
+        self._endpoint.close()
         return self._serving.stop(seconds)
 
     def _new_server(self) -> BusServer:
