@@ -168,7 +168,6 @@ def test_what_cannot_be_recorded_is_heard_again_at_growing_intervals(
     assert all(record.exc_info is None and "the database is away" in record.getMessage() for record in ours)
 
 
-@pytest.mark.xfail(strict=True, reason="a copy of all that was heard stays behind")
 def test_what_was_heard_is_gone(conf: ConfigOpts):
     heard: queue.Queue[str] = queue.Queue()
     with nova_at(conf, lambda host, _health: heard.put(host)) as nova:

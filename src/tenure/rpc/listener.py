@@ -22,9 +22,6 @@ THREADS = 1
 #: What is told of a compute service: the name of its host, and how it is.
 Report = Callable[[str, Health], object]
 
-#: The queue that all managers take from together, beside whoever else listens to the same topics.
-POOL = "tenure"
-
 
 class ServiceEndpoint:
     """Takes Nova's notifications of changed services; takes none of others'."""
@@ -83,7 +80,11 @@ def _health_of(service: Mapping[str, Any]) -> Health:
 
 
 class NovaListener:
-    """Listens until it is stopped; without the message bus it waits for it."""
+    """Listens until it is stopped; without the message bus it waits for it.
+
+    It takes from the topics' own queues, together with all other managers. A pool of oslo.messaging would get a copy,
+    and leave those queues to grow where nobody else reads them.
+    """
 
     def __init__(self, conf: ConfigOpts, report: Report, *, topics: Sequence[str], exchange: str) -> None:
         self._transport = notification_transport(conf)
@@ -102,6 +103,6 @@ class NovaListener:
 
     def _new_server(self) -> BusServer:
         server: BusServer = oslo_messaging.get_notification_listener(
-            self._transport, self._targets, [self._endpoint], allow_requeue=True, pool=POOL
+            self._transport, self._targets, [self._endpoint], allow_requeue=True
         )
         return server
