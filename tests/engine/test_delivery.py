@@ -276,6 +276,17 @@ def test_while_nothing_gets_through_nothing_is_given_up(world: World):
     assert ailing(world) == {}
 
 
+def test_the_log_has_one_line_for_each_attempt_and_the_trace_once(world: World, caplog: pytest.LogCaptureFixture):
+    rebuild(world, sink=Sink(lambda _message: True))
+    world.book(1, start=9)
+    pass_attempts(world, 5)
+    told = [record for record in caplog.records if record.name == "tenure.engine.delivery"]
+    assert [record.getMessage().partition(" was ")[2] for record in told] == [
+        "not delivered: ConnectionError: nobody is there"
+    ] * 6
+    assert [bool(record.exc_info) for record in told] == [True, *[False] * 5]
+
+
 def test_order_holds_for_what_was_given_up_and_is_tried_again(world: World):
     refused = ["lease.create"]
     sink = Sink(lambda message: message.topic in refused)

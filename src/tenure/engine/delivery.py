@@ -53,8 +53,9 @@ class Delivery:
         try:
             self._sink(message)
         except Exception as raised:
-            LOG.exception("%s of lease %s was not delivered", message.topic, message.lease_id)
             error = f"{type(raised).__name__}: {raised}"[:1000]
+            first = message.failed_at is None  # the trace once: a message bus may be away for days
+            LOG.error("%s of lease %s was not delivered: %s", message.topic, message.lease_id, error, exc_info=first)
         DELIVERIES.labels("delivered" if error is None else "failed").inc()
         recorded = self._outbox.delivered(message) if error is None else self._outbox.failed(message, error)
         if not recorded:
