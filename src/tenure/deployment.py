@@ -36,7 +36,7 @@ from tenure.services.events import EventService
 from tenure.services.healing import HealingService
 from tenure.services.outbox import OutboxService
 from tenure.store.database import Database
-from tenure.tracing import REQUEST_ID
+from tenure.tracing import id_for_services
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -127,7 +127,7 @@ def open_driver(conf: ConfigOpts) -> CloudDriver:
         except sqlite3.Error as error:
             raise ConfigurationError(f"[simulated] path cannot be used: {error}") from None
     if conf.driver == "openstack":
-        return OpenStackCloud(_cloud_options(conf), on_call=_count_call, request_id=REQUEST_ID.get)
+        return OpenStackCloud(_cloud_options(conf), on_call=_count_call, request_id=id_for_services)
     raise ConfigurationError(f"driver: there is no driver {conf.driver!r}")
 
 

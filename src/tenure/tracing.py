@@ -30,6 +30,11 @@ def traced(request_id: str | None, global_request_id: str | None = None) -> Iter
         GLOBAL_REQUEST_ID.reset(of_all)
 
 
+def id_for_services() -> str | None:
+    """The id that services are called with: what the caller gave, else that of the request; None outside one."""
+    return GLOBAL_REQUEST_ID.get() or REQUEST_ID.get()
+
+
 class TraceFilter(logging.Filter):
     """Writes the ids of the request into every log record, where oslo.log's formats expect them."""
 

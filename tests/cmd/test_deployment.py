@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tenure.config import new_config, read_config
 from tenure.deployment import open_driver
 from tenure.drivers.openstack import OpenStackCloud
@@ -16,7 +14,6 @@ OURS = "req-00000000-0000-4000-8000-000000000001"
 THEIRS = "req-00000000-0000-4000-8000-000000000002"
 
 
-@pytest.mark.xfail(strict=True, reason="services get the id of the request, whatever the caller has given")
 def test_services_get_the_id_that_the_caller_gave_else_ours(tmp_path: Path):
     file = tmp_path / "tenure.conf"
     with FakeOpenStack() as cloud:
