@@ -14,6 +14,8 @@ FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
 #: How long a stop waits for what is under way, where nobody says.
 STOP_SECONDS = 20.0
+#: How long a stop waits for a connection that is being made.
+CONNECT_SECONDS = 2.0
 
 
 class Pauses:
@@ -69,27 +71,27 @@ class Serving:
         self._guard = threading.Lock()
         self._server: BusServer | None = None
         self._ending: threading.Thread | None = None
+        self._settled = threading.Event()
+        self._settled.set()
 
     def start(self) -> None:
         """Begin to serve; returns when it does, or when it is stopped before.
 
         oslo.messaging waits for a message bus that cannot be reached, and logs that. One that refuses is tried again.
         """
-        while not self._pauses.are_over:
-            server = self._make()
-            try:
-                server.start(override_pool_size=self._threads)
-            except Exception as error:  # noqa: BLE001  # whatever a transport and a message bus can come up with
-                LOG.warning("%s: %s; the next attempt comes in %s", self._what, in_one_line(error), self._pauses)
+        self._settled.clear()
+        try:
+            while not self._pauses.are_over and not self._begin():
                 self._pauses.wait()
-                continue
-            with self._guard:
-                self._server = server
-            return
+        finally:
+            self._settled.set()
+        if self._pauses.are_over:
+            self.stop()  # who asked for it has not waited for the message bus
 
     def stop(self, seconds: float = STOP_SECONDS) -> bool:
         """Take nothing new, and wait so long for what is under way; whether all of it has ended."""
         self._pauses.end()
+        self._settled.wait(min(seconds, CONNECT_SECONDS))
         with self._guard:
             if self._server is None:  # what is still to be connected serves nobody, and ends with the process
                 return True
@@ -98,6 +100,17 @@ class Serving:
                 self._ending.start()
         self._ending.join(seconds)
         return not self._ending.is_alive()
+
+    def _begin(self) -> bool:
+        server = self._make()
+        try:
+            server.start(override_pool_size=self._threads)
+        except Exception as error:  # noqa: BLE001  # whatever a transport and a message bus can come up with
+            LOG.warning("%s: %s; the next attempt comes in %s", self._what, in_one_line(error), self._pauses)
+            return False
+        with self._guard:
+            self._server = server
+        return True
 
     @staticmethod
     def _end(server: BusServer) -> None:
