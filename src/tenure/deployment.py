@@ -19,7 +19,7 @@ from tenure.api.app import Authenticate, create_app
 from tenure.api.auth import TokenFileAuth
 from tenure.api.keystone import KeystoneAuth
 from tenure.api.policies import Policies
-from tenure.clock import SystemClock
+from tenure.clock import Clock, SystemClock
 from tenure.domain.errors import Unavailable
 from tenure.drivers.contract import CloudDriver
 from tenure.drivers.openstack.driver import OpenStackCloud
@@ -29,6 +29,7 @@ from tenure.engine.performer import Checkpoint
 from tenure.factory import Parts, Service, build, load_types
 from tenure.metrics import COUNTED, DRIVER_CALLS, EVENTS_READY, EVENTS_UNATTENDED, UNDELIVERABLE
 from tenure.resources.contract import ResourceTypes
+from tenure.rpc.bus import Misconfigured
 from tenure.rpc.client import RpcClient, remote_manager
 from tenure.rpc.notifier import NotificationSink
 from tenure.services.context import Rules
@@ -62,7 +63,7 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
             authorize=Policies(conf).authorize,
             clock=clock,
             rules=_rules(conf),
-            sink=NotificationSink(conf, publisher_id=conf.notifications.publisher_id, clock=clock),
+            sink=_open_sink(conf, clock),
             checkpoint=checkpoint,
             workers=conf.manager.workers,
             places=conf.manager.rpc_threads // 2,
@@ -79,7 +80,10 @@ def open_api(conf: ConfigOpts) -> WSGIApplication:
 
     Raises ``ConfigurationError``.
     """
-    manager = remote_manager(RpcClient(conf, topic=conf.manager.rpc_topic))
+    try:
+        manager = remote_manager(RpcClient(conf, topic=conf.manager.rpc_topic))
+    except Misconfigured as error:
+        raise ConfigurationError(str(error)) from None
     return create_app(manager, _types(conf), _authentication(conf), public_url=conf.api.public_url)
 
 
@@ -172,6 +176,13 @@ def _authentication(conf: ConfigOpts) -> Authenticate:
         raise ConfigurationError("auth_strategy is token_file, and [api] token_file is not set")
     tokens = conf.api.token_file
     return lambda app: TokenFileAuth(app, tokens)
+
+
+def _open_sink(conf: ConfigOpts, clock: Clock) -> NotificationSink:
+    try:
+        return NotificationSink(conf, publisher_id=conf.notifications.publisher_id, clock=clock)
+    except Misconfigured as error:
+        raise ConfigurationError(str(error)) from None
 
 
 def watch_queues(events: EventService, outbox: OutboxService) -> None:

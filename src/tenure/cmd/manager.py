@@ -24,6 +24,7 @@ from tenure.cmd.process import (
 from tenure.deployment import ConfigurationError, open_manager
 from tenure.domain.errors import Unavailable
 from tenure.factory import Service
+from tenure.rpc.bus import Misconfigured
 from tenure.rpc.listener import NovaListener
 from tenure.rpc.server import RpcServer
 
@@ -50,12 +51,10 @@ def serve(conf: ConfigOpts, *, checkpoint: Callable[[str], None] = lambda _point
     """
     try:
         service = open_manager(conf, checkpoint=checkpoint)
-    except ConfigurationError as error:
+        server = _new_server(conf, service)
+    except (ConfigurationError, Misconfigured) as error:
         raise StartFailed(str(error)) from error
     _require_schema(service)
-    server = RpcServer(
-        conf, service.manager, topic=conf.manager.rpc_topic, name=conf.manager.name, threads=conf.manager.rpc_threads
-    )
     show_metrics(conf)
     service.engine.start()
     # It waits for the message bus, which neither the engine nor a stop should do.
@@ -73,6 +72,11 @@ def serve(conf: ConfigOpts, *, checkpoint: Callable[[str], None] = lambda _point
     if not ended:
         _abandon()
     return 0
+
+
+def _new_server(conf: ConfigOpts, service: Service) -> RpcServer:
+    options = conf.manager
+    return RpcServer(conf, service.manager, topic=options.rpc_topic, name=options.name, threads=options.rpc_threads)
 
 
 def _abandon() -> NoReturn:

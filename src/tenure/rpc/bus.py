@@ -8,16 +8,38 @@ import oslo_messaging
 from oslo_config.cfg import ConfigOpts
 
 
+class Misconfigured(Exception):
+    """What the operator has configured of the message bus cannot work; the text names the option, and nothing in it."""
+
+
+#: What a library raises for an address that is none. Its text may quote the password.
+_NO_ADDRESS = (oslo_messaging.InvalidTransportURL, oslo_messaging.DriverLoadFailure, ValueError)
+
+
 def rpc_transport(conf: ConfigOpts) -> oslo_messaging.RPCTransport:
-    """What operations travel on, as the operator has configured it. Connects to nothing."""
+    """What operations travel on, as the operator has configured it. Connects to nothing. Raises ``Misconfigured``."""
     _complete(conf)
-    return oslo_messaging.get_rpc_transport(conf)
+    try:
+        return oslo_messaging.get_rpc_transport(conf)
+    except _NO_ADDRESS:
+        raise _no_address("DEFAULT") from None
 
 
 def notification_transport(conf: ConfigOpts) -> oslo_messaging.NotificationTransport:
-    """What notifications travel on, as the operator has configured it. Connects to nothing."""
+    """What notifications travel on, as the operator has configured it; the rest is as above."""
     _complete(conf)
-    return oslo_messaging.get_notification_transport(conf)
+    try:
+        return oslo_messaging.get_notification_transport(conf)
+    except _NO_ADDRESS:
+        apart = conf.oslo_messaging_notifications.transport_url  # without it they travel with the operations
+        raise _no_address("oslo_messaging_notifications" if apart else "DEFAULT") from None
+
+
+def _no_address(group: str) -> Misconfigured:
+    return Misconfigured(
+        f"[{group}] transport_url is no address of a message bus, such as rabbit://user:password@host:5672/; "
+        "in a password, write @ : / ? # as %40 %3A %2F %3F %23"
+    )
 
 
 #: Options of oslo.messaging by group, and the module that has them under the group's name.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from importlib import metadata
 
 import oslo_messaging
 from oslo_config.cfg import ConfigOpts
 
 from tenure.clock import Clock
-from tenure.rpc.bus import notification_transport
+from tenure.rpc.bus import Misconfigured, notification_transport
 from tenure.services.outbox import Message
 
 #: How often one attempt tries to send again where the connection is lost. The outbox makes the next attempt.
@@ -26,10 +27,12 @@ class NotificationSink:
     """
 
     def __init__(self, conf: ConfigOpts, *, publisher_id: str, clock: Clock) -> None:
+        """Raises ``Misconfigured``, also for a driver that is not there: the library would take what it is given."""
         self._transport = notification_transport(conf)
         self._publisher_id = publisher_id
         self._clock = clock
         configured = conf.oslo_messaging_notifications
+        _require(configured.driver)
         self._topics = [f"{topic}.info" for topic in configured.topics]
         self._versions = [_BUSES[driver] for driver in configured.driver if driver in _BUSES]
         self._others = [
@@ -56,3 +59,16 @@ class NotificationSink:
                 )
         for notifier in self._others:
             notifier.info({}, message.topic, message.payload)
+
+
+def _require(drivers: Iterable[str]) -> None:
+    """Raise ``Misconfigured`` for a driver that cannot be loaded."""
+    known = metadata.entry_points(group="oslo.messaging.notify.drivers")
+    for name in drivers:
+        try:
+            known[name].load()
+        except (KeyError, ImportError, AttributeError) as error:
+            raise Misconfigured(
+                f"[oslo_messaging_notifications] driver: {name!r} cannot be used ({type(error).__name__}); "
+                f"there are {', '.join(sorted(known.names))}"
+            ) from None
