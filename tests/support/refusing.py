@@ -36,25 +36,30 @@ class RefusingBus:
                 connection, _ = self._server.accept()
                 with connection, suppress(OSError):
                     connection.settimeout(10)
-                    self._refuse(connection)
+                    if refuse(connection):
+                        with self._changed:
+                            self.logins += 1
+                            self._changed.notify_all()
 
     def close(self) -> None:
         with suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
 
-    def _refuse(self, connection: socket.socket) -> None:
-        if len(_read(connection, 8)) < 8:
-            return
-        connection.sendall(_frame(_START, b"\0\x09" + bytes(4) + _long(b"PLAIN AMQPLAIN") + _long(b"en_US")))
-        kind_channel_size = _read(connection, 7)
-        _read(connection, struct.unpack("!I", kind_channel_size[3:])[0] + 1)
-        with self._changed:
-            self.logins += 1
-            self._changed.notify_all()
-        text = bytes([len(_TEXT)]) + _TEXT
-        connection.sendall(_frame(_CLOSE, struct.pack("!H", _ACCESS_REFUSED) + text + bytes(4)))
-        _read(connection, 12)
+
+def refuse(connection: socket.socket) -> bool:
+    """Refuse who has connected; whether he has tried to log in."""
+    if len(_read(connection, 8)) < 8:
+        return False
+    connection.sendall(_frame(_START, b"\0\x09" + bytes(4) + _long(b"PLAIN AMQPLAIN") + _long(b"en_US")))
+    kind_channel_size = _read(connection, 7)
+    if len(kind_channel_size) < 7:
+        return False
+    _read(connection, struct.unpack("!I", kind_channel_size[3:])[0] + 1)
+    text = bytes([len(_TEXT)]) + _TEXT
+    connection.sendall(_frame(_CLOSE, struct.pack("!H", _ACCESS_REFUSED) + text + bytes(4)))
+    _read(connection, 12)
+    return True
 
 
 def _long(text: bytes) -> bytes:

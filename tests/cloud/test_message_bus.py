@@ -1,0 +1,193 @@
+"""Calls on a real message bus that loses connections, refuses logins and goes away. No other part of a cloud is needed.
+
+What a bus in memory can show is in ``tests/rpc``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+import oslo_messaging
+import pytest
+from kombu.connection import Connection
+from oslo_config.cfg import ConfigOpts
+
+from tenure.config import new_config, read_config
+from tenure.domain.errors import Unavailable
+from tenure.domain.request import LeaseQuery
+from tenure.rpc.bus import notification_transport
+from tenure.rpc.client import RpcClient, remote_manager
+from tenure.rpc.listener import NovaListener
+from tenure.rpc.server import RpcServer
+from tenure.services.leases import LeaseService
+from tenure.services.manager import Manager
+from tests.rpc.test_busy import Slow, begin, manager_of
+from tests.rpc.test_repetition import request_of
+from tests.support.deployment import write_config
+from tests.support.relay import Relay, relay_to
+from tests.support.world import ADMIN, OWNER, World, open_world
+
+BUS = os.environ.get("TENURE_TEST_RABBITMQ", "rabbit://guest:guest@127.0.0.1:5672/")
+SECONDS = 30.0
+
+
+@pytest.fixture(autouse=True)
+def bus(request: pytest.FixtureRequest) -> None:
+    """That of the testbed, unless another is named."""
+    if "TENURE_TEST_RABBITMQ" not in os.environ:
+        request.getfixturevalue("cloud")
+
+
+@pytest.fixture
+def relay() -> Iterator[Relay]:
+    with relay_to(BUS) as serving:
+        yield serving
+
+
+@pytest.fixture
+def topic() -> Iterator[str]:
+    name = f"tenure_{uuid4().hex[:8]}"
+    yield name
+    with Connection(BUS.replace("rabbit", "amqp", 1), connect_timeout=10) as bus:
+        for queue in (name, f"{name}.info", f"{name}.one", f"{name}.other"):
+            bus.default_channel.queue_delete(queue)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}") as opened:
+        yield opened
+
+
+def at(url: str, folder: Path) -> ConfigOpts:
+    conf = new_config()
+    file = write_config(folder / f"{uuid4().hex}.conf", {"DEFAULT": {"transport_url": url}})
+    read_config(conf, [], files=[file], prog="test")
+    return conf
+
+
+@contextmanager
+def serving(conf: ConfigOpts, manager: Manager, *, topic: str, name: str, threads: int = 4) -> Iterator[RpcServer]:
+    server = RpcServer(conf, manager, topic=topic, name=name, threads=threads)
+    starting = threading.Thread(target=server.start, daemon=True)
+    starting.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        starting.join(SECONDS)
+
+
+class Counting:
+    """Leases of a manager, with how often one was asked for."""
+
+    def __init__(self, leases: LeaseService) -> None:
+        self._leases = leases
+        self.asked: list[str] = []
+
+    def create(self, *, lease_id: str, **named: Any) -> object:
+        self.asked.append(lease_id)
+        return self._leases.create(lease_id=lease_id, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._leases, name)
+
+
+def wait_until_well(far: Manager) -> None:
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            far.health()
+        except Unavailable:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        else:
+            return
+
+
+def test_a_call_that_is_delivered_twice_books_once(tmp_path: Path, relay: Relay, topic: str, world: World):
+    counting = Counting(world.leases)
+    manager = Manager(cast(LeaseService, counting), world.resources, lambda: ())
+    direct = at(BUS, tmp_path)
+    with (
+        serving(direct, manager, topic=topic, name="one"),
+        serving(direct, manager, topic=topic, name="other"),
+    ):
+        far = remote_manager(RpcClient(at(relay.url, tmp_path), topic=topic))
+        wait_until_well(far)
+        relay.cut_after(b"leases.create")
+        lease = far.leases.create(OWNER, request_of(world))
+        deadline = time.monotonic() + SECONDS
+        while len(counting.asked) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert relay.cuts == 1
+    assert counting.asked == [lease.id, lease.id]
+    assert [one.id for one in world.leases.list(ADMIN, LeaseQuery(limit=9)).items] == [lease.id]
+
+
+def test_both_ends_are_let_in_when_the_account_is_there(tmp_path: Path, relay: Relay, topic: str):
+    relay.refuses = True
+    with serving(at(relay.url, tmp_path), manager_of(Slow()), topic=topic, name="one"):
+        far = remote_manager(RpcClient(at(relay.url, tmp_path), topic=topic))
+        began = time.monotonic()
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                far.health()
+        assert time.monotonic() - began < SECONDS
+        relay.refuses = False
+        wait_until_well(far)
+
+
+def test_a_busy_manager_leaves_calls_to_a_free_one(tmp_path: Path, topic: str):
+    busy, free, direct = Slow(), Slow(), at(BUS, tmp_path)
+    free.go_on.set()
+    with ThreadPoolExecutor(16) as clients, serving(direct, manager_of(busy), topic=topic, name="one", threads=1):
+        far = remote_manager(RpcClient(direct, topic=topic))
+        wait_until_well(far)
+        blocked = begin(clients, far, "the first")
+        busy.wait_until_begun(1)
+        with serving(direct, manager_of(free), topic=topic, name="other", threads=16):
+            for answer in [begin(clients, far, f"lease-{number}") for number in range(12)]:
+                answer.result(10)
+        busy.go_on.set()
+        blocked.result(SECONDS)
+    assert (busy.begun, len(free.begun)) == (["the first"], 12)
+
+
+def test_a_stop_does_not_wait_for_a_bus_that_has_gone_away(tmp_path: Path, relay: Relay, topic: str):
+    conf = at(relay.url, tmp_path)
+    listener = NovaListener(conf, lambda _host, _health: None, topics=[topic], exchange="openstack")
+    listener.start()
+    with serving(conf, manager_of(Slow()), topic=topic, name="one") as server:
+        wait_until_well(remote_manager(RpcClient(at(BUS, tmp_path), topic=topic)))
+        relay.go_away()
+        began = time.monotonic()
+        server.stop(seconds=1.0)
+        listener.stop(seconds=1.0)
+        assert time.monotonic() - began < 10
+
+
+def test_nothing_that_nova_tells_stays_behind(tmp_path: Path, topic: str):
+    conf, heard = at(BUS, tmp_path), threading.Semaphore(0)
+    listener = NovaListener(conf, lambda _host, _health: heard.release(), topics=[topic], exchange="openstack")
+    listener.start()
+    nova = oslo_messaging.Notifier(notification_transport(conf), "nova", driver="messagingv2", topics=[topic])
+    service = {"host": "compute-1", "disabled": True, "forced_down": False, "binary": "nova-compute"}
+    try:
+        for _ in range(10):
+            nova.info({}, "instance.create.end", {"nova_object.data": {}})
+            nova.info({}, "service.update", {"nova_object.data": service})
+        assert all(heard.acquire(timeout=SECONDS) for _ in range(10))
+    finally:
+        assert listener.stop()
+    with Connection(BUS.replace("rabbit", "amqp", 1), connect_timeout=10) as bus:
+        queue = bus.default_channel.queue_declare(f"{topic}.info", passive=True)
+        assert (queue.message_count, queue.consumer_count) == (0, 0)
