@@ -36,7 +36,7 @@ HEALTH_SECONDS = 5
 RETRIES = 2
 #: The first pause before asking for a free manager again, and the longest; each is twice as long as the one before.
 FIRST_PAUSE_SECONDS = 0.05
-LONGEST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 0.2
 
 _AWAY = "No manager of the reservation service can be reached right now; try again later."
 _SILENT = (

@@ -35,6 +35,11 @@ STOPPING: Mapping[str, Any] = {"refused": "stopping"}
 
 #: How far the clocks of an API and of a manager may be apart.
 SKEW = timedelta(seconds=2)
+#: How long a call waits for a place before it is refused. Longer than most calls last, so that places do not stay empty
+#: in a crowd; short for those whom another manager could serve.
+BENCH_SECONDS = 0.25
+#: How many threads are left to refuse calls while all places are taken, and all benches.
+REFUSERS = 4
 
 
 class Endpoint:
@@ -46,6 +51,7 @@ class Endpoint:
         """Carry out as many operations side by side as there are ``places``."""
         self._calls = {name: (operation, operation.bound_to(manager)) for name, operation in TABLE.items()}
         self._places = threading.BoundedSemaphore(places)
+        self._benches = threading.BoundedSemaphore(places)
         self._clock = clock or SystemClock()
         self._closed = threading.Event()
 
@@ -60,16 +66,27 @@ class Endpoint:
 
         ``{"refused": …}`` says that it was not begun. ``begin_by`` is when its caller gives up, as Unix time.
         """
-        if self._closed.is_set():
-            return STOPPING
-        if begin_by is not None and (self._clock.now() - SKEW).timestamp() > begin_by:
-            return LATE
-        if not self._places.acquire(blocking=False):
+        if not self._enter():
             return BUSY
         try:
+            if self._closed.is_set():
+                return STOPPING
+            if begin_by is not None and (self._clock.now() - SKEW).timestamp() > begin_by:
+                return LATE
             return self._do(operation, arguments)
         finally:
             self._places.release()
+
+    def _enter(self) -> bool:
+        """Take a place, or wait for one where that is short and not too many do; whether there is one."""
+        if self._places.acquire(blocking=False):
+            return True
+        if self._closed.is_set() or not self._benches.acquire(blocking=False):
+            return False
+        try:
+            return self._places.acquire(timeout=BENCH_SECONDS)
+        finally:
+            self._benches.release()
 
     def _do(self, operation: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
@@ -104,9 +121,11 @@ class RpcServer:
         self._transport = rpc_transport(conf)
         self._target = oslo_messaging.Target(topic=topic, server=name)
         self._endpoint = Endpoint(manager, places=threads, clock=clock)
-        # oslo.messaging takes whatever comes and queues it in memory, without limit: as many threads again refuse at
-        # once what has no place, so that another manager can have it.
-        self._serving = Serving(self._new_server, threads=2 * threads, what="no calls of the API can be taken")
+        # oslo.messaging takes whatever comes and queues it in memory, without limit: as many threads again wait for a
+        # place, and a few refuse at once what would have to wait for long, so that another manager can have it.
+        self._serving = Serving(
+            self._new_server, threads=2 * threads + REFUSERS, what="no calls of the API can be taken"
+        )
 
     def start(self) -> None:
         """Begin to take operations; waits for the message bus as long as it cannot be used, unless it is stopped."""
