@@ -244,9 +244,13 @@ class Interception:
 
     @property
     def options(self) -> Options:
-        """What leads a deployment through here; to be put over the options of one beside the cloud."""
+        """What leads a deployment through here; to be put over the options of one beside the cloud.
+
+        It keeps what Keystone says of tokens for itself: others find in memcached what they take for the catalogue, and
+        would go on using these servers when they are gone.
+        """
         url = f"{self.identity.url}{self.path}"
-        return {"service_auth": {"auth_url": url}, "keystone_authtoken": {"auth_url": url}}
+        return {"service_auth": {"auth_url": url}, "keystone_authtoken": {"auth_url": url, "memcached_servers": ""}}
 
     def heal(self) -> None:
         for proxy in self.all:
