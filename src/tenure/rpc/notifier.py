@@ -65,10 +65,11 @@ def _require(drivers: Iterable[str]) -> None:
     """Raise ``Misconfigured`` for a driver that cannot be loaded."""
     known = metadata.entry_points(group="oslo.messaging.notify.drivers")
     for name in drivers:
+        if name not in known.names:
+            raise Misconfigured(
+                f"[oslo_messaging_notifications] driver: there is no {name!r}, only {', '.join(sorted(known.names))}"
+            )
         try:
             known[name].load()
-        except (KeyError, ImportError, AttributeError) as error:
-            raise Misconfigured(
-                f"[oslo_messaging_notifications] driver: {name!r} cannot be used ({type(error).__name__}); "
-                f"there are {', '.join(sorted(known.names))}"
-            ) from None
+        except (ImportError, AttributeError) as error:
+            raise Misconfigured(f"[oslo_messaging_notifications] driver: {name!r} cannot be loaded: {error}") from None
