@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Iterable
 from hashlib import sha256
@@ -40,14 +41,19 @@ MADE_OF = VENV / ".made-of"
 def install() -> None:
     """Install what is missing. Raises ``TestbedError`` where that is not possible."""
     began = time.monotonic()
-    fresh = not BIN.exists()
     missing = [package for package, program in DEBIAN.items() if shutil.which(program) is None]
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if not BIN.exists() and (missing or not header.exists()):
+        missing += BUILDING
     if missing:
-        _install_debian([*missing, *(BUILDING if fresh else ())])
+        _install_debian(missing)
     wanted = sha256(REQUIREMENTS.read_bytes() + CONSTRAINTS.read_bytes()).hexdigest()
     if not MADE_OF.exists() or MADE_OF.read_text() != wanted:
         say("Python packages")
         run(sys.executable, "-m", "venv", VENV, log="install")
+        # Compiled here each time: pip's cache does not tell one build of a version of Python from another, and a uwsgi
+        # of the other does not find its modules.
+        pip("--no-cache-dir", "uwsgi", "-c", CONSTRAINTS)
         pip("-r", REQUIREMENTS, "-c", CONSTRAINTS)
         MADE_OF.write_text(wanted)
     if has_nova_filter():
