@@ -82,6 +82,10 @@ class RpcClient:
             raise ManagerFailed(f"{operation.name} failed; the manager's log says why")
         raise decode_error(answer)
 
+    def close(self) -> None:
+        """Let go of the message bus; nothing can be called any more."""
+        self._client.transport.cleanup()
+
     def _ask(self, operation: Operation, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """The answer of a manager that has begun it; the others are asked in turn, for as long as one may be silent."""
         patience = time.monotonic() + SILENCE_SECONDS
