@@ -259,9 +259,8 @@ class LeaseService:
             booked = self._booked_before(tx, actor, lease.id)
             if booked is not None:
                 return booked
-            tx.leases.add(
-                lease
-            )  # first of all, so that of two with one id the second does nothing else before it waits
+            # First of all, so that of two with one id the second does nothing else before it waits.
+            tx.leases.add(lease)
             tx.events.add(lease.events)
             planner = Planner(tx, self._types, now=now, turn=crc32(lease.id.encode()))
             for position, (reservation, demand) in enumerate(zip(lease.reservations, demands, strict=True)):
