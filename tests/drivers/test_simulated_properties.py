@@ -169,6 +169,21 @@ AnyInterleaving.TestCase.settings = settings(max_examples=60, stateful_step_coun
 TestAnyInterleaving = AnyInterleaving.TestCase
 
 
+def test_a_host_is_given_up_while_its_servers_are_going():
+    """Chance finds this order once in hundreds of runs; it is tried in each."""
+    state = AnyInterleaving()
+    state.open()
+    try:
+        state.hold_servers("r-1")
+        state.start("r-1", [FLEET[0]])
+        state.boot("r-1")
+        state.start("r-1", [])
+        assert state.cloud.world.groups()["r-1"].hosts
+        state.settle()
+    finally:
+        state.teardown()
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from(["ensure_started", "ensure_ended"]), st.integers(0, 6), st.booleans()),
