@@ -119,6 +119,22 @@ _MANAGER = (
         min=1,
         help="How many seconds lie between two comparisons of the cloud with the ledger; what differs is mended.",
     ),
+    cfg.IntOpt(
+        "preemption_notice",
+        default=0,
+        min=0,
+        help="For how many seconds before a start preemptible servers that are in its way are told that they go. What "
+        "is reserved and has not started may be used by servers of flavors with the property blazar:preemptible then, "
+        "as the scheduler's filter allows (allow_preemptibles). 0: nobody may use it, and none is looked for.",
+    ),
+    cfg.IntOpt(
+        "inventory_interval",
+        default=600,
+        min=0,
+        help="How many seconds lie between two looks at what hosts have: their sizes, Placement's inventories and "
+        "traits, facts for the property language. What was promised and is not there any more is planned anew, or "
+        "flagged where it runs. 0: never; `tenure-manage host sync` does it then.",
+    ),
 )
 _NOTIFICATIONS = (
     cfg.StrOpt(

@@ -68,6 +68,7 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
             workers=conf.manager.workers,
             places=conf.manager.rpc_threads // 2,
             repair_interval=timedelta(seconds=conf.manager.repair_interval),
+            inventory_interval=timedelta(seconds=conf.manager.inventory_interval) or None,
             health_interval=timedelta(seconds=hosts.polling_interval) if hosts.enable_polling_monitor else None,
         )
     )
@@ -212,6 +213,7 @@ def _rules(conf: ConfigOpts) -> Rules:
         cleaning_time=timedelta(minutes=conf.cleaning_time),
         notice_before_end=timedelta(minutes=conf.manager.minutes_before_end_lease),
         max_attempts=conf.manager.max_attempts,
+        preemption_notice=timedelta(seconds=conf.manager.preemption_notice),
         healing_horizon=timedelta(minutes=conf["physical:host"].healing_interval),
         replace_after=timedelta(minutes=replace_after) if replace_after >= 0 else None,
     )

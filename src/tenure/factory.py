@@ -18,6 +18,8 @@ from tenure.engine.delivery import Delivery, Sink, log_message
 from tenure.engine.health import HealthCheck
 from tenure.engine.loop import Engine, Periodic
 from tenure.engine.performer import Checkpoint, Performer
+from tenure.engine.preemption import Preemption
+from tenure.engine.refresh import Refresh
 from tenure.engine.repair import DriftTally, Repair
 from tenure.engine.workers import Workers
 from tenure.metrics import DRIFT_FOUND, DRIFT_MENDED
@@ -25,9 +27,11 @@ from tenure.resources.contract import ResourceType, ResourceTypes
 from tenure.services.context import Authorize, Rules
 from tenure.services.events import EventService
 from tenure.services.healing import Healer, HealingService
+from tenure.services.inventory import InventoryService
 from tenure.services.leases import LeaseService
 from tenure.services.manager import Manager, metered
 from tenure.services.outbox import OutboxService
+from tenure.services.preemption import PreemptionService
 from tenure.services.resources import ResourceService
 from tenure.store import schema
 from tenure.store.database import Database
@@ -45,6 +49,8 @@ def load_types(settings: Mapping[str, Mapping[str, object]] = MappingProxyType({
 
 #: How soon a cloud that is not asked at intervals is asked again where it did not answer.
 ASKED_AGAIN = timedelta(minutes=1)
+#: How often it is looked for servers that are in the way of what starts soon.
+PREEMPTION_INTERVAL = timedelta(seconds=5)
 #: How long something may be due before the engine, or what delivers notifications, is called unwell.
 UNATTENDED = timedelta(seconds=30)
 
@@ -69,6 +75,8 @@ class Parts:
     answer_seconds: float = ANSWER_SECONDS
     #: How often the cloud is compared with the ledger.
     repair_interval: timedelta = timedelta(minutes=1)
+    #: How often the cloud is asked what its resources have; None for never.
+    inventory_interval: timedelta | None = timedelta(minutes=10)
     #: How often the cloud is asked for the health of resources; None for only when a notification gives reason to.
     health_interval: timedelta | None = timedelta(minutes=1)
 
@@ -84,6 +92,7 @@ class Service:
     repair: Repair
     healing: HealingService
     health_check: HealthCheck
+    refresh: Refresh
     parts: Parts
 
 
@@ -107,13 +116,20 @@ def build(parts: Parts) -> Service:
     )
     repair = Repair(events, parts.driver, inventories, tally=tally, wake=wake)
     healing = HealingService(parts.db, parts.types, parts.rules, wake, look)
-    health_check = HealthCheck(healing, parts.driver, inventories)
+    watched = {kind.stock.name for kind in parts.types if kind.stock is not None and kind.stock.is_watched}
+    health_check = HealthCheck(healing, parts.driver, watched)
+    refresh = Refresh(InventoryService(parts.db, parts.clock), healing, parts.driver, watched)
     health = Periodic(
         "health",
         health_check.run_if_asked if parts.health_interval is None else health_check.run,
         parts.health_interval or ASKED_AGAIN,
     )
     periodic = [Periodic("repair", repair.run, parts.repair_interval), health]
+    if parts.rules.preemption_notice:
+        preemption = Preemption(PreemptionService(parts.db, events, parts.rules), parts.driver)
+        periodic.append(Periodic("preemption", preemption.run, PREEMPTION_INTERVAL))
+    if parts.inventory_interval is not None:
+        periodic.append(Periodic("refresh", refresh.run, parts.inventory_interval))
     workers = Workers(parts.workers, wake)
     engine = Engine(events, performer, Delivery(outbox, parts.clock, parts.sink), periodic, parts.clock, workers)
     wake.target = engine.wake
@@ -139,7 +155,7 @@ def build(parts: Parts) -> Service:
         ),
         health=lambda: _health(parts, engine, events, outbox),
     )
-    return Service(metered(manager), engine, events, outbox, repair, healing, health_check, parts)
+    return Service(metered(manager), engine, events, outbox, repair, healing, health_check, refresh, parts)
 
 
 class _Relay:

@@ -15,6 +15,7 @@ from falcon import testing
 
 from tenure.api.app import create_app
 from tenure.api.auth import TokenFileAuth, TokenUser, write_token_file
+from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.services.manager import Manager
 from tests.support.world import World, open_world
 
@@ -28,7 +29,22 @@ USERS = {
         ("nobody", "demo", ("guest",)),
     )
 }
+#: What can be reserved, as it is written at every version.
 HOSTS = {"resource_type": "physical:host", "min": 1, "max": 1, "hypervisor_properties": "", "resource_properties": ""}
+INSTANCES = {
+    "resource_type": "virtual:instance",
+    "vcpus": 1,
+    "memory_mb": 512,
+    "disk_gb": 10,
+    "amount": 1,
+    "affinity": None,
+    "resource_properties": "",
+}
+FLAVORS = {"resource_type": "flavor:instance", "flavor_id": "2", "amount": 1, "affinity": None}
+NETWORK = PUBLIC_NETWORK
+#: It lies in a subnet of the network, and outside of its allocation pools.
+ADDRESS = "203.0.113.10"
+ADDRESSES = {"resource_type": "virtual:floatingip", "network_id": NETWORK, "amount": 1, "required_floatingips": []}
 
 
 def minutes(moment: datetime) -> str:
@@ -124,6 +140,14 @@ class Api:
         assert result.status_code == 201, result.text
         lease: dict[str, Any] = result.json["lease"]
         return lease
+
+    def register_address(self, address: str = ADDRESS) -> dict[str, Any]:
+        """Make an address of the external network reservable, and return it as it is shown."""
+        body = {"floating_network_id": NETWORK, "floating_ip_address": address}
+        result = self.using("admin").post("/v1/floatingips", body)
+        assert result.status_code == 201, result.text
+        floatingip: dict[str, Any] = result.json["floatingip"]
+        return floatingip
 
     def dump(self) -> str:
         """All that the database holds."""

@@ -175,7 +175,7 @@ def test_a_marker_that_names_no_host_is_refused(admin: Api, path: str) -> None:
         assert result.json == {
             "error_code": 400,
             "error_name": "InvalidParameter",
-            "error_message": "marker: there is no host 4711 that a list could go on after.",
+            "error_message": "marker: there is nothing of id 4711 that a list could go on after.",
             "field": "marker",
         }
         assert new.get(f"{path}?marker=4{more}").status_code == 200

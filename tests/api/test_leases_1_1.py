@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -265,17 +266,20 @@ def test_a_mistake_is_named_with_its_place(shared_api: Api, change: dict[str, An
         ({"end_date": None}, "end_date"),
         ({"status": "ACTIVE"}, "status"),
         ({"project_id": "other"}, "project_id"),
-        ({"reservations": [{"id": "x", "status": "active"}]}, "reservations[0].status"),
+        ({"reservations": [{"id": "RESERVATION", "status": "active"}]}, "reservations[0].status"),
         ({"reservations": [{"id": 5}]}, "reservations[0].id"),
         ({"reservations": [{}]}, "reservations[0].id"),
-        ({"reservations": [{"id": "x", "min": 0}]}, "reservations[0].min"),
+        ({"reservations": [{"id": "RESERVATION", "min": 0}]}, "reservations[0].min"),
+        ({"reservations": [{"id": "x", "resource_type": "physical:host", "min": 0}]}, "reservations[0].min"),
+        ({"reservations": [{"id": "x", "min": 0}]}, "reservations"),
         ({"reservations": [{"id": "x", "resource_type": "physical:ship"}]}, "reservations[0]"),
     ],
 )
 def test_a_mistake_in_a_change_is_named_with_its_place(api: Api, change: dict[str, object], field: str) -> None:
     lease = api.book()
     before = api.dump()
-    result = api.put(f"/v1/leases/{lease['id']}", change)
+    body = json.loads(json.dumps(change).replace("RESERVATION", lease["reservations"][0]["id"]))
+    result = api.put(f"/v1/leases/{lease['id']}", body)
     assert (result.status_code, result.json["field"]) == (400, field), result.text
     assert api.dump() == before
 

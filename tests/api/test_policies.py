@@ -26,6 +26,9 @@ ADMINISTER = {
     "blazar:oshosts:update_resource_properties",
     "blazar:floatingips:post",
     "blazar:floatingips:delete",
+    "blazar:floatingips:disable",
+    "blazar:floatingips:reallocate",
+    "blazar:floatingips:get_allocations",
 }
 
 
@@ -51,7 +54,7 @@ def test_nobody_without_a_project_may_do_anything() -> None:
 
 
 def test_the_names_are_those_of_blazar() -> None:
-    """But for what Blazar cannot do: closing and emptying hosts."""
+    """But for what Blazar cannot do: closing and emptying hosts and addresses, and telling who has which address."""
     named = {rule.name for rule in list_rules()}
     assert named >= READ | WRITE | ADMINISTER
     assert named - READ - WRITE - ADMINISTER == {

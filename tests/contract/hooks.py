@@ -22,16 +22,22 @@ _DATES = (
 )
 _CHOICE = (
     r"(reservations\[\d+\]: )?Invalid values for min/max of hosts",
-    "Not enough hosts available",  # 1.0; a 409 later
+    r"(reservations\[\d+\]: )?Invalid values for required_floatingips and amount",
+    r"Not enough (hosts|instances|floating IPs) available",  # 1.0; a 409 later
     "Malformed requirements",
+    r"Flavor (.|\n)* could not be found",
 )
-_MARKER = r"marker: there is no (lease|host) (.|\n)* that a list could go on after\."
+_MARKER = r"marker: there is (no lease|nothing of id) (.|\n)* that a list could go on after\."
 #: The refusals with 400 that a request may meet although it fits the schema, by operation. Nothing else may be refused.
 EXPECTED = {
     "GET /v1/leases": (_MARKER,),
     "GET /v1/os-hosts": (_MARKER,),
     "GET /v1/os-hosts/allocations": (_MARKER,),
+    "GET /v1/floatingips": (_MARKER,),
+    "GET /v1/floatingips/allocations": (_MARKER,),
+    "POST /v1/floatingips": ("Failed to find network",),
     "POST /v1/leases": (*_DATES, *_CHOICE, "Datetime is out of lease limits"),
+    f"POST {_LEASE}/reservations": (*_CHOICE, "Invalid lease status"),
     f"PUT {_LEASE}": (
         *_DATES,
         *_CHOICE,
@@ -41,6 +47,7 @@ EXPECTED = {
         "Terminated leases can only be renamed",
         "A lease in ERROR can only be renamed or deleted",
         "The action before the end has run already",
+        "resource_type cannot be updated",
         "Invalid lease status",  # it is being started or ended
     ),
 }
@@ -75,10 +82,12 @@ def map_body(context: schemathesis.HookContext, body: Any) -> Any:
     """
     if context.operation is None or not isinstance(body, dict):
         return body
+    number = crc32(repr(body).encode("utf-8", "replace"))
+    if context.operation.label == f"POST {_LEASE}/reservations":
+        return _whole(body) if number % 5 == 0 else _possible(_whole(body))
     if context.operation.label not in ("POST /v1/leases", f"PUT {_LEASE}"):
         return body
     body = dict(body)
-    number = crc32(repr(body).encode("utf-8", "replace"))
     if isinstance(body.get("reservations"), list):
         body["reservations"] = [_whole(one) if isinstance(one, dict) else one for one in body["reservations"]]
     if number % 5 == 0:
@@ -106,6 +115,7 @@ _FORMS: tuple[tuple[str, Callable[[str], str]], ...] = (
     (MINUTE_PATTERN, lambda day: f"{day} 10:00"),
     (RFC3339_PATTERN, lambda day: f"{day}T10:00:00Z"),
 )
+_COUNTS = frozenset({"min", "max", "amount", "vcpus", "memory_mb", "disk_gb"})
 _EXPRESSIONS = ("", '["==", "$gpu", "a100"]', '["and", [">=", "$vcpus", "1"], ["<=", "$memory_mb", "10000000"]]')
 
 
@@ -115,6 +125,11 @@ def _possible(reservation: dict[str, Any]) -> dict[str, Any]:
     if _is_count(least) and _is_count(most):
         changed["min"] = 1
         changed["max"] = 1 + int(most or 0) % 3
+    for name in _COUNTS - {"min", "max"}:
+        if _is_count(changed.get(name)):
+            changed[name] = 1 + int(changed[name]) % 3
+    if isinstance(changed.get("flavor_id"), str) and 1 <= len(changed["flavor_id"]) <= 255:
+        changed["flavor_id"] = str(1 + len(changed["flavor_id"]) % 4)
     for name in ("hypervisor_properties", "resource_properties"):
         value = changed.get(name)
         if isinstance(value, str) and len(value) <= 16384 and "\0" not in value:
@@ -144,7 +159,7 @@ def _is_count(value: object) -> bool:
 def _whole(reservation: dict[str, Any]) -> dict[str, Any]:
     """JSON Schema takes ``2.0`` for an integer and cannot be told otherwise; the API, as Blazar, does not."""
     return {
-        name: int(value) if name in ("min", "max") and isinstance(value, float) and value.is_integer() else value
+        name: int(value) if name in _COUNTS and isinstance(value, float) and value.is_integer() else value
         for name, value in reservation.items()
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 
@@ -9,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.domain.allocation import Candidate, choose
+from tenure.domain.allocation import Candidate, Demand, Place, Spread, choose
+from tenure.domain.capacity import Capacity
 from tenure.domain.period import Period
+from tenure.domain.requirement import Expression
 from tenure.domain.resource import scarcity
 
 ORIGIN = datetime(2030, 1, 1, tzinfo=UTC)
@@ -39,8 +42,22 @@ candidates = st.lists(
 )
 
 
+def wanted(units: int, spread: Spread | None = None) -> Demand:
+    """So many whole resources, or units that lie so."""
+    return Demand(
+        inventory="physical:host",
+        noun="hosts",
+        minimum=units,
+        maximum=units,
+        expression=Expression(()),
+        amounts=Capacity({"VCPU": 1}),
+        exclusive=spread is None,
+        spread=spread or Spread.APART,
+    )
+
+
 def chosen(found: list[Candidate], count: int, turn: int = 0) -> list[int]:
-    return [candidate.resource_id for candidate in choose(found, PERIOD, count, turn=turn)]
+    return [candidate.resource_id for candidate in choose(found, wanted(count), PERIOD, turn=turn)]
 
 
 def test_the_least_special_come_first():
@@ -83,25 +100,26 @@ def test_the_choice_does_not_depend_on_the_order_of_candidates(
 ):
     shuffled = list(found)
     random.shuffle(shuffled)
-    assert choose(shuffled, PERIOD, count, turn=turn) == choose(found, PERIOD, count, turn=turn)
+    assert choose(shuffled, wanted(count), PERIOD, turn=turn) == choose(found, wanted(count), PERIOD, turn=turn)
 
 
 @given(candidates, st.integers(0, 12), st.integers(0, 60))
 def test_the_choice_is_of_the_candidates_and_leaves_the_most_special(found: list[Candidate], count: int, turn: int):
-    taken = choose(found, PERIOD, count, turn=turn)
-    left = [candidate for candidate in found if candidate not in taken]
+    taken = choose(found, wanted(count), PERIOD, turn=turn)
+    ids = {place.resource_id for place in taken}
+    left = [candidate for candidate in found if candidate.resource_id not in ids]
     assert len(taken) == min(count, len(found))
-    assert len({candidate.resource_id for candidate in taken}) == len(taken)
-    assert all(candidate in found for candidate in taken)
+    assert len(ids) == len(taken)
+    assert all(place == Place(place.resource_id, 1) for place in taken)
     if taken and left:
-        assert max(one.scarcity for one in taken) <= min(one.scarcity for one in left)
+        assert max(one.scarcity for one in found if one.resource_id in ids) <= min(one.scarcity for one in left)
 
 
 @given(candidates, st.integers(0, 60))
 def test_more_of_the_same_request_begins_with_the_same(found: list[Candidate], turn: int):
-    every = choose(found, PERIOD, len(found), turn=turn)
+    every = choose(found, wanted(len(found)), PERIOD, turn=turn)
     for count in range(len(found)):
-        assert choose(found, PERIOD, count, turn=turn) == every[:count]
+        assert choose(found, wanted(count), PERIOD, turn=turn) == every[:count]
 
 
 @pytest.mark.parametrize(
@@ -117,3 +135,36 @@ def test_more_of_the_same_request_begins_with_the_same(found: list[Candidate], t
 )
 def test_scarcity_counts_what_is_special(properties: dict[str, str], traits: set[str], special: int):
     assert scarcity(properties, frozenset(traits)) == special
+
+
+class TestParts:
+    def room(self, resource_id: int, units: int, *, idle: int = 0, is_named: bool = False) -> Candidate:
+        return replace(candidate(resource_id), units=units, idle=idle * DAY, is_named=is_named)
+
+    def places(self, found: list[Candidate], demand: Demand) -> list[tuple[int, int]]:
+        return [(place.resource_id, place.units) for place in choose(found, demand, PERIOD, turn=0)]
+
+    def test_they_gather_where_others_are_all_the_while(self):
+        found = [self.room(1, 8, idle=1), self.room(2, 8), self.room(3, 8, idle=1)]
+        assert self.places(found, wanted(10, Spread.ANY)) == [(2, 8), (1, 2)]
+
+    def test_the_tightest_room_that_is_large_enough_comes_first(self):
+        found = [self.room(1, 8), self.room(2, 3), self.room(3, 4)]
+        assert self.places(found, wanted(3, Spread.ANY)) == [(2, 3)]
+        assert self.places(found, wanted(4, Spread.ANY)) == [(2, 3), (3, 1)]
+
+    def test_apart_means_one_on_each(self):
+        found = [self.room(1, 8), self.room(2, 3), self.room(3, 4)]
+        assert self.places(found, wanted(2, Spread.APART)) == [(2, 1), (3, 1)]
+        assert len(self.places(found, wanted(5, Spread.APART))) == 3
+
+    def test_together_means_all_on_one(self):
+        found = [self.room(1, 8), self.room(2, 3), self.room(3, 4)]
+        assert self.places(found, wanted(4, Spread.TOGETHER)) == [(3, 4)]
+        # As many as there can be, where fewer would do.
+        assert self.places(found, replace(wanted(9, Spread.TOGETHER), minimum=2)) == [(1, 8)]
+        assert self.places([], wanted(1, Spread.TOGETHER)) == []
+
+    def test_what_is_named_comes_first(self):
+        found = [self.room(1, 1), self.room(2, 1, is_named=True), self.room(3, 1)]
+        assert self.places(found, wanted(2, Spread.APART)) == [(2, 1), (1, 1)]

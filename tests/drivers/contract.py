@@ -34,11 +34,10 @@ OWNER = "b0a6f3a1c2de4c9d9a3a1f3f5f6f7a01"
 NEIGHBOUR = "c1b7f4b2d3ef4dae8b4b2a4a6a7a8b02"
 
 
-class Rig(Protocol):
-    """A driver, and the cloud behind it: to look at, and to meddle with."""
+class BareRig(Protocol):
+    """A driver, and the cloud behind it, whatever it is about."""
 
     driver: CloudDriver
-    resource_type: str
     #: Two projects.
     owner: str
     neighbour: str
@@ -48,6 +47,24 @@ class Rig(Protocol):
 
     def reopen(self) -> None:
         """Replace the driver by one that remembers nothing, as a new process has."""
+
+    def effects(self) -> int:
+        """How many things the driver has changed in the cloud so far."""
+
+    def fail(self, verb: str, *, after_effects: int) -> None:
+        """Let one call of the verb fail for now, when it has changed so many things."""
+
+    def lose_reply(self, verb: str) -> None:
+        """Let one call of the verb do everything, and fail then."""
+
+    def caller(self, project_id: str) -> Actor:
+        """A user of that project, as the API sees him."""
+
+
+class Rig(BareRig, Protocol):
+    """A driver, and the cloud behind it: to look at, and to meddle with."""
+
+    resource_type: str
 
     def resources(self) -> list[ResourceRef]:
         """The cloud's resources, ordered by external id."""
@@ -63,15 +80,6 @@ class Rig(Protocol):
 
     def images(self) -> list[str]:
         """The names of all images."""
-
-    def effects(self) -> int:
-        """How many things the driver has changed in the cloud so far."""
-
-    def fail(self, verb: str, *, after_effects: int) -> None:
-        """Let one call of the verb fail for now, when it has changed so many things."""
-
-    def lose_reply(self, verb: str) -> None:
-        """Let one call of the verb do everything, and fail then."""
 
     def hold(self) -> None:
         """From now on servers do not vanish, and images do not get ready."""
@@ -101,9 +109,6 @@ class Rig(Protocol):
 
     def change_owner(self, order: Order, project_id: str) -> None:
         """Somebody gives what the driver made for the reservation to another project."""
-
-    def caller(self, project_id: str) -> Actor:
-        """A user of that project, as the API sees him."""
 
 
 def order_of(
@@ -143,12 +148,12 @@ def trusting(rig: Rig, order: Order) -> Order:
     return replace(order, trust_id=rig.driver.delegate(rig.caller(order.project_id)))
 
 
-def finished(rig: Rig, call: Callable[[], Progress]) -> Progress:
+def finished(rig: BareRig, call: Callable[[], Progress]) -> Progress:
     """What the call says in the end, asked again for as long as this cloud may take."""
     return until(rig, call, lambda progress: progress.done)
 
 
-def until(rig: Rig, call: Callable[[], Progress], is_so: Callable[[Progress], bool]) -> Progress:
+def until(rig: BareRig, call: Callable[[], Progress], is_so: Callable[[Progress], bool]) -> Progress:
     """What the call says when it is so, or in the end."""
     deadline = time.monotonic() + rig.patience.total_seconds()
     while not is_so(progress := call()) and time.monotonic() < deadline:

@@ -7,16 +7,17 @@ from datetime import UTC, datetime
 from tenure.drivers.contract import Order, ResourceRef
 
 
-def order_for(reservation_id: str, hosts: str) -> Order:
-    """An order for the hosts of those ids, parted by commas."""
+def order_for(reservation_id: str, hosts: str, resource_type: str = "physical:host") -> Order:
+    """An order for the hosts of those ids, parted by commas, or for two instances on each."""
     return Order(
         reservation_id=reservation_id,
         lease_id=f"lease-of-{reservation_id}",
         lease_name=f"lease of {reservation_id}",
         project_id=f"project-of-{reservation_id}",
         user_id="d2c8",
-        resource_type="physical:host",
-        parameters={},
+        resource_type=resource_type,
+        parameters={"vcpus": 1, "memory_mb": 64, "disk_gb": 1, "affinity": None},
         resources=tuple(ResourceRef(host, f"sim-host-{host:0>3}") for host in hosts.split(",")),
         ends_at=datetime(2030, 1, 1, tzinfo=UTC),
+        units=dict.fromkeys(hosts.split(","), 2),
     )

@@ -1,6 +1,6 @@
 """A process that works on a simulated cloud until it is killed; told what to do by its arguments.
 
-``hold FILE VERB HOSTS``: calls the verb and says ``held`` when a fault stops it.
+``hold FILE VERB HOSTS [TYPE]``: calls the verb and says ``held`` when a fault stops it.
 ``churn FILE RESERVATION HOSTS``: starts and ends the reservation for ever, and says so after each round.
 """
 
@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 
 from tenure.drivers.contract import CloudBusy
 from tenure.drivers.simulated import SimulatedCloud
 from tests.drivers.crash_orders import order_for
 
 
-def hold(path: str, verb: str, hosts: str) -> None:
+def hold(path: str, verb: str, hosts: str, resource_type: str = "physical:host") -> None:
     cloud = SimulatedCloud(path)
-    order = order_for("r-1", hosts)
+    order = order_for("r-1", hosts, resource_type)
     calls = {
         "ensure_started": lambda: cloud.ensure_started(order),
         "before_end": lambda: cloud.before_end(order, "snapshot"),
@@ -43,4 +44,5 @@ def churn(path: str, reservation_id: str, hosts: str) -> None:
 
 
 if __name__ == "__main__":
-    {"hold": hold, "churn": churn}[sys.argv[1]](*sys.argv[2:])
+    work: dict[str, Callable[..., None]] = {"hold": hold, "churn": churn}
+    work[sys.argv[1]](*sys.argv[2:])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import cast
 
+from tenure.clock import SimulatedClock
+from tenure.domain.actor import Actor
 from tenure.drivers.contract import Order, ResourceRef
-from tenure.drivers.openstack import OpenStackCloud, OpenStackOptions
+from tenure.drivers.openstack import OpenStackCloud, OpenStackOptions, open_session
 from tests.drivers.contract import order_of
-from tests.support.openstack import PASSWORD, FakeOpenStack
+from tests.support.meddling import Watched, Wire
+from tests.support.openstack import NEIGHBOUR, OWNER, OWNER_KEY, PASSWORD, FakeOpenStack
 
 HOST = "physical:host"
 
@@ -32,3 +36,103 @@ def registered(driver: OpenStackCloud, cloud: FakeOpenStack, count: int) -> list
 
 def order(*hosts: ResourceRef, **more: str) -> Order:
     return order_of(*hosts, resource_type=HOST, **more)
+
+
+class FakeRig:
+    """The small OpenStack, its driver, and the wire between them."""
+
+    resource_type = HOST
+    owner = OWNER
+    neighbour = NEIGHBOUR
+    patience = timedelta(seconds=5)
+    pause = timedelta(0)
+
+    def __init__(self, cloud: FakeOpenStack) -> None:
+        self.cloud = cloud
+        self.wire = Wire()
+        self.clock = SimulatedClock(datetime.now(UTC))
+        self.open()
+
+    def open(self) -> None:
+        session = open_session(options_of(self.cloud))
+        session.mount("http://", self.wire)
+        self._own = OpenStackCloud(options_of(self.cloud), session=session, clock=self.clock)
+        self.driver = Watched.of(self._own, self.wire, self.patience, self.pause)
+
+    def close(self) -> None:
+        self._own.close()
+        assert self.cloud.surprises == []
+
+    def reopen(self) -> None:
+        self.close()
+        self.open()
+
+    def resources(self) -> list[ResourceRef]:
+        found = sorted(self.cloud.hosts.values(), key=lambda host: host.id)
+        return [ResourceRef(host.id, host.name) for host in found]
+
+    def boot(self, resource: ResourceRef, project_id: str, reservation_id: str | None = None) -> str | None:
+        return self.cloud.boot(self.service(resource), project_id, reservation_id)
+
+    def force(self, resource: ResourceRef, project_id: str) -> str:
+        return self.cloud.force(self.service(resource), project_id)
+
+    def servers(self) -> set[str]:
+        return set(self.cloud.servers)
+
+    def images(self) -> list[str]:
+        return [image["name"] for image in self.cloud.images.values()]
+
+    def effects(self) -> int:
+        return self.wire.effects
+
+    def fail(self, verb: str, *, after_effects: int) -> None:
+        self.wire.arm(verb, after_effects)
+
+    def lose_reply(self, verb: str) -> None:
+        cast(Watched, self.driver).lose_reply(verb)
+
+    def hold(self) -> None:
+        self.cloud.held = True
+
+    def let_go(self) -> None:
+        self.cloud.let_go()
+
+    def delete(self, server: str) -> None:
+        del self.cloud.servers[server]
+
+    def mark_down(self, resource: ResourceRef) -> None:
+        self.cloud.host(resource.external_id).state = "down"
+
+    def remove(self, resource: ResourceRef) -> None:
+        self.cloud.remove_host(resource.external_id)
+
+    def add_namesake(self, resource: ResourceRef) -> None:
+        self.cloud.add_host(resource.name)
+
+    def take_out(self, resource: ResourceRef) -> None:
+        for aggregate in self.cloud.aggregates.values():
+            aggregate.hosts = [host for host in aggregate.hosts if host != self.service(resource)]
+
+    def drop_group(self, order: Order) -> None:
+        group = self.cloud.aggregate(order.reservation_id)
+        assert group is not None
+        del self.cloud.aggregates[group.number]
+
+    def put_in(self, resource: ResourceRef, order: Order) -> None:
+        group = self.cloud.aggregate(order.reservation_id)
+        assert group is not None
+        group.hosts.append(self.service(resource))
+
+    def change_owner(self, order: Order, project_id: str) -> None:
+        group = self.cloud.aggregate(order.reservation_id)
+        assert group is not None
+        group.metadata[OWNER_KEY] = project_id
+
+    def caller(self, project_id: str) -> Actor:
+        roles = ("member", "reader")
+        user = f"user-of-{project_id}"
+        return Actor(user, project_id, frozenset(roles), token=self.cloud.issue(user, project_id, roles))
+
+    def service(self, resource: ResourceRef) -> str:
+        return self.cloud.host(resource.external_id).service_host

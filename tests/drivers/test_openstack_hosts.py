@@ -37,6 +37,7 @@ from tests.support.openstack import (
     Seen,
     Server,
 )
+from tests.support.openstack.placement import inventory
 
 
 @pytest.fixture(params=["2.103", "2.96"], ids=["newer", "older"])
@@ -80,7 +81,9 @@ class TestDescribing:
             "local_gb": 200,
             "availability_zone": "nova",
         }
-        assert dict(found.capacity) == {"VCPU": 8, "MEMORY_MB": 16384, "DISK_GB": 200}
+        assert dict(found.capacity) == {"VCPU": 32, "MEMORY_MB": 15872, "DISK_GB": 200}
+        # One server has no more than the processors that are there.
+        assert found.limits == {"VCPU": {"min": 1, "max": 8, "step": 1}}
         assert found.traits == {"COMPUTE_NODE", "HW_CPU_X86_AVX2"}
 
     def test_what_is_nested_under_a_host_is_the_hosts(self, cloud: FakeOpenStack, driver: OpenStackCloud):
@@ -128,7 +131,7 @@ class TestDescribing:
         assert ended(driver, order(hosts[0])).done
         assert servers.isdisjoint(cloud.servers)
 
-    def test_takes_no_more_calls_for_more_hosts(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+    def test_takes_one_call_for_each_further_host(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         def calls() -> int:
             cloud.seen.clear()
             driver.discover(HOST)
@@ -138,7 +141,23 @@ class TestDescribing:
         before = calls()
         for number in range(20):
             cloud.add_host(f"more-{number}.lab")
-        assert calls() == before
+        assert calls() == before + 20
+
+    def test_limits_are_those_that_bind(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        root = cloud.provider("node-3.lab")
+        root.inventories["CUSTOM_SLOT"] = inventory(100, reserved=10, max_unit=1000, min_unit=10, step_size=5)
+        root.inventories["CUSTOM_NONE"] = inventory(4, reserved=4)
+        for number, step in enumerate((2, 3)):
+            cards = {"VGPU": inventory(6, step_size=step)}
+            cloud.provide(Provider(f"gpu-{number}", root.uuid, cards))
+        found = driver.look_up(HOST, "node-3.lab")
+        assert (found.capacity["CUSTOM_SLOT"], found.capacity["VGPU"], found.capacity["CUSTOM_NONE"]) == (90, 12, 0)
+        assert found.limits == {
+            "CUSTOM_SLOT": {"min": 10, "max": 90, "step": 5},
+            "VCPU": {"min": 1, "max": 8, "step": 1},
+            "VGPU": {"min": 1, "max": 6, "step": 6},  # all from one of the two
+        }
+        assert found in driver.discover(HOST)
 
     def test_tells_why_a_host_is_not_well(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         cloud.host("1").state = "down"

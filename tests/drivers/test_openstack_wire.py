@@ -212,10 +212,10 @@ class TestWhatItTells:
             options_of(cloud, request_timeout=timedelta(seconds=0.2)),
             on_call=lambda service, verb, outcome, seconds: told.append(outcome),
         ) as driver:
-            driver.held(HOST)
+            driver.check(HOST)
             cloud.latency = 0.6
             with pytest.raises(CloudBusy):
-                driver.held(HOST)
+                driver.check(HOST)
         assert told == ["201", "200", "200", "timeout"]
 
     @pytest.mark.parametrize("first", [True, False], ids=["first", "again"])

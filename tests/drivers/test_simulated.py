@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from tenure.drivers.simulated import (
 from tests.drivers.contract import NEIGHBOUR, OWNER, DriverContract, Rig, order_of
 
 HOST = "physical:host"
+FLOATING_IP = "virtual:floatingip"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 FACTS = {
     "vcpus",
@@ -51,12 +53,13 @@ class SimulatedRig:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.cloud = SimulatedCloud.create(path, hosts=6)
+        self.clock = SimulatedClock(NOW)
+        self.cloud = SimulatedCloud.create(path, hosts=6, clock=self.clock)
         self.driver: CloudDriver = self.cloud
 
     def reopen(self) -> None:
         self.cloud.close()
-        self.cloud = SimulatedCloud(self._path)
+        self.cloud = SimulatedCloud(self._path, clock=self.clock)
         self.driver = self.cloud
 
     def resources(self) -> list[ResourceRef]:
@@ -166,9 +169,10 @@ class TestFleet:
 
     def test_has_several_sizes_and_zones_and_a_few_special_hosts(self, cloud: SimulatedCloud):
         found = cloud.discover(HOST)
-        assert len({resource.capacity for resource in found}) == 4
+        assert len({resource.capacity["MEMORY_MB"] for resource in found}) == 4
         assert len({resource.facts["availability_zone"] for resource in found}) == 3
         assert sum("CUSTOM_GPU_A100" in resource.traits for resource in found) == 5
+        assert all(("CUSTOM_GPU_A100" in one.traits) is (one.capacity["CUSTOM_GPU"] == 4) for one in found)
         assert sum("CUSTOM_NVME" in resource.traits for resource in found) == 2
 
     def test_does_not_bring_back_what_was_removed(self, cloud: SimulatedCloud):
@@ -287,28 +291,58 @@ def test_a_file_of_something_else_is_not_touched(tmp_path: Path):
         SimulatedCloud(path)
 
 
-def test_a_file_of_the_format_before_is_taken_over(tmp_path: Path):
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_of_a_format_before_is_taken_over(tmp_path: Path, version: int):
     path = tmp_path / "cloud.db"
-    with SimulatedCloud.create(path, hosts=3):
-        pass
-    with closing(sqlite3.connect(path)) as older:
-        older.execute("DROP TABLE trust")
-        older.execute("PRAGMA user_version = 1")
-    with SimulatedCloud.create(path, hosts=3) as cloud:
+    with SimulatedCloud.create(path, hosts=4) as cloud:
+        cloud.world.boot_server(OWNER)
+    make_older(path, version)
+    with SimulatedCloud.create(path, hosts=4) as cloud:
         trust = cloud.delegate(Actor("u", "p"))
         assert cloud.world.trusts() == {trust}
         cloud.revoke(trust)
         assert cloud.world.trusts() == frozenset()
-        assert len(cloud.world.hosts()) == 3
+        assert len(cloud.world.hosts()) == 4
+        assert len(cloud.world.servers()) == 1
+        assert [one.capacity["CUSTOM_GPU"] for one in cloud.discover(HOST)] == [0, 0, 0, 4]
+        assert cloud.fetch("flavor", "1", Actor("u", "p"))["name"] == "m1.tiny"
+        assert cloud.look_up(FLOATING_IP, f"{cloud.world.addresses.public}/203.0.113.20").name == "203.0.113.20"
+
+
+def make_older(path: Path, version: int) -> None:
+    """Have the file look as it did in an earlier format."""
+    tables = ["floating_ip", "subnet", "network", "part", "resource_class", "aggregate_host", "aggregate"]
+    tables += ["server_group", "flavor_access", "flavor"]
+    columns = {
+        "host": ["inventory"],
+        "server": ["flavor_id", "takes", "group_id", "preemptible", "metadata", "stopped"],
+    }
+    with closing(sqlite3.connect(path)) as older:
+        for table in [*tables, *(["trust"] if version == 1 else [])]:
+            older.execute(f"DROP TABLE {table}")
+        for table, names in columns.items():
+            for name in names:
+                older.execute(f"ALTER TABLE {table} DROP COLUMN {name}")
+        older.execute(f"PRAGMA user_version = {version}")
+        older.commit()
 
 
 def test_a_whole_cloud_survives_its_driver(tmp_path: Path):
     path = tmp_path / "cloud.db"
     order = order_of(ResourceRef("1", "sim-host-001"), resource_type=HOST)
+    part = replace(
+        order_of(ResourceRef("2", "sim-host-002"), reservation_id="r-2", resource_type="virtual:instance"),
+        parameters={"vcpus": 1, "memory_mb": 64, "disk_gb": 1, "affinity": True},
+        units={"2": 3},
+    )
     with SimulatedCloud.create(path, hosts=3) as cloud:
         cloud.ensure_started(order)
         cloud.world.boot_server(OWNER, reservation_id="r-1")
         cloud.before_end(order, "snapshot")
+        group = cloud.ensure_started(replace(part, trust_id=cloud.delegate(Actor("u", OWNER)))).effects
+        cloud.world.instances.boot(OWNER, "r-2", group=str(group["server_group_id"]))
+        cloud.world.addresses.take("203.0.113.10", OWNER)
+        cloud.world.addresses.associate("203.0.113.10")
         cloud.inject(Fault(FaultKind.SLOW, "ensure_ended", until=NOW, reason="a stuck host"))
         before = state_of(cloud)
     with SimulatedCloud.create(path, hosts=3) as cloud:
@@ -316,5 +350,7 @@ def test_a_whole_cloud_survives_its_driver(tmp_path: Path):
 
 
 def state_of(cloud: SimulatedCloud) -> tuple[object, ...]:
-    world = cloud.world
-    return world.hosts(), world.groups(), world.servers(), world.images(), world.journal(), cloud.faults()
+    world, parts = cloud.world, cloud.world.instances
+    hosts = world.hosts(), world.groups(), world.servers(), world.images(), world.journal(), cloud.faults()
+    of_parts = parts.flavors(), parts.aggregates(), parts.inventories(), parts.server_groups()
+    return *hosts, *of_parts, world.addresses.floating_ips()

@@ -125,6 +125,38 @@ def test_an_end_that_was_killed_is_completed_by_another_process(path: Path, verb
 
 
 @pytest.mark.crash
+@pytest.mark.parametrize(
+    ("verb", "effects"),
+    [*(("ensure_started", one) for one in (1, 3, 6)), *(("ensure_ended", one) for one in (1, 3, 8))],
+)
+def test_instances_survive_a_process_that_was_killed(path: Path, verb: str, effects: int):
+    order = order_for("r-1", "1,2", "virtual:instance")
+    with SimulatedCloud(path) as cloud:
+        if verb == "ensure_ended":
+            cloud.ensure_started(order)
+            cloud.world.instances.boot(order.project_id, "r-1")
+        before = len(cloud.world.journal("r-1"))
+        cloud.inject(Fault(FaultKind.BLOCK, verb, after_effects=effects))
+        with worker("hold", str(path), verb, "1,2", "virtual:instance") as process:
+            assert said(process) == "held"
+            process.kill()
+            process.wait()
+        assert len(cloud.world.journal("r-1")) == before + effects
+        assert list(cloud.held(HOST)) == ["r-1"]
+        assert_whole(path, cloud)
+
+        cloud.clear_faults()
+        if verb == "ensure_started":
+            assert cloud.ensure_started(order).done
+            assert cloud.drift(HOST, [order], []) == []
+            assert cloud.world.instances.units("r-1") == {"1": 2, "2": 2}
+        assert cloud.ensure_ended(order).done
+        assert cloud.world.instances.traces("r-1") == frozenset()
+        assert cloud.world.servers() == []
+        assert_whole(path, cloud)
+
+
+@pytest.mark.crash
 @pytest.mark.parametrize("rounds", [1, 3, 7])
 def test_a_process_that_is_killed_anywhere_leaves_a_whole_file(path: Path, rounds: int):
     with worker("churn", str(path), "r-1", "1,2,3") as process:

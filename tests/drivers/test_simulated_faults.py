@@ -5,14 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from tenure.clock import SimulatedClock
+from tenure.domain.actor import Actor
+from tenure.domain.address import address_id
 from tenure.drivers.contract import CloudBusy, CloudRefused, ResourceRef
 from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
+from tenure.drivers.simulated.faults import VERBS
 from tests.drivers.contract import OWNER, order_of
 
 HOST = "physical:host"
@@ -234,6 +238,25 @@ def test_a_fault_that_could_never_strike_is_refused(nonsense: dict[str, object])
         Fault(FaultKind.BUSY, **nonsense)  # type: ignore[arg-type]  # each is right but for one
 
 
+def test_a_fault_can_be_meant_for_an_address(cloud: SimulatedCloud):
+    network = cloud.world.addresses.public
+    first, second = (ResourceRef(address_id(network, address), address) for address in ("203.0.113.10", "203.0.113.11"))
+    cloud.inject(Fault(FaultKind.BUSY, host=first.name, after_effects=1))
+    orders = [
+        replace(
+            order_of(address, reservation_id=f"r-{number}", resource_type="virtual:floatingip"),
+            parameters={"network_id": network},
+        )
+        for number, address in enumerate((first, second))
+    ]
+    with pytest.raises(CloudBusy):
+        cloud.ensure_started(orders[0])
+    cloud.ensure_started(orders[1])
+    found = cloud.world.addresses.floating_ips()
+    assert found[first.name].tags == frozenset()
+    assert found[second.name].tags == {"blazar", "reservation:r-1"}
+
+
 def test_every_verb_can_be_struck(cloud: SimulatedCloud):
     order = order_of(HOSTS[0], resource_type=HOST)
     calls: dict[str, Callable[[], object]] = {
@@ -243,11 +266,17 @@ def test_every_verb_can_be_struck(cloud: SimulatedCloud):
         "ensure_unregistered": lambda: cloud.ensure_unregistered(HOST, HOSTS[0]),
         "ensure_prepared": lambda: cloud.ensure_prepared(order),
         "ensure_started": lambda: cloud.ensure_started(order),
+        "make_way": lambda: cloud.make_way(order, deadline=NOW),
         "before_end": lambda: cloud.before_end(order, "snapshot"),
         "ensure_ended": lambda: cloud.ensure_ended(order),
         "held": lambda: cloud.held(HOST),
         "check": lambda: cloud.check(HOST),
+        "drift": lambda: cloud.drift(HOST, [], []),
+        "fetch": lambda: cloud.fetch("flavor", "1", Actor("u", OWNER)),
+        "delegate": lambda: cloud.delegate(Actor("u", OWNER)),
+        "revoke": lambda: cloud.revoke("no-such-trust"),
     }
+    assert set(calls) == VERBS
     for verb, call in calls.items():
         cloud.inject(Fault(FaultKind.BUSY, verb))
         with pytest.raises(CloudBusy, match=verb):

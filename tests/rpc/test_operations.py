@@ -174,5 +174,5 @@ def test_a_token_travels_and_is_not_logged(line: Line, caplog: pytest.LogCapture
 
 def test_a_defect_of_the_manager_is_told_as_one_and_no_more(line: Line, caplog: pytest.LogCaptureFixture):
     with pytest.raises(ManagerFailed, match=r"resources\.list"):
-        line.there.resources.list(ADMIN, ResourceQuery("no:such", 1))
+        line.there.resources.list(ADMIN, ResourceQuery(HOST, -1))
     assert "resources.list failed" in caplog.text

@@ -43,7 +43,9 @@ def hours(start: float, end: float) -> Period:
 def demand(
     minimum: int = 1, maximum: int | None = None, expression: Expression = EVERY, *, exclusive: bool = True
 ) -> Demand:
-    return Demand(HOST, "hosts", minimum, maximum or minimum, expression, Capacity({WHOLE: 1}), exclusive)
+    return Demand(
+        HOST, "hosts", minimum, maximum or minimum, expression, Capacity({WHOLE: 1}), exclusive, parameter="min"
+    )
 
 
 def add_hosts(
@@ -125,7 +127,9 @@ def add_lease(
     def add(tx: Transaction) -> Lease:
         tx.leases.add(lease)
         tx.events.add(lease.events)
-        tx.allocations.add(lease.reservations[0].id, resource_ids, hours(start, end), demand(), state=state)
+        tx.allocations.add(
+            lease.reservations[0].id, dict.fromkeys(resource_ids, 1), hours(start, end), demand(), state=state
+        )
         return lease
 
     return db.write(add)

@@ -10,7 +10,8 @@ import pytest
 
 from tenure.domain.lease import AllocationState, Lease
 from tenure.domain.requirement import Comparison, Expression
-from tenure.store.allocations import OVERDUE_MATTERS, SAMPLE
+from tenure.store.allocations import SAMPLE
+from tenure.store.conditions import OVERDUE_MATTERS
 from tenure.store.conflict import Overtaken
 from tenure.store.database import Database, Transaction
 from tests.store.rows import HELD, HOUR, PLANNED, RELEASED, add_hosts, add_lease, allocations_of, close, demand, hours
@@ -119,7 +120,7 @@ class TestWhatIsKept:
                 lambda tx: tx.allocations.still_good(
                     asked,
                     hours(start, end),
-                    [mine, taken, plain, closed],
+                    dict.fromkeys([mine, taken, plain, closed], 1),
                     ignoring=reservation_of(lease),
                     keep_unreservable=keep_unreservable,
                 ),
@@ -132,7 +133,7 @@ class TestWhatIsKept:
     def test_of_nothing_nothing_serves(self, db: Database):
         assert ask(
             db,
-            lambda tx: tx.allocations.still_good(demand(), hours(1, 2), [], ignoring="", keep_unreservable=True),
+            lambda tx: tx.allocations.still_good(demand(), hours(1, 2), {}, ignoring="", keep_unreservable=True),
         ) == {}  # fmt: skip
 
     def test_a_refusal_counts_every_stage(self, db: Database):
@@ -254,7 +255,7 @@ class TestGivingBack:
             tx.allocations.remove([])
             tx.allocations.remove_planned([])
             tx.allocations.pin([])
-            tx.allocations.add(reservation_of(lease), [], hours(1, 2), demand())
+            tx.allocations.add(reservation_of(lease), {}, hours(1, 2), demand())
             assert tx.allocations.with_versions([]) == ([], {})
             assert tx.allocations.of_reservations([]) == []
             assert tx.allocations.holding([]) == set()

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import StatementError
 
 from tenure.domain.period import TICK, Period
-from tenure.store.allocations import overlaps
+from tenure.store.conditions import overlaps
 from tenure.store.database import Database, Transaction
 from tenure.store.tables import AllocationRow, LeaseRow
 from tests.store.rows import add_hosts, add_lease, demand
@@ -43,7 +43,7 @@ def test_overlap_in_sql_and_in_python_agree(db: Database):
     def agree(booked: list[Period], asked: Period):
         def ask(tx: Transaction) -> None:
             for period in booked:
-                tx.allocations.add(reservation_id, [host], period, demand(exclusive=False))
+                tx.allocations.add(reservation_id, {host: 1}, period, demand(exclusive=False))
             rows = tx.session.execute(select(AllocationRow).where(overlaps(asked))).scalars()
             found = sorted(Period(row.starts_at, row.ends_at) for row in rows)
             assert found == sorted(one for one in booked if one.overlaps(asked))

@@ -348,5 +348,5 @@ class TestPages:
                 page(db, marker="4711", **asked)
             assert (refused.value.field, refused.value.message) == (
                 "marker",
-                "marker: there is no host 4711 that a list could go on after.",
+                "marker: there is nothing of id 4711 that a list could go on after.",
             )

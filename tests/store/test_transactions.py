@@ -278,7 +278,7 @@ def test_of_two_that_find_the_last_host_free_one_gets_it(db: Database):
             attempts.append([one.resource_id for one in found])
             if db.dialect != "sqlite" and len(attempts) == 1:
                 meeting.wait(SECONDS)
-            tx.allocations.add(reservation_id, attempts[-1], hours(1, 2), demand())
+            tx.allocations.add(reservation_id, dict.fromkeys(attempts[-1], 1), hours(1, 2), demand())
             tx.resources.raise_versions({one.resource_id: one.version for one in found})
             return attempts[-1]
 

@@ -22,6 +22,7 @@ _OVERLAPS = """
     WHERE a.exclusive OR b.exclusive
     ORDER BY a.id, b.id
 """
+_PARTS = "SELECT resource_id, starts_at, ends_at, amounts FROM allocations WHERE NOT exclusive"
 _ALLOCATIONS_OF_NOBODY = """
     SELECT a.id, a.reservation_id FROM allocations a
     LEFT JOIN reservations r ON r.id = a.reservation_id WHERE r.id IS NULL
@@ -43,8 +44,10 @@ _KEPT_FOR_NOBODY = """
 _RESERVATIONS = """
     SELECT l.id AS lease_id, l.status AS lease_status, r.id AS reservation_id, r.parameters AS parameters,
            l.ends_at AS lease_ends_at,
-           (SELECT COUNT(*) FROM allocations a WHERE a.reservation_id = r.id AND a.state = 'planned') AS planned,
-           (SELECT COUNT(*) FROM allocations a WHERE a.reservation_id = r.id AND a.state = 'held') AS held,
+           (SELECT COALESCE(SUM(a.units), 0) FROM allocations a
+               WHERE a.reservation_id = r.id AND a.state = 'planned') AS planned,
+           (SELECT COALESCE(SUM(a.units), 0) FROM allocations a
+               WHERE a.reservation_id = r.id AND a.state = 'held') AS held,
            (SELECT COUNT(*) FROM allocations a WHERE a.reservation_id = r.id AND a.state <> 'released'
                AND a.ends_at < l.ends_at) AS short
     FROM reservations r JOIN leases l ON l.id = r.lease_id
@@ -64,6 +67,30 @@ class StoredLease:
     hosts: tuple[str, ...]
 
 
+def overbooked(url: str) -> list[str]:
+    """Every resource of which more is promised at some instant than it has, class by class."""
+    with _connected(url) as connection:
+        capacities = {
+            number: _document(capacity)
+            for number, capacity in connection.execute(text("SELECT id, capacity FROM resources"))
+        }
+        steps: dict[tuple[int, str], list[tuple[datetime, int]]] = {}
+        for resource, starts, ends, amounts in connection.execute(text(_PARTS)):
+            for name, amount in _document(amounts).items():
+                steps.setdefault((resource, name), []).extend(((_moment(starts), amount), (_moment(ends), -amount)))
+    found = []
+    for (resource, name), changes in sorted(steps.items()):
+        level = highest = 0
+        for _, change in sorted(changes):  # at one instant what ends goes first
+            level += change
+            highest = max(highest, level)
+        if highest > capacities[resource].get(name, 0):
+            found.append(
+                f"resource {resource} has {capacities[resource].get(name, 0)} of {name}, {highest} are promised"
+            )
+    return found
+
+
 def overlaps(url: str) -> list[str]:
     """Every two allocations of one resource that share an instant."""
     with _connected(url) as connection:
@@ -78,7 +105,7 @@ def faults(url: str, *, now: datetime | None = None) -> list[str]:
 
     With ``now``, leases whose end has passed may lack resources: a change of one that never started gives them back.
     """
-    found = overlaps(url)
+    found = overlaps(url) + overbooked(url)
     with _connected(url) as connection:
         for statement, words in (
             (_ALLOCATIONS_OF_NOBODY, "allocation {0} is of reservation {1}, which does not exist"),
@@ -96,14 +123,14 @@ def faults(url: str, *, now: datetime | None = None) -> list[str]:
 
 def _incomplete(row: dict[str, Any]) -> list[str]:
     """What a reservation that waits or runs lacks, or has too much of."""
-    parameters = row["parameters"]
-    asked = json.loads(parameters) if isinstance(parameters, str) else parameters
+    parameters = _document(row["parameters"])
+    least, most = (parameters.get(name, parameters.get("amount", 0)) for name in ("min", "max"))
     words = f"reservation {row['reservation_id']} of {row['lease_status']} lease {row['lease_id']}"
     wrong = []
     if row["planned"] and row["held"]:
         wrong.append(f"{words} has {row['planned']} planned and {row['held']} held")
-    if not asked["min"] <= row["planned"] + row["held"] <= asked["max"]:
-        wrong.append(f"{words} asked for {asked['min']} to {asked['max']} and has {row['planned'] + row['held']}")
+    if not least <= row["planned"] + row["held"] <= most:
+        wrong.append(f"{words} asked for {least} to {most} and has {row['planned'] + row['held']}")
     if row["lease_status"] == "ACTIVE" and row["planned"]:
         wrong.append(f"{words} runs with {row['planned']} only planned")
     if row["short"]:
@@ -142,6 +169,12 @@ def ends(url: str) -> dict[str, datetime]:
         return {
             lease_id: _moment(moment) for lease_id, moment in connection.execute(text("SELECT id, ends_at FROM leases"))
         }
+
+
+def _document(value: Any) -> dict[str, Any]:
+    """A JSON document as a driver gives it: text, or read already."""
+    document: dict[str, Any] = json.loads(value) if isinstance(value, str | bytes) else value
+    return document
 
 
 def _moment(value: str | datetime) -> datetime:

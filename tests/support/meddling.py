@@ -38,6 +38,14 @@ class Wire(HTTPAdapter):
     def enter(self, verb: str) -> None:
         self.verb, self._before = verb, self.effects
 
+    def is_reached(self) -> bool:
+        """Whether the verb has changed all that it does, and was to be broken off by then.
+
+        Of changes that are made side by side none may see that enough have been made.
+        """
+        armed = self._armed
+        return armed is not None and armed[0] == self.verb and 0 < armed[1] <= self.effects - self._before
+
     def leave(self) -> None:
         if self._armed is not None and self._armed[0] == self.verb:
             self._armed = None
@@ -93,6 +101,8 @@ class Watched:
             self._wire.enter(verb)
             try:
                 answer = method(*args, **kwargs)
+                if self._wire.is_reached():
+                    raise CloudBusy("the connection broke off")
                 if self._lost != verb:
                     return answer
                 deadline = time.monotonic() + self._patience.total_seconds()

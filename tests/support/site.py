@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -103,8 +103,7 @@ class Nova:
         self.placement = self.cloud.service(self.admin, "placement", "1.29")
         (image,) = self.cloud.service(self.admin, "image").get("/v2/images?name=tiny").json()["images"]
         self._image = image["id"]
-        flavors = self.api.get("/flavors").json()["flavors"]
-        self._flavor = next(one["id"] for one in flavors if one["name"] == "m1.tiny")
+        self._flavor = self.flavor("m1.tiny")
 
     def aggregates(self) -> dict[str, dict[str, Any]]:
         return {one["name"]: one for one in self.api.get("/os-aggregates").json()["aggregates"]}
@@ -117,12 +116,16 @@ class Nova:
     def providers(self) -> dict[str, dict[str, Any]]:
         return {one["name"]: one for one in self.placement.get("/resource_providers").json()["resource_providers"]}
 
-    def boot(self, by: Session, *, zone: str | None = None, **hints: str) -> Server:
+    def flavor(self, name: str) -> str:
+        """The id of one of the cloud's own flavors."""
+        return str(next(one["id"] for one in self.api.get("/flavors").json()["flavors"] if one["name"] == name))
+
+    def boot(self, by: Session, *, zone: str | None = None, flavor: str | None = None, **hints: str) -> Server:
         """Ask for a server. With a zone such as ``nova:compute-1``, an administrator forces it onto that host."""
         server = {
             "name": "of-a-test",
             "imageRef": self._image,
-            "flavorRef": self._flavor,
+            "flavorRef": flavor or self._flavor,
             "networks": "none",
             **({"availability_zone": zone} if zone else {}),
         }
@@ -200,11 +203,22 @@ class Site:
             "max": hosts,
             "hypervisor_properties": f'["==", "$hypervisor_hostname", "{on}"]' if on else "",
         }
+        return self.reserve(by, reservation, start=start, seconds=seconds, **more)
+
+    def reserve(
+        self,
+        by: Session,
+        *reservations: Mapping[str, object],
+        start: str = "now",
+        seconds: float = 3600,
+        **more: object,
+    ) -> Lease:
+        """A lease of these reservations, from ``start`` until so many seconds from now."""
         body = {
             "name": "of-a-test",
             "start_date": start,
             "end_date": moment(seconds=seconds),
-            "reservations": [reservation],
+            "reservations": list(reservations),
             **more,
         }
         api = self.api(by)
@@ -222,8 +236,9 @@ class Site:
     def clear(self) -> None:
         """Delete all leases and then all hosts; wait until the cloud has what was theirs."""
         self.delete_leases()
-        for host in answered(self.admin.get("/os-hosts"), 200)["hosts"]:
-            answered(self.admin.delete(f"/os-hosts/{host['id']}"), 204)
+        for path, name in (("/os-hosts", "hosts"), ("/floatingips", "floatingips")):
+            for one in answered(self.admin.get(path), 200)[name]:
+                answered(self.admin.delete(f"{path}/{one['id']}"), 204)
 
     def end(self) -> None:
         """Take everything away; where the service does not, take it from under it, and raise what it raised."""

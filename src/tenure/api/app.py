@@ -23,18 +23,8 @@ from tenure.api.errors import (
     error_answer_without_version,
     foreign_error_answer,
 )
-from tenure.api.hosts import (
-    DisabledHost,
-    EmptiedHost,
-    EnabledHost,
-    HostAllocation,
-    HostAllocations,
-    HostProperties,
-    HostProperty,
-    Hosts,
-    OneHost,
-)
-from tenure.api.leases import LeaseHistory, LeaseHosts, LeaseReservation, Leases, OneLease
+from tenure.api.inventories import Served, inventory_routes, served_inventories
+from tenure.api.leases import LeaseHistory, LeaseReservation, LeaseReservations, LeaseResources, Leases, OneLease
 from tenure.api.links import Links
 from tenure.api.openapi import Description
 from tenure.api.schemas.leases import LeaseSchemas, ReservationKind
@@ -78,29 +68,26 @@ def create_app(
         public.add_route(path, resource)
     resources = _new_app()
     resources.add_middleware(Gate())
-    for path, resource in _routes(manager, schemas, links).items():
+    for path, resource in _routes(manager, schemas, served_inventories(kinds), links).items():
         resources.add_route(path, resource)
     return Edge(public, authenticate(resources))
 
 
-def _routes(manager: Manager, schemas: Mapping[Version, LeaseSchemas], links: Links) -> Mapping[str, object]:
+def _routes(
+    manager: Manager, schemas: Mapping[Version, LeaseSchemas], inventories: Iterable[Served], links: Links
+) -> Mapping[str, object]:
     """What is served under which URL."""
-    return {
+    routes: dict[str, object] = {
         "/v1/leases": Leases(manager, schemas, links),
         "/v1/leases/{lease_id}": OneLease(manager, schemas),
         "/v1/leases/{lease_id}/history": LeaseHistory(manager),
-        "/v1/leases/{lease_id}/hosts": LeaseHosts(manager),
+        "/v1/leases/{lease_id}/reservations": LeaseReservations(manager, schemas),
         "/v1/leases/{lease_id}/reservations/{reservation_id}": LeaseReservation(manager),
-        "/v1/os-hosts": Hosts(manager, links),
-        "/v1/os-hosts/{host_id}": OneHost(manager),
-        "/v1/os-hosts/allocations": HostAllocations(manager, links),
-        "/v1/os-hosts/{host_id}/allocation": HostAllocation(manager),
-        "/v1/os-hosts/{host_id}/disable": DisabledHost(manager),
-        "/v1/os-hosts/{host_id}/enable": EnabledHost(manager),
-        "/v1/os-hosts/{host_id}/reallocate": EmptiedHost(manager),
-        "/v1/os-hosts/properties": HostProperties(manager),
-        "/v1/os-hosts/properties/{property_name}": HostProperty(manager),
     }
+    for served in inventories:
+        routes[f"/v1/leases/{{lease_id}}/{served.wire.many}"] = LeaseResources(manager, served.wire)
+        routes |= inventory_routes(served, manager, links)
+    return routes
 
 
 class Gate:

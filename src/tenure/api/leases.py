@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import falcon
@@ -13,20 +14,19 @@ from tenure.api.links import Links
 from tenure.api.schemas.leases import (
     LeaseSchemas,
     show_history_entry,
-    show_lease,
-    show_lease_1_0,
-    show_leased_host,
 )
 from tenure.api.schemas.queries import LeaseListQuery, query_of, read_query, refuse_query
+from tenure.api.schemas.resources import WireInventory
 from tenure.api.schemas.texts import MAX_ID
 from tenure.api.versions import OLDEST, Version
-from tenure.domain.errors import NotFound
-from tenure.domain.lease import Lease
+from tenure.domain.errors import NotFound, TenureError
 from tenure.domain.request import LeaseQuery
 from tenure.services.manager import Manager
 
+#: How a field of one of a lease's reservations begins.
+_OF_RESERVATION = re.compile(r"^reservations\[\d+\]\.?")
+
 Schemas = Mapping[Version, LeaseSchemas]
-HOSTS = "physical:host"
 
 
 def _possible(lease_id: str) -> str:
@@ -36,8 +36,9 @@ def _possible(lease_id: str) -> str:
     return lease_id
 
 
-def _shown(lease: Lease, version: Version) -> Mapping[str, object]:
-    return {"lease": show_lease_1_0(lease) if version is OLDEST else show_lease(lease)}
+def _below_reservation(field: str | None) -> str | None:
+    """A field of a reservation, as the body of a request calls it that is nothing but this reservation."""
+    return (_OF_RESERVATION.sub("", field) or None) if field else None
 
 
 class Leases:
@@ -49,18 +50,18 @@ class Leases:
         self._links = links
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        actor = actor_of(req)
+        actor, show = actor_of(req), self._schemas[version_of(req)].show
         if version_of(req) is OLDEST:
             answer_list(
                 resp,
                 "leases",
                 lambda marker: self._manager.leases.list(actor, LeaseQuery(limit=PAGE, marker=marker)),
-                show_lease_1_0,
+                show,
                 lambda lease: lease.id,
             )
             return
         page = self._manager.leases.list(actor, read_query(req, LeaseListQuery).to_domain())
-        document: dict[str, object] = {"leases": [show_lease(lease) for lease in page.items]}
+        document: dict[str, object] = {"leases": [show(lease) for lease in page.items]}
         if page.marker is not None:
             document["leases_links"] = self._links.next_page(req, query_of(req), page.marker)
         answer(resp, document)
@@ -68,8 +69,9 @@ class Leases:
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         actor = actor_of(req)
         refuse_query(req)
-        request = self._schemas[version_of(req)].read_request(read_object(req))
-        answer(resp, _shown(self._manager.leases.create(actor, request), version_of(req)), falcon.HTTP_CREATED)
+        schemas = self._schemas[version_of(req)]
+        lease = self._manager.leases.create(actor, schemas.read_request(read_object(req)))
+        answer(resp, {"lease": schemas.show(lease)}, falcon.HTTP_CREATED)
 
 
 class OneLease:
@@ -82,16 +84,15 @@ class OneLease:
     def on_get(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
         actor = actor_of(req)
         refuse_query(req)
-        answer(resp, _shown(self._manager.leases.get(actor, _possible(lease_id)), version_of(req)))
+        lease = self._manager.leases.get(actor, _possible(lease_id))
+        answer(resp, {"lease": self._schemas[version_of(req)].show(lease)})
 
     def on_put(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
         actor = actor_of(req)
         refuse_query(req)
-        known = _possible(lease_id)
-        change = self._schemas[version_of(req)].read_change(
-            read_object(req), lambda: self._manager.leases.get(actor, known)
-        )
-        answer(resp, _shown(self._manager.leases.update(actor, known, change), version_of(req)))
+        schemas, known = self._schemas[version_of(req)], _possible(lease_id)
+        change = schemas.read_change(read_object(req), lambda: self._manager.leases.get(actor, known))
+        answer(resp, {"lease": schemas.show(self._manager.leases.update(actor, known, change))})
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
         actor = actor_of(req)
@@ -115,19 +116,42 @@ class LeaseHistory:
         answer(resp, {"history": [show_history_entry(entry) for entry in entries]})
 
 
-class LeaseHosts:
-    """The hosts of a lease, for its owner."""
+class LeaseResources:
+    """The resources of a lease that are of one inventory, for its owner."""
 
     since = Version.V1_1
 
-    def __init__(self, manager: Manager) -> None:
+    def __init__(self, manager: Manager, wire: WireInventory) -> None:
         self._manager = manager
+        self._wire = wire
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
         actor = actor_of(req)
         refuse_query(req)
-        hosts = self._manager.leases.resources(actor, _possible(lease_id), HOSTS)
-        answer(resp, {"hosts": [show_leased_host(host) for host in hosts]})
+        found = self._manager.leases.resources(actor, _possible(lease_id), self._wire.resource_type)
+        answer(resp, {self._wire.many: [self._wire.show_leased(one) for one in found]})
+
+
+class LeaseReservations:
+    """The reservations of a lease, to which more can be added."""
+
+    since = Version.V1_1
+
+    def __init__(self, manager: Manager, schemas: Schemas) -> None:
+        self._manager = manager
+        self._schemas = schemas
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
+        actor = actor_of(req)
+        refuse_query(req)
+        schemas = self._schemas[version_of(req)]
+        request = schemas.read_reservation(read_object(req))
+        try:
+            lease = self._manager.leases.add_reservation(actor, _possible(lease_id), request)
+        except TenureError as error:
+            error.field = _below_reservation(error.field)
+            raise
+        answer(resp, {"lease": schemas.show(lease)}, falcon.HTTP_CREATED)
 
 
 class LeaseReservation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,11 +17,13 @@ from tenure.api.answers import answer
 from tenure.api.bodies import MAX_BYTES
 from tenure.api.context import call_of
 from tenure.api.errors import VersionNotSupported
+from tenure.api.inventories import INVENTORIES, served_inventories
 from tenure.api.links import Links
-from tenure.api.schemas import answers, hosts, queries
-from tenure.api.schemas.answers import Answers
+from tenure.api.schemas import answers, queries
+from tenure.api.schemas.answers import Answers, InventoryAnswers
 from tenure.api.schemas.bounds import ANYTHING, anything, bounded
 from tenure.api.schemas.leases import LeaseSchemas, ReservationKind
+from tenure.api.schemas.resources import SETTING, Disable, Enable, Reallocate, WireInventory
 from tenure.api.schemas.texts import MAX_EXTERNAL_ID, MAX_ID
 from tenure.api.versions import HEADER, LATEST, OLDEST, SERVICE_TYPE, Version
 
@@ -49,9 +52,12 @@ class Operation:
         return "_".join([self.method, *filter(None, words)])
 
 
-def operations(schemas: LeaseSchemas, shown: Answers, version: Version) -> tuple[Operation, ...]:
+def operations(
+    schemas: LeaseSchemas, kinds: Iterable[ReservationKind], shown: Answers, version: Version
+) -> tuple[Operation, ...]:
     """All that is served at one version."""
-    return (*_public(), *_leases(schemas, shown, version), *_hosts(shown, version))
+    inventories = [_inventory(served.wire, shown, version) for served in served_inventories(kinds)]
+    return (*_public(), *_leases(schemas, shown, version), *itertools.chain.from_iterable(inventories))
 
 
 def _public() -> tuple[Operation, ...]:
@@ -81,79 +87,90 @@ def _leases(schemas: LeaseSchemas, shown: Answers, version: Version) -> tuple[Op
     return (
         *everywhere,
         Operation("get", f"{one}/history", "Show what happened", 200, shown.history, refusals=(404,)),
-        Operation("get", f"{one}/hosts", "List the hosts of a lease", 200, shown.leased_hosts, refusals=(404,)),
+        Operation(
+            "post",
+            f"{one}/reservations",
+            "Add a reservation",
+            201,
+            shown.lease,
+            body=schemas.add_model,
+            refusals=(404, 409),
+        ),
         Operation("delete", reservation, "Drop a reservation", 204, None, refusals=(404, 409)),
     )
 
 
-def _hosts(shown: Answers, version: Version) -> tuple[Operation, ...]:
-    old = version is OLDEST
-    create: type[BaseModel] = hosts.LenientHostCreate if old else hosts.HostCreate
-    update: type[BaseModel] = hosts.LenientHostUpdate if old else hosts.HostUpdate
-    setting: type[BaseModel] = hosts.LenientPropertyUpdate if old else hosts.PropertyUpdate
-    path = "/v1/os-hosts"
-    one = "/v1/os-hosts/{host_id}"
-    done = shown.host_change
-    since_1_2 = (
-        Operation(
-            "post",
-            f"{one}/disable",
-            "Close a host to new reservations",
-            200,
-            done,
-            hosts.HostDisable,
-            refusals=(404, 409),
-        ),
-        Operation("post", f"{one}/enable", "Open a host again", 200, done, hosts.HostEnable, refusals=(404, 409)),
-        Operation(
-            "post",
-            f"{one}/reallocate",
-            "Move what is booked on a host",
-            200,
-            done,
-            hosts.HostReallocate,
-            refusals=(404, 409),
-        ),
-    )
+def _inventory(wire: WireInventory, shown: Answers, version: Version) -> tuple[Operation, ...]:
+    """All that is served of an inventory; from 1.1 on also what a lease has of it."""
+    found = InventoryAnswers(wire, version)
+    path, one, noun, nouns = wire.path, f"{wire.path}/{{{wire.part}}}", wire.noun, wire.nouns
+    create = wire.registration.at(version)
+    operations = [
+        Operation("get", path, f"List {nouns}", 200, found.many, query=wire.query),
+        Operation("post", path, f"Make a {noun} reservable", 201, found.new, body=create, refusals=(404, 409)),
+        Operation("get", one, f"Show a {noun}", 200, found.one, refusals=(404,)),
+        Operation("delete", one, f"Take a {noun} back", 204, None, refusals=(404, 409)),
+        *_properties(wire, found, shown, version),
+    ]
+    if not version < wire.allocations_since:
+        operations += _allocations(wire, shown)
+    if version is not OLDEST:
+        leased = f"/v1/leases/{{lease_id}}/{wire.many}"
+        operations.append(Operation("get", leased, f"List the {nouns} of a lease", 200, found.leased, refusals=(404,)))
+    if not version < Version.V1_2:
+        operations += _closing(wire, found)
+    return tuple(operations)
+
+
+def _closing(wire: WireInventory, found: InventoryAnswers) -> tuple[Operation, ...]:
+    one, noun, done, refusals = f"{wire.path}/{{{wire.part}}}", wire.noun, found.change, (404, 409)
     return (
-        *(() if version < Version.V1_2 else since_1_2),
-        Operation("get", path, "List hosts", 200, shown.hosts, query=queries.HostListQuery),
-        Operation("post", path, "Make a host reservable", 201, shown.host, body=create, refusals=(404, 409)),
-        Operation("get", one, "Show a host", 200, shown.host, refusals=(404,)),
-        Operation("put", one, "Change a host's properties", 200, shown.host, body=update, refusals=(404, 409)),
-        Operation("delete", one, "Take a host back", 204, None, refusals=(404, 409)),
+        Operation("post", f"{one}/disable", f"Close a {noun} to reservations", 200, done, Disable, refusals=refusals),
+        Operation("post", f"{one}/enable", f"Open a {noun} again", 200, done, Enable, refusals=refusals),
+        Operation("post", f"{one}/reallocate", f"Empty a {noun}", 200, done, Reallocate, refusals=refusals),
+    )
+
+
+def _allocations(wire: WireInventory, shown: Answers) -> tuple[Operation, ...]:
+    return (
         Operation(
             "get",
-            f"{path}/allocations",
-            "List who has a part in which hosts",
+            f"{wire.path}/allocations",
+            f"List who has a part in which {wire.nouns}",
             200,
             shown.allocations,
             query=queries.AllocationListQuery,
         ),
         Operation(
             "get",
-            f"{one}/allocation",
-            "Show who has a part in a host",
+            f"{wire.path}/{{{wire.part}}}/allocation",
+            f"Show who has a part in a {wire.noun}",
             200,
             shown.allocation,
             query=queries.AllocationQuery,
             refusals=(404,),
         ),
-        Operation(
-            "get",
-            f"{path}/properties",
-            "List the properties that hosts have",
-            200,
-            shown.properties,
-            query=queries.LenientPropertyListQuery if old else queries.PropertyListQuery,
-        ),
+    )
+
+
+def _properties(
+    wire: WireInventory, found: InventoryAnswers, shown: Answers, version: Version
+) -> tuple[Operation, ...]:
+    if wire.properties is None:
+        return ()
+    one, update = f"{wire.path}/{{{wire.part}}}", wire.properties.models.at(version)
+    query = queries.LenientPropertyListQuery if version is OLDEST else queries.PropertyListQuery
+    path, what = f"{wire.path}/properties", f"the properties that {wire.nouns} have"
+    return (
+        Operation("put", one, f"Change a {wire.noun}'s properties", 200, found.one, body=update, refusals=(404, 409)),
+        Operation("get", path, f"List {what}", 200, shown.properties, query=query),
         Operation(
             "patch",
-            f"{path}/properties/{{property_name}}",
+            f"{path}/{{property_name}}",
             "Make a property private or public",
             200,
             shown.property_setting,
-            body=setting,
+            body=SETTING.at(version),
             refusals=(404,),
         ),
     )
@@ -163,8 +180,8 @@ def _hosts(shown: Answers, version: Version) -> tuple[Operation, ...]:
 _PATH_PARTS: Mapping[str, int] = {
     "lease_id": MAX_ID,
     "reservation_id": MAX_ID,
-    "host_id": MAX_EXTERNAL_ID,
     "property_name": MAX_EXTERNAL_ID,
+    **{wire.part: MAX_EXTERNAL_ID for wire in INVENTORIES},
 }
 _REFUSALS: Mapping[int, str] = {
     400: "Something in the request is wrong",
@@ -183,7 +200,8 @@ _REFUSALS: Mapping[int, str] = {
 
 def describe(schemas: LeaseSchemas, kinds: Iterable[ReservationKind], version: Version) -> Document:
     """The description of one version, without ``servers``."""
-    served = operations(schemas, Answers(kinds, version), version)
+    kinds = tuple(kinds)
+    served = operations(schemas, kinds, Answers(kinds, version), version)
     references, components = _schemas(served)
     paths: dict[str, Document] = {}
     for operation in served:
@@ -294,7 +312,7 @@ def _parameters(operation: Operation, version: Version) -> list[Document]:
     ]
     schema = operation.query.model_json_schema(mode="validation")
     for name, described in schema.get("properties", {}).items():
-        if version is OLDEST and operation.query in (queries.LeaseListQuery, queries.HostListQuery):
+        if version is OLDEST and issubclass(operation.query, queries.LeaseListQuery | queries.ResourceListQuery):
             continue
         if version is OLDEST and name in ("limit", "marker"):
             continue

@@ -80,13 +80,15 @@ _LEASES = (
         ("GET", "/leases/{lease_id}"),
         ("GET", "/leases/{lease_id}/history"),
         ("GET", "/leases/{lease_id}/hosts"),
+        ("GET", "/leases/{lease_id}/floatingips"),
     ),
     _rule("blazar:leases:post", _MEMBER_OR_ADMIN, "Make a lease.", ("POST", "/leases")),
     _rule(
         "blazar:leases:put",
         _MEMBER_OR_ADMIN,
-        "Change a lease, or drop one of its reservations.",
+        "Change a lease, add a reservation to it, or drop one.",
         ("PUT", "/leases/{lease_id}"),
+        ("POST", "/leases/{lease_id}/reservations"),
         ("DELETE", "/leases/{lease_id}/reservations/{reservation_id}"),
     ),
     _rule("blazar:leases:delete", _MEMBER_OR_ADMIN, "Delete a lease.", ("DELETE", "/leases/{lease_id}")),
@@ -149,6 +151,26 @@ _FLOATING_IPS = (
         "rule:admin",
         "Take a floating IP back.",
         ("DELETE", "/floatingips/{floatingip_id}"),
+    ),
+    _rule(
+        "blazar:floatingips:disable",
+        "rule:admin",
+        "Close a floating IP to new reservations, or open it again.",
+        ("POST", "/floatingips/{floatingip_id}/disable"),
+        ("POST", "/floatingips/{floatingip_id}/enable"),
+    ),
+    _rule(
+        "blazar:floatingips:reallocate",
+        "rule:admin",
+        "Move what is booked on a floating IP to others.",
+        ("POST", "/floatingips/{floatingip_id}/reallocate"),
+    ),
+    _rule(
+        "blazar:floatingips:get_allocations",
+        "rule:admin",
+        "See which reservations have a part in which floating IPs.",
+        ("GET", "/floatingips/allocations"),
+        ("GET", "/floatingips/{floatingip_id}/allocation"),
     ),
 )
 

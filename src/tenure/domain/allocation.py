@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 from tenure.domain.capacity import Capacity
 from tenure.domain.lease import AllocationState
@@ -12,12 +13,22 @@ from tenure.domain.period import Period
 from tenure.domain.requirement import Expression
 
 
+class Spread(StrEnum):
+    """How the units of a reservation lie on resources."""
+
+    APART = "apart"  # no two on one
+    ANY = "any"
+    TOGETHER = "together"  # all on one
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What a reservation asks of the ledger, said by its resource type.
 
-    Between ``minimum`` and ``maximum`` resources of type ``inventory`` that match ``expression``. ``amounts`` is what
-    is taken of each; ``exclusive`` takes all of it.
+    Between ``minimum`` and ``maximum`` units, on resources of type ``inventory`` that match ``expression``, have all
+    of ``required`` traits and none of the ``forbidden`` ones. A unit takes ``amounts`` of its resource, or all of it
+    where it is ``exclusive``; then ``spread`` is APART. The resources whose external ids are ``named`` must be among
+    them.
     """
 
     inventory: str
@@ -27,26 +38,47 @@ class Demand:
     expression: Expression
     amounts: Capacity
     exclusive: bool
+    spread: Spread = Spread.APART
+    required: frozenset[str] = frozenset()
+    forbidden: frozenset[str] = frozenset()
+    named: tuple[str, ...] = ()
+    #: The parameter that says how many.
+    parameter: str = "amount"
+    #: What a unit takes at once of one provider, where that is not all of it; what the cloud's limits are about.
+    portions: tuple[Capacity, ...] = ()
+
+    @property
+    def units_together(self) -> int:
+        """How many units a resource must have room for to be of any use."""
+        return self.minimum if self.spread is Spread.TOGETHER else 1
+
+    def part(self, units: int) -> Demand:
+        """The same demand for so many units on one resource."""
+        together = Spread.APART if self.exclusive else Spread.TOGETHER
+        return replace(self, minimum=units, maximum=units, spread=together, named=())
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A resource that is free for the whole period, with the free stretch around it.
+    """A resource that has room for the whole period, for so many ``units``.
 
     ``free_since`` is the end of what is booked before, ``free_until`` the start of what is booked after, None where
-    nothing is.
+    nothing is. ``idle`` is for how long of the period nothing at all is booked there.
     """
 
     resource_id: int
     version: int
     scarcity: int
-    free_since: datetime | None
-    free_until: datetime | None
+    free_since: datetime | None = None
+    free_until: datetime | None = None
+    units: int = 1
+    idle: timedelta = timedelta(0)
+    is_named: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A resource assigned to a reservation for a period."""
+    """A resource, or so many ``units`` of it, assigned to a reservation for a period; ``amounts`` are those of all."""
 
     id: int
     resource_id: int
@@ -55,6 +87,7 @@ class Allocation:
     state: AllocationState
     amounts: Capacity
     exclusive: bool
+    units: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +115,54 @@ class Booking:
 _ENDLESS = timedelta(days=365_000)
 
 
-def choose(candidates: Iterable[Candidate], period: Period, count: int, *, turn: int) -> list[Candidate]:
-    """The ``count`` best of ``candidates``, fewer where there are not so many.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """So many units on a resource, whose version was this one when it was chosen."""
+
+    resource_id: int
+    version: int
+    units: int = 1
+
+
+def choose(candidates: Iterable[Candidate], demand: Demand, period: Period, *, turn: int) -> list[Place]:
+    """The best places for up to ``demand.maximum`` units, fewer where there is no room for so many.
 
     The order of preference, each deciding where the one before is equal:
 
-    1. the least special resources, so that a scarce one is left for those who ask for it;
-    2. the tightest gap: the least time left idle before and behind the period in the free stretch around it, so
+    1. what the request names;
+    2. the least special resources, so that a scarce one is left for those who ask for it;
+    3. where the least time begins in which a resource that was wholly free is not any more: requests that take parts
+       gather on resources that are in use all the while, and whole ones stay free for long;
+    4. the tightest fit: the fewest units that could still be had there afterwards, so that large rooms stay large;
+    5. the tightest gap: the least time left idle before and behind the period in the free stretch around it, so
        that long gaps stay whole;
-    3. the id, turned by ``turn`` (made from the request's id), so that requests made at the same time do not all
+    6. the id, turned by ``turn`` (made from the request's id), so that requests made at the same time do not all
        reach for the same resource.
     """
 
-    def preference(candidate: Candidate) -> tuple[int, timedelta, bool, int]:
+    def preference(candidate: Candidate) -> tuple[bool, int, timedelta, int, timedelta, bool, int]:
         before = period.start - candidate.free_since if candidate.free_since else _ENDLESS
         behind = candidate.free_until - period.end if candidate.free_until else _ENDLESS
-        return candidate.scarcity, before + behind, candidate.resource_id < turn, candidate.resource_id
+        return (
+            not candidate.is_named,
+            candidate.scarcity,
+            candidate.idle,
+            max(0, candidate.units - demand.maximum),
+            before + behind,
+            candidate.resource_id < turn,
+            candidate.resource_id,
+        )
 
-    return sorted(candidates, key=preference)[:count]
+    ordered = sorted(candidates, key=preference)
+    if demand.spread is Spread.TOGETHER:
+        roomy = [one for one in ordered if one.units >= demand.maximum] or sorted(ordered, key=lambda one: -one.units)
+        return [Place(one.resource_id, one.version, min(one.units, demand.maximum)) for one in roomy[:1]]
+    places: list[Place] = []
+    wanted = demand.maximum
+    for one in ordered:
+        if not wanted:
+            break
+        units = 1 if demand.spread is Spread.APART else min(one.units, wanted)
+        places.append(Place(one.resource_id, one.version, units))
+        wanted -= units
+    return places

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
 from types import MappingProxyType
 
 from tenure.domain.period import Period
@@ -52,6 +53,9 @@ class Capacity(Mapping[str, int]):
     def __add__(self, other: Capacity) -> Capacity:
         return Capacity({name: self[name] + other[name] for name in {*self, *other}})
 
+    def times(self, count: int) -> Capacity:
+        return Capacity({name: amount * count for name, amount in self.items()})
+
     def fits(self, demand: Capacity) -> bool:
         """Whether ``demand`` can be had from this much."""
         return all(amount <= self[name] for name, amount in demand.items())
@@ -77,3 +81,21 @@ def _highest(changes: list[tuple[object, int]]) -> int:
         level += change
         highest = max(highest, level)
     return highest
+
+
+def units_free(capacity: Capacity, usages: Iterable[tuple[Period, Capacity]], amounts: Capacity, within: Period) -> int:
+    """How many units of these ``amounts`` fit beside the usages throughout the period; 0 for amounts of nothing."""
+    used = peak(usages, within)
+    return max(0, min(((capacity[name] - used[name]) // amount for name, amount in amounts.items()), default=0))
+
+
+def idle_time(busy: Iterable[Period], within: Period) -> timedelta:
+    """For how long of ``within`` there is none of the periods."""
+    idle, until = timedelta(0), within.start
+    for period in sorted(busy):
+        if until >= within.end:
+            break
+        if period.start > until:
+            idle += min(period.start, within.end) - until
+        until = max(until, period.end)
+    return idle + max(timedelta(0), within.end - until)

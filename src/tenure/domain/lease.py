@@ -102,6 +102,7 @@ class EventType(StrEnum):
     BEFORE_END = "before_end_lease"
     END = "end_lease"
     MEND = "mend_lease"  # ours: makes the cloud match a running lease again, after somebody changed it there
+    PREPARE = "prepare_lease"  # ours: makes what clients must see as soon as the lease exists
 
     @property
     def rank(self) -> int:
@@ -111,7 +112,7 @@ class EventType(StrEnum):
     @property
     def is_internal(self) -> bool:
         """Whether only the engine knows of it."""
-        return self in {EventType.UPDATE, EventType.MEND}
+        return self in {EventType.UPDATE, EventType.MEND, EventType.PREPARE}
 
 
 class EventStatus(StrEnum):
@@ -154,6 +155,8 @@ class Reservation:
     resources_changed: bool
     created_at: datetime
     updated_at: datetime | None = None
+    #: What the cloud has made for it that clients are told of.
+    effects: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

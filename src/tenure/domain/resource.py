@@ -36,7 +36,8 @@ class ResourceHealth(StrEnum):
 class DiscoveredResource:
     """A thing as its cloud describes it.
 
-    ``facts`` are what the cloud says of it, under the names that its type gives them, as JSON values.
+    ``facts`` are what the cloud says of it, under the names that its type gives them, as JSON values. ``limits`` say of
+    a resource class how much at least (``min``) and at most (``max``) is handed out at a time, and in which ``step``.
     """
 
     resource_type: str
@@ -46,6 +47,7 @@ class DiscoveredResource:
     facts: Mapping[str, object] = field(default_factory=dict)
     traits: frozenset[str] = frozenset()
     region: str = ""
+    limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class Resource:
     health_reason: str | None = None
     #: Since when it has been as it is, None where it has always been.
     health_since: datetime | None = None
+    limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

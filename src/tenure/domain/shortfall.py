@@ -19,6 +19,8 @@ _WORDS: Mapping[str, str] = {
     "reservable": "can be reserved",
     "matching": "match the properties asked for",
     "free": "are free for the whole period",
+    "roomy": "have room for the whole period",
+    "fitting": "fit there",
 }
 
 

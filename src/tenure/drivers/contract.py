@@ -9,7 +9,7 @@ as a test-suite that every driver passes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -74,7 +74,8 @@ class Order:
 
     ``returning`` are resources that it had and has no more. Where a cloud cannot tell for which reservation a server
     was booted, servers are deleted there and on ``resources`` only. ``trust_id`` is the trust with which to act as the
-    owner, None where there is none.
+    owner, None where there is none. ``units`` is how many units it has of each resource, by external id, and
+    ``effects`` what earlier calls have answered that they made for it.
     """
 
     reservation_id: str
@@ -88,15 +89,21 @@ class Order:
     ends_at: datetime
     trust_id: str | None = None
     returning: tuple[ResourceRef, ...] = ()
+    units: Mapping[str, int] = field(default_factory=dict)
+    effects: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a verb got: done, or still going on, with the time after which to look again."""
+    """How far a verb got: done, or still going on, with the time after which to look again.
+
+    ``effects`` is what it made that clients are told of, such as the id of an aggregate; what is not named stays.
+    """
 
     done: bool
     look_again_after: timedelta = timedelta(0)
     reason: str | None = None
+    effects: Mapping[str, object] = field(default_factory=dict)
 
 
 DONE = Progress(done=True)
@@ -113,6 +120,15 @@ class Health:
     well: bool
     reason: str | None = None
     works: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """A server that has to go because its place is reserved for somebody else."""
+
+    server_id: str
+    project_id: str
+    resource: ResourceRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +164,13 @@ class CloudDriver(Protocol):
         Raises ``CloudNotFound`` where there is none and ``CloudAmbiguous`` where the name fits several.
         """
 
+    def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
+        """What the cloud says of something that a request names, as far as the caller may know of it. Reads only.
+
+        Of kind ``flavor``: ``id``, ``name``, ``vcpus``, ``ram`` and ``swap`` in MiB, ``disk`` and ``ephemeral`` in GiB,
+        ``extra_specs``. Raises ``CloudNotFound``.
+        """
+
     def ensure_registered(self, resource_type: str, resource: ResourceRef) -> None:
         """Set the resource aside for reservations, closed to everybody else.
 
@@ -160,8 +183,11 @@ class CloudDriver(Protocol):
         Raises ``CloudBusy`` while a reservation has it, ``ResourceOccupied`` while it is set aside with servers on it.
         """
 
-    def ensure_prepared(self, order: Order) -> None:
-        """Make what clients must see as soon as the lease exists. Nothing for types that need nothing early."""
+    def ensure_prepared(self, order: Order) -> Progress:
+        """Make what clients must see as soon as the lease exists, and tell it as ``effects``.
+
+        Nothing for types that need nothing early. A server group is made as the owner, by ``order.trust_id``.
+        """
 
     def ensure_started(self, order: Order) -> Progress:
         """Make exactly ``order.resources`` usable by the owner, and by nobody else.
@@ -170,6 +196,16 @@ class CloudDriver(Protocol):
         back to the pool: what it held and what is not in the order any more. Foreign servers are never deleted:
         ``ResourceOccupied``. Where the cloud does not know some resource of the order, the others are handed over, the
         reservation keeps whatever else it has but for what is ``returning``, and ``ResourceMissing`` says which.
+        """
+
+    def make_way(self, order: Order, *, deadline: datetime) -> Sequence[Preempted]:
+        """Have preemptible servers that are in the way of an order gone by the deadline, when it starts.
+
+        Asked for again every few seconds from some time before: each such server is told once (its metadata say by when
+        it goes), shut down softly when half of that time is left, and deleted shortly before the deadline, so that the
+        start is not late. In the way are those on hosts that the order takes as a whole, and of those on hosts that it
+        takes parts of only as many as it needs the room of. ``ensure_started`` deletes at once what is left. All that
+        it knows to be in the way, told by this call or before. Nothing where the cloud has no preemptible servers.
         """
 
     def before_end(self, order: Order, action: str) -> Progress:

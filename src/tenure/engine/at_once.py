@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -65,6 +65,11 @@ class AtOnce:
         """The thing of the cloud that is called so. Raises what the driver raises, ``CloudBusy`` without a place."""
         with self._place():
             return self._driver.look_up(resource_type, reference)
+
+    def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
+        """What the cloud says of something. Raises what the driver raises, ``CloudBusy`` without a place."""
+        with self._place():
+            return self._driver.fetch(kind, reference, actor)
 
     def register(self, resource_type: str, resource: ResourceRef) -> None:
         """Set a resource aside in the cloud. Raises what the driver raises, ``CloudBusy`` without a place."""

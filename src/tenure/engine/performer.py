@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from tenure.clock import Clock
 from tenure.domain.errors import TooManyConflicts, Unavailable
@@ -84,8 +84,9 @@ class Performer:
         """Act and record; in a word, what came of it."""
         kind = work.event_type.value
         self._checkpoint(f"{kind}:after_claim")
+        effects: dict[str, Mapping[str, object]] = {}
         try:
-            progress = self._act(work)
+            progress = self._act(work, effects)
         except ClaimLost:
             LOG.warning("%s of lease %s was taken over by another worker", kind, work.lease.id)
             return "lost"
@@ -118,18 +119,29 @@ class Performer:
             self._events.look_again(work, progress)
             return "waiting"
         self._checkpoint(f"{kind}:before_record")
-        self._record(work)
+        self._record(work, effects)
         return "done"
 
-    def _act(self, work: Work) -> Progress:
+    def _act(self, work: Work, effects: dict[str, Mapping[str, object]]) -> Progress:
+        """Act; ``effects`` gets what was made that clients are told of, by reservation."""
         if work.event_type is EventType.END:
             return self._end(work, frozenset(order.reservation_id for order in work.orders))
         if work.event_type is EventType.BEFORE_END:
             return self._before_end(work)
+        if work.event_type is EventType.PREPARE:
+            return self._prepare(work, effects)
         progress = self._end(work, work.dropped)
-        return self._start(work) if progress.done else progress
+        return self._start(work, effects) if progress.done else progress
 
-    def _start(self, work: Work) -> Progress:
+    def _prepare(self, work: Work, effects: dict[str, Mapping[str, object]]) -> Progress:
+        made: list[Progress] = []
+        for order in work.orders:
+            self._hold_on(work)
+            made.append(self._driver.ensure_prepared(order))
+            effects[order.reservation_id] = made[-1].effects
+        return _together(made)
+
+    def _start(self, work: Work, effects: dict[str, Mapping[str, object]]) -> Progress:
         """Hand over what the lease has.
 
         It does not wait for servers to vanish on what it gives up: the repair goes on with that. Only where a change is
@@ -142,6 +154,7 @@ class Performer:
                 self._hold_on(work)
                 try:
                     made.append(self._driver.ensure_started(order))
+                    effects[order.reservation_id] = made[-1].effects
                 except ResourceMissing as error:
                     missing.update(error.resources)
         if missing and work.event_type is EventType.START:
@@ -179,18 +192,19 @@ class Performer:
         if not self._events.renew(work):
             raise ClaimLost
 
-    def _record(self, work: Work) -> None:
-        record = {
-            EventType.START: self._events.started,
-            EventType.UPDATE: self._events.updated,
-            EventType.BEFORE_END: self._events.noticed,
-            EventType.END: self._events.ended,
-            EventType.MEND: self._tell_mended,
-        }[work.event_type]
-        record(work)
+    def _record(self, work: Work, effects: Mapping[str, Mapping[str, object]]) -> None:
+        record: Mapping[EventType, Callable[[], object]] = {
+            EventType.PREPARE: lambda: self._events.prepared(work, effects),
+            EventType.START: lambda: self._events.started(work, effects),
+            EventType.UPDATE: lambda: self._events.updated(work, effects),
+            EventType.BEFORE_END: lambda: self._events.noticed(work),
+            EventType.END: lambda: self._events.ended(work),
+            EventType.MEND: lambda: self._tell_mended(work, effects),
+        }
+        record[work.event_type]()
 
-    def _tell_mended(self, work: Work) -> None:
-        if self._events.mended(work):
+    def _tell_mended(self, work: Work, effects: Mapping[str, Mapping[str, object]]) -> None:
+        if self._events.mended(work, effects):
             for order in work.orders:
                 if order.reservation_id in work.drifted:
                     LOG.warning("reservation %s is in the cloud as it should be again", order.reservation_id)

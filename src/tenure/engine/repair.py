@@ -63,8 +63,8 @@ class Repair:
         self._inventories = sorted(inventories)
         self._wake = wake
         self.tally = tally or DriftTally()
-        #: What looks like a reservation and is none of ours, as far as it was told already.
-        self._strange: set[str] = set()
+        #: What looks like a reservation and is none of ours, as far as it was told already, by inventory.
+        self._strange: dict[str, set[str]] = {}
         #: The trusts over which a pass was broken off.
         self._resisting: set[str] = set()
 
@@ -107,7 +107,7 @@ class Repair:
         """
         held = set(self._driver.held(inventory))
         over = self._events.over(held)
-        self._tell_strange(held - over - self._events.known(held - over))
+        self._tell_strange(inventory, held - over - self._events.known(held - over))
         for reservation_id in sorted(over):
             LOG.warning("reservation %s is over and still has effects; taking them back", reservation_id)
             self.tally.count_found(inventory)
@@ -121,10 +121,10 @@ class Repair:
                     self.tally.count_mended(inventory)
         return len(over)
 
-    def _tell_strange(self, strange: set[str]) -> None:
-        for name in sorted(strange - self._strange):
+    def _tell_strange(self, inventory: str, strange: set[str]) -> None:
+        for name in sorted(strange - self._strange.get(inventory, set())):
             LOG.warning("%s looks like a reservation and is none that is known here; it is left alone", name)
-        self._strange = strange
+        self._strange[inventory] = strange
 
     def _compare(self, inventory: str) -> int:
         """Look for what is not as the ledger says; how many reservations and resources that concerns."""

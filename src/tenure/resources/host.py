@@ -3,89 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StrictInt,
-    StrictStr,
-    ValidationError,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from tenure.domain.allocation import Demand
 from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.requirement import parse_expression
-
-#: What fits every database's integer.
-MAX_AMOUNT = 2**31 - 1
-
-
-def _whole_number(value: Any) -> Any:
-    """A number as Blazar's clients send it: ``2`` or ``"2"``."""
-    if isinstance(value, str) and value.isascii() and value.lstrip("-").isdigit() and len(value) < 20:
-        return int(value)
-    return value
-
-
-def _text(value: Any) -> Any:
-    """An expression as Blazar's clients send it: text, or null for none."""
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise PydanticCustomError(
-            "malformed_requirements", "Malformed requirements {value}", {"value": repr(value)[:200]}
-        )
-    return value
-
-
-def _before_end(value: Any) -> Any:
-    return "default" if value is None else value
-
-
-LenientCount = Annotated[
-    StrictInt,
-    Field(le=MAX_AMOUNT),
-    BeforeValidator(_whole_number),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": 1, "maximum": MAX_AMOUNT},
-                {"type": "string", "pattern": "^[1-9][0-9]{0,8}$"},
-            ]
-        }
-    ),
-]
-LenientExpression = Annotated[
-    StrictStr,
-    Field(max_length=16384),
-    BeforeValidator(_text),
-    WithJsonSchema({"type": ["string", "null"], "maxLength": 16384}),
-]
-LenientAction = Annotated[
-    Literal["default", "snapshot", ""],
-    BeforeValidator(_before_end),
-    WithJsonSchema({"enum": ["default", "snapshot", "", None]}),
-]
-Count = Annotated[StrictInt, Field(ge=1, le=MAX_AMOUNT, description="A number of hosts.")]
-PropertyExpression = Annotated[
-    StrictStr,
-    Field(
-        max_length=16384,
-        description="An expression of the property language as JSON text, such as "
-        '`["==", "$gpu", "a100"]`; empty for none.',
-    ),
-]
-BeforeEnd = Annotated[
-    Literal["default", "snapshot", ""],
-    Field(description="What is done before the end: `snapshot`, nothing (empty), or what the operator has set."),
-]
+from tenure.resources.contract import NOTHING, Inventory, Wanted
+from tenure.resources.fields import (
+    BeforeEnd,
+    Count,
+    LenientAction,
+    LenientCount,
+    LenientExpression,
+    PropertyExpression,
+)
 
 
 def _check_range(minimum: int, maximum: int) -> None:
@@ -158,12 +93,32 @@ class HostChange(_Ranged):
     before_end: BeforeEnd | None = None
 
 
+class HostAnswer(BaseModel):
+    """What is shown of a reservation of hosts."""
+
+    min: int
+    max: int
+    hypervisor_properties: str
+    resource_properties: str
+    before_end: str = "default"
+
+
 class HostType:
     """Whole compute hosts, handed to one project for the period."""
 
     name = "physical:host"
     noun = "hosts"
     inventory = "physical:host"
+    stock = Inventory(
+        "physical:host",
+        noun="host",
+        reference="name",
+        rules="blazar:oshosts",
+        missing="Object with {{'host_id': '{id}'}} not found",
+        unknown="Host '{reference}' not found!",
+        occupied="Servers found for host {reference}: {error}",
+    )
+    growing = frozenset({"min", "max"})
 
     def __init__(self, default_before_end: str = "") -> None:
         self._default_before_end = default_before_end
@@ -174,13 +129,30 @@ class HostType:
     def change_model(self, *, strict: bool) -> type[BaseModel]:
         return HostChange if strict else LenientHostChange
 
-    def merge(self, current: Mapping[str, object], change: Mapping[str, object]) -> Mapping[str, object]:
+    def answer_model(self, *, strict: bool) -> type[BaseModel]:
+        return HostAnswer
+
+    def merge(
+        self, current: Mapping[str, object], change: Mapping[str, object], *, running: bool
+    ) -> Mapping[str, object]:
         given = {name: value for name, value in change.items() if value is not None}
         try:
             merged = LenientHostReservation.model_validate({**current, **given, "resource_type": self.name})
         except ValidationError as error:
             raise InvalidParameter(error.errors()[0]["msg"], field="max") from None
         return merged.model_dump(exclude={"resource_type"})
+
+    def wanted(self, parameters: Mapping[str, object]) -> Wanted | None:
+        return None
+
+    def complete(self, parameters: Mapping[str, object], fact: Mapping[str, object]) -> Mapping[str, object]:
+        return parameters
+
+    def effects(self, reservation_id: str) -> Mapping[str, object]:
+        return NOTHING
+
+    def is_prepared(self, parameters: Mapping[str, object]) -> bool:
+        return False
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
         reservation = LenientHostReservation.model_validate({**parameters, "resource_type": self.name})
@@ -193,6 +165,7 @@ class HostType:
             & parse_expression(reservation.resource_properties, field="resource_properties"),
             amounts=Capacity({WHOLE: 1}),
             exclusive=True,
+            parameter="min",
         )
 
     def before_end(self, parameters: Mapping[str, object]) -> str | None:

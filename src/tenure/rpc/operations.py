@@ -16,7 +16,7 @@ from tenure.services.resources import ResourceService
 #: Whose methods the operations are, by the first part of their names.
 SERVICES: Mapping[str, type] = {"leases": LeaseService, "resources": ResourceService}
 #: The argument that is the id of what an operation makes.
-NEW_IDS: Mapping[str, str] = {"leases.create": "lease_id"}
+NEW_IDS: Mapping[str, str] = {"leases.create": "lease_id", "leases.add_reservation": "reservation_id"}
 
 
 @dataclass(frozen=True)

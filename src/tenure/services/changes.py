@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 from zlib import crc32
 
 from tenure.domain.actor import Actor
-from tenure.domain.allocation import Allocation, Demand
+from tenure.domain.allocation import Allocation, Demand, Spread
 from tenure.domain.errors import (
     InvalidParameter,
     InvalidState,
@@ -31,7 +33,7 @@ from tenure.domain.lease import (
 )
 from tenure.domain.period import TICK, Period, minute_of
 from tenure.domain.request import LeaseChange, Moment, ReservationChange, When
-from tenure.resources.contract import ResourceTypes
+from tenure.resources.contract import ResourceType, ResourceTypes, Wanted
 from tenure.services.context import Rules, apply, new_id, remember, tell
 from tenure.services.planning import Planner
 from tenure.store.database import Transaction
@@ -64,6 +66,27 @@ def demand_of(types: ResourceTypes, resource_type: str, parameters: Mapping[str,
         raise InvalidParameter(error.message, field=field) from None
 
 
+#: What was asked of the cloud for a request, by what was wanted.
+Facts = Mapping[Wanted, Mapping[str, object]]
+
+
+def complete(kind: ResourceType, parameters: Mapping[str, object], facts: Facts) -> Mapping[str, object]:
+    """The parameters, with what their type must know of the cloud."""
+    wanted = kind.wanted(parameters)
+    if wanted is None:
+        return parameters
+    if wanted not in facts:
+        raise InvalidState(f"The reservation was changed by somebody else: what {wanted.field} names is not known.")
+    return kind.complete(parameters, facts[wanted])
+
+
+def news(reservation: Reservation, asked: ReservationChange | None) -> dict[str, object]:
+    """What a change asks for, but for what clients send back as they were shown it."""
+    given = {} if asked is None else asked.parameters
+    shown = reservation.effects
+    return {name: value for name, value in given.items() if name not in shown or shown[name] != value}
+
+
 @dataclass(frozen=True, slots=True)
 class _Dates:
     """The dates of a lease after a change."""
@@ -76,8 +99,17 @@ class _Dates:
 class LeaseChanger:
     """Changes one lease in one transaction."""
 
-    def __init__(self, tx: Transaction, types: ResourceTypes, rules: Rules, actor: Actor, now: datetime) -> None:
+    def __init__(
+        self,
+        tx: Transaction,
+        types: ResourceTypes,
+        rules: Rules,
+        actor: Actor,
+        now: datetime,
+        facts: Facts = MappingProxyType({}),
+    ) -> None:
         self._tx = tx
+        self._facts = facts
         self._types = types
         self._rules = rules
         self._actor = actor
@@ -102,10 +134,14 @@ class LeaseChanger:
         if change.before_end_at is not None:
             self._check_notice_open(events)
         self._tx.defer_checks()
-        planner = Planner(self._tx, self._types, now=self._now, turn=crc32(lease.id.encode()))
+        planner = Planner(
+            self._tx, self._types, now=self._now, turn=crc32(lease.id.encode()), notice=self._rules.preemption_notice
+        )
         moved = (dates.starts_at, dates.ends_at) != (lease.starts_at, lease.ends_at)
-        for position, reservation in enumerate(lease.reservations):
+        places = {one.reservation_id: place for place, one in enumerate(change.reservations)}
+        for number, reservation in enumerate(lease.reservations):
             asked = changes.get(reservation.id)
+            position = places.get(reservation.id, number)  # where who asks finds it
             if (moved or asked) and reservation.status is not ReservationStatus.DELETED:
                 self._change_reservation(planner, lease, reservation, position, asked, dates)
         if moved or change.before_end_at is not None:
@@ -124,6 +160,33 @@ class LeaseChanger:
             tell(self._tx, "lease.update", self._again(lease), now=self._now)
             return None, ""
         return self._follow(lease, payload={"dropped": [reservation.id]}, reason=f"drop {reservation.id}")
+
+    def add(self, lease: Lease, reservation: Reservation) -> tuple[str | None, str]:
+        """Give the lease one more reservation; the claimed event that the cloud must follow, if it must."""
+        if lease.status not in {LeaseStatus.PENDING, LeaseStatus.ACTIVE} or lease.ends_at <= self._now:
+            raise InvalidState(f"A lease that is {lease.status} gets no reservation any more.")
+        position = len(lease.reservations)
+        demand = demand_of(self._types, reservation.resource_type, reservation.parameters, position)
+        self._tx.leases.add_reservations([reservation], first=position)
+        planner = Planner(
+            self._tx,
+            self._types,
+            now=self._now,
+            turn=crc32(reservation.id.encode()),
+            notice=self._rules.preemption_notice,
+        )
+        period = Period(max(lease.starts_at, self._now), lease.ends_at + self._rules.cleaning_time)
+        running = lease.status is LeaseStatus.ACTIVE
+        state = AllocationState.HELD if running else AllocationState.PLANNED
+        added = planner.book(reservation.id, demand, period, position=position, state=state)
+        what = f"reservation {reservation.id} added"
+        if running:
+            payload = {"added": {reservation.id: added}, "new": [reservation.id]}
+            return self._follow(self._again(lease), payload=payload, reason=what)
+        self._tx.leases.change(lease, now=self._now)
+        self._note(lease, what)
+        tell(self._tx, "lease.update", self._again(lease), now=self._now)
+        return None, ""
 
     # --- what may change
 
@@ -191,17 +254,19 @@ class LeaseChanger:
         dates: _Dates,
     ) -> None:
         parameters = reservation.parameters
-        if asked is not None and asked.parameters:
-            kind = self._types[reservation.resource_type]
+        kind = self._types[reservation.resource_type]
+        given = news(reservation, asked)
+        if given:
             try:
-                parameters = kind.merge(reservation.parameters, asked.parameters)
+                parameters = kind.merge(reservation.parameters, given, running=lease.status is LeaseStatus.ACTIVE)
             except InvalidParameter as error:
                 raise InvalidParameter(error.message, field=f"reservations[{position}].{error.field}") from None
+            parameters = complete(kind, parameters, self._facts)
         demand = demand_of(self._types, reservation.resource_type, parameters, position)
         allocations, versions = self._tx.allocations.with_versions([reservation.id])
         planner.touch(versions)
         if lease.status is LeaseStatus.ACTIVE:
-            counts = asked is not None and {"min", "max"} & asked.parameters.keys()
+            counts = kind.growing & given.keys()
             self._change_held(planner, reservation, position, demand, allocations, dates, grow=bool(counts))
         else:
             self._change_plan(planner, reservation, position, demand, allocations, dates)
@@ -224,9 +289,14 @@ class LeaseChanger:
             self._tx.allocations.remove_planned([reservation.id])
             return
         period = Period(start, end)
+        if not demand.exclusive:
+            # Parts may lie anywhere: they are placed anew, where they were if that is the best place still.
+            self._tx.allocations.remove_planned([reservation.id])
+            planner.book(reservation.id, demand, period, position=position)
+            return
         mine = {allocation.resource_id: allocation for allocation in allocations}
         good = self._tx.allocations.still_good(
-            demand, period, mine.keys(), ignoring=reservation.id, keep_unreservable=False
+            demand, period, dict.fromkeys(mine, 1), ignoring=reservation.id, keep_unreservable=False
         )
         planner.touch(good)
         kept = sorted(good)[: demand.maximum]
@@ -249,39 +319,43 @@ class LeaseChanger:
         grow: bool,
     ) -> None:
         """Change what is running: nothing that is held may be lost, and only more can be added."""
-        held = {one.resource_id: one for one in allocations if one.state is AllocationState.HELD}
+        held = [one for one in allocations if one.state is AllocationState.HELD]
+        units: Counter[int] = Counter()
+        for one in held:
+            units[one.resource_id] += one.units
+        kept = units.total()
         end = dates.ends_at + self._rules.cleaning_time
-        latest = max((one.period.start for one in held.values()), default=self._now)
+        latest = max((one.period.start for one in held), default=self._now)
         until = max(end, self._now, latest + TICK)
         # From now on only: who had a resource before this reservation got it is of no interest.
         period = Period(max(latest, min(self._now, until - TICK)), until)
-        if len(held) > demand.maximum:
+        if kept > demand.maximum:
             raise NotEnoughResources(
-                planner.shortfall(demand, period, position=position, kept=len(held), requested=demand.maximum),
+                planner.shortfall(demand, period, position=position, kept=kept, requested=demand.maximum),
                 field=f"reservations[{position}]",
             )
-        good = self._tx.allocations.still_good(
-            demand, period, held.keys(), ignoring=reservation.id, keep_unreservable=True
-        )
+        good = self._tx.allocations.still_good(demand, period, units, ignoring=reservation.id, keep_unreservable=True)
         planner.touch(good)
-        lost = held.keys() - good.keys()
-        if lost and not planner.clear(demand, period, lost, ignoring=reservation.id, without=held.keys()):
+        lost = {number: count for number, count in units.items() if number not in good}
+        if lost and not planner.clear(demand, period, lost, ignoring=reservation.id, without=units.keys()):
             raise NotEnoughResources(
-                planner.shortfall(demand, period, position=position, kept=len(held), requested=len(held)),
+                planner.shortfall(demand, period, position=position, kept=kept, requested=kept),
                 field="end_date" if not grow else f"reservations[{position}]",
             )
-        self._tx.allocations.set_period([one.id for one in held.values()], period.end)
-        self._held += [one.id for one in held.values()]
-        if grow and len(held) < demand.maximum and dates.ends_at > self._now:
-            rest = replace(demand, minimum=max(0, demand.minimum - len(held)), maximum=demand.maximum - len(held))
+        ids = [one.id for one in held]
+        self._tx.allocations.set_period(ids, period.end)
+        self._held += ids
+        if grow and kept < demand.maximum and dates.ends_at > self._now:
+            rest = replace(demand, minimum=max(0, demand.minimum - kept), maximum=demand.maximum - kept)
             added = planner.book(
                 reservation.id,
                 rest,
                 Period(self._now, end),
                 position=position,
-                without=held.keys(),
+                without=units.keys() if demand.spread is Spread.APART else (),
+                only=units.keys() if demand.spread is Spread.TOGETHER else None,
                 requested=demand.minimum,
-                kept=len(held),
+                kept=kept,
                 state=AllocationState.HELD,
             )
             if added:

@@ -30,6 +30,8 @@ class Rules:
     notice_before_end: timedelta = timedelta(minutes=60)
     #: How many attempts at a start, an update or a before-end action before it is given up.
     max_attempts: int = 10
+    #: How long before a start servers in its way are told; zero where nobody may use what is reserved before.
+    preemption_notice: timedelta = timedelta(0)
     #: The delay before the second attempt; it doubles with each one.
     first_delay: timedelta = timedelta(seconds=1)
     max_delay: timedelta = timedelta(seconds=60)
@@ -62,6 +64,9 @@ class Effects(Protocol):
 
     def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
         """The thing of the cloud that is called so. Raises what the driver raises."""
+
+    def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
+        """What the cloud says of something that a request names. Raises what the driver raises."""
 
     def register(self, resource_type: str, resource: ResourceRef) -> None:
         """Set a resource aside in the cloud. Raises what the driver raises."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 from zlib import crc32
 
 from tenure.domain.actor import ENGINE
@@ -32,6 +34,9 @@ from tenure.store.events import StoredEvent
 #: How many leases are read at a time where all of them are wanted.
 _AT_ONCE = 500
 
+#: What the cloud has made that clients are told of, by reservation.
+Made = Mapping[str, Mapping[str, object]]
+
 _ACTIONS: Mapping[EventType, Action] = {EventType.START: Action.START, EventType.END: Action.END}
 
 
@@ -48,11 +53,11 @@ class Work:
     orders: tuple[Order, ...]
     #: What to do before the end, by reservation.
     actions: Mapping[str, str]
-    #: The reservations that an update gives back.
+    #: The reservations that an update gives back, or that it had added and that is undone.
     dropped: frozenset[str] = frozenset()
     #: Whether an update was refused, and the cloud is being made to match the lease as it was before.
     undoing: bool = False
-    #: The resources that others take the place of, by reservation.
+    #: The allocations that others take the place of, by reservation.
     replaced: Mapping[str, Collection[int]] = field(default_factory=dict)
     #: The reservations that were found not to be in the cloud as they should.
     drifted: frozenset[str] = frozenset()
@@ -140,13 +145,29 @@ class EventService:
 
         return self._db.write(extend)
 
-    def started(self, work: Work) -> None:
+    def prepared(self, work: Work, effects: Made) -> None:
+        """Record that what clients must see of a new lease is there."""
+
+        def record(tx: Transaction) -> None:
+            now = tx.now()
+            if not self._done(tx, work, now):
+                return
+            tx.leases.add_effects(effects, now=now)
+            lease = self._lease(tx, work)
+            if lease.status is LeaseStatus.CREATING:
+                apply(tx, lease, Action.PREPARED, actor=ENGINE, now=now)
+                tell(tx, "lease.create", self._lease(tx, work), now=now)
+
+        self._db.write(record)
+
+    def started(self, work: Work, effects: Made) -> None:
         """Record that a lease's resources are its owner's."""
 
         def record(tx: Transaction) -> None:
             now = tx.now()
             if not self._done(tx, work, now):
                 return
+            tx.leases.add_effects(effects, now=now)
             lease = self._lease(tx, work)
             ids = [order.reservation_id for order in work.orders]
             tx.leases.change_reservations(ids, now=now, status=ReservationStatus.ACTIVE.value)
@@ -156,7 +177,7 @@ class EventService:
 
         self._db.write(record)
 
-    def updated(self, work: Work) -> None:
+    def updated(self, work: Work, effects: Made) -> None:
         """Record that the cloud follows a change of a running lease."""
 
         def record(tx: Transaction) -> None:
@@ -164,15 +185,19 @@ class EventService:
             outcome = EventStatus.ERROR if work.undoing else EventStatus.DONE
             if not self._done(tx, work, now, outcome=outcome):
                 return
+            tx.leases.add_effects(effects, now=now)
             lease = self._lease(tx, work)
             if work.undoing:
                 self._undone(tx, work, lease, now)
                 return
+            stored = tx.events.get(work.event_id)
+            new = ((stored.payload if stored else None) or {}).get("new", ())
+            tx.leases.change_reservations(new, now=now, status=ReservationStatus.ACTIVE.value)
             if work.dropped:
                 tx.allocations.release(work.dropped, until=now + self._rules.cleaning_time)
                 tx.leases.change_reservations(work.dropped, now=now, status=ReservationStatus.DELETED.value)
-            for reservation_id, resource_ids in work.replaced.items():
-                tx.allocations.release([reservation_id], until=now + self._rules.cleaning_time, only=resource_ids)
+            for reservation_id, allocation_ids in work.replaced.items():
+                tx.allocations.release([reservation_id], until=now + self._rules.cleaning_time, only=allocation_ids)
                 tx.leases.change_reservations([reservation_id], now=now, resources_changed=True)
             if lease.status is LeaseStatus.UPDATING:
                 self._hold_until_the_end(tx, lease)  # an earlier end has waited for this
@@ -184,12 +209,19 @@ class EventService:
 
         self._db.write(record)
 
-    def mended(self, work: Work) -> bool:
+    def mended(self, work: Work, effects: Made) -> bool:
         """Record that the cloud is as the ledger says once more; False when the claim was lost.
 
         Nobody is told: the lease has not changed, and the event is forgotten.
         """
-        return self._db.write(lambda tx: tx.events.remove(work.event_id, token=work.token))
+
+        def record(tx: Transaction) -> bool:
+            kept = tx.events.remove(work.event_id, token=work.token)
+            if kept:
+                tx.leases.add_effects(effects, now=tx.now())
+            return kept
+
+        return self._db.write(record)
 
     def noticed(self, work: Work) -> None:
         """Record that what was to be done before the end is done."""
@@ -286,8 +318,6 @@ class EventService:
             moved = self._move(tx, self._lease(tx, work), now, states={AllocationState.HELD}, resource_ids=met)
             if moved:
                 payload["occupied"] = sorted(met)
-            for added in payload.get("added", {}).values():
-                added[:] = [moved.get(resource_id, resource_id) for resource_id in added]
             tx.events.change([work.event_id], now=now, payload=payload or None)
             return bool(moved) and tx.events.finish(
                 work.event_id,
@@ -317,6 +347,12 @@ class EventService:
 
         return self._db.write(work)
 
+    def planned(self, lease_id: str) -> tuple[Order, ...]:
+        """What a lease that waits for its start is planned to have, as a driver sees it."""
+        with self._db.read() as tx:
+            lease = tx.leases.get(lease_id)
+            return tuple(self._plans_of(tx, lease)) if lease else ()
+
     def leftover(self, reservation_id: str) -> Order | None:
         """A reservation that is over, as a driver takes it back; None where it is not known."""
         with self._db.read() as tx:
@@ -325,13 +361,13 @@ class EventService:
             if reservation is None or lease is None:
                 return None
             had = {one.resource_id for one in tx.allocations.of_reservations([reservation_id])}
-            return _order(lease, reservation, (), map(_ref, tx.resources.by_ids(had).values()))
+            return _order(lease, reservation, (), map(_ref, tx.resources.by_ids(had).values()), {})
 
     def orders(self, lease_id: str) -> tuple[Order, ...]:
         """What a lease has now, as a driver sees it."""
         with self._db.read() as tx:
             lease = tx.leases.get(lease_id)
-            return self._orders(tx, lease, held_only=False, without={}) if lease else ()
+            return self._orders(tx, lease, held_only=False, without=()) if lease else ()
 
     def running(self, inventory: str) -> Iterator[Order]:
         """The orders of everything that runs on resources of that type; read in several goes."""
@@ -342,7 +378,7 @@ class EventService:
             with self._db.read() as tx:
                 found = tx.leases.by_ids(ids[first : first + _AT_ONCE])
                 active = [lease for lease in found if lease.status is LeaseStatus.ACTIVE]
-                orders = list(self._orders_of(tx, active, held_only=False, without={}))
+                orders = list(self._orders_of(tx, active, held_only=False, without=()))
             yield from (order for order in orders if order.resource_type in kinds)
 
     def unheld(self, inventory: str) -> list[ResourceRef]:
@@ -438,7 +474,7 @@ class EventService:
         payload = stored.payload or {}
         undoing = bool(payload.get("undoing"))
         replaced = {} if undoing else payload.get("replaced", {})
-        without = payload.get("added", {}) if undoing else replaced
+        without = _ids(payload, "added" if undoing else "replaced")
         return Work(
             event_id=stored.event.id,
             token=token,
@@ -453,42 +489,56 @@ class EventService:
                 if one.status is not ReservationStatus.DELETED
                 and (action := self._types[one.resource_type].before_end(one.parameters))
             },
-            dropped=frozenset() if undoing else frozenset(payload.get("dropped", ())),
+            dropped=frozenset(payload.get("new" if undoing else "dropped", ())),
             undoing=undoing,
             replaced=replaced,
             drifted=frozenset(payload.get("drifted", ())),
         )
 
-    def _orders(
-        self, tx: Transaction, lease: Lease, *, held_only: bool, without: Mapping[str, Collection[int]]
-    ) -> tuple[Order, ...]:
-        """What the lease holds now, but for the resources in ``without``, by reservation.
+    def _orders(self, tx: Transaction, lease: Lease, *, held_only: bool, without: Collection[int]) -> tuple[Order, ...]:
+        """What the lease holds now, but for the allocations in ``without``.
 
         With ``held_only`` without reservations that hold nothing.
         """
         return tuple(self._orders_of(tx, [lease], held_only=held_only, without=without))
 
     def _orders_of(
-        self, tx: Transaction, leases: Sequence[Lease], *, held_only: bool, without: Mapping[str, Collection[int]]
+        self, tx: Transaction, leases: Sequence[Lease], *, held_only: bool, without: Collection[int]
     ) -> Iterator[Order]:
         """The same for several leases: two statements, however many there are."""
         allocations = tx.allocations.of_reservations([one.id for lease in leases for one in lease.reservations])
         resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
         held: dict[str, dict[int, ResourceRef]] = {}
         former: dict[str, dict[int, ResourceRef]] = {}
+        units: Counter[tuple[str, str]] = Counter()
         for allocation in allocations:
             if allocation.state is AllocationState.PLANNED:
                 continue
-            given_up = without.get(allocation.reservation_id, ())
-            has_it = allocation.state is AllocationState.HELD and allocation.resource_id not in given_up
+            has_it = allocation.state is AllocationState.HELD and allocation.id not in without
             refs = (held if has_it else former).setdefault(allocation.reservation_id, {})
             refs[allocation.resource_id] = _ref(resources[allocation.resource_id])
+            if has_it:
+                units[allocation.reservation_id, refs[allocation.resource_id].external_id] += allocation.units
         for lease in leases:
             for one in lease.reservations:
                 if one.status is not ReservationStatus.DELETED and (one.id in held or not held_only):
                     own = held.get(one.id, {})
                     returning = [ref for number, ref in former.get(one.id, {}).items() if number not in own]
-                    yield _order(lease, one, own.values(), returning)
+                    counts = {ref.external_id: units[one.id, ref.external_id] for ref in own.values()}
+                    yield _order(lease, one, own.values(), returning, counts)
+
+    def _plans_of(self, tx: Transaction, lease: Lease) -> Iterator[Order]:
+        allocations = tx.allocations.of_reservations([one.id for one in lease.reservations])
+        resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
+        for one in lease.reservations:
+            plans = [
+                plan for plan in allocations if plan.reservation_id == one.id and plan.state is AllocationState.PLANNED
+            ]
+            units: Counter[str] = Counter()
+            for plan in plans:
+                units[resources[plan.resource_id].external_id] += plan.units
+            refs = {plan.resource_id: _ref(resources[plan.resource_id]) for plan in plans}
+            yield _order(lease, one, refs.values(), (), units)
 
     def _done(self, tx: Transaction, work: Work, now: datetime, *, outcome: EventStatus = EventStatus.DONE) -> bool:
         """Give the claim back for good; False when it is lost and nothing may be recorded."""
@@ -523,10 +573,21 @@ class EventService:
             end = lease.event(EventType.END)
             if end is not None:  # takes back at once what was started in part
                 tx.events.change([end.id], now=now, ready_at=now)
+        elif work.event_type is EventType.PREPARE and lease.status is LeaseStatus.CREATING:
+            self._unmake(tx, lease, reason, now)
         elif work.event_type is EventType.UPDATE and lease.status is LeaseStatus.UPDATING:
             self._undo(tx, work, lease, now, reason)
         else:
             self._say(tx, work, reason, now)
+
+    def _unmake(self, tx: Transaction, lease: Lease, reason: str, now: datetime) -> None:
+        """Have no lease, where the cloud refuses what clients must see of it; the repair takes back what is there."""
+        ids = [one.id for one in lease.reservations]
+        tx.allocations.remove_planned(ids)
+        tx.leases.change_reservations(ids, now=now, status=ReservationStatus.DELETED.value)
+        tx.events.change([one.event.id for one in tx.events.of_lease(lease.id)], now=now, ready_at=None)
+        lease = apply(tx, lease, Action.DELETE, actor=ENGINE, now=now, reason=reason)
+        apply(tx, lease, Action.DELETED, actor=ENGINE, now=now, keep_reason=True)
 
     def _undo(self, tx: Transaction, work: Work, lease: Lease, now: datetime, reason: str) -> None:
         """Make the lease what it was before an update; then the cloud has to follow once more.
@@ -541,7 +602,7 @@ class EventService:
         if before := payload.get("before"):
             ends_at = datetime.fromisoformat(before["ends_at"])
             values.update(name=before["name"], starts_at=datetime.fromisoformat(before["starts_at"]), ends_at=ends_at)
-            self._hold_until_the_end(tx, replace(lease, ends_at=ends_at), without=payload.get("added", {}))
+            self._hold_until_the_end(tx, replace(lease, ends_at=ends_at), without=_ids(payload, "added"))
         for event_id, due in payload.get("due", {}).items():
             event = tx.events.get(event_id)
             if event is not None and event.event.status is EventStatus.UNDONE and event.claim_token is None:
@@ -558,33 +619,27 @@ class EventService:
             attempts=0,
         )
 
-    def _hold_until_the_end(
-        self, tx: Transaction, lease: Lease, *, without: Mapping[str, Collection[int]] | None = None
-    ) -> None:
-        """Let what the lease holds end with it, but for the resources in ``without``, by reservation.
+    def _hold_until_the_end(self, tx: Transaction, lease: Lease, *, without: Collection[int] = ()) -> None:
+        """Let what the lease holds end with it, but for the allocations in ``without``.
 
         Never for longer than that, also where the end is past: what comes after may be another's already.
         """
         until = lease.ends_at + self._rules.cleaning_time
-        kept = without or {}
         held = [
             one.id
             for one in tx.allocations.of_reservations([one.id for one in lease.reservations])
-            if one.state is AllocationState.HELD
-            and one.resource_id not in kept.get(one.reservation_id, ())
-            and one.period.start < until
+            if one.state is AllocationState.HELD and one.id not in without and one.period.start < until
         ]
         tx.allocations.set_period(held, until)
 
     def _undone(self, tx: Transaction, work: Work, lease: Lease, now: datetime) -> None:
         """Give back what an update that was refused had added: the cloud has it no more."""
         stored = tx.events.get(work.event_id)
-        added = (stored.payload if stored else None) or {}
-        for reservation_id, resource_ids in added.get("added", {}).items():
-            allocations = tx.allocations.of_reservations([reservation_id])
-            tx.allocations.remove(
-                [one.id for one in allocations if one.resource_id in resource_ids and one.state is AllocationState.HELD]
-            )
+        payload = (stored.payload if stored else None) or {}
+        tx.leases.change_reservations(payload.get("new", ()), now=now, status=ReservationStatus.DELETED.value)
+        added = _ids(payload, "added")
+        allocations = tx.allocations.of_reservations([one.id for one in lease.reservations])
+        tx.allocations.remove([one.id for one in allocations if one.id in added and one.state is AllocationState.HELD])
         if lease.status is LeaseStatus.UPDATING:
             apply(tx, lease, Action.UPDATED, actor=ENGINE, now=now, keep_reason=True)
 
@@ -610,7 +665,7 @@ class EventService:
 
         The new resource for each old one; empty where nothing was moved. Nothing moves to any of those named.
         """
-        planner = Planner(tx, self._types, now=now, turn=crc32(lease.id.encode()))
+        planner = Planner(tx, self._types, now=now, turn=crc32(lease.id.encode()), notice=self._rules.preemption_notice)
         moved: dict[int, int] = {}
         with tx.session.begin_nested() as attempt:
             for reservation in lease.reservations:
@@ -645,6 +700,11 @@ class EventService:
         return lease
 
 
+def _ids(payload: Mapping[str, Any], name: str) -> frozenset[int]:
+    """The allocations that the payload of an update names so, of all reservations."""
+    return frozenset(number for ids in payload.get(name, {}).values() for number in ids)
+
+
 def _want_mended(tx: Transaction, lease_id: str, reservation_ids: Sequence[str]) -> bool:
     lease = tx.leases.get(lease_id, lock=True)
     return lease is not None and want_mended(tx, lease, now=tx.now(), drifted=reservation_ids)
@@ -655,7 +715,11 @@ def _ref(resource: Resource) -> ResourceRef:
 
 
 def _order(
-    lease: Lease, reservation: Reservation, resources: Iterable[ResourceRef], returning: Iterable[ResourceRef]
+    lease: Lease,
+    reservation: Reservation,
+    resources: Iterable[ResourceRef],
+    returning: Iterable[ResourceRef],
+    units: Mapping[str, int],
 ) -> Order:
     return Order(
         reservation_id=reservation.id,
@@ -669,4 +733,6 @@ def _order(
         ends_at=lease.ends_at,
         trust_id=lease.trust_id,
         returning=tuple(returning),
+        units=units,
+        effects=reservation.effects,
     )

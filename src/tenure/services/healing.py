@@ -53,7 +53,7 @@ class _Look:
     planner: Planner
     #: What a reservation lacks, in words.
     missing: dict[str, str] = field(default_factory=dict)
-    #: What a running lease got, and what goes once the cloud has followed; by reservation.
+    #: The allocations that a running lease got, and that go once the cloud has followed; by reservation.
     added: dict[str, list[int]] = field(default_factory=dict)
     replaced: dict[str, list[int]] = field(default_factory=dict)
     words: list[str] = field(default_factory=list)
@@ -144,7 +144,9 @@ class Healer:
     def _look(self, tx: Transaction, lease: Lease) -> _Look:
         now = tx.now()
         # Another turn each time: what the cloud has refused once is not the first choice for ever.
-        planner = Planner(tx, self._types, now=now, turn=crc32(f"{lease.id} {now}".encode()))
+        planner = Planner(
+            tx, self._types, now=now, turn=crc32(f"{lease.id} {now}".encode()), notice=self._rules.preemption_notice
+        )
         return _Look(lease, now, planner)
 
     def _is_idle(self, tx: Transaction, lease: Lease, now: datetime) -> bool:
@@ -164,10 +166,18 @@ class Healer:
         if not serves:
             return f"{resource.name} is {_WORDS[resource.health]}: {resource.health_reason}"
         demand = self._types[reservation.resource_type].demand(reservation.parameters)
-        fits = demand.exclusive or resource.capacity.fits(demand.amounts)
-        if not fits or resource.id not in tx.allocations.matching(demand, [resource.id]):
+        if resource.id not in tx.allocations.matching(demand.part(1), [resource.id]):
             return f"{resource.name} is not any more what was asked for"
-        return None
+        now = tx.now()
+        if demand.exclusive or part.period.end <= now:
+            return None
+        rest = Period(max(part.period.start, now), part.period.end)
+        own, _ = tx.allocations.with_versions([reservation.id])
+        units = sum(one.units for one in own if one.resource_id == resource.id)
+        room = tx.allocations.still_good(
+            demand, rest, {resource.id: units}, ignoring=reservation.id, keep_unreservable=True
+        )
+        return None if room else f"{resource.name} has no room any more for what was promised there"
 
     def _is_due(self, resource: Resource, now: datetime) -> bool:
         since, patience = resource.health_since, self._rules.replace_after
@@ -194,17 +204,17 @@ class Healer:
         if look.lease.ends_at <= look.now:
             return False
         self._rest_on(look, resource)
-        other = look.planner.add_one(
-            reservation.id,
+        duplicate = look.planner.duplicate(
+            part,
             self._types[reservation.resource_type].demand(reservation.parameters),
             Period(look.now, until),
             without={part.resource_id},
-            state=AllocationState.HELD,
         )
-        if other is None:
+        if duplicate is None:
             return False
-        look.added.setdefault(reservation.id, []).append(other)
-        look.replaced.setdefault(reservation.id, []).append(part.resource_id)
+        added, other = duplicate
+        look.added.setdefault(reservation.id, []).append(added)
+        look.replaced.setdefault(reservation.id, []).append(part.id)
         look.moved[part.id] = other
         name = tx.resources.by_ids([other])[other].name
         look.words.append(f"{resource.name} is replaced by {name}")
@@ -407,13 +417,20 @@ class HealingService:
     def heal(self) -> Healed:
         """Do for every lease on failed resources what can be done; again for those that lack something.
 
+        Those on resources that the cloud describes differently by now are among them.
+
         Each lease is a transaction of its own, the earliest first; one that cannot be healed now stops no other.
         """
         with self._db.read() as tx:
             horizon = self._rules.healing_horizon
             before = tx.now() + horizon if horizon else None
             wanted = dict.fromkeys([*tx.allocations.ailing_leases(before=before), *tx.leases.degraded_ids()])
-        return self._heal_all(wanted)
+            unreviewed = tx.resources.unreviewed()
+            wanted.update(dict.fromkeys(one for number in unreviewed for one in tx.allocations.leases_on(number)))
+        healed = self._heal_all(wanted)
+        if unreviewed:
+            self._db.write(lambda tx: tx.resources.reviewed(unreviewed))
+        return healed
 
     def review(self, resource_type: str, external_ids: Collection[str]) -> Healed:
         """Do the same for the leases on these resources, of which the cloud says something else by now."""

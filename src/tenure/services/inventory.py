@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tenure.clock import Clock
@@ -80,6 +80,11 @@ class InventoryService:
             marker = page[PAGE - 1].external_id
 
 
+def plain(limits: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+    """Limits as they are compared and shown."""
+    return {name: dict(sorted(limits[name].items())) for name in sorted(limits)}
+
+
 def _differences(resource: Resource, current: DiscoveredResource) -> tuple[str, ...]:
     """What has changed, for people: the old value and the new."""
     pairs: dict[str, tuple[object, object]] = {"name": (resource.name, current.name)}
@@ -91,5 +96,6 @@ def _differences(resource: Resource, current: DiscoveredResource) -> tuple[str, 
         name: (resource.capacity[name], current.capacity[name])
         for name in sorted({*resource.capacity, *current.capacity})
     }
+    pairs["limits"] = (plain(resource.limits), plain(current.limits))
     pairs["traits"] = (sorted(resource.traits), sorted(current.traits))
     return tuple(f"{name} {old!r} -> {new!r}" for name, (old, new) in pairs.items() if old != new)

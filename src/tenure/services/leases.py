@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -11,7 +12,7 @@ from zlib import crc32
 from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Demand
-from tenure.domain.errors import Conflict, InvalidParameter, LeaseBusy, NotFound
+from tenure.domain.errors import Conflict, InvalidParameter, LeaseBusy, NotFound, TenureError, Unavailable
 from tenure.domain.lease import (
     BUSY,
     Action,
@@ -32,9 +33,11 @@ from tenure.domain.request import (
     LeaseQuery,
     LeaseRequest,
     Page,
+    ReservationRequest,
 )
-from tenure.resources.contract import ResourceTypes
-from tenure.services.changes import LeaseChanger, check_notice, demand_of, resolve
+from tenure.drivers.contract import CloudBusy, CloudError
+from tenure.resources.contract import ResourceTypes, Wanted
+from tenure.services.changes import Facts, LeaseChanger, check_notice, complete, demand_of, news, resolve
 from tenure.services.context import Authorize, Effects, Rules, apply, new_id, remember, require, tell
 from tenure.services.planning import Planner
 from tenure.services.trusts import Trusts
@@ -84,16 +87,19 @@ class LeaseService:
         if ends_at <= now:
             raise InvalidParameter("End date must be later than current and start date", field="end_date")
         notice_at = self._notice_at(request, starts_at, ends_at, now)
+        request = self._with_facts(actor, request)
         demands = [
             demand_of(self._types, one.resource_type, one.parameters, position)
             for position, one in enumerate(request.reservations)
         ]
         lease = self._new_lease(lease_id or new_id(), actor, request, starts_at, ends_at, notice_at, now)
-        needed = any(self._trusts.are_needed(one.resource_type, one.parameters) for one in request.reservations)
-        with self._trusts.given_by(actor, needed=needed) as trust_id:
+        fields = (self._trusts.asked_for(one.resource_type, one.parameters) for one in request.reservations)
+        with self._trusts.given_by(actor, field=next(filter(None, fields), None)) as trust_id:
             booked = self._book(actor, replace(lease, trust_id=trust_id), demands)
         if booked is not None and trust_id is not None:
             self._trusts.revoke(trust_id)  # the one who has booked it has made another
+        if booked is None and lease.status is LeaseStatus.CREATING:
+            lease = self._prepare(lease)
         self._effects.wake()
         return booked or lease
 
@@ -135,10 +141,11 @@ class LeaseService:
             if lease.status in BUSY:
                 raise LeaseBusy(lease.status)
             entrusted = trust_id is not None and tx.leases.entrust(lease.id, trust_id)
-            changer = LeaseChanger(tx, self._types, self._rules, actor, now)
+            changer = LeaseChanger(tx, self._types, self._rules, actor, now, facts)
             return *changer.apply(lease, change), entrusted
 
-        with self._trusts.given_by(actor, needed=self._needs_trust(actor, lease_id, change)) as trust_id:
+        field, facts = self._needs(actor, lease_id, change)
+        with self._trusts.given_by(actor, field=field) as trust_id:
             lease, event_id, token, entrusted = self._db.write(partial(work, trust_id=trust_id))
         if trust_id is not None and not entrusted:
             self._trusts.revoke(trust_id)  # somebody else has asked for the same at the same time
@@ -166,6 +173,47 @@ class LeaseService:
         if event_id is not None:
             self._effects.try_now(event_id)
         self._effects.wake()
+
+    def add_reservation(
+        self, actor: Actor, lease_id: str, request: ReservationRequest, *, reservation_id: str | None = None
+    ) -> Lease:
+        """Give a lease one more reservation, for the rest of its time; the lease as it is then.
+
+        Whoever may ask twice for the same gives it a ``reservation_id``, as ``create`` takes one of the lease. Raises
+        what ``update`` does.
+        """
+        now = self._clock.now()
+        with self._db.read() as tx:
+            seen = self._visible(tx, actor, lease_id, "blazar:leases:put")
+        position = len(seen.reservations)
+        parameters = complete(
+            self._types[request.resource_type],
+            request.parameters,
+            self._facts(actor, request.resource_type, request.parameters, position),
+        )
+        request = replace(request, parameters=parameters)
+        reservation = self._new_reservation(lease_id, request, now, reservation_id)
+
+        def work(tx: Transaction, trust_id: str | None) -> tuple[str | None, str, bool]:
+            lease = self._visible(tx, actor, lease_id, "blazar:leases:put", lock=True)
+            if any(one.id == reservation.id for one in lease.reservations):
+                return None, "", False
+            if lease.status in BUSY:
+                raise LeaseBusy(lease.status)
+            entrusted = trust_id is not None and tx.leases.entrust(lease.id, trust_id)
+            changer = LeaseChanger(tx, self._types, self._rules, actor, now)
+            return *changer.add(lease, reservation), entrusted
+
+        field = self._trusts.asked_for(request.resource_type, request.parameters)
+        with self._trusts.given_by(actor, field=None if seen.trust_id else field) as trust_id:
+            event_id, token, entrusted = self._db.write(partial(work, trust_id=trust_id))
+        if trust_id is not None and not entrusted:
+            self._trusts.revoke(trust_id)
+        if event_id is not None:
+            self._effects.carry_out(event_id, token)
+            self._outcome(lease_id, event_id)
+        self._effects.wake()
+        return self.get(actor, lease_id)
 
     def drop_reservation(self, actor: Actor, lease_id: str, reservation_id: str) -> None:
         """Give one reservation of a lease back; no error for one that is dropped already."""
@@ -195,10 +243,14 @@ class LeaseService:
             return tx.leases.history(lease.id)
 
     def resources(self, actor: Actor, lease_id: str, resource_type: str) -> tuple[LeasedResource, ...]:
-        """The resources of a type that the lease has, had or will have, without the properties kept private."""
+        """The resources of a type that the lease has, had or will have, without the properties kept private.
+
+        Of which resources parts serve it, such as the hosts of instances, is none of its owner's business.
+        """
         with self._db.read() as tx:
             lease = self._visible(tx, actor, lease_id, "blazar:leases:get")
-            allocations = tx.allocations.of_reservations([one.id for one in lease.reservations])
+            whole = [one.id for one in lease.reservations if one.resource_type == resource_type]
+            allocations = tx.allocations.of_reservations(whole)
             resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
             private = tx.resources.private_properties(resource_type)
         if self._authorize("admin", actor, {"project_id": lease.project_id, "user_id": lease.user_id}):
@@ -235,13 +287,24 @@ class LeaseService:
         require(self._authorize, rule, actor, target)
         return lease
 
-    def _needs_trust(self, actor: Actor, lease_id: str, change: LeaseChange) -> bool:
-        """Whether the change asks for what is done as the owner, and nobody has asked before."""
+    def _needs(self, actor: Actor, lease_id: str, change: LeaseChange) -> tuple[str | None, Facts]:
+        """The parameter for which a change needs a trust that there is not yet, and what it must know of the cloud."""
         if not change.reservations:
-            return False
+            return None, {}
         with self._db.read() as tx:
             lease = self._visible(tx, actor, lease_id, "blazar:leases:put")
-        return self._trusts.are_needed_by(lease, change, actor)
+        facts: dict[Wanted, Mapping[str, object]] = {}
+        known = {one.id: one for one in lease.reservations}
+        for position, asked in enumerate(change.reservations):
+            one = known.get(asked.reservation_id)
+            if one is None:
+                continue
+            try:
+                after = self._types[one.resource_type].merge(one.parameters, news(one, asked), running=False)
+            except TenureError:
+                continue  # what is wrong with it is found where it is applied
+            facts.update(self._facts(actor, one.resource_type, after, position))
+        return self._trusts.asked_for_by(lease, change, actor), facts
 
     def _booked_before(self, tx: Transaction, actor: Actor, lease_id: str) -> Lease | None:
         """The lease of that id that the actor has booked; raises ``Conflict`` where it is somebody else's."""
@@ -262,14 +325,57 @@ class LeaseService:
             # First of all, so that of two with one id the second does nothing else before it waits.
             tx.leases.add(lease)
             tx.events.add(lease.events)
-            planner = Planner(tx, self._types, now=now, turn=crc32(lease.id.encode()))
+            if lease.status is LeaseStatus.CREATING:
+                tx.events.add([_preparation(lease)], claim=(lease.id, tx.now() + self._rules.claim_time))
+            planner = Planner(
+                tx, self._types, now=now, turn=crc32(lease.id.encode()), notice=self._rules.preemption_notice
+            )
             for position, (reservation, demand) in enumerate(zip(lease.reservations, demands, strict=True)):
                 planner.book(reservation.id, demand, period, position=position)
             remember(tx, lease.id, "create", None, lease.status, actor=actor, now=now)
-            tell(tx, "lease.create", lease, now=now)
+            if lease.status is LeaseStatus.PENDING:
+                tell(tx, "lease.create", lease, now=now)
             return None
 
         return self._db.write(work)
+
+    def _prepare(self, lease: Lease) -> Lease:
+        """Have made what clients must see of a lease that was booked, and wait for it as long as may be.
+
+        The lease as it is then; raises ``Conflict`` where the cloud refuses, and there is no lease any more.
+        """
+        self._effects.carry_out(_preparation(lease).id, lease.id)
+        with self._db.read() as tx:
+            found = tx.leases.get(lease.id, deleted=True)
+        if found is None or found.status is LeaseStatus.DELETED:
+            raise Conflict(f"The lease cannot be made: {found.status_reason if found else 'it was deleted'}")
+        return found
+
+    def _with_facts(self, actor: Actor, request: LeaseRequest) -> LeaseRequest:
+        """The request, with what its types must know of the cloud. Raises what ``fetch_fact`` does."""
+        completed = [
+            replace(one, parameters=complete(self._types[one.resource_type], one.parameters, facts))
+            for one, facts in (
+                (one, self._facts(actor, one.resource_type, one.parameters, position))
+                for position, one in enumerate(request.reservations)
+            )
+        ]
+        return replace(request, reservations=tuple(completed))
+
+    def _facts(self, actor: Actor, resource_type: str, parameters: Mapping[str, object], position: int) -> Facts:
+        """What the type must know of the cloud to judge these parameters.
+
+        Raises ``InvalidParameter`` where the cloud does not know what they name, ``Unavailable`` while it is away.
+        """
+        wanted = self._types[resource_type].wanted(parameters)
+        if wanted is None:
+            return {}
+        try:
+            return {wanted: self._effects.fetch(wanted.kind, wanted.reference, actor)}
+        except CloudBusy as error:
+            raise Unavailable(f"The cloud does not answer as it should: {error}") from None
+        except CloudError as error:
+            raise InvalidParameter(str(error), field=f"reservations[{position}].{wanted.field}") from None
 
     def _notice_at(
         self, request: LeaseRequest, starts_at: datetime, ends_at: datetime, now: datetime
@@ -279,6 +385,9 @@ class LeaseService:
         if not self._rules.notice_before_end:
             return None
         return max(starts_at, ends_at - self._rules.notice_before_end)
+
+    def _is_prepared(self, request: LeaseRequest) -> bool:
+        return any(self._types[one.resource_type].is_prepared(one.parameters) for one in request.reservations)
 
     def _new_lease(
         self,
@@ -298,29 +407,33 @@ class LeaseService:
             user_id=actor.user_id,
             starts_at=starts_at,
             ends_at=ends_at,
-            status=LeaseStatus.PENDING,
+            status=LeaseStatus.CREATING if self._is_prepared(request) else LeaseStatus.PENDING,
             status_reason=None,
             degraded=False,
             version=1,
-            reservations=tuple(
-                Reservation(
-                    id=new_id(),
-                    lease_id=lease_id,
-                    resource_type=reservation.resource_type,
-                    status=ReservationStatus.PENDING,
-                    parameters=reservation.parameters,
-                    missing_resources=False,
-                    resources_changed=False,
-                    created_at=now,
-                )
-                for reservation in request.reservations
-            ),
+            reservations=tuple(self._new_reservation(lease_id, one, now) for one in request.reservations),
             events=tuple(
                 Event(new_id(), lease_id, event_type, due_at, EventStatus.UNDONE, 0, now)
                 for event_type, due_at in due.items()
                 if due_at is not None
             ),
             created_at=now,
+        )
+
+    def _new_reservation(
+        self, lease_id: str, request: ReservationRequest, now: datetime, reservation_id: str | None = None
+    ) -> Reservation:
+        number = reservation_id or new_id()
+        return Reservation(
+            id=number,
+            lease_id=lease_id,
+            resource_type=request.resource_type,
+            status=ReservationStatus.PENDING,
+            parameters=request.parameters,
+            missing_resources=False,
+            resources_changed=False,
+            created_at=now,
+            effects=self._types[request.resource_type].effects(number),
         )
 
     def _delete(self, tx: Transaction, actor: Actor, lease: Lease, now: datetime) -> str | None:
@@ -355,3 +468,9 @@ class LeaseService:
         if stored is not None and (stored.payload or {}).get("undoing"):
             raise Conflict(f"The change was undone: {lease.status_reason}")
         return lease
+
+
+def _preparation(lease: Lease) -> Event:
+    """The event that makes what clients must see of a new lease. Its id follows from the lease's."""
+    number = str(uuid.uuid5(uuid.UUID(lease.id), EventType.PREPARE.value))
+    return Event(number, lease.id, EventType.PREPARE, lease.created_at, EventStatus.IN_PROGRESS, 1, lease.created_at)

@@ -27,6 +27,7 @@ OPERATIONS = frozenset(
         "leases.list",
         "leases.update",
         "leases.delete",
+        "leases.add_reservation",
         "leases.drop_reservation",
         "leases.history",
         "leases.resources",

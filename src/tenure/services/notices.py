@@ -29,6 +29,7 @@ def announce(lease: Lease) -> dict[str, object]:
 def _reservation(reservation: Reservation) -> dict[str, object]:
     return {
         **reservation.parameters,
+        **reservation.effects,
         "id": reservation.id,
         "lease_id": reservation.lease_id,
         "resource_id": reservation.id,

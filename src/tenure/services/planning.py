@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 
-from tenure.domain.allocation import Allocation, Candidate, Demand, choose
+from tenure.domain.allocation import Allocation, Demand, Place, Spread, choose
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import Period
 from tenure.domain.requirement import Expression
 from tenure.domain.shortfall import Shortfall
 from tenure.resources.contract import ResourceTypes
+from tenure.store.conditions import Fixed
 from tenure.store.conflict import Overtaken
 from tenure.store.database import Transaction
 
@@ -30,10 +32,20 @@ class Planner:
     each would wait for what the other has written.
     """
 
-    def __init__(self, tx: Transaction, types: ResourceTypes, *, now: datetime, turn: int) -> None:
+    def __init__(
+        self,
+        tx: Transaction,
+        types: ResourceTypes,
+        *,
+        now: datetime,
+        turn: int,
+        notice: timedelta = timedelta(0),
+    ) -> None:
         self._tx = tx
         self._types = types
         self._now = now
+        #: Who is in the way of what starts soon was told already, so that this moves for nobody.
+        self._fixed = Fixed(now + notice if notice else None)
         highest = tx.resources.highest_id()
         self._turn = turn % highest + 1 if highest else 0
         #: The versions of what was touched, as this transaction has raised them.
@@ -42,6 +54,8 @@ class Planner:
         self._filled: set[int] = set()
         #: For what nothing was free when it was looked for last; forgotten when a plan moves.
         self._nowhere: list[tuple[Demand, Period]] = []
+        #: Where the units of a reservation that are to stay together go, as soon as one of them has moved.
+        self._gathered: dict[str, int] = {}
         #: The highest id of the rows that this transaction has locked.
         self._highest = max(tx.hold({kind.inventory for kind in types}), default=0)
 
@@ -68,140 +82,208 @@ class Planner:
         requested: int | None = None,
         kept: int | None = None,
         state: AllocationState = AllocationState.PLANNED,
+        only: Collection[int] | None = None,
     ) -> list[int]:
-        """Assign between ``demand.minimum`` and ``demand.maximum`` resources to the reservation.
+        """Assign between ``demand.minimum`` and ``demand.maximum`` units to the reservation; the new allocations' ids.
 
         Plans of leases that have not started are moved where that makes the room that is missing. Raises
         ``NotEnoughResources`` with the counts of each stage where it does not, and ``Overtaken`` where others have
         given back enough in the meantime.
         """
-        found = self._tx.allocations.candidates(demand, period, now=self._now, turn=self._turn, without=without)
+        named = self._tx.resources.ids_of(demand.inventory, demand.named)
+        if named:
+            self._make_room_on(named, demand.part(1), period, without=without)
+        found = self._tx.allocations.candidates(
+            demand, period, now=self._now, turn=self._turn, without=without, only=only
+        )
         self._nowhere = [] if found else [(demand, period)]
-        chosen = choose(found, period, demand.maximum, turn=self._turn)
-        self.touch({candidate.resource_id: candidate.version for candidate in chosen})
-        ids = [candidate.resource_id for candidate in chosen]
-        if len(ids) < demand.minimum:
-            ids += self._make_room(demand, period, demand.minimum - len(ids), without=[*without, *ids])
-        if len(ids) < demand.minimum:
+        places = choose(found, demand, period, turn=self._turn)
+        self.touch({place.resource_id: place.version for place in places})
+        units = {place.resource_id: place.units for place in places}
+        missing = demand.minimum - sum(units.values())
+        if missing > 0 and only is None:
+            units |= self._make_room(demand, period, missing, without=[*without, *units])
+        lacking = len(named) < len(demand.named) or not set(named) <= units.keys()
+        if sum(units.values()) < demand.minimum or lacking:
             shortfall = self._shortfall(
                 demand, period, position=position, without=without, requested=requested, kept=kept
             )
-            if shortfall.free >= demand.minimum:
+            if shortfall.free >= demand.minimum and only is None and not lacking:
                 raise Overtaken  # as many have come free since they were looked for
-            raise NotEnoughResources(shortfall, field=f"reservations[{position}].min")
-        self._tx.allocations.add(reservation_id, ids, period, demand, state=state)
-        return ids
+            raise NotEnoughResources(shortfall, field=f"reservations[{position}].{demand.parameter}")
+        return list(self._tx.allocations.add(reservation_id, units, period, demand, state=state).values())
 
     def clear(
-        self, demand: Demand, period: Period, resource_ids: Collection[int], *, ignoring: str, without: Collection[int]
+        self, demand: Demand, period: Period, units: Mapping[int, int], *, ignoring: str, without: Collection[int]
     ) -> bool:
-        """Move the plans of others off these resources for the period; whether that worked for all of them.
+        """Move the plans of others off, until these resources have room for so many units; whether all of them do.
 
-        Nothing is put on the resources in ``without``, which the caller is about to take for longer.
+        What the reservation ``ignoring`` has does not count. Nothing is put on the resources in ``without``, which the
+        caller is about to take for longer.
         """
-        blocked = self._tx.allocations.blocked_by_plans(
-            demand,
-            period,
-            now=self._now,
-            only=resource_ids,
-            ignoring=ignoring,
-            limit=max(ROOM_SAMPLE, len(resource_ids)),
-        )
-        demands = self._demands(plan for _, plans in blocked.values() for plan in plans)
         self._nowhere = []
-        return set(resource_ids) <= set(blocked) and all(
-            self._move_all(resource_id, version, plans, demands, without={*resource_ids, *without})
-            for resource_id, (version, plans) in sorted(blocked.items())
+        return all(
+            self._clear(demand.part(count), period, resource_id, ignoring=ignoring, without={*units, *without})
+            for resource_id, count in sorted(units.items())
         )
+
+    def _clear(
+        self, part: Demand, period: Period, resource_id: int, *, ignoring: str, without: Collection[int]
+    ) -> bool:
+        blocked = self._tx.allocations.blocked_by_plans(
+            part, period, now=self._now, fixed=self._fixed, only=[resource_id], ignoring=ignoring, limit=1
+        )
+        if resource_id not in blocked:
+            return False
+        version, plans = blocked[resource_id]
+
+        def fits() -> bool:
+            return bool(
+                self._tx.allocations.still_good(
+                    part, period, {resource_id: part.minimum}, ignoring=ignoring, keep_unreservable=True
+                )
+            )
+
+        everything = None if part.exclusive else fits
+        return self._move_all(resource_id, version, plans, self._demands(plans), everything, without=without)
 
     def replace(
         self, allocation: Allocation, demand: Demand, *, without: Collection[int] = (), make_room: bool = False
     ) -> int | None:
-        """Move one allocation to another resource that is free for it from now on; its id, None where there is none.
+        """Move one allocation to another resource that has room for it from now on; its id, None where none has.
 
-        With ``make_room`` also to one that is free once the plans of others have moved.
+        With ``make_room`` also to one that has once the plans of others have moved.
         """
-        place = self._place_for(allocation, demand, without=without)
-        if place is not None:
-            self.touch({place.resource_id: place.version})
-            found = place.resource_id
-        elif make_room and allocation.period.end > self._now:
-            period = Period(max(allocation.period.start, self._now), allocation.period.end)
-            made = self._make_room(_one(demand), period, 1, without={allocation.resource_id, *without})
-            if not made:
-                return None
-            [found] = made
-        else:
+        if allocation.period.end <= self._now:
             return None
-        self._tx.allocations.move(allocation, found, start=max(allocation.period.start, self._now))
+        period = Period(max(allocation.period.start, self._now), allocation.period.end)
+        found = self._find(allocation, demand, period, without=without, make_room=make_room)
+        if found is None:
+            return None
+        self._tx.allocations.move(allocation, found, start=period.start)
         self._filled.add(found)
         self._nowhere.clear()
         return found
 
-    def add_one(
-        self,
-        reservation_id: str,
-        demand: Demand,
-        period: Period,
-        *,
-        without: Collection[int],
-        state: AllocationState,
-    ) -> int | None:
-        """Assign one more resource, none of those ``without``; its id, None where there is none to be had."""
-        one = _one(demand)
-        found = self._tx.allocations.candidates(one, period, now=self._now, turn=self._turn, without=without)
-        self._nowhere = [] if found else [(one, period)]
-        if found:
-            [chosen] = choose(found, period, 1, turn=self._turn)
-            self.touch({chosen.resource_id: chosen.version})
-            ids = [chosen.resource_id]
-        else:
-            ids = self._make_room(one, period, 1, without=without)
-        self._tx.allocations.add(reservation_id, ids, period, one, state=state)
-        return next(iter(ids), None)
+    def duplicate(
+        self, allocation: Allocation, demand: Demand, period: Period, *, without: Collection[int]
+    ) -> tuple[int, int] | None:
+        """Assign as much as the allocation has once more, elsewhere, for the period; to be held at once.
 
-    def _place_for(self, allocation: Allocation, demand: Demand, *, without: Collection[int]) -> Candidate | None:
-        """Another resource that is free for an allocation from now on."""
-        if allocation.period.end <= self._now:
+        The id of the new allocation and that of its resource, None where there is none to be had.
+        """
+        found = self._find(allocation, demand, period, without=without, make_room=True)
+        if found is None:
             return None
-        period = Period(max(allocation.period.start, self._now), allocation.period.end)
+        added = self._tx.allocations.add(
+            allocation.reservation_id, {found: allocation.units}, period, demand, state=AllocationState.HELD
+        )
+        return added[found], found
+
+    def _find(
+        self, allocation: Allocation, demand: Demand, period: Period, *, without: Collection[int], make_room: bool
+    ) -> int | None:
+        """Another resource with room for what the allocation has, touched; None where there is none."""
+        place = self._place_for(allocation, demand, period, without=without)
+        found: int | None = None
+        if place is not None:
+            self.touch({place.resource_id: place.version})
+            found = place.resource_id
+        elif make_room:
+            part = demand.part(allocation.units)
+            excluded = {allocation.resource_id, *without, *self._apart_from(allocation, demand)}
+            found = next(iter(self._make_room(part, period, part.minimum, without=excluded)), None)
+        if found is not None and demand.spread is Spread.TOGETHER:
+            self._gathered[allocation.reservation_id] = found
+        return found
+
+    def _place_for(
+        self, allocation: Allocation, demand: Demand, period: Period, *, without: Collection[int]
+    ) -> Place | None:
+        """Another resource that has room for an allocation throughout the period."""
+        units = allocation.units
+        gathered = self._gathered.get(allocation.reservation_id)
+        if demand.spread is Spread.TOGETHER and gathered is None:
+            mine, _ = self._tx.allocations.with_versions([allocation.reservation_id])
+            units = sum(one.units for one in mine)
+        part = demand.part(units)
         found = self._tx.allocations.candidates(
-            _one(demand), period, now=self._now, turn=self._turn, without={allocation.resource_id, *without}
+            part,
+            period,
+            now=self._now,
+            turn=self._turn,
+            without={allocation.resource_id, *without, *self._apart_from(allocation, demand)},
+            only=None if gathered is None else [gathered],
         )
         if not found:
-            self._nowhere.append((demand, period))
-        return next(iter(choose(found, period, 1, turn=self._turn)), None)
+            self._nowhere.append((part, period))
+        return next(iter(choose(found, part, period, turn=self._turn)), None)
+
+    def _apart_from(self, allocation: Allocation, demand: Demand) -> set[int]:
+        """The resources of its reservation that an allocation must not share. An exclusive one shares none anyway."""
+        if demand.exclusive or demand.spread is not Spread.APART:
+            return set()
+        mine, _ = self._tx.allocations.with_versions([allocation.reservation_id])
+        return {one.resource_id for one in mine if one.id != allocation.id}
 
     def shortfall(self, demand: Demand, period: Period, *, position: int, kept: int, requested: int) -> Shortfall:
         """Why a started reservation cannot have what was asked."""
         return self._shortfall(demand, period, position=position, without=(), requested=requested, kept=kept)
 
-    def _make_room(self, demand: Demand, period: Period, missing: int, *, without: Collection[int]) -> list[int]:
-        """Free up to ``missing`` resources by moving plans elsewhere; those that are free then."""
+    def _make_room(
+        self,
+        demand: Demand,
+        period: Period,
+        missing: int,
+        *,
+        without: Collection[int],
+        only: Collection[int] | None = None,
+    ) -> dict[int, int]:
+        """Make room for up to ``missing`` units by moving plans elsewhere; for how many there is, by resource."""
         blocked = self._tx.allocations.blocked_by_plans(
-            demand, period, now=self._now, without=without, limit=ROOM_SAMPLE + missing
+            demand, period, now=self._now, fixed=self._fixed, without=without, only=only, limit=ROOM_SAMPLE + missing
         )
         if blocked and self._nowhere and demand.expression.comparisons:
             # Where nothing at all is free, no plan that lasts as long can move: one look instead of one for each.
-            anything = replace(demand, minimum=1, maximum=1, expression=Expression(()))
+            anything = replace(demand.part(1), expression=Expression(()), required=frozenset(), forbidden=frozenset())
             if not self._tx.allocations.candidates(anything, period, now=self._now, turn=self._turn, without=without):
                 self._nowhere.append((anything, period))
         demands = self._demands(plan for _, plans in blocked.values() for plan in plans)
-        made: list[int] = []
+        made: dict[int, int] = {}
         for resource_id, (version, plans) in blocked.items():
-            if len(made) == missing:
+            if sum(made.values()) >= missing:
                 break
             if resource_id in self._filled:
                 again = self._tx.allocations.blocked_by_plans(
-                    demand, period, now=self._now, only=[resource_id], limit=1
+                    demand, period, now=self._now, fixed=self._fixed, only=[resource_id], limit=1
                 )
                 if resource_id not in again:
                     continue
                 version, plans = again[resource_id]
                 demands |= self._demands(plans)  # also of those that others have just put there
-            if self._move_all(resource_id, version, plans, demands, without=[*without, *made]):
-                made.append(resource_id)
+            fits = None if demand.exclusive else partial(self._has_room, resource_id, demand, period)
+            if self._move_all(resource_id, version, plans, demands, fits, without=[*without, *made]):
+                made[resource_id] = min(missing - sum(made.values()), self._units_on(resource_id, demand, period))
         return made
+
+    def _has_room(self, resource_id: int, demand: Demand, period: Period) -> bool:
+        return bool(self._tx.allocations.candidates(demand, period, now=self._now, turn=self._turn, only=[resource_id]))
+
+    def _make_room_on(
+        self, resource_ids: Collection[int], part: Demand, period: Period, *, without: Collection[int]
+    ) -> None:
+        """Move plans off these resources where they are in the way."""
+        found = self._tx.allocations.candidates(part, period, now=self._now, turn=self._turn, only=resource_ids)
+        lacking = set(resource_ids) - {candidate.resource_id for candidate in found}
+        if lacking:
+            self._make_room(part, period, len(lacking), without=without, only=lacking)
+
+    def _units_on(self, resource_id: int, demand: Demand, period: Period) -> int:
+        """For how many units the resource has room, of those that the demand may put there."""
+        if demand.spread is Spread.APART:
+            return 1
+        found = self._tx.allocations.candidates(demand, period, now=self._now, turn=self._turn, only=[resource_id])
+        return sum(one.units for one in found)
 
     def _demands(self, plans: Iterable[Allocation]) -> dict[str, Demand]:
         """What the reservations of these plans ask for."""
@@ -212,12 +294,16 @@ class Planner:
         }
 
     def _has_nowhere_to_go(self, plan: Allocation, demand: Demand) -> bool:
-        """Whether it is known already that nothing is free for as long and as much as the plan asks for."""
+        """Whether it is known already that nothing has room for as long and as much as the plan asks for."""
         start = max(plan.period.start, self._now)
         asked = set(demand.expression.comparisons)
         return len(self._nowhere) > FRUITLESS or any(
             other.inventory == demand.inventory
+            and other.exclusive == demand.exclusive
+            and plan.amounts.fits(other.amounts.times(other.units_together))
             and asked.issuperset(other.expression.comparisons)
+            and demand.required >= other.required
+            and demand.forbidden >= other.forbidden
             and start <= taken.start
             and taken.end <= plan.period.end
             for other, taken in self._nowhere
@@ -229,23 +315,64 @@ class Planner:
         version: int,
         plans: list[Allocation],
         demands: Mapping[str, Demand],
+        fits: Callable[[], bool] | None,
         *,
         without: Collection[int],
     ) -> bool:
-        """Move every one of these plans off the resource, or none of them."""
-        if any(self._has_nowhere_to_go(plan, demands[plan.reservation_id]) for plan in plans):
-            return False
-        if plans and self._place_for(plans[0], demands[plans[0].reservation_id], without=without) is None:
-            return False  # before anything is locked: most searches for room find none
-        raised = dict(self._raised)
+        """Move these plans off the resource: all of them, or as many as must go until something ``fits``; or none."""
+        if fits is None:
+            if any(self._has_nowhere_to_go(plan, demands[plan.reservation_id]) for plan in plans):
+                return False
+            if plans and not self._could_move(plans[0], demands[plans[0].reservation_id], without=without):
+                return False  # before anything is locked: most searches for room find none
+        raised, gathered = dict(self._raised), dict(self._gathered)
         with self._tx.session.begin_nested() as attempt:
             self.touch({resource_id: version})
             for plan in plans:
-                if self.replace(plan, demands[plan.reservation_id], without=without) is None:
-                    attempt.rollback()
-                    self._raised = raised
-                    return False
+                demand = demands[plan.reservation_id]
+                if fits is None or demand.spread is not Spread.ANY:
+                    moved = self.replace(plan, demand, without=without) is not None
+                else:
+                    moved = self._scatter(plan, demand, without=without)
+                if fits is None and not moved:
+                    break
+                if fits is not None and moved and fits():
+                    return True
+            else:
+                if fits is None:
+                    return True
+            attempt.rollback()
+            self._raised, self._gathered = raised, gathered
+        return False
+
+    def _scatter(self, plan: Allocation, demand: Demand, *, without: Collection[int]) -> bool:
+        """Move as many units of a plan as there is room for elsewhere; whether that was any."""
+        if plan.period.end <= self._now:
+            return False
+        period = Period(max(plan.period.start, self._now), plan.period.end)
+        some = replace(demand, minimum=1, maximum=plan.units, named=())
+        found = self._tx.allocations.candidates(
+            some, period, now=self._now, turn=self._turn, without={plan.resource_id, *without}
+        )
+        places = choose(found, some, period, turn=self._turn)
+        if not places:
+            self._nowhere.append((some, period))
+            return False
+        self.touch({place.resource_id: place.version for place in places})
+        units = {place.resource_id: place.units for place in places}
+        self._tx.allocations.add(plan.reservation_id, units, period, demand)
+        left = plan.units - sum(units.values())
+        if left:
+            self._tx.allocations.shrink(plan, left, demand)
+        else:
+            self._tx.allocations.remove([plan.id])
+        self._filled.update(units)
+        self._nowhere.clear()
         return True
+
+    def _could_move(self, plan: Allocation, demand: Demand, *, without: Collection[int]) -> bool:
+        period = Period(max(plan.period.start, self._now), plan.period.end) if plan.period.end > self._now else None
+        return period is not None and self._place_for(plan, demand, period, without=without) is not None
 
     def _shortfall(
         self,
@@ -266,8 +393,3 @@ class Planner:
             unknown_properties=self._tx.resources.unknown_names(demand.inventory, demand.expression.names),
             kept=kept,
         )
-
-
-def _one(demand: Demand) -> Demand:
-    """The same demand for a single resource."""
-    return replace(demand, minimum=1, maximum=1)

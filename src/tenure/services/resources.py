@@ -21,7 +21,7 @@ from tenure.drivers.contract import (
     ResourceOccupied,
     ResourceRef,
 )
-from tenure.resources.contract import ResourceTypes
+from tenure.resources.contract import Inventory, ResourceTypes
 from tenure.services.context import Authorize, Effects, require
 from tenure.services.healing import Healer, empty_all
 from tenure.store.database import Database, Transaction
@@ -29,9 +29,6 @@ from tenure.store.database import Database, Transaction
 #: The longest name that a property may have.
 MAX_PROPERTY_NAME = 64
 MAX_PROPERTY_VALUE = 65_535
-
-#: Under which policy rules the resources of a type stand, and what one and many of them are called.
-RULES: Mapping[str, str] = {"physical:host": "blazar:oshosts"}
 
 
 class ResourceService:
@@ -76,14 +73,15 @@ class ResourceService:
         once, one succeeds.
         """
         self._require(actor, resource_type, "post")
+        stock = self._types.stock(resource_type)
         if not reference:
-            raise InvalidHost(f"Invalid values for host {dict(properties)}", field="name")
+            raise InvalidHost(f"Invalid values for {stock.noun} {dict(properties)}", field=stock.reference)
         self._check_properties(properties)
-        with _translated(reference):
+        with _translated(stock, reference):
             found = self._effects.look_up(resource_type, reference)
         now = self._clock.now()
         own = {name: value for name, value in properties.items() if name not in {"id", *found.facts}}
-        taken = Conflict(f"Host {found.name} is registered already.", field="name")
+        taken = Conflict(stock.say("{Noun} {name} is registered already.", name=found.name), field=stock.reference)
 
         def record(tx: Transaction) -> Resource:
             known = tx.resources.by_external_id(resource_type, found.external_id)
@@ -96,9 +94,9 @@ class ResourceService:
         resource = self._db.write(record)
         ref = ResourceRef(resource.external_id, resource.name, resource.region)
         try:
-            with _translated(reference):
+            with _translated(stock, reference):
                 self._effects.register(resource_type, ref)
-        except (Conflict, NotFound):
+        except (Conflict, InvalidParameter, NotFound):
             self._db.write(lambda tx: self._drop(tx, resource))
             raise
 
@@ -129,7 +127,8 @@ class ResourceService:
         def change(tx: Transaction) -> Resource:
             resource = self._existing(tx, resource_type, external_id)
             if resource.registration is Registration.REGISTERING:
-                raise Conflict(f"Host {external_id} is not registered yet: its registration has not ended.")
+                text = "{Noun} {id} is not registered yet: its registration has not ended."
+                raise Conflict(self._types.stock(resource_type).say(text, id=external_id))
             hidden = {"id", *resource.facts} & properties.keys()
             given = {name: value for name, value in properties.items() if name not in hidden}
             after = {**resource.properties, **given}
@@ -139,9 +138,9 @@ class ResourceService:
                 return resource
             refused = changed & self._names_asked_for(tx, resource, now=now)
             if refused:
+                text = "Can't add extracapabilities {names} to {Noun} {id}: leases on this {noun} ask for them."
                 raise Conflict(
-                    f"Can't add extracapabilities {sorted(refused)} to Host {external_id}: "
-                    "leases on this host ask for them.",
+                    self._types.stock(resource_type).say(text, names=sorted(refused), id=external_id),
                     field=f"properties.{min(refused)}",
                 )
             tx.resources.set_properties(resource, wanted, now=now)
@@ -156,21 +155,22 @@ class ResourceService:
         cloud is: nobody gets the resource any more then, and asking again completes it.
         """
         self._require(actor, resource_type, "delete")
+        stock = self._types.stock(resource_type)
         now = self._clock.now()
 
         def close(tx: Transaction) -> Resource:
             resource = self._existing(tx, resource_type, external_id)
             if tx.resources.is_allocated(resource.id):
-                raise Conflict(f"Can't delete host {external_id}. The host is reserved.")
+                raise Conflict(f"Can't delete {stock.noun} {external_id}. The {stock.noun} is reserved.")
             tx.resources.change(resource, now=now, registration=Registration.UNREGISTERING)
             return self._existing(tx, resource_type, external_id)
 
         resource = self._db.write(close)
         ref = ResourceRef(resource.external_id, resource.name, resource.region)
         try:
-            with _translated(external_id):
+            with _translated(stock, external_id):
                 self._effects.unregister(resource_type, ref)
-        except (Conflict, NotFound):
+        except (Conflict, InvalidParameter, NotFound):
             self._db.write(lambda tx: self._reopen(tx, resource, now=now))
             raise
 
@@ -217,7 +217,8 @@ class ResourceService:
             leases = tx.allocations.leases_on(resource.id)
         if lease_id is not None:
             if lease_id not in leases:
-                raise NotFound(f"Lease '{lease_id}' has no part in host '{external_id}'.", field="lease_id")
+                noun = self._types.stock(resource_type).noun
+                raise NotFound(f"Lease '{lease_id}' has no part in {noun} '{external_id}'.", field="lease_id")
             leases = [lease_id]
         parts = empty_all(self._db, self._healer, resource, leases, actor=actor, running=running, rehearse=dry_run)
         if not dry_run:
@@ -284,7 +285,10 @@ class ResourceService:
         def change(tx: Transaction) -> ResourceChange:
             resource = self._existing(tx, resource_type, external_id)
             if resource.registration is not Registration.REGISTERED:
-                raise Conflict(f"Host {external_id} is {resource.registration} right now.")
+                text = "{Noun} {id} is {registration} right now."
+                raise Conflict(
+                    self._types.stock(resource_type).say(text, id=external_id, registration=resource.registration)
+                )
             keepers = () if enabled else self._healer.keepers(tx, resource)
             if dry_run:
                 reservable = enabled and resource.health is ResourceHealth.WELL
@@ -298,12 +302,13 @@ class ResourceService:
 
     def _require(self, actor: Actor, resource_type: str, verb: str) -> None:
         target = {"project_id": actor.project_id, "user_id": actor.user_id}
-        require(self._authorize, f"{RULES[resource_type]}:{verb}", actor, target)
+        require(self._authorize, f"{self._types.stock(resource_type).rules}:{verb}", actor, target)
 
     def _existing(self, tx: Transaction, resource_type: str, external_id: str) -> Resource:
         resource = tx.resources.by_external_id(resource_type, external_id)
         if resource is None:
-            raise NotFound(f"Object with {{'host_id': '{external_id}'}} not found")
+            stock = self._types.stock(resource_type)
+            raise NotFound(stock.say(stock.missing, id=external_id))
         return resource
 
     def _names_asked_for(self, tx: Transaction, resource: Resource, *, now: datetime) -> frozenset[str]:
@@ -373,17 +378,17 @@ def _grouped(resources: Sequence[Resource], bookings: Iterable[Booking]) -> tupl
 
 
 @contextmanager
-def _translated(reference: str) -> Iterator[None]:
+def _translated(stock: Inventory, reference: str) -> Iterator[None]:
     """Say a cloud's refusal in our own errors."""
     try:
         yield
-    except CloudNotFound:
-        raise NotFound(f"Host '{reference}' not found!", field="name") from None
+    except CloudNotFound as error:
+        raise NotFound(stock.say(stock.unknown, reference=reference, error=error), field=stock.reference) from None
     except CloudAmbiguous as error:
-        raise Conflict(str(error), field="name") from None
+        raise Conflict(str(error), field=stock.reference) from None
     except ResourceOccupied as error:
-        raise Conflict(f"Servers found for host {reference}: {error}", field="name") from None
+        raise Conflict(stock.say(stock.occupied, reference=reference, error=error), field=stock.reference) from None
     except CloudRefused as error:
-        raise Conflict(str(error), field="name") from None
+        raise stock.refusal(str(error), field=stock.reference) from None
     except CloudBusy as error:
         raise Unavailable(f"The cloud does not answer as it should: {error}") from None

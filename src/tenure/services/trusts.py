@@ -17,49 +17,53 @@ from tenure.store.database import OutcomeUnknown
 
 LOG = logging.getLogger(__name__)
 
-_FIELD = "before_end"
+_BEFORE_END, _AFFINITY = "before_end", "affinity"
 
 
 class Trusts:
-    """Makes a trust where a reservation asks for something before its end that is done as the owner."""
+    """Makes a trust where a reservation asks for something that is done as the owner."""
 
     def __init__(self, types: ResourceTypes, effects: Effects) -> None:
         self._types = types
         self._effects = effects
 
-    def are_needed(self, resource_type: str, parameters: Mapping[str, object]) -> bool:
-        """Whether anything is to be done as the owner of such a reservation."""
-        return self._types[resource_type].before_end(parameters) is not None
+    def asked_for(self, resource_type: str, parameters: Mapping[str, object]) -> str | None:
+        """The parameter for which something is to be done as the owner of such a reservation; None where nothing is."""
+        kind = self._types[resource_type]
+        if kind.before_end(parameters) is not None:
+            return _BEFORE_END
+        return _AFFINITY if kind.is_prepared(parameters) else None
 
-    def are_needed_by(self, lease: Lease, change: LeaseChange, actor: Actor) -> bool:
-        """Whether the lease needs a trust after the change, and has none.
+    def asked_for_by(self, lease: Lease, change: LeaseChange, actor: Actor) -> str | None:
+        """The parameter for which the lease needs a trust after the change; None where it needs none, or has one.
 
         Raises ``InvalidParameter`` where the caller is of another project, which no trust of his can act for.
         """
         if lease.trust_id is not None:
-            return False
+            return None
         current = {one.id: one for one in lease.reservations}
         for one in change.reservations:
             reservation = current.get(one.reservation_id)
-            if reservation is None or one.parameters.get(_FIELD) is None:
+            if reservation is None:
                 continue  # what is wrong with it is found where it is applied
-            if self.are_needed(reservation.resource_type, {**reservation.parameters, _FIELD: one.parameters[_FIELD]}):
+            field = self.asked_for(reservation.resource_type, {**reservation.parameters, **one.parameters})
+            if field is not None:
                 if actor.project_id != lease.project_id:
                     raise InvalidParameter(
-                        "What is done before the end is done in the name of the lease's project: only a member of "
-                        "that project can ask for it.",
-                        field=_FIELD,
+                        "Only a member of the lease's project can ask for what is done in the project's name.",
+                        field=field,
                     )
-                return True
-        return False
+                return field
+        return None
 
     @contextmanager
-    def given_by(self, actor: Actor, *, needed: bool) -> Iterator[str | None]:
-        """A trust of the caller where one is needed; revoked where the block fails, unless what it wrote may be there.
+    def given_by(self, actor: Actor, *, field: str | None) -> Iterator[str | None]:
+        """A trust of the caller where a ``field`` asks for one; revoked where the block fails.
 
-        Raises ``InvalidParameter`` where the cloud does not let him trust us, ``Unavailable`` while it does not work.
+        Unless what the block wrote may be there. Raises ``InvalidParameter`` where the cloud does not let him trust us,
+        ``Unavailable`` while it does not work.
         """
-        if not needed:
+        if field is None:
             yield None
             return
         try:
@@ -67,7 +71,7 @@ class Trusts:
         except CloudBusy as error:
             raise Unavailable(f"The cloud does not answer as it should: {error}") from None
         except CloudError as error:
-            raise InvalidParameter(f"What is done before the end needs a trust: {error}", field=_FIELD) from None
+            raise InvalidParameter(f"What is done in your name needs a trust: {error}", field=field) from None
         try:
             yield trust_id
         except OutcomeUnknown:

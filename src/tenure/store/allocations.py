@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
-from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -12,7 +11,6 @@ from sqlalchemy import (
     and_,
     case,
     delete,
-    exists,
     func,
     insert,
     not_,
@@ -21,39 +19,28 @@ from sqlalchemy import (
     union_all,
     update,
 )
-from sqlalchemy import false as sql_false
 from sqlalchemy import true as sql_true
-from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
+from sqlalchemy.orm import Session, aliased
 
-from tenure.domain.allocation import Allocation, Booking, Candidate, Demand
-from tenure.domain.capacity import Capacity
+from tenure.domain.allocation import Allocation, Booking, Candidate, Demand, Spread
+from tenure.domain.capacity import Capacity, idle_time, units_free
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import Period
-from tenure.domain.requirement import Comparison, Expression
 from tenure.domain.resource import ResourceHealth
 from tenure.domain.shortfall import Stage
+from tenure.store import conditions
 from tenure.store.conflict import Overtaken
 from tenure.store.tables import (
-    KEY_LENGTH,
     AllocationRow,
-    AttributeRow,
     LeaseRow,
     ReservationRow,
     ResourceRow,
-    key_of,
 )
 
 #: How many free resources are looked at for the tightest gaps, beyond those needed.
 SAMPLE = 24
-
-#: How soon a period must begin for an overdue teardown to stand in its way; by a later start it will be over, or the
-#: plan will be moved.
-OVERDUE_MATTERS = timedelta(minutes=15)
-
-
-def overlaps(period: Period, row: type[AllocationRow] = AllocationRow) -> ColumnElement[bool]:
-    """The one expression of overlap in SQL; ``Period.overlaps`` is the one in Python."""
-    return and_(row.ends_at > period.start, row.starts_at < period.end)
+#: How many parts of resources are looked at on either side of the end of a period, for resources that are in use.
+SHARED_SAMPLE = 64
 
 
 class AllocationStore:
@@ -71,24 +58,47 @@ class AllocationStore:
         turn: int,
         ignoring: str | None = None,
         without: Collection[int] = (),
+        only: Collection[int] | None = None,
     ) -> list[Candidate]:
-        """Some resources that match and are free throughout, in the order of preference, with their versions.
+        """Some resources that match and have room throughout, in the order of preference, with their versions.
 
-        At most as many as the demand needs plus a bounded sample, whatever the size of the cloud. ``turn`` is where
-        the walk through the ids begins; allocations of the reservation ``ignoring`` do not count, and resources in
-        ``without`` are left out. Version and availability come from one statement, so that the version is never newer
-        than what was seen.
+        At most as many as the demand may need plus a bounded sample, whatever the size of the cloud. ``turn`` is where
+        the walk through the ids begins; allocations of the reservation ``ignoring`` do not count, resources in
+        ``without`` are left out, and with ``only`` all others are. Version and availability come from one statement,
+        so that the version is never newer than what was seen.
         """
         limit = demand.maximum + SAMPLE
-        free = self._select_free(demand, period, now=now, ignoring=ignoring, without=without)
-        (scarcity, number), joined = _walk(demand.expression)
-        free = free.where(joined).order_by(scarcity, number).limit(limit)
+        every = self._select_free(demand, period, now=now, ignoring=ignoring, without=without)
+        if only is not None:
+            every = every.where(ResourceRow.id.in_(sorted(only)))
+        (scarcity, number), joined = conditions.walk(demand)
+        walked = every.where(joined, *conditions.matching(demand, but=conditions.leading(demand)))
+        walked = walked.order_by(scarcity, number).limit(limit)
+        found_free = every.where(*conditions.matching(demand))
         place = number + 0  # no column, so that no database looks for these ids first and then sorts what it found
-        ahead, behind = free.where(place >= turn).subquery(), free.where(place < turn).subquery()
-        rows = self._session.execute(union_all(select(ahead), select(behind)))
-        found = [Candidate(row.id, row.version, row.scarcity, row.free_since, row.free_until) for row in rows]
-        found.sort(key=lambda candidate: (candidate.scarcity, candidate.resource_id < turn, candidate.resource_id))
-        return found[:limit]
+        ahead, behind = walked.where(place >= turn).subquery(), walked.where(place < turn).subquery()
+        rows = list(self._session.execute(union_all(select(ahead), select(behind))))
+        rows.sort(key=lambda row: (row.scarcity, row.id < turn, row.id))
+        del rows[limit:]
+        if demand.named:
+            rows = [*self._session.execute(found_free.where(ResourceRow.external_id.in_(demand.named))), *rows]
+        if not demand.exclusive:
+            busy = self._shared_ids(period) if only is None else set()
+            rows += self._session.execute(found_free.where(ResourceRow.id.in_(sorted(busy)))) if busy else []
+        unique = {row.id: row for row in rows}
+        rooms = {} if demand.exclusive else self._rooms(demand, period, unique, ignoring=ignoring)
+        return [
+            Candidate(
+                row.id,
+                row.version,
+                row.scarcity,
+                row.free_since,
+                row.free_until,
+                *rooms.get(row.id, (1, timedelta(0))),
+                is_named=row.external_id in demand.named,
+            )
+            for row in unique.values()
+        ]
 
     def _select_free(
         self,
@@ -98,7 +108,7 @@ class AllocationStore:
         now: datetime,
         ignoring: str | None,
         without: Collection[int],
-    ) -> Select[int, int, int, datetime, datetime]:
+    ) -> Select[int, str, int, int, datetime, datetime]:
         before, behind = aliased(AllocationRow), aliased(AllocationRow)
         free_since = (
             select(func.max(before.ends_at))
@@ -113,79 +123,155 @@ class AllocationStore:
         return (
             select(
                 ResourceRow.id,
+                ResourceRow.external_id,
                 ResourceRow.version,
                 ResourceRow.scarcity,
                 free_since.label("free_since"),
                 free_until.label("free_until"),
             )
-            .where(_reservable(demand), _free(period, now=now, ignoring=ignoring))
-            .where(*_matching(demand.expression, but=_leading(demand.expression)))
+            .where(
+                conditions.reservable(demand),
+                conditions.free(demand, period, now=now, ignoring=ignoring),
+            )
             .where(ResourceRow.id.not_in(sorted(without)) if without else sql_true())
         )
 
-    def still_good(
-        self, demand: Demand, period: Period, resource_ids: Collection[int], *, ignoring: str, keep_unreservable: bool
-    ) -> dict[int, int]:
-        """Those of ``resource_ids`` that match and are free throughout but for the reservation itself, with versions.
+    def _shared_ids(self, period: Period) -> set[int]:
+        """Resources of which parts are taken in the period, a bounded number: those that end the nearest to its end."""
+        found: set[int] = set()
+        end = AllocationRow.ends_at
+        for side, order in (
+            (end >= period.end, end.asc()),
+            (and_(end < period.end, end > period.start), end.desc()),
+        ):
+            near = (
+                select(AllocationRow.resource_id, AllocationRow.starts_at)
+                .where(AllocationRow.exclusive.is_(False), side)
+                .order_by(order)
+                .limit(SHARED_SAMPLE)
+                .subquery()
+            )
+            ids = select(near.c.resource_id).where(near.c.starts_at < period.end)
+            found.update(self._session.execute(ids).scalars())
+        return found
 
-        With ``keep_unreservable`` also those that take no new reservations: who holds a resource may keep it.
-        """
+    def _rooms(
+        self, demand: Demand, period: Period, resource_ids: Collection[int], *, ignoring: str | None
+    ) -> dict[int, tuple[int, timedelta]]:
+        """For how many units each of the resources has room throughout, and how long nothing at all is booked there."""
         if not resource_ids:
             return {}
-        conditions = [
-            ResourceRow.id.in_(sorted(resource_ids)),
-            *_matching(demand.expression),
-            not_(_taken(period, ignoring=ignoring)),
+        capacities = self._session.execute(
+            select(ResourceRow.id, ResourceRow.capacity).where(ResourceRow.id.in_(sorted(resource_ids)))
+        )
+        rows = self._session.execute(
+            select(
+                AllocationRow.resource_id,
+                AllocationRow.starts_at,
+                AllocationRow.ends_at,
+                AllocationRow.amounts,
+                AllocationRow.exclusive,
+            ).where(
+                AllocationRow.resource_id.in_(sorted(resource_ids)),
+                conditions.overlaps(period),
+                AllocationRow.reservation_id != ignoring if ignoring is not None else sql_true(),
+            )
+        )
+        uses: dict[int, list[tuple[Period, Capacity]]] = {}
+        whole: set[int] = set()
+        for row in rows:
+            uses.setdefault(row.resource_id, []).append((Period(row.starts_at, row.ends_at), Capacity(row.amounts)))
+            if row.exclusive:
+                whole.add(row.resource_id)
+        return {
+            number: (
+                0 if number in whole else units_free(Capacity(capacity), uses.get(number, ()), demand.amounts, period),
+                idle_time((one for one, _ in uses.get(number, ())), period),
+            )
+            for number, capacity in capacities
+        }
+
+    def still_good(
+        self,
+        demand: Demand,
+        period: Period,
+        wanted: Mapping[int, int],
+        *,
+        ignoring: str,
+        keep_unreservable: bool,
+    ) -> dict[int, int]:
+        """Those of the resources that match and have room for so many units throughout, with versions.
+
+        ``wanted`` maps ids to units. What the reservation ``ignoring`` has does not count. With ``keep_unreservable``
+        also those that take no new reservations: who holds a resource may keep it.
+        """
+        if not wanted:
+            return {}
+        where = [
+            ResourceRow.id.in_(sorted(wanted)),
+            *conditions.matching(demand.part(1)),
+            not_(conditions.taken(demand.part(1), period, ignoring=ignoring)),
         ]
         if not keep_unreservable:
-            conditions.append(ResourceRow.reservable.is_(True))
-        rows = self._session.execute(
-            select(ResourceRow.id, ResourceRow.version).where(*conditions).order_by(ResourceRow.id)
-        )
-        return {row.id: row.version for row in rows}
+            where.append(ResourceRow.reservable.is_(True))
+        rows = self._session.execute(select(ResourceRow.id, ResourceRow.version).where(*where).order_by(ResourceRow.id))
+        good = {row.id: row.version for row in rows}
+        if demand.exclusive:
+            return good
+        rooms = self._rooms(demand, period, good, ignoring=ignoring)
+        return {number: version for number, version in good.items() if rooms[number][0] >= wanted[number]}
 
     def stages(
         self, demand: Demand, period: Period, *, now: datetime, ignoring: str | None, without: Collection[int]
     ) -> tuple[Stage, ...]:
-        """How many resources pass each stage of the choice: a full count, made only for a refusal."""
+        """How many resources pass each stage of the choice: a full count, made only for a refusal.
+
+        Where parts of resources are asked for, the last stage is how many units there is room for.
+        """
+        one = demand if demand.exclusive else demand.part(1)
+        matches = _all(conditions.matching(one))
+        has_room = and_(
+            matches,
+            conditions.free(one, period, now=now, ignoring=ignoring),
+            ResourceRow.id.not_in(sorted(without)) if without else sql_true(),
+        )
         row = self._session.execute(
             select(
                 func.count(),
-                func.coalesce(func.sum(case((_all(_matching(demand.expression)), 1), else_=0)), 0),
-                func.coalesce(
-                    func.sum(
-                        case(
-                            (
-                                and_(
-                                    _all(_matching(demand.expression)),
-                                    _free(period, now=now, ignoring=ignoring),
-                                    ResourceRow.id.not_in(sorted(without)) if without else sql_true(),
-                                ),
-                                1,
-                            ),
-                            else_=0,
-                        )
-                    ),
-                    0,
-                ),
-            ).where(_reservable(demand))
+                func.coalesce(func.sum(case((matches, 1), else_=0)), 0),
+                func.coalesce(func.sum(case((has_room, 1), else_=0)), 0),
+            ).where(conditions.reservable(demand))
         ).one()
-        return (Stage("reservable", int(row[0])), Stage("matching", int(row[1])), Stage("free", int(row[2])))
+        reservable, matching, free = map(int, row)
+        if demand.exclusive:
+            return (Stage("reservable", reservable), Stage("matching", matching), Stage("free", free))
+        ids = self._session.execute(select(ResourceRow.id).where(conditions.reservable(demand), has_room)).scalars()
+        rooms = self._rooms(demand, period, list(ids), ignoring=ignoring)
+        fitting = _units_of(demand, [units for units, _ in rooms.values()])
+        return (
+            Stage("reservable", reservable),
+            Stage("matching", matching),
+            Stage("roomy", free),
+            Stage("fitting", fitting),
+        )
 
     def add(
         self,
         reservation_id: str,
-        resource_ids: Sequence[int],
+        units: Mapping[int, int],
         period: Period,
         demand: Demand,
         *,
         state: AllocationState = AllocationState.PLANNED,
-    ) -> None:
-        """Assign resources. The caller raises their versions in the same transaction."""
-        if not resource_ids:
-            return
-        self._session.execute(
-            insert(AllocationRow),
+    ) -> dict[int, int]:
+        """Assign so many units of each of these resources, by id; the ids of the new allocations, by resource.
+
+        The caller raises the versions of the resources in the same transaction.
+        """
+        if not units:
+            return {}
+        added = self._session.execute(
+            insert(AllocationRow).returning(AllocationRow.resource_id, AllocationRow.id),
             [
                 {
                     "resource_id": number,
@@ -194,11 +280,13 @@ class AllocationStore:
                     "ends_at": period.end,
                     "state": state.value,
                     "exclusive": demand.exclusive,
-                    "amounts": dict(demand.amounts),
+                    "units": count,
+                    "amounts": dict(demand.amounts.times(count)),
                 }
-                for number in resource_ids
+                for number, count in units.items()
             ],
         )
+        return {row.resource_id: row.id for row in added}
 
     def of_reservations(self, reservation_ids: Collection[str]) -> list[Allocation]:
         """The allocations of these reservations, released ones too, in order of resource."""
@@ -237,29 +325,25 @@ class AllocationStore:
         without: Collection[int] = (),
         only: Collection[int] | None = None,
         ignoring: str | None = None,
+        fixed: conditions.Fixed = conditions.NO_PLAN,
         limit: int,
     ) -> dict[int, tuple[int, list[Allocation]]]:
         """Resources that match and would be free if plans moved: their versions and the plans in the way.
 
         A bounded number, those with the fewest plans first. With ``only``, of these resources, reservable or not.
         """
-        fixed, movable = aliased(AllocationRow), aliased(AllocationRow)
-        fixed_in_the_way = exists().where(
-            fixed.resource_id == ResourceRow.id, overlaps(period, fixed), fixed.state != AllocationState.PLANNED.value
-        )
-        if ignoring is not None:
-            fixed_in_the_way = fixed_in_the_way.where(fixed.reservation_id != ignoring)
-        eligible = _reservable(demand) if only is None else ResourceRow.id.in_(sorted(only))
+        movable = aliased(AllocationRow)
+        eligible = conditions.reservable(demand) if only is None else ResourceRow.id.in_(sorted(only))
         others = movable.reservation_id != ignoring if ignoring is not None else sql_true()
         rows = self._session.execute(
             select(ResourceRow.id, ResourceRow.version, func.count(movable.id))
-            .join(movable, and_(movable.resource_id == ResourceRow.id, overlaps(period, movable), others))
+            .join(movable, and_(movable.resource_id == ResourceRow.id, conditions.overlaps(period, movable), others))
             .where(
                 eligible,
-                *_matching(demand.expression),
+                *conditions.matching(demand),
                 ResourceRow.id.not_in(sorted(without)) if without else sql_true(),
-                not_(fixed_in_the_way),
-                not_(_overdue(now)) if only is None else sql_true(),
+                not_(conditions.taken(demand, period, ignoring=ignoring, fixed=fixed)),
+                not_(conditions.overdue(now)) if only is None else sql_true(),
             )
             .group_by(ResourceRow.id, ResourceRow.version)
             .order_by(func.count(movable.id), ResourceRow.id)
@@ -271,8 +355,8 @@ class AllocationStore:
                 select(AllocationRow)
                 .where(
                     AllocationRow.resource_id.in_(sorted(found)),
-                    overlaps(period),
-                    AllocationRow.state == AllocationState.PLANNED.value,
+                    conditions.overlaps(period),
+                    conditions.movable(fixed),
                     AllocationRow.reservation_id != ignoring if ignoring is not None else sql_true(),
                 )
                 .order_by(AllocationRow.id)
@@ -297,6 +381,21 @@ class AllocationStore:
             .values(resource_id=resource_id, starts_at=start)
         )
         if moved.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+            raise Overtaken
+
+    def shrink(self, allocation: Allocation, units: int, demand: Demand) -> None:
+        """Leave so many units of an allocation; raises ``Overtaken`` when it is not what was read any more."""
+        shrunk = self._session.execute(
+            update(AllocationRow)
+            .where(
+                AllocationRow.id == allocation.id,
+                AllocationRow.resource_id == allocation.resource_id,
+                AllocationRow.state == allocation.state.value,
+                AllocationRow.units == allocation.units,
+            )
+            .values(units=units, amounts=dict(demand.amounts.times(units)))
+        )
+        if shrunk.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
             raise Overtaken
 
     def set_period(
@@ -326,7 +425,7 @@ class AllocationStore:
     def release(
         self, reservation_ids: Collection[str], *, until: datetime, only: Collection[int] | None = None
     ) -> None:
-        """Give back what these reservations hold, or ``only`` some of it, by the ids of the resources.
+        """Give back what these reservations hold, or ``only`` some of these allocations.
 
         What would have lasted beyond ``until`` is trimmed, not deleted; only what lasted for no time at all is.
         """
@@ -335,7 +434,7 @@ class AllocationStore:
         mine = and_(
             AllocationRow.reservation_id.in_(sorted(reservation_ids)),
             AllocationRow.state == AllocationState.HELD.value,
-            AllocationRow.resource_id.in_(sorted(only)) if only is not None else sql_true(),
+            AllocationRow.id.in_(sorted(only)) if only is not None else sql_true(),
         )
         self._session.execute(delete(AllocationRow).where(mine, AllocationRow.starts_at >= until))
         self._session.execute(
@@ -444,7 +543,7 @@ class AllocationStore:
 
     def matching(self, demand: Demand, resource_ids: Collection[int]) -> set[int]:
         """Those of the resources that have the properties which are asked for, free or not."""
-        found = select(ResourceRow.id).where(ResourceRow.id.in_(sorted(resource_ids)), *_matching(demand.expression))
+        found = select(ResourceRow.id).where(ResourceRow.id.in_(sorted(resource_ids)), *conditions.matching(demand))
         return set(self._session.execute(found).scalars())
 
     def leases_on(self, resource_id: int) -> list[str]:
@@ -488,6 +587,8 @@ class AllocationStore:
                     theirs.state == AllocationState.HELD.value,
                     theirs.reservation_id.not_in(sorted(reservation_ids)),
                     theirs.starts_at < mine.starts_at,
+                    # Parts of one resource are had side by side; only who should be gone is waited for.
+                    or_(theirs.exclusive, mine.exclusive, theirs.ends_at <= mine.starts_at),
                 )
                 .distinct()
                 .order_by(mine.resource_id)
@@ -495,95 +596,15 @@ class AllocationStore:
         )
 
 
-def _reservable(demand: Demand) -> ColumnElement[bool]:
-    return and_(ResourceRow.resource_type == demand.inventory, ResourceRow.reservable.is_(True))
-
-
-def _matching(expression: Expression, *, but: Comparison | None = None) -> list[ColumnElement[bool]]:
-    """The property language in SQL; ``Expression.matches`` is the same in Python.
-
-    Each comparison is a look-up by the attributes' primary key, NULL where the resource has no such property. As
-    ``EXISTS`` each would be one more table to join, and PostgreSQL takes seconds to plan a join of dozens. What must
-    be equal comes first: it is true of the fewest resources, and nothing more is asked of the others.
-    """
-    return [
-        select(_compares(comparison))
-        .where(AttributeRow.resource_id == ResourceRow.id, AttributeRow.name == comparison.name)
-        .correlate(ResourceRow)
-        .scalar_subquery()
-        for comparison in sorted(expression.comparisons, key=lambda one: one.op != "==")
-        if comparison is not but
-    ]
-
-
-def _walk(
-    expression: Expression,
-) -> tuple[tuple[InstrumentedAttribute[int], InstrumentedAttribute[int]], ColumnElement[bool]]:
-    """Scarcity and id, by which resources are walked through in order, and what joins that walk to them.
-
-    It goes through the resources themselves, or, where a property must be equal to something, through those that have
-    it: an index each, read only as far as needed.
-    """
-    wanted = _leading(expression)
-    if wanted is None:
-        return (ResourceRow.scarcity, ResourceRow.id), sql_true()
-    walked = aliased(AttributeRow)
-    found = and_(walked.resource_id == ResourceRow.id, walked.key == key_of(wanted.name, wanted.value))
-    return (walked.scarcity, walked.resource_id), found
-
-
-def _leading(expression: Expression) -> Comparison | None:
-    """The first comparison that an index answers."""
-    return next((one for one in expression.comparisons if one.op == "==" and len(one.value) < KEY_LENGTH), None)
-
-
-def _compares(comparison: Comparison) -> ColumnElement[bool]:
-    number = comparison.number
-    if number is None:
-        return _OPERATORS[comparison.op](AttributeRow.value, comparison.value)
-    compared = _OPERATORS[comparison.op](AttributeRow.number, number)
-    if comparison.op == "!=":
-        return or_(AttributeRow.number.is_(None), compared)
-    return and_(AttributeRow.number.is_not(None), compared)
-
-
-_OPERATORS: Mapping[str, Callable[[Any, Any], ColumnElement[bool]]] = {
-    "==": lambda column, value: column == value,
-    "!=": lambda column, value: column != value,
-    ">=": lambda column, value: column >= value,
-    "<=": lambda column, value: column <= value,
-    ">": lambda column, value: column > value,
-    "<": lambda column, value: column < value,
-}
-
-
-def _taken(period: Period, *, ignoring: str | None) -> ColumnElement[bool]:
-    """Whether anybody has the resource at any instant of the period.
-
-    Not as ``EXISTS``, which PostgreSQL makes a join of, and takes it to leave next to nothing; it then looks at all
-    resources and sorts what is left, instead of walking through them in order until it has enough.
-    """
-    taken = select(sql_true()).where(AllocationRow.resource_id == ResourceRow.id, overlaps(period))
-    if ignoring:
-        taken = taken.where(AllocationRow.reservation_id != ignoring)
-    return func.coalesce(taken.correlate(ResourceRow).limit(1).scalar_subquery(), sql_false())
-
-
-def _overdue(now: datetime) -> ColumnElement[bool]:
-    """Whether somebody should have given the resource back and has not: it counts as taken."""
-    late = aliased(AllocationRow)
-    return exists().where(
-        late.state == AllocationState.HELD.value, late.resource_id == ResourceRow.id, late.ends_at <= now
-    )
-
-
-def _free(period: Period, *, now: datetime, ignoring: str | None) -> ColumnElement[bool]:
-    free = not_(_taken(period, ignoring=ignoring))
-    return and_(free, not_(_overdue(now))) if period.start <= now + OVERDUE_MATTERS else free
-
-
 def _all(conditions: list[ColumnElement[bool]]) -> ColumnElement[bool]:
     return and_(sql_true(), *conditions)
+
+
+def _units_of(demand: Demand, rooms: Collection[int]) -> int:
+    """How many units of the demand there is room for, where each resource has room for so many."""
+    if demand.spread is Spread.TOGETHER:
+        return max(rooms, default=0)
+    return sum(min(room, 1) if demand.spread is Spread.APART else room for room in rooms)
 
 
 def _allocation(row: AllocationRow) -> Allocation:
@@ -595,4 +616,5 @@ def _allocation(row: AllocationRow) -> Allocation:
         state=AllocationState(row.state),
         amounts=Capacity(row.amounts),
         exclusive=row.exclusive,
+        units=row.units,
     )

@@ -245,6 +245,7 @@ def claimable(now: datetime) -> ColumnElement[bool]:
             and_(EventRow.rank == EventType.END.rank, not_(notice_due)),
             and_(EventRow.rank == EventType.START.rank, LeaseRow.ends_at > now, LeaseRow.status.in_(starting)),
             and_(EventRow.rank == EventType.UPDATE.rank, LeaseRow.status == LeaseStatus.UPDATING.value),
+            and_(EventRow.rank == EventType.PREPARE.rank, LeaseRow.status == LeaseStatus.CREATING.value),
             and_(EventRow.rank == EventType.BEFORE_END.rank, LeaseRow.status == LeaseStatus.ACTIVE.value),
             # What is about to end need not be mended.
             and_(
@@ -269,6 +270,8 @@ def _waits(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
         theirs.reservation_id != mine.reservation_id,
         # Not by the index of starts: SQLite would walk through all that the resource was ever booked for.
         func.coalesce(theirs.starts_at, theirs.starts_at) < mine.starts_at,
+        # Parts of one resource are had side by side; only who should be gone is waited for.
+        or_(theirs.exclusive, mine.exclusive, theirs.ends_at <= mine.starts_at),
         *([exists().where(_HOLDER.id == theirs.reservation_id, *conditions)] if conditions else []),
     )
     planned = exists().where(mine.reservation_id == reservation.id, mine.state == AllocationState.PLANNED.value, held)

@@ -61,24 +61,30 @@ class LeaseStore:
             if _is_second_lease(error):
                 raise Overtaken from error
             raise
-        if lease.reservations:
-            self._session.execute(
-                insert(ReservationRow),
-                [
-                    {
-                        "id": reservation.id,
-                        "lease_id": lease.id,
-                        "position": position,
-                        "resource_type": reservation.resource_type,
-                        "status": reservation.status.value,
-                        "parameters": dict(reservation.parameters),
-                        "missing_resources": reservation.missing_resources,
-                        "resources_changed": reservation.resources_changed,
-                        "created_at": reservation.created_at,
-                    }
-                    for position, reservation in enumerate(lease.reservations)
-                ],
-            )
+        self.add_reservations(lease.reservations)
+
+    def add_reservations(self, reservations: Sequence[Reservation], *, first: int = 0) -> None:
+        """Write reservations of a lease; ``first`` is how many it has already."""
+        if not reservations:
+            return
+        self._session.execute(
+            insert(ReservationRow),
+            [
+                {
+                    "id": reservation.id,
+                    "lease_id": reservation.lease_id,
+                    "position": position,
+                    "resource_type": reservation.resource_type,
+                    "status": reservation.status.value,
+                    "parameters": dict(reservation.parameters),
+                    "effects": dict(reservation.effects),
+                    "missing_resources": reservation.missing_resources,
+                    "resources_changed": reservation.resources_changed,
+                    "created_at": reservation.created_at,
+                }
+                for position, reservation in enumerate(reservations, first)
+            ],
+        )
 
     def get(self, lease_id: str, *, deleted: bool = False, lock: bool = False) -> Lease | None:
         """The lease, None where there is none; deleted ones only when asked for.
@@ -224,6 +230,28 @@ class LeaseStore:
                 .execution_options(synchronize_session=False)
             )
 
+    def starting(self, after: datetime, until: datetime) -> list[tuple[str, datetime]]:
+        """The leases that wait for a start in this stretch of time, with the start, the earliest first."""
+        rows = self._session.execute(
+            select(LeaseRow.id, LeaseRow.starts_at)
+            .where(
+                LeaseRow.deleted_at.is_(None),
+                LeaseRow.starts_at > after,
+                LeaseRow.starts_at <= until,
+                LeaseRow.status == LeaseStatus.PENDING.value,
+            )
+            .order_by(LeaseRow.starts_at, LeaseRow.id)
+        )
+        return [(row.id, row.starts_at) for row in rows]
+
+    def add_effects(self, effects: Mapping[str, Mapping[str, object]], *, now: datetime) -> None:
+        """Keep what the cloud has made for reservations, by their ids, beside what is known already."""
+        known = self.reservations_by_ids([number for number, made in effects.items() if made])
+        for number, reservation in known.items():
+            after = {**reservation.effects, **effects[number]}
+            if after != reservation.effects:
+                self.change_reservations([number], now=now, effects=after)
+
     def reservations_by_ids(self, ids: Collection[str]) -> dict[str, Reservation]:
         rows = self._session.execute(select(ReservationRow).where(ReservationRow.id.in_(sorted(ids)))).scalars()
         return {row.id: _reservation(row) for row in rows}
@@ -310,6 +338,7 @@ def _reservation(row: ReservationRow) -> Reservation:
         resource_type=row.resource_type,
         status=ReservationStatus(row.status),
         parameters=row.parameters,
+        effects=row.effects,
         missing_resources=row.missing_resources,
         resources_changed=row.resources_changed,
         created_at=row.created_at,

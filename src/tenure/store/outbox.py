@@ -8,8 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, exists, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, aliased
 
+from tenure.store.conflict import Overtaken
 from tenure.store.tables import OutboxRow
 
 
@@ -38,20 +40,24 @@ class OutboxStore:
         self._session = session
 
     def add(self, *, key: str, lease_id: str, topic: str, payload: Mapping[str, object], now: datetime) -> None:
-        self._session.execute(
-            insert(OutboxRow),
-            [
-                {
-                    "key": key,
-                    "lease_id": lease_id,
-                    "topic": topic,
-                    "payload": dict(payload),
-                    "created_at": now,
-                    "ready_at": now,
-                    "attempts": 0,
-                }
-            ],
-        )
+        """Write a message; raises ``Overtaken`` where somebody has just written one of that key."""
+        message = {
+            "key": key,
+            "lease_id": lease_id,
+            "topic": topic,
+            "payload": dict(payload),
+            "created_at": now,
+            "ready_at": now,
+            "attempts": 0,
+        }
+        try:
+            self._session.execute(insert(OutboxRow), [message])
+        except IntegrityError as error:
+            raise Overtaken from error
+
+    def known(self, keys: Iterable[str]) -> set[str]:
+        """Those of the keys that there are messages of."""
+        return set(self._session.execute(select(OutboxRow.key).where(OutboxRow.key.in_(sorted(keys)))).scalars())
 
     def is_ready(self, now: datetime) -> bool:
         """Whether there is anything to deliver."""

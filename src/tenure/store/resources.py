@@ -25,7 +25,7 @@ from tenure.domain.resource import (
     scarcity,
 )
 from tenure.store.conflict import Overtaken
-from tenure.store.tables import AllocationRow, AttributeRow, PropertyRow, ReservationRow, ResourceRow, key_of
+from tenure.store.tables import AllocationRow, AttributeRow, PropertyRow, ReservationRow, ResourceRow, TraitRow, key_of
 
 
 class ResourceStore:
@@ -54,6 +54,7 @@ class ResourceStore:
             facts=dict(found.facts),
             properties=dict(properties),
             traits=sorted(found.traits),
+            limits=_limits(found),
             reservable=registration is Registration.REGISTERED,
             registration=registration.value,
             enabled=True,
@@ -70,7 +71,7 @@ class ResourceStore:
             if _is_second_resource(error):
                 raise Overtaken from error
             raise
-        self._write_attributes(row)
+        self._write_details([row])
         self._know_properties(found.resource_type, properties, now)
         return _resource(row)
 
@@ -88,6 +89,7 @@ class ResourceStore:
                 facts=dict(one.facts),
                 properties=dict(own),
                 traits=sorted(one.traits),
+                limits=_limits(one),
                 reservable=True,
                 registration=Registration.REGISTERED.value,
                 enabled=True,
@@ -100,9 +102,7 @@ class ResourceStore:
         ]
         self._session.add_all(rows)
         self._session.flush()
-        attributes = [attribute for row in rows for attribute in _attributes(row)]
-        if attributes:
-            self._session.execute(insert(AttributeRow), attributes)
+        self._write_details(rows)
         for resource_type in {one.resource_type for one in found}:
             names = {name: "" for own in properties for name in own}
             self._know_properties(resource_type, names, now)
@@ -114,6 +114,17 @@ class ResourceStore:
             .execution_options(populate_existing=True)
         ).scalar_one_or_none()
         return _resource(row) if row else None
+
+    def ids_of(self, resource_type: str, external_ids: Collection[str]) -> dict[int, str]:
+        """The resources of the type with these external ids, by id; those that there are."""
+        if not external_ids:
+            return {}
+        rows = self._session.execute(
+            select(ResourceRow.id, ResourceRow.external_id).where(
+                ResourceRow.resource_type == resource_type, ResourceRow.external_id.in_(sorted(external_ids))
+            )
+        )
+        return {row.id: row.external_id for row in rows}
 
     def by_ids(self, ids: Iterable[int]) -> dict[int, Resource]:
         rows = self._session.execute(
@@ -195,14 +206,14 @@ class ResourceStore:
         resource = self.by_external_id(resource_type, external_id)
         if resource is None:
             raise InvalidParameter(
-                f"marker: there is no host {external_id} that a list could go on after.", field="marker"
+                f"marker: there is nothing of id {external_id} that a list could go on after.", field="marker"
             )
         return resource
 
     def set_properties(self, seen: Resource, properties: Mapping[str, str], *, now: datetime) -> None:
         """Replace the resource's own properties; raises ``Overtaken`` where it changed since it was read."""
         self._swap(seen, properties=dict(properties), scarcity=scarcity(properties, seen.traits), updated_at=now)
-        self._rewrite_attributes(seen.id)
+        self._rewrite_details(seen.id)
         self._know_properties(seen.resource_type, properties, now)
 
     def describe(self, seen: Resource, found: DiscoveredResource, *, now: datetime) -> None:
@@ -213,10 +224,28 @@ class ResourceStore:
             capacity=dict(found.capacity),
             facts=dict(found.facts),
             traits=sorted(found.traits),
+            limits=_limits(found),
             scarcity=scarcity(seen.properties, found.traits),
+            unreviewed=True,
             updated_at=now,
         )
-        self._rewrite_attributes(seen.id)
+        self._rewrite_details(seen.id)
+
+    def unreviewed(self) -> dict[int, int]:
+        """The resources that the cloud describes differently since the leases on them were looked at; with versions."""
+        rows = self._session.execute(
+            select(ResourceRow.id, ResourceRow.version).where(ResourceRow.unreviewed.is_(True)).order_by(ResourceRow.id)
+        )
+        return {row.id: row.version for row in rows}
+
+    def reviewed(self, seen: Mapping[int, int]) -> None:
+        """Say that the leases on these resources were looked at, but for those that have changed since."""
+        for number, version in seen.items():
+            self._session.execute(
+                update(ResourceRow)
+                .where(ResourceRow.id == number, ResourceRow.version == version)
+                .values(unreviewed=False)
+            )
 
     def change(
         self,
@@ -248,7 +277,7 @@ class ResourceStore:
     def remove(self, seen: Resource) -> None:
         """Forget a resource without allocations; raises ``Overtaken`` where it changed since it was read."""
         self.wanted.add(seen.id)
-        self._session.execute(delete(AttributeRow).where(AttributeRow.resource_id == seen.id))
+        self._remove_details(seen.id)
         removed = self._session.execute(
             delete(ResourceRow).where(ResourceRow.id == seen.id, ResourceRow.version == seen.version)
         )
@@ -333,7 +362,7 @@ class ResourceStore:
             self.remove(seen)
             return
         self._swap(seen, resource_type=f"retired:{seen.resource_type}", external_id=str(seen.id), reservable=False)
-        self._session.execute(delete(AttributeRow).where(AttributeRow.resource_id == seen.id))
+        self._remove_details(seen.id)
 
     def requests_on(self, resource_id: int, *, now: datetime) -> list[tuple[str, Mapping[str, object]]]:
         """The types and parameters of the reservations with a part in the resource, now or later."""
@@ -418,13 +447,22 @@ class ResourceStore:
     def highest_id(self) -> int:
         return self._session.execute(select(func.max(ResourceRow.id))).scalar_one_or_none() or 0
 
-    def _write_attributes(self, row: ResourceRow) -> None:
-        self._session.execute(insert(AttributeRow), _attributes(row))
+    def _write_details(self, rows: Iterable[ResourceRow]) -> None:
+        """Write what is looked for: attributes and traits, a row each."""
+        attributes = [attribute for row in rows for attribute in _attributes(row)]
+        traits = [{"resource_id": row.id, "trait": trait} for row in rows for trait in row.traits]
+        for table, values in ((AttributeRow, attributes), (TraitRow, traits)):
+            if values:
+                self._session.execute(insert(table), values)
 
-    def _rewrite_attributes(self, resource_id: int) -> None:
+    def _rewrite_details(self, resource_id: int) -> None:
         row = self._session.get_one(ResourceRow, resource_id, populate_existing=True)
-        self._session.execute(delete(AttributeRow).where(AttributeRow.resource_id == resource_id))
-        self._write_attributes(row)
+        self._remove_details(resource_id)
+        self._write_details([row])
+
+    def _remove_details(self, resource_id: int) -> None:
+        for table in (AttributeRow, TraitRow):
+            self._session.execute(delete(table).where(table.resource_id == resource_id))
 
     def _know_properties(self, resource_type: str, properties: Mapping[str, str], now: datetime) -> None:
         if not properties:
@@ -479,6 +517,10 @@ def _attributes(row: ResourceRow) -> list[dict[str, object]]:
     ]
 
 
+def _limits(found: DiscoveredResource) -> dict[str, dict[str, int]]:
+    return {name: dict(limit) for name, limit in found.limits.items()}
+
+
 def _as_text(value: object) -> str:
     return value if isinstance(value, str) else str(value)
 
@@ -494,6 +536,7 @@ def _resource(row: ResourceRow) -> Resource:
         facts=row.facts,
         properties=row.properties,
         traits=frozenset(row.traits),
+        limits=row.limits,
         reservable=row.reservable,
         version=row.version,
         created_at=row.created_at,

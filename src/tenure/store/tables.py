@@ -20,6 +20,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    false,
     true,
 )
 from sqlalchemy.dialects import mysql
@@ -95,6 +96,7 @@ class ResourceRow(Base):
         Index("ix_resources_name", "resource_type", "name", "id"),
         Index(None, "resource_type", "id"),
         Index("ix_resources_health", "health", "id"),
+        Index("ix_resources_unreviewed", "unreviewed", "id"),
     )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
@@ -106,6 +108,8 @@ class ResourceRow(Base):
     facts: Mapped[dict[str, Any]] = mapped_column(JSON)
     properties: Mapped[dict[str, str]] = mapped_column(JSON)
     traits: Mapped[list[str]] = mapped_column(JSON)
+    #: By class: how much at least and at most is handed out at a time, and in which steps, where that is restricted.
+    limits: Mapped[dict[str, dict[str, int]]] = mapped_column(JSON)
     #: Registered, enabled and well: what the choice of resources looks at.
     reservable: Mapped[bool] = mapped_column(Boolean)
     registration: Mapped[str] = mapped_column(text(16), server_default="registered")
@@ -114,6 +118,8 @@ class ResourceRow(Base):
     health: Mapped[str] = mapped_column(text(16), server_default="well")
     health_reason: Mapped[str | None] = mapped_column(Text)
     health_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    #: Whether the cloud describes it differently than when the leases on it were looked at last.
+    unreviewed: Mapped[bool] = mapped_column(Boolean, server_default=false())
     scarcity: Mapped[int] = mapped_column(Integer)
     version: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
@@ -155,6 +161,15 @@ class AttributeRow(Base):
     key: Mapped[str] = mapped_column(text(160))  # ``key_of`` name and value
     scarcity: Mapped[int] = mapped_column(Integer)  # the resource's
     own: Mapped[bool] = mapped_column(Boolean)  # the operator's, not the cloud's
+
+
+class TraitRow(Base):
+    """A trait of a resource: what ``resources`` says in a document, for a look-up."""
+
+    __tablename__ = "resource_traits"
+
+    resource_id: Mapped[int] = mapped_column(BigId, ForeignKey("resources.id", ondelete="CASCADE"), primary_key=True)
+    trait: Mapped[str] = mapped_column(text(255), primary_key=True)
 
 
 def key_of(name: str, value: str) -> str:
@@ -211,6 +226,8 @@ class ReservationRow(Base):
     resource_type: Mapped[str] = mapped_column(text(64))
     status: Mapped[str] = mapped_column(text(16))
     parameters: Mapped[dict[str, Any]] = mapped_column(JSON)
+    #: What the cloud has made for it that clients are told of.
+    effects: Mapped[dict[str, Any]] = mapped_column(JSON)
     missing_resources: Mapped[bool] = mapped_column(Boolean)
     resources_changed: Mapped[bool] = mapped_column(Boolean)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
@@ -225,6 +242,7 @@ class AllocationRow(Base):
         Index("ix_allocations_resource_end", "resource_id", "ends_at", "starts_at"),
         Index("ix_allocations_resource_start", "resource_id", "starts_at"),
         Index("ix_allocations_state", "state", "resource_id", "ends_at"),
+        Index("ix_allocations_shared", "exclusive", "ends_at"),
         Index(None, "reservation_id", "state"),
         CheckConstraint("ends_at > starts_at", name="ends_after_start"),
     )
@@ -236,7 +254,8 @@ class AllocationRow(Base):
     ends_at: Mapped[datetime] = mapped_column(UtcDateTime)
     state: Mapped[str] = mapped_column(text(16))
     exclusive: Mapped[bool] = mapped_column(Boolean)
-    amounts: Mapped[dict[str, int]] = mapped_column(JSON)
+    units: Mapped[int] = mapped_column(Integer, server_default="1")
+    amounts: Mapped[dict[str, int]] = mapped_column(JSON)  # of all units together
 
 
 class EventRow(Base):

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from tenure.api.schemas.leases import SHOWN_EVENTS, ReservationKind
 from tenure.api.schemas.moments import RFC3339_PATTERN
+from tenure.api.schemas.resources import WireInventory
 from tenure.api.schemas.texts import MAX_PROPERTY_NAME
 from tenure.api.versions import OLDEST, Version
 from tenure.domain.lease import AllocationState, EventStatus, LeaseStatus, ReservationStatus
@@ -225,8 +226,15 @@ class LeasedHost(Answer):
     status: _ALLOCATION_STATES
 
 
-class LeasedHostList(Answer):
-    hosts: list[LeasedHost]
+class LeasedFloatingIP(Answer):
+    id: str
+    floating_network_id: str
+    subnet_id: str
+    floating_ip_address: str
+    reservation_id: str
+    start_date: Rfc3339Text
+    end_date: Rfc3339Text
+    status: _ALLOCATION_STATES
 
 
 class HostOf10(BaseModel):
@@ -252,14 +260,6 @@ class HostOf10(BaseModel):
     updated_at: WithBlank | None
 
 
-class HostOf10Document(Answer):
-    host: HostOf10
-
-
-class HostOf10List(Answer):
-    hosts: list[HostOf10]
-
-
 class Host(Answer):
     id: str
     hypervisor_hostname: str
@@ -278,15 +278,6 @@ class Host(Answer):
     updated_at: Rfc3339Text | None
 
 
-class HostDocument(Answer):
-    host: Host
-
-
-class HostList(Answer):
-    hosts: list[Host]
-    hosts_links: list[Link] = Field(default_factory=list)
-
-
 class HostOf12(Host):
     """A host from 1.2 on: also whether the operator has enabled it, and what the cloud says of it."""
 
@@ -297,17 +288,45 @@ class HostOf12(Host):
     health_since: Rfc3339Text | None
 
 
-class HostOf12Document(Answer):
-    host: HostOf12
+class FloatingIPOf10(Answer):
+    id: str
+    floating_network_id: str
+    subnet_id: str
+    floating_ip_address: str
+    reservable: bool
+    created_at: WithBlank
+    updated_at: WithBlank | None
 
 
-class HostOf12List(Answer):
-    hosts: list[HostOf12]
-    hosts_links: list[Link] = Field(default_factory=list)
+class NewFloatingIPOf10(FloatingIPOf10):
+    """A floating IP that was registered just now: its dates have another form then, as in Blazar."""
+
+    created_at: WithT
+    updated_at: WithT | None
+
+
+class FloatingIP(Answer):
+    id: str
+    floating_network_id: str
+    subnet_id: str
+    floating_ip_address: str
+    reservable: bool
+    created_at: Rfc3339Text
+    updated_at: Rfc3339Text | None
+
+
+class FloatingIPOf12(FloatingIP):
+    """A floating IP from 1.2 on: also whether the operator has enabled it, and what the cloud says of it."""
+
+    enabled: bool
+    disabled_reason: str | None
+    health: _HEALTHS
+    health_reason: str | None
+    health_since: Rfc3339Text | None
 
 
 class AffectedReservation(Answer):
-    """A reservation with a part in the host: where it moves to, or why it stays."""
+    """A reservation with a part in a resource: where it moves to, or why it stays."""
 
     id: str
     lease_id: str
@@ -318,10 +337,9 @@ class AffectedReservation(Answer):
     reason: str | None
 
 
-class HostChangeDocument(Answer):
-    """A host after a change, or as it would be, and what becomes of the reservations on it."""
+class ChangeDocument(Answer):
+    """A resource after a change, or as it would be, and what becomes of the reservations with a part in it."""
 
-    host: HostOf12
     dry_run: bool
     reservations: list[AffectedReservation]
 
@@ -425,26 +443,39 @@ class Answers:
                 leases=(list[lease], ...),
                 leases_links=(list[Link], Field(default_factory=list)),
             )
-        self.host: type[BaseModel] = HostOf10Document if old else HostDocument
-        self.hosts: type[BaseModel] = HostOf10List if old else HostList
-        if not version < Version.V1_2:
-            self.host, self.hosts = HostOf12Document, HostOf12List
-        self.host_change: type[BaseModel] = HostChangeDocument
         self.allocation: type[BaseModel] = AllocationOf10Document if old else AllocationDocument
         self.allocations: type[BaseModel] = AllocationOf10List if old else AllocationList
         self.properties: type[BaseModel] = PropertyList
         self.property_setting: type[BaseModel] = PropertySettingOf10Document if old else PropertySettingDocument
         self.history: type[BaseModel] = HistoryDocument
-        self.leased_hosts: type[BaseModel] = LeasedHostList
+
+
+class InventoryAnswers:
+    """The models of answers about an inventory, at one version."""
+
+    def __init__(self, wire: WireInventory, version: Version) -> None:
+        shown, new = wire.answer(version), wire.answer_new(version)
+        many: dict[str, Any] = {wire.many: (list[shown], ...)}  # type: ignore[valid-type]  # known at run time only
+        if version is not OLDEST:
+            many[wire.links] = (list[Link], Field(default_factory=list))
+        self.one = _document(shown, wire.one)
+        self.new = self.one if new is shown else _document(new, wire.one)
+        self.many: type[BaseModel] = create_model(f"{shown.__name__}List", __base__=Answer, **many)
+        change: dict[str, Any] = {wire.one: (shown, ...)}
+        self.change: type[BaseModel] = create_model(f"{shown.__name__}Change", __base__=ChangeDocument, **change)
+        leased: dict[str, Any] = {wire.many: (list[wire.leased_answer], ...)}  # type: ignore[name-defined]
+        self.leased: type[BaseModel] = create_model(f"{wire.leased_answer.__name__}List", __base__=Answer, **leased)
+
+
+def _document(shown: type[BaseModel], name: str) -> type[BaseModel]:
+    fields: dict[str, Any] = {name: (shown, ...)}
+    return create_model(f"{shown.__name__}Document", __base__=Answer, **fields)
 
 
 def _reservation_model(kind: ReservationKind, base: type[BaseModel]) -> type[BaseModel]:
-    """A reservation as it is shown: what all have, and the parameters of its type."""
-    parameters: dict[str, Any] = {
-        name: (field.annotation, ...)
-        for name, field in kind.request_model(strict=True).model_fields.items()
-        if name != "resource_type"
-    }
+    """A reservation as it is shown: what all have, and what its type shows."""
+    shown = kind.answer_model(strict=base is not ReservationOf10)
+    parameters: dict[str, Any] = {name: (field.annotation, ...) for name, field in shown.model_fields.items()}
     title = kind.request_model(strict=True).__name__
     tag: Any = (Literal[kind.name], ...)
     return create_model(f"{title}Document", __base__=base, resource_type=tag, **parameters)

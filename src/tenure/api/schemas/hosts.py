@@ -1,33 +1,39 @@
-"""Hosts, their allocations and their properties on the wire."""
+"""Hosts on the wire."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from tenure.api.schemas.moments import show_maybe_rfc3339, show_rfc3339, show_with_blank, show_with_t
+from tenure.api.schemas import answers
+from tenure.api.schemas.moments import show_maybe_rfc3339, show_rfc3339, show_with_blank
+from tenure.api.schemas.queries import HostListQuery
 from tenure.api.schemas.refusals import check
+from tenure.api.schemas.resources import (
+    Document,
+    ModelsOfRequest,
+    Registration,
+    WireInventory,
+    WireProperties,
+    show_part,
+    show_standing,
+)
 from tenure.api.schemas.texts import (
     MAX_PROPERTY_NAME,
     ExternalId,
-    Identifier,
     LenientProperty,
     LenientReference,
     PropertyName,
     PropertyValue,
-    Reason,
 )
 from tenure.api.versions import OLDEST, Version
 from tenure.domain.errors import InvalidHost, InvalidParameter
-from tenure.domain.request import ResourceBookings, ResourceChange
-from tenure.domain.resource import PropertySetting, PropertyValues, Resource
-
-Document = dict[str, object]
+from tenure.domain.request import LeasedResource
+from tenure.domain.resource import Resource
 
 #: What Nova says of a host. A host that is registered with such keys has them dropped, as Blazar does.
 _NOVA_FIELDS = frozenset(
@@ -104,57 +110,6 @@ class HostUpdate(BaseModel):
     properties: dict[PropertyName, PropertyValue | None] = Field(min_length=1, json_schema_extra=_FREE_NAMES)
 
 
-class HostDisable(BaseModel):
-    """A host that is to take no new reservations, and why; with ``dry_run`` nothing is done, and all is told."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    reason: Reason = ""
-    dry_run: StrictBool = False
-
-
-class HostEnable(BaseModel):
-    """A host that is to take reservations again."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    dry_run: StrictBool = False
-
-
-class HostReallocate(BaseModel):
-    """What is booked on a host, and is to move to others: of one lease or of all, also what runs or not."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    lease_id: Identifier | None = None
-    running: StrictBool = False
-    dry_run: StrictBool = False
-
-
-class LenientPropertyUpdate(BaseModel):
-    """Whether ordinary users are kept from a property."""
-
-    model_config = ConfigDict(extra="ignore", title="PropertyUpdate")
-
-    private: StrictBool
-
-
-class PropertyUpdate(BaseModel):
-    """Whether ordinary users are kept from a property."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    private: StrictBool
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """A host to be registered."""
-
-    reference: str
-    properties: Mapping[str, str]
-
-
 def read_registration(body: Mapping[str, Any], version: Version) -> Registration:
     if version is not OLDEST:
         given = _check_create(body, version)
@@ -193,12 +148,6 @@ def read_properties(body: Mapping[str, Any], version: Version) -> Mapping[str, s
     return changed
 
 
-def read_private(body: Mapping[str, Any], version: Version) -> bool:
-    if version is OLDEST:
-        return check(LenientPropertyUpdate, body, version).private
-    return check(PropertyUpdate, body, version).private
-
-
 def _check_lengths(properties: Mapping[str, object]) -> None:
     for name in properties:
         if len(name) > MAX_PROPERTY_NAME:
@@ -225,24 +174,19 @@ def _check_reachable(names: Iterable[str], place: str) -> None:
             )
 
 
-def show_host_1_0(host: Resource) -> Document:
-    """A host as Blazar shows it, with its properties beside its fields; a field is never hidden by one."""
-    return {
-        **host.properties,
-        "id": host.external_id,
-        **_facts(host),
-        "status": None,
-        "trust_id": "",
-        "reservable": host.reservable,
-        "created_at": show_with_blank(host.created_at),
-        "updated_at": show_with_blank(host.updated_at),
-    }
-
-
 def show_host(host: Resource, version: Version) -> Document:
-    """A host, from 1.1 on; from 1.2 on with what makes it reservable, or not."""
-    if not version < Version.V1_2:
-        return {**show_host(host, Version.V1_1), **_standing(host)}
+    """A host: at 1.0 with its properties beside its fields, as Blazar shows it; a field is never hidden by one."""
+    if version is OLDEST:
+        return {
+            **host.properties,
+            "id": host.external_id,
+            **_facts(host),
+            "status": None,
+            "trust_id": "",
+            "reservable": host.reservable,
+            "created_at": show_with_blank(host.created_at),
+            "updated_at": show_with_blank(host.updated_at),
+        }
     return {
         "id": host.external_id,
         **_facts(host),
@@ -251,36 +195,7 @@ def show_host(host: Resource, version: Version) -> Document:
         "properties": dict(host.properties),
         "created_at": show_rfc3339(host.created_at),
         "updated_at": show_maybe_rfc3339(host.updated_at),
-    }
-
-
-def _standing(host: Resource) -> Document:
-    return {
-        "enabled": host.enabled,
-        "disabled_reason": host.disabled_reason,
-        "health": host.health.value,
-        "health_reason": host.health_reason,
-        "health_since": show_maybe_rfc3339(host.health_since),
-    }
-
-
-def show_host_change(change: ResourceChange, version: Version, *, dry_run: bool) -> Document:
-    """What was done to a host, or would be, and what becomes of those who have a part in it."""
-    return {
-        "host": show_host(change.resource, version),
-        "dry_run": dry_run,
-        "reservations": [
-            {
-                "id": part.reservation_id,
-                "lease_id": part.lease_id,
-                "start_date": show_rfc3339(part.starts_at),
-                "end_date": show_rfc3339(part.ends_at),
-                "status": part.state.value,
-                "moves_to": part.moves_to,
-                "reason": part.reason,
-            }
-            for part in change.parts
-        ],
+        **show_standing(host, version),
     }
 
 
@@ -300,44 +215,44 @@ def _facts(host: Resource) -> Document:
     }
 
 
-def show_allocation_1_0(allocation: ResourceBookings) -> Document:
-    return _allocation(allocation, show_with_t)
-
-
-def show_allocation(allocation: ResourceBookings) -> Document:
-    return _allocation(allocation, show_rfc3339)
-
-
-def _allocation(allocation: ResourceBookings, show: Any) -> Document:
+def show_leased_host(leased: LeasedResource) -> Document:
+    """A host as the owner of a lease on it sees it."""
+    facts = leased.resource.facts
     return {
-        "resource_id": allocation.external_id,
-        "reservations": [
-            {
-                "id": booking.reservation_id,
-                "lease_id": booking.lease_id,
-                "start_date": show(booking.starts_at),
-                "end_date": show(booking.ends_at),
-            }
-            for booking in allocation.bookings
-        ],
+        "id": leased.resource.external_id,
+        "hypervisor_hostname": leased.resource.name,
+        "availability_zone": facts.get("availability_zone") or "",
+        "vcpus": facts.get("vcpus"),
+        "memory_mb": facts.get("memory_mb"),
+        "local_gb": facts.get("local_gb"),
+        "properties": dict(leased.resource.properties),
+        **show_part(leased),
     }
 
 
-def show_property(found: PropertyValues, *, detail: bool) -> Document:
-    if not detail:
-        return {"property": found.name}
-    return {"property": found.name, "private": found.private, "values": list(found.values)}
+def _answer(version: Version) -> type[BaseModel]:
+    if version is OLDEST:
+        return answers.HostOf10
+    return answers.Host if version < Version.V1_2 else answers.HostOf12
 
 
-def show_property_setting(setting: PropertySetting, version: Version) -> Document:
-    """A property's setting; 1.0 has its dates with ``T``, other than everything else of 1.0."""
-    old = version is OLDEST
-    changed = setting.updated_at
-    return {
-        "id": str(setting.id),
-        "resource_type": setting.resource_type,
-        "property_name": setting.name,
-        "private": setting.private,
-        "created_at": show_with_t(setting.created_at) if old else show_rfc3339(setting.created_at),
-        "updated_at": (show_with_t(changed) if old else show_rfc3339(changed)) if changed else None,
-    }
+HOSTS = WireInventory(
+    resource_type="physical:host",
+    path="/v1/os-hosts",
+    part="host_id",
+    one="host",
+    many="hosts",
+    links="hosts_links",
+    noun="host",
+    nouns="hosts",
+    query=HostListQuery,
+    registration=ModelsOfRequest(LenientHostCreate, HostCreate),
+    read_registration=read_registration,
+    show=show_host,
+    show_new=show_host,
+    show_leased=show_leased_host,
+    answer=_answer,
+    answer_new=_answer,
+    leased_answer=answers.LeasedHost,
+    properties=WireProperties(ModelsOfRequest(LenientHostUpdate, HostUpdate), read_properties),
+)

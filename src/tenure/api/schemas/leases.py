@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, Union, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StrictStr, Tag, create_model
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    RootModel,
+    StrictStr,
+    Tag,
+    create_model,
+)
 from pydantic_core import PydanticCustomError
 
 from tenure.api.schemas.moments import (
@@ -22,7 +32,8 @@ from tenure.api.schemas.texts import MAX_ID, PRINTABLE, LenientName, Name
 from tenure.api.versions import Version
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import Event, EventType, HistoryEntry, Lease, Reservation
-from tenure.domain.request import LeaseChange, LeasedResource, LeaseRequest, ReservationChange, ReservationRequest
+from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
+from tenure.resources.contract import Inventory
 
 #: No lease has more reservations.
 MAX_RESERVATIONS = 100
@@ -41,9 +52,14 @@ class ReservationKind(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def stock(self) -> Inventory | None: ...
+
     def request_model(self, *, strict: bool) -> type[BaseModel]: ...
 
     def change_model(self, *, strict: bool) -> type[BaseModel]: ...
+
+    def answer_model(self, *, strict: bool) -> type[BaseModel]: ...
 
 
 def _example(start: str, end: str) -> dict[str, Any]:
@@ -110,25 +126,29 @@ class StrictReservationId(BaseModel):
 
 
 class LeaseSchemas:
-    """The models of requests about leases at one version, built from the resource types that are registered."""
+    """Leases at one version: how requests are read and leases are shown, by the resource types that are registered."""
 
     def __init__(self, kinds: Iterable[ReservationKind], version: Version) -> None:
         self._version = version
         self._kinds = tuple(kinds)
         self._names = tuple(kind.name for kind in self._kinds)
         strict = version is not Version.V1_0
+        self._shown = {kind.name: _defaults(kind.answer_model(strict=strict)) for kind in self._kinds}
+        self._nullable = {kind.name: _nullable(kind.request_model(strict=strict)) for kind in self._kinds}
         requests = [(kind.name, kind.request_model(strict=strict)) for kind in self._kinds]
         changes = [(kind.name, self._change_model(kind, strict)) for kind in self._kinds]
+        member = _reservation(requests)
         self.create_model: type[BaseModel] = create_model(
             "LeaseCreate",
             __base__=StrictLeaseCreate if strict else LenientLeaseCreate,
-            reservations=(_reservations(requests), Field(default_factory=list)),
+            reservations=(_list_of(member), Field(default_factory=list)),
         )
         self.update_model: type[BaseModel] = create_model(
             "LeaseUpdate",
             __base__=StrictLeaseUpdate if strict else LenientLeaseUpdate,
-            reservations=(_reservations(changes), Field(default_factory=list)),
+            reservations=(_list_of(_reservation(changes)), Field(default_factory=list)),
         )
+        self.add_model: type[BaseModel] = create_model("ReservationCreate", __base__=RootModel[member])  # type: ignore[valid-type]  # known at run time only
 
     def read_request(self, body: Mapping[str, object]) -> LeaseRequest:
         """The lease that ``body`` asks for."""
@@ -144,6 +164,16 @@ class LeaseSchemas:
             ),
         )
 
+    def read_reservation(self, body: Mapping[str, object]) -> ReservationRequest:
+        """The reservation that ``body`` asks for, by itself."""
+        try:
+            given: Any = check(self.add_model, body, self._version, tags=self._names)
+        except InvalidParameter as error:
+            if error.field is None and body.get("resource_type") not in self._names:
+                raise InvalidParameter(error.message, field="resource_type") from None
+            raise
+        return ReservationRequest(given.root.resource_type, given.root.model_dump(exclude={"resource_type"}))
+
     def read_change(self, body: Mapping[str, object], find_lease: Callable[[], Lease]) -> LeaseChange:
         """What ``body`` asks to change. The lease is looked at only where it decides how the body is to be read."""
         given: Any = check(self.update_model, self._with_types(body, find_lease), self._version, tags=self._names)
@@ -156,12 +186,30 @@ class LeaseSchemas:
             reservations=tuple(
                 ReservationChange(
                     reservation.id,
-                    reservation.model_dump(exclude={"id", "resource_type"}, exclude_unset=True, exclude_none=True),
+                    self._changed(reservation),
                     told[index],
                 )
                 for index, reservation in enumerate(given.reservations)
             ),
         )
+
+    def _changed(self, reservation: Any) -> Document:
+        """What changes in a reservation: null names nothing, but where a parameter may be null."""
+        given: Document = reservation.model_dump(exclude={"id", "resource_type"}, exclude_unset=True)
+        nullable = self._nullable[reservation.resource_type]
+        return {name: value for name, value in given.items() if value is not None or name in nullable}
+
+    def show(self, lease: Lease) -> Document:
+        """A lease as it is at this version."""
+        return (_show_1_0 if self._version is Version.V1_0 else _show)(lease, self._parameters)
+
+    def _parameters(self, reservation: Reservation) -> Document:
+        """What the type shows of a reservation; all that there is of one whose type is not installed any more."""
+        known = {**reservation.parameters, **reservation.effects}
+        defaults = self._shown.get(reservation.resource_type)
+        if defaults is None:
+            return known
+        return {name: known.get(name, default) for name, default in defaults.items()}
 
     def _change_model(self, kind: ReservationKind, strict: bool) -> type[BaseModel]:
         change = kind.change_model(strict=strict)
@@ -203,6 +251,19 @@ class LeaseSchemas:
         return types[reservation_id]
 
 
+def _nullable(model: type[BaseModel]) -> frozenset[str]:
+    """The fields that may be null."""
+    return frozenset(name for name, field in model.model_fields.items() if type(None) in get_args(field.annotation))
+
+
+def _defaults(model: type[BaseModel]) -> Document:
+    """What stands for each field of a model of answers while it is not known."""
+    return {
+        name: None if field.is_required() else field.get_default(call_default_factory=True)
+        for name, field in model.model_fields.items()
+    }
+
+
 def _told_types(body: Mapping[str, object]) -> list[Any]:
     """What the client says that the type of each reservation is, None where it says nothing."""
     reservations = body.get("reservations")
@@ -211,8 +272,8 @@ def _told_types(body: Mapping[str, object]) -> list[Any]:
     return [item.get("resource_type") if isinstance(item, dict) else None for item in reservations]
 
 
-def _reservations(models: list[tuple[str, type[BaseModel]]]) -> Any:
-    """The type of a list of reservations, each read by the model of its resource type."""
+def _reservation(models: list[tuple[str, type[BaseModel]]]) -> Any:
+    """The type of a reservation, which is read by the model of its resource type."""
     names = [name for name, _ in models]
 
     def check_type(value: Any) -> Any:
@@ -230,9 +291,13 @@ def _reservations(models: list[tuple[str, type[BaseModel]]]) -> Any:
 
     member: Any = models[0][1]
     if len(models) > 1:
-        members = tuple(Annotated[model, Tag(name)] for name, model in models)
-        member = Annotated[members, Discriminator(_resource_type)]
-    return Annotated[list[Annotated[member, BeforeValidator(check_type)]], Field(max_length=MAX_RESERVATIONS)]
+        members: Any = tuple(Annotated[model, Tag(name)] for name, model in models)
+        member = Annotated[Union[members], Discriminator(_resource_type)]  # noqa: UP007  # of as many as there are
+    return Annotated[member, BeforeValidator(check_type)]
+
+
+def _list_of(reservation: Any) -> Any:
+    return Annotated[list[reservation], Field(max_length=MAX_RESERVATIONS)]
 
 
 def _resource_type(value: Any) -> str | None:
@@ -240,7 +305,10 @@ def _resource_type(value: Any) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def show_lease_1_0(lease: Lease) -> Document:
+_Parameters = Callable[[Reservation], Document]
+
+
+def _show_1_0(lease: Lease, parameters: _Parameters) -> Document:
     """A lease as Blazar shows it."""
     return {
         "id": lease.id,
@@ -254,14 +322,14 @@ def show_lease_1_0(lease: Lease) -> Document:
         "degraded": lease.degraded,
         "created_at": show_with_blank(lease.created_at),
         "updated_at": show_with_blank(lease.updated_at),
-        "reservations": [_show_reservation_1_0(reservation) for reservation in lease.reservations],
+        "reservations": [_show_reservation_1_0(one, parameters(one)) for one in lease.reservations],
         "events": [_show_event_1_0(event) for event in lease.events if event.event_type in SHOWN_EVENTS],
     }
 
 
-def _show_reservation_1_0(reservation: Reservation) -> Document:
+def _show_reservation_1_0(reservation: Reservation, parameters: Document) -> Document:
     return {
-        **reservation.parameters,
+        **parameters,
         "id": reservation.id,
         "lease_id": reservation.lease_id,
         "resource_id": reservation.id,
@@ -286,7 +354,7 @@ def _show_event_1_0(event: Event) -> Document:
     }
 
 
-def show_lease(lease: Lease) -> Document:
+def _show(lease: Lease, parameters: _Parameters) -> Document:
     """A lease, from 1.1 on."""
     before_end = lease.event(EventType.BEFORE_END)
     return {
@@ -302,14 +370,14 @@ def show_lease(lease: Lease) -> Document:
         "degraded": lease.degraded,
         "created_at": show_rfc3339(lease.created_at),
         "updated_at": show_maybe_rfc3339(lease.updated_at),
-        "reservations": [_show_reservation(reservation) for reservation in lease.reservations],
+        "reservations": [_show_reservation(one, parameters(one)) for one in lease.reservations],
         "events": [_show_event(event) for event in lease.events if event.event_type in SHOWN_EVENTS],
     }
 
 
-def _show_reservation(reservation: Reservation) -> Document:
+def _show_reservation(reservation: Reservation, parameters: Document) -> Document:
     return {
-        **reservation.parameters,
+        **parameters,
         "id": reservation.id,
         "lease_id": reservation.lease_id,
         "resource_type": reservation.resource_type,
@@ -342,22 +410,4 @@ def show_history_entry(entry: HistoryEntry) -> Document:
         "to_status": entry.to_status,
         "reason": entry.reason,
         "request_id": entry.request_id,
-    }
-
-
-def show_leased_host(leased: LeasedResource) -> Document:
-    """A host as the owner of a lease on it sees it."""
-    facts = leased.resource.facts
-    return {
-        "id": leased.resource.external_id,
-        "hypervisor_hostname": leased.resource.name,
-        "availability_zone": facts.get("availability_zone") or "",
-        "vcpus": facts.get("vcpus"),
-        "memory_mb": facts.get("memory_mb"),
-        "local_gb": facts.get("local_gb"),
-        "properties": dict(leased.resource.properties),
-        "reservation_id": leased.reservation_id,
-        "start_date": show_rfc3339(leased.period.start),
-        "end_date": show_rfc3339(leased.period.end),
-        "status": leased.state.value,
     }

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from tenure.api.context import version_of
 from tenure.api.schemas.moments import Rfc3339
 from tenure.api.schemas.refusals import check
-from tenure.api.schemas.texts import PRINTABLE, ExternalId, Identifier, Name
+from tenure.api.schemas.texts import PRINTABLE, Address, ExternalId, Identifier, Name
 from tenure.api.versions import OLDEST
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import LeaseStatus
@@ -58,6 +58,11 @@ class HostSortKey(StrEnum):
     HYPERVISOR_HOSTNAME = "hypervisor_hostname"
 
 
+class FloatingIPSortKey(StrEnum):
+    ID = "id"
+    FLOATING_IP_ADDRESS = "floating_ip_address"
+
+
 ShownStatus = StrEnum(  # type: ignore[misc]  # its members are those of another enum
     "ShownStatus", {status.name: status.value for status in LeaseStatus if status is not LeaseStatus.DELETED}
 )
@@ -96,24 +101,59 @@ class LeaseListQuery(Query):
         )
 
 
-class HostListQuery(Query):
+class ResourceListQuery(Query):
+    """A list of resources; each inventory has words of its own for their names."""
+
     limit: Limit = DEFAULT_LIMIT
     marker: ExternalId | None = None
-    sort_key: HostSortKey = HostSortKey.ID
     sort_dir: Direction = "asc"
-    hypervisor_hostname: ExternalId | None = None
     reservable: Truth | None = None
+
+    @property
+    def order(self) -> ResourceOrder:
+        return ResourceOrder.ID
+
+    @property
+    def named(self) -> str | None:
+        """The name of what is looked for."""
+        return None
 
     def to_domain(self, resource_type: str) -> ResourceQuery:
         return ResourceQuery(
             resource_type=resource_type,
             limit=self.limit,
             marker=self.marker,
-            order=ResourceOrder.ID if self.sort_key is HostSortKey.ID else ResourceOrder.NAME,
+            order=self.order,
             descending=self.sort_dir == "desc",
-            name=self.hypervisor_hostname,
+            name=self.named,
             reservable=self.reservable,
         )
+
+
+class HostListQuery(ResourceListQuery):
+    sort_key: HostSortKey = HostSortKey.ID
+    hypervisor_hostname: ExternalId | None = None
+
+    @property
+    def order(self) -> ResourceOrder:
+        return ResourceOrder.ID if self.sort_key is HostSortKey.ID else ResourceOrder.NAME
+
+    @property
+    def named(self) -> str | None:
+        return self.hypervisor_hostname
+
+
+class FloatingIPListQuery(ResourceListQuery):
+    sort_key: FloatingIPSortKey = FloatingIPSortKey.ID
+    floating_ip_address: Address | None = None
+
+    @property
+    def order(self) -> ResourceOrder:
+        return ResourceOrder.ID if self.sort_key is FloatingIPSortKey.ID else ResourceOrder.NAME
+
+    @property
+    def named(self) -> str | None:
+        return self.floating_ip_address
 
 
 class AllocationQuery(Query):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, StrictStr, WithJsonSchema
-from pydantic_core import PydanticKnownError
+from pydantic import AfterValidator, BeforeValidator, Field, StrictStr, WithJsonSchema
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 MAX_NAME = 80
 #: No lease or reservation has a longer id.
@@ -40,6 +41,18 @@ def _property_text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
+def _address(value: str) -> str:
+    """An address as it is always written; one with a zone is none that a network could hand out."""
+    try:
+        if "%" in value:
+            raise ValueError(value)
+        return str(ip_address(value))
+    except ValueError:
+        raise PydanticCustomError(
+            "invalid_address", "IP address {address} is invalid form.", {"address": value[:100]}
+        ) from None
+
+
 #: A lease's name at 1.0, which takes numbers for text.
 LenientName = Annotated[
     Annotated[StrictStr, Field(max_length=MAX_NAME)],
@@ -49,6 +62,13 @@ LenientName = Annotated[
 Name = Annotated[StrictStr, Field(min_length=1, max_length=MAX_NAME, pattern=PRINTABLE)]
 Identifier = Annotated[StrictStr, Field(min_length=1, max_length=MAX_ID, pattern=PRINTABLE)]
 ExternalId = Annotated[StrictStr, Field(min_length=1, max_length=MAX_EXTERNAL_ID, pattern=PRINTABLE)]
+#: The id of a network; with an address behind it, after a ``/``, it names that address.
+NetworkId = Annotated[StrictStr, Field(min_length=1, max_length=MAX_ID, pattern=r"^[^\x00/]+$")]
+Address = Annotated[
+    Annotated[StrictStr, Field(max_length=MAX_EXTERNAL_ID)],
+    AfterValidator(_address),
+    WithJsonSchema({"anyOf": [{"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}]}),
+]
 #: The name of a host, or its id, at 1.0.
 LenientReference = Annotated[
     Annotated[StrictStr, Field(max_length=MAX_EXTERNAL_ID)] | None,

@@ -10,13 +10,20 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tenure.drivers.contract import CloudAmbiguous, CloudBusy, CloudError, CloudNotFound, ResourceRef
-from tenure.drivers.openstack.session import Calls, Request
+from tenure.drivers.openstack.session import Calls, Conflict, Request
 
 #: The newest version with paging of hypervisors that has their sizes and calls them by numbers, as Blazar does.
 _HYPERVISORS: Final = "2.33"
 #: From this one on, a server tells what hints it was booted with.
 _HINTS: Final = (2, 100)
+#: From this one on, a server tells what the flavor was like that it was booted with.
+_FLAVORS: Final = "2.47"
 _PAGE: Final = "1000"
+#: The extra spec of flavors whose servers use what is reserved until it is wanted.
+_PREEMPTIBLE: Final = "blazar:preemptible"
+_TRUE: Final = frozenset({"1", "t", "true", "on", "y", "yes"})
+#: What the names of reservations' flavors and server groups begin with; their ids follow.
+FLAVOR_PREFIX: Final = "reservation:"
 #: What names of hypervisors look like; anything else would be another address.
 _NAME: Final = re.compile(r"[^\s/\\?#%;]{1,255}")
 
@@ -59,6 +66,12 @@ class Server:
     reservations: frozenset[str] | None = field(default=None)
     #: When something of it changed last.
     updated_at: datetime | None = None
+    #: The reservation whose flavor it was booted with, or else the name that its flavor had.
+    flavor_of: str | None = None
+    created_at: datetime | None = None
+    #: Whether it is to go when its place is wanted, by its flavor.
+    preemptible: bool = False
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def vanishing(self) -> bool:
@@ -197,8 +210,22 @@ class Compute:
 
         With those that are vanishing, and those that their users have deleted and can bring back for a while.
         """
+        return self._servers([{"host": host} for host in sorted(set(hosts))])
+
+    def servers_of_flavor(self, flavor_id: str) -> list[Server]:
+        """The servers of all projects with this flavor, also those that are on no host; none where there is none.
+
+        Of a flavor that was deleted and made anew these are the servers since then.
+        """
+        return self._servers([{"flavor": flavor_id}])
+
+    def servers_in(self, project_id: str) -> list[Server]:
+        """All servers of a project."""
+        return self._servers([{"project_id": project_id}])
+
+    def _servers(self, filters: Iterable[Mapping[str, str]]) -> list[Server]:
         base = {"all_tenants": "1", "soft_deleted": "1", "limit": _PAGE}
-        pending = [{**base, "host": host} for host in sorted(set(hosts))]
+        pending = [{**base, **one} for one in filters]
         found: list[Server] = []
         while pending:
             answers = self._calls.send_all(
@@ -227,9 +254,22 @@ class Compute:
             if not isinstance(error, CloudNotFound):
                 raise error
 
+    def tell_servers(self, wanted: Sequence[tuple[Server, Mapping[str, str]]]) -> None:
+        """Set these in the metadata of the servers. Those gone are no error."""
+        self._act([(f"/servers/{server.id}/metadata", {"metadata": dict(told)}) for server, told in wanted])
+
+    def stop_servers(self, servers: Sequence[Server]) -> None:
+        """Shut them down, as their operating systems do it. Those gone, or busy with something else, are no error."""
+        self._act([(f"/servers/{server.id}/action", {"os-stop": None}) for server in servers])
+
+    def _act(self, bodies: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        for answer in self._calls.send_all([Request("compute", "POST", path, body) for path, body in bodies]):
+            if isinstance(answer, CloudError) and not isinstance(answer, CloudNotFound | Conflict):
+                raise answer
+
     @property
     def _server_version(self) -> str:
-        return "2.100" if self.tells_hints else "2.1"
+        return "2.100" if self.tells_hints else _FLAVORS
 
     def _get(self, path: str, params: Mapping[str, str] | None = None, microversion: str | None = None) -> Any:
         return self._calls.send(Request("compute", "GET", path, params=params or {}, microversion=microversion))
@@ -288,6 +328,8 @@ def _aggregate(found: Mapping[str, Any]) -> Aggregate:
 
 def _server(found: Mapping[str, Any], tells_hints: bool) -> Server:
     hinted = (found.get("scheduler_hints") or {}).get("reservation") or ()
+    flavor = found.get("flavor") or {}
+    specs = flavor.get("extra_specs") or {}
     return Server(
         id=found["id"],
         name=found.get("name") or "",
@@ -297,6 +339,10 @@ def _server(found: Mapping[str, Any], tells_hints: bool) -> Server:
         task=found.get("OS-EXT-STS:task_state"),
         reservations=frozenset([hinted] if isinstance(hinted, str) else hinted) if tells_hints else None,
         updated_at=instant(found.get("updated")),
+        flavor_of=str(flavor.get("original_name") or "").removeprefix(FLAVOR_PREFIX) or None,
+        created_at=instant(found.get("created")),
+        preemptible=str(specs.get(_PREEMPTIBLE, "")).strip().lower() in _TRUE,
+        metadata=dict(found.get("metadata") or {}),
     )
 
 

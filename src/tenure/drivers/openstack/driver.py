@@ -2,60 +2,80 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final, Protocol
 
 from keystoneauth1.session import Session
 
 from tenure.clock import Clock, SystemClock
 from tenure.domain.actor import Actor
-from tenure.domain.capacity import Capacity
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import (
     DONE,
-    CloudBusy,
     CloudNotFound,
     CloudRefused,
     Drift,
     Health,
     Order,
+    Preempted,
     Progress,
     ResourceRef,
 )
-from tenure.drivers.openstack.compute import Compute, Hypervisor, tells_hints
+from tenure.drivers.openstack import addresses, fleet
+from tenure.drivers.openstack.compute import Compute, Server, tells_hints
+from tenure.drivers.openstack.flavors import Flavors
 from tenure.drivers.openstack.hosts import Hosts
-from tenure.drivers.openstack.identity import Identity
+from tenure.drivers.openstack.identity import Identity, owner_by
 from tenure.drivers.openstack.image import Images, of_project
-from tenure.drivers.openstack.layout import Layout
+from tenure.drivers.openstack.instance_drift import InstanceDrift
+from tenure.drivers.openstack.instances import Instances
+from tenure.drivers.openstack.network import Network
 from tenure.drivers.openstack.options import OpenStackOptions
-from tenure.drivers.openstack.placement import PREFIX, Placement, Stock
-from tenure.drivers.openstack.session import (
-    Calls,
-    Forbidden,
-    Http,
-    OnCall,
-    Unauthorized,
-    open_session,
-    password_of,
-)
+from tenure.drivers.openstack.placement import Placement
+from tenure.drivers.openstack.preemption import Preemption
+from tenure.drivers.openstack.session import Calls, Http, OnCall, open_session
 
-LOG = logging.getLogger(__name__)
-
-#: The one resource type that the driver has.
-HOST: Final = "physical:host"
-#: The zone of hosts that are in no zone by an aggregate, where none of them is left to tell how Nova calls it.
-_DEFAULT_ZONE: Final = "nova"
 #: How long what Nova can do is taken for granted: it may be exchanged while we run.
 _NOVA_STAYS: Final = timedelta(minutes=5)
 #: How long to wait before looking again whether images are ready.
 _IMAGES: Final = timedelta(seconds=5)
 
 
+class Inventory(Protocol):
+    """What can be reserved; its methods answer and raise as the verbs of a driver do."""
+
+    def discover(self) -> list[DiscoveredResource]: ...
+
+    def look_up(self, reference: str) -> DiscoveredResource: ...
+
+    def register(self, resource: ResourceRef) -> None: ...
+
+    def unregister(self, resource: ResourceRef) -> None: ...
+
+    def held(self) -> list[str]: ...
+
+    def check(self) -> dict[str, Health]: ...
+
+    def drift(self, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Iterator[Drift]: ...
+
+
+class Enforcement(Protocol):
+    """How reservations of a type become real; its methods answer and raise as the verbs of a driver do."""
+
+    def prepare(self, order: Order) -> Progress: ...
+
+    def hand_over(self, order: Order) -> Progress: ...
+
+    def servers_of(self, order: Order) -> list[Server]: ...
+
+    def take_back(self, order: Order) -> Progress: ...
+
+
 class OpenStackCloud:
-    """A ``CloudDriver`` for the compute hosts of an OpenStack cloud.
+    """A ``CloudDriver`` for the compute hosts of an OpenStack cloud, whole or in parts, and its floating IPs.
 
     It keeps nothing but a token, and what Nova's version is. Threads share its connections; ``concurrency`` calls are
     made at a time, and a verb takes no longer than ``verb_timeout``: what is not done by then raises ``CloudBusy``
@@ -93,107 +113,77 @@ class OpenStackCloud:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Reading
+    # Inventories
 
     def discover(self, resource_type: str) -> list[DiscoveredResource]:
-        if resource_type != HOST:
-            return []
-        calls = self._http.begin("discover")
-        compute = self._compute(calls)
-        found = compute.hypervisors()
-        zones = self._zones(compute)
-        stocks = Placement(calls).stocks()
-        described = (self._described(one, zones, stocks.get(one.name, Stock())) for one in found)
-        return sorted(described, key=lambda one: one.external_id)
+        inventory = self._inventory("discover", resource_type)
+        return inventory.discover() if inventory is not None else []
 
     def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
-        if resource_type != HOST:
+        inventory = self._inventory("look_up", resource_type)
+        if inventory is None:
             raise CloudNotFound(f"This cloud has no {resource_type}.")
-        calls = self._http.begin("look_up")
-        compute = self._compute(calls)
-        found = compute.hypervisor(reference)
-        return self._described(found, self._zones(compute), Placement(calls).stock(found.name))
+        return inventory.look_up(reference)
+
+    def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
+        if kind != "flavor":
+            raise CloudNotFound(f"This cloud has no {kind} {reference}.")
+        found = Flavors(self._http.begin("fetch")).seen_by(actor, reference)
+        names = ("id", "name", "vcpus", "ram", "swap", "disk", "ephemeral")
+        return {**{name: getattr(found, name) for name in names}, "extra_specs": dict(found.extra_specs)}
 
     def held(self, resource_type: str) -> Iterable[str]:
-        if resource_type != HOST:
-            return []
-        return self._layout(self._compute(self._http.begin("held"))).reservations()
+        inventory = self._inventory("held", resource_type)
+        return inventory.held() if inventory is not None else []
 
     def check(self, resource_type: str) -> Mapping[str, Health]:
-        if resource_type != HOST:
-            return {}
-        compute = self._compute(self._http.begin("check"))
-        return {one.external_id: _health(one) for one in compute.hypervisors()}
+        inventory = self._inventory("check", resource_type)
+        return inventory.check() if inventory is not None else {}
 
     def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
-        if resource_type != HOST:
-            return []
-        calls = self._http.begin("drift")
-        compute = self._compute(calls)
-        layout = self._layout(compute)
-        hypervisors = {one.external_id: one for one in compute.hypervisors()}
-        try:
-            providers = Placement(calls).providers()
-        except CloudBusy as error:
-            LOG.warning("what is in Placement is not looked at: %s", error)
-            without: frozenset[str] = frozenset()
-        else:
-            without = frozenset(one.name for one in hypervisors.values() if PREFIX + one.name not in providers)
-        return list(layout.drift(list(orders), list(pooled), hypervisors, without))
-
-    # Registering
+        inventory = self._inventory("drift", resource_type)
+        return list(inventory.drift(list(orders), list(pooled))) if inventory is not None else []
 
     def ensure_registered(self, resource_type: str, resource: ResourceRef) -> None:
-        """Put the host into the pool, and a provider for reservations under the host's."""
-        _refuse_type(resource_type)
-        calls = self._http.begin("ensure_registered")
-        host = self._compute(calls).hypervisors_of([resource.external_id])[0]
-        fresh = self._hosts(calls).pool(host)
-        try:
-            Placement(calls).ensure_provider(host.name)
-        except CloudRefused:
-            if fresh:
-                self._hosts(calls).unpool(host)
-            raise
+        inventory = self._inventory("ensure_registered", resource_type)
+        if inventory is None:
+            raise _no(resource_type)
+        inventory.register(resource)
 
     def ensure_unregistered(self, resource_type: str, resource: ResourceRef) -> None:
-        """Take the host out of the pool.
-
-        Its provider for reservations stays, empty: Nova's compute services remember what is under their own provider
-        for some minutes, and builds fail on a host when that is missing. Nova deletes it with the host.
-        """
-        _refuse_type(resource_type)
-        calls = self._http.begin("ensure_unregistered")
-        compute = self._compute(calls)
-        for host in compute.hypervisors_known([resource.external_id]).values():
-            self._hosts(calls).unpool(host)
+        inventory = self._inventory("ensure_unregistered", resource_type)
+        if inventory is None:
+            raise _no(resource_type)
+        inventory.unregister(resource)
 
     # Reservations
 
-    def ensure_prepared(self, order: Order) -> None:
-        """Nothing of a host reservation is seen before its start."""
-        _refuse_type(order.resource_type)
+    def ensure_prepared(self, order: Order) -> Progress:
+        return self._enforcement(self._http.begin("ensure_prepared"), order.resource_type).prepare(order)
 
     def ensure_started(self, order: Order) -> Progress:
-        _refuse_type(order.resource_type)
-        calls = self._http.begin("ensure_started")
-        return self._hosts(calls).hand_over(order)
+        return self._enforcement(self._http.begin("ensure_started"), order.resource_type).hand_over(order)
+
+    def make_way(self, order: Order, *, deadline: datetime) -> Sequence[Preempted]:
+        calls = self._http.begin("make_way")
+        match order.resource_type:
+            case fleet.HOST | "virtual:instance" | "flavor:instance":
+                preemption = Preemption(calls, self._compute(calls), self._options, self._clock.now())
+                return preemption.make_way(order, deadline, whole=order.resource_type == fleet.HOST)
+            case _:
+                return ()
 
     def before_end(self, order: Order, action: str) -> Progress:
-        _refuse_type(order.resource_type)
+        calls = self._http.begin("before_end")
+        enforcement = self._enforcement(calls, order.resource_type)
         if action != "snapshot":
             raise CloudRefused(f"This cloud cannot do {action!r} before the end.")
-        calls = self._http.begin("before_end")
-        servers = of_project(self._hosts(calls).servers_of(order), order.project_id)
+        servers = of_project(enforcement.servers_of(order), order.project_id)
         if not servers:
             return DONE
         if order.trust_id is None:
             raise CloudRefused("Images cannot be made: the lease's owner did not trust the reservation service.")
-        owner = password_of(self._options, trust_id=order.trust_id)
-        try:
-            calls.do(lambda: owner.get_access(self._session), "identity")
-        except (Unauthorized, Forbidden, CloudNotFound) as error:
-            raise CloudRefused(f"The trust of the lease's owner does not work any more: {error}") from None
+        owner = owner_by(calls, self._session, self._options, order.trust_id)
         images = Images(calls, owner, self._clock.now()).ensure_of(
             servers, order.reservation_id, self._options.image_prefix
         )
@@ -202,8 +192,7 @@ class OpenStackCloud:
         return DONE
 
     def ensure_ended(self, order: Order) -> Progress:
-        _refuse_type(order.resource_type)
-        return self._hosts(self._http.begin("ensure_ended")).take_back(order)
+        return self._enforcement(self._http.begin("ensure_ended"), order.resource_type).take_back(order)
 
     # Trusts
 
@@ -213,7 +202,43 @@ class OpenStackCloud:
     def revoke(self, trust_id: str) -> None:
         self._identity("revoke").delete_trust(trust_id)
 
-    # Inside
+    # What is responsible for which type
+
+    def _inventory(self, verb: str, resource_type: str) -> Inventory | None:
+        match resource_type:
+            case fleet.HOST:
+                calls = self._http.begin(verb)
+                compute = self._compute(calls)
+                drift = InstanceDrift(calls, self._options, self._clock.now())
+                return fleet.Fleet(compute, Placement(calls), self._hosts(calls), drift, self._options)
+            case addresses.ADDRESS:
+                return self._addresses(self._http.begin(verb))
+            case _:
+                return None
+
+    def _enforcement(self, calls: Calls, resource_type: str) -> Enforcement:
+        match resource_type:
+            case fleet.HOST:
+                return self._hosts(calls)
+            case "virtual:instance" | "flavor:instance":
+                return self._instances(calls)
+            case addresses.ADDRESS:
+                return self._addresses(calls)
+            case _:
+                raise _no(resource_type)
+
+    def _hosts(self, calls: Calls) -> Hosts:
+        return Hosts(self._compute(calls), Placement(calls), self._options, self._clock.now())
+
+    def _instances(self, calls: Calls) -> Instances:
+        log_in = partial(owner_by, calls, self._session, self._options)
+        return Instances(calls, self._compute(calls), self._options, self._clock.now(), log_in)
+
+    def _addresses(self, calls: Calls) -> addresses.Addresses:
+        return addresses.Addresses(Network(calls), self._options)
+
+    def _identity(self, verb: str) -> Identity:
+        return Identity(self._http.begin(verb), self._session, self._options)
 
     def _compute(self, calls: Calls) -> Compute:
         now = time.monotonic()
@@ -222,51 +247,6 @@ class OpenStackCloud:
             self._ask_again_at = now + _NOVA_STAYS.total_seconds()
         return Compute(calls, self._tells_hints)
 
-    def _hosts(self, calls: Calls) -> Hosts:
-        return Hosts(self._compute(calls), Placement(calls), self._options, self._clock.now())
 
-    def _identity(self, verb: str) -> Identity:
-        return Identity(self._http.begin(verb), self._session, self._options)
-
-    def _layout(self, compute: Compute) -> Layout:
-        return Layout(compute.aggregates(), self._options)
-
-    def _zones(self, compute: Compute) -> dict[str, str]:
-        """The zone of each host, by its service. A reservation's zone is none of the host's own."""
-        if not self._options.az_aware:
-            return {}
-        zones = compute.zones()
-        layout = self._layout(compute)
-        made = layout.own_zones()
-        default = next((zone for zone in sorted(set(zones.values())) if zone not in made), _DEFAULT_ZONE)
-        ours = self._options.zone_prefix
-        return {
-            host: default if layout.is_held(host) or zone.startswith(ours) else zone for host, zone in zones.items()
-        }
-
-    def _described(self, host: Hypervisor, zones: Mapping[str, str], stock: Stock) -> DiscoveredResource:
-        sizes = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "local_gb"}
-        amounts = {name: amount for name, fact in sizes.items() if isinstance(amount := host.facts[fact], int)}
-        return DiscoveredResource(
-            resource_type=HOST,
-            external_id=host.external_id,
-            name=host.name,
-            capacity=Capacity({**stock.amounts, **{name: amount for name, amount in amounts.items() if amount > 0}}),
-            facts={**host.facts, "availability_zone": zones.get(host.service_host, "")},
-            traits=frozenset(stock.traits),
-            region=self._options.region or "",
-        )
-
-
-def _health(host: Hypervisor) -> Health:
-    if not host.up:
-        return Health(False, "The hypervisor is down.")
-    if not host.enabled:
-        why = f": {host.disabled_reason}" if host.disabled_reason else "."
-        return Health(False, f"The compute service is disabled{why}", works=True)
-    return Health(True)
-
-
-def _refuse_type(resource_type: str) -> None:
-    if resource_type != HOST:
-        raise CloudRefused(f"This cloud has no {resource_type}.")
+def _no(resource_type: str) -> CloudRefused:
+    return CloudRefused(f"This cloud has no {resource_type}.")

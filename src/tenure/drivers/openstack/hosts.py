@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
 
 from tenure.drivers.contract import (
     DONE,
     CloudBusy,
-    CloudError,
     CloudNotFound,
     CloudRefused,
     Order,
@@ -24,6 +22,7 @@ from tenure.drivers.contract import (
     ResourceMissing,
     ResourceOccupied,
 )
+from tenure.drivers.openstack.aggregates import Aggregates
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
 from tenure.drivers.openstack.layout import FORMER_OWNER, Layout
 from tenure.drivers.openstack.options import OpenStackOptions
@@ -44,6 +43,7 @@ class Hosts:
 
     def __init__(self, compute: Compute, placement: Placement, options: OpenStackOptions, now: datetime) -> None:
         self._compute = compute
+        self._aggregates = Aggregates(compute, options)
         self._placement = placement
         self._options = options
         self._now = now
@@ -52,7 +52,7 @@ class Hosts:
 
     def pool(self, host: Hypervisor) -> bool:
         """Set the host aside, if it is neither in the pool nor in a reservation; whether that was to be done."""
-        layout = self._look()
+        layout = self._aggregates.look()
         if host.service_host in layout.pool.hosts or layout.is_held(host.service_host):
             return False
         zone = layout.foreign_zone(host.service_host)
@@ -61,27 +61,32 @@ class Hosts:
                 f"{host.name} is in the availability zone {zone} by an aggregate. Nova has a host in one zone only, "
                 "and the zone of a reservation would be the second."
             )
-        self._refuse_servers([host])
-        self._add(layout.pool, [host.service_host])
+        sharing = frozenset(layout.sharers(host.service_host))
+        self._refuse_servers([host], sharing)
+        self._aggregates.add(layout.pool, [host.service_host])
         try:
             # Until the host was in the pool, servers could come.
-            self._refuse_servers([host])
+            self._refuse_servers([host], sharing)
         except ResourceOccupied:
-            self._remove(layout.pool, [host.service_host])
+            self._aggregates.remove(layout.pool, [host.service_host])
             raise
         return True
 
     def unpool(self, host: Hypervisor) -> None:
         """Give the host back to general use; raises ``CloudBusy`` while a reservation or anybody's server has it."""
-        layout = self._look()
+        layout = self._aggregates.look()
         holders = layout.holders(host.service_host, but="")
         if holders:
             raise CloudBusy(f"{host.name} is still held by reservation {holders[0]}.")
         if host.service_host in layout.pool.hosts:
             self._refuse_servers([host])
-            self._remove(layout.pool, [host.service_host])
+            self._aggregates.remove(layout.pool, [host.service_host])
 
     # Starting
+
+    def prepare(self, order: Order) -> Progress:
+        """Nothing of a host reservation is seen before its start."""
+        return DONE
 
     def hand_over(self, order: Order) -> Progress:
         """Let the reservation have the hosts of the order; answers and raises as ``ensure_started`` does."""
@@ -94,14 +99,14 @@ class Hosts:
         }
         returned = [known[one.external_id] for one in order.returning if one.external_id in known]
         returning = frozenset(one.service_host for one in returned)
-        layout = self._look()
+        layout = self._aggregates.look()
         pool = layout.pool
         group = layout.group(order.reservation_id)
         had = group.hosts if group is not None else frozenset()
         hosts = {one.service_host: one for one in wanted}
         fresh = hosts.keys() - had
         free = [hosts[host] for host in sorted(fresh) if not layout.holders(host, but=order.reservation_id)]
-        self._refuse_servers(free, order.reservation_id)
+        self._clear(free, order.reservation_id)
         surplus = had - hosts.keys()
         if missing:
             surplus &= returning  # among the others may be one that Nova lists by another id now
@@ -110,13 +115,13 @@ class Hosts:
         self._refuse_held(layout, order, [hosts[host] for host in sorted(fresh)])
         group = self._ensure_group(layout, order, group)
         # One that somebody took out of everything is closed first.
-        self._add(pool, [host for host in fresh if host not in pool.hosts])
+        self._aggregates.add(pool, [host for host in fresh if host not in pool.hosts])
         if fresh:
-            self._add(group, fresh, announce=False)
+            self._aggregates.add(group, fresh, announce=False)
         changes = layout.wanted_metadata(order, group)
         if fresh or changes:  # which opens it to the owner, and tells schedulers of the hosts in it
             self._compute.set_metadata(group, changes)
-        self._remove(pool, [host for host in hosts if host in pool.hosts or host in fresh])
+        self._aggregates.remove(pool, [host for host in hosts if host in pool.hosts or host in fresh])
         if missing:
             raise ResourceMissing(missing)
         return lingering or DONE
@@ -127,14 +132,14 @@ class Hosts:
             try:
                 group = self._compute.make_aggregate(order.reservation_id, layout.zone_of(order.reservation_id))
             except Conflict:  # somebody else made it since we looked
-                group = self._look().group(order.reservation_id)
+                group = self._aggregates.look().group(order.reservation_id)
                 if group is None:
                     raise
         changes = layout.wanted_metadata(order, group)
         if "availability_zone" in changes or layout.owner_of(group) not in ("", order.project_id):
             # What is somebody else's, or in another zone, gets no hosts.
             self._compute.set_metadata(group, changes)
-            group = self._look().group(order.reservation_id) or group
+            group = self._aggregates.look().group(order.reservation_id) or group
         return group
 
     def _refuse_held(self, layout: Layout, order: Order, hosts: Iterable[Hypervisor]) -> None:
@@ -146,12 +151,28 @@ class Hosts:
             if zone is not None:
                 raise CloudBusy(f"{host.name} is in the availability zone {zone}, so that Nova reserves it for nobody.")
 
-    def _refuse_servers(self, hosts: Sequence[Hypervisor], reservation_id: str | None = None) -> None:
-        """Refuse hosts with servers that were not booted for that reservation."""
+    def _clear(self, hosts: Sequence[Hypervisor], reservation_id: str) -> None:
+        """Delete preemptible servers there, and refuse hosts with others that were not booted for the reservation.
+
+        Raises ``CloudBusy`` while they vanish: Nova moves no host with servers into another zone.
+        """
+        servers = self._compute.servers_on(host.service_host for host in hosts)
+        preemptible = [one for one in servers if one.preemptible]
+        self._refuse(hosts, [one for one in servers if not one.preemptible], frozenset([reservation_id]))
+        if preemptible:
+            self._compute.delete_servers([one for one in preemptible if not one.vanishing])
+            where = ", ".join(sorted({one.service_host for one in preemptible}))
+            raise CloudBusy(f"{len(preemptible)} preemptible servers are still vanishing on {where}.")
+
+    def _refuse_servers(self, hosts: Sequence[Hypervisor], reservations: frozenset[str] = frozenset()) -> None:
+        """Refuse hosts with servers that were not booted for any of these reservations."""
+        self._refuse(hosts, self._compute.servers_on(host.service_host for host in hosts), reservations)
+
+    def _refuse(self, hosts: Sequence[Hypervisor], servers: Iterable[Server], reservations: frozenset[str]) -> None:
         foreign = Counter(
             server.service_host
-            for server in self._compute.servers_on(host.service_host for host in hosts)
-            if reservation_id is None or reservation_id not in (server.reservations or ())
+            for server in servers
+            if server.flavor_of not in reservations and reservations.isdisjoint(server.reservations or ())
         )
         if foreign:
             raise ResourceOccupied(
@@ -166,7 +187,7 @@ class Hosts:
 
     def take_back(self, order: Order) -> Progress:
         """Delete the reservation's servers, and return its hosts to the pool."""
-        layout = self._look()
+        layout = self._aggregates.look()
         group = layout.group(order.reservation_id)
         if group is None and not self._compute.tells_hints:
             return DONE  # nothing tells which servers would be the reservation's
@@ -189,7 +210,7 @@ class Hosts:
 
     def _what_stays(self, order: Order, group: Aggregate, error: BadRequest) -> Progress:
         """Why the aggregate cannot be deleted: Nova knew nothing of hosts that were to leave it, or got new ones."""
-        left = self._look().group(order.reservation_id)
+        left = self._aggregates.look().group(order.reservation_id)
         stuck = sorted(group.hosts & left.hosts) if left is not None else []
         if not stuck:
             return Progress(False, _SOON, f"The aggregate of the reservation cannot be deleted: {error}")
@@ -197,7 +218,7 @@ class Hosts:
 
     def servers_of(self, order: Order) -> list[Server]:
         """The reservation's servers on the hosts that it has."""
-        layout = self._look()
+        layout = self._aggregates.look()
         group = layout.group(order.reservation_id)
         own = self._hosts_of(order)
         members = group.hosts if group is not None else frozenset()
@@ -239,7 +260,7 @@ class Hosts:
         unfinished = self._delete_servers(order, hosts | elsewhere, own & group.hosts, owner)
         if unfinished is not None:
             return unfinished
-        self._add(pool, self._bookable(hosts, own) - pool.hosts, missing_ok=True)
+        self._aggregates.add(pool, self._bookable(hosts, own) - pool.hosts, missing_ok=True)
         errors = self._compute.remove_hosts(group, hosts)
         if not errors:
             if hosts < group.hosts:
@@ -294,41 +315,3 @@ class Hosts:
         if server.reservations is not None:
             return order.reservation_id in server.reservations
         return bool(owner) and server.project_id == owner and server.service_host in own
-
-    # The steps
-
-    def _look(self) -> Layout:
-        """How hosts are spread; the pool is made where there is none, or none any more."""
-        aggregates = self._compute.aggregates()
-        if all(one.name != self._options.freepool_name for one in aggregates):
-            with suppress(Conflict):  # somebody else made it since we looked
-                self._compute.make_aggregate(self._options.freepool_name)
-            aggregates = self._compute.aggregates()
-        return Layout(aggregates, self._options)
-
-    def _add(
-        self, aggregate: Aggregate, hosts: Iterable[str], *, missing_ok: bool = False, announce: bool = True
-    ) -> None:
-        """Have these hosts in the aggregate."""
-        wanted = list(hosts)
-        if not wanted:
-            return
-        errors = self._compute.add_hosts(aggregate, wanted)
-        if announce:
-            self._compute.announce(aggregate)
-        if missing_ok:
-            errors = {host: error for host, error in errors.items() if not isinstance(error, CloudNotFound)}
-        if not errors:
-            return
-        # A host that is in it already is as much of a conflict as one that Nova does not put there.
-        members = {one.id: one.hosts for one in self._compute.aggregates()}.get(aggregate.id, frozenset())
-        for host, error in sorted(errors.items()):
-            if isinstance(error, CloudNotFound):
-                raise CloudBusy(f"{host} or the aggregate {aggregate.name} was deleted meanwhile: {error}")
-            if not (isinstance(error, Conflict) and host in members):
-                raise error
-
-    def _remove(self, aggregate: Aggregate, hosts: Iterable[str]) -> None:
-        errors: dict[str, CloudError] = self._compute.remove_hosts(aggregate, hosts)
-        for _, error in sorted(errors.items()):
-            raise error

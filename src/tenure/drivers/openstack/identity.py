@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from keystoneauth1 import plugin
 from keystoneauth1.session import Session
 
 from tenure.domain.actor import Actor
@@ -67,3 +68,13 @@ class Identity:
 
     def _url(self, path: str) -> str:
         return f"{self._options.identity_url}{path}"
+
+
+def owner_by(calls: Calls, session: Session, options: OpenStackOptions, trust_id: str) -> plugin.BaseAuthPlugin:
+    """The account that acts as the owner who gave this trust; raises ``CloudRefused`` where it does not work."""
+    owner = password_of(options, trust_id=trust_id)
+    try:
+        calls.do(lambda: owner.get_access(session), "identity")
+    except (Unauthorized, Forbidden, CloudNotFound) as error:
+        raise CloudRefused(f"The trust of the lease's owner does not work any more: {error}") from None
+    return owner

@@ -11,6 +11,8 @@ from tenure.drivers.openstack.compute import Aggregate, Hypervisor
 from tenure.drivers.openstack.options import OpenStackOptions
 
 _RESERVATION_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+#: Where the group of a reservation of instances says whose it is; its flavor asks for hosts with that.
+RESERVATION_KEY: Final = "reservation"
 #: Where an aggregate that was closed before its end keeps whose it was.
 FORMER_OWNER = "tenure:former_owner"
 
@@ -18,8 +20,9 @@ FORMER_OWNER = "tenure:former_owner"
 class Layout:
     """The aggregates of a cloud: the pool, the groups of reservations, and those of others.
 
-    A reservation's group is the aggregate that has its id for a name, which Nova lets exist once, and the zone that
-    belongs to it. The names of hosts are those of their compute services.
+    A reservation's group is the aggregate that has its id for a name, which Nova lets exist once. That of a reservation
+    of whole hosts has the zone that belongs to it; that of a reservation of instances has none, and its hosts are in
+    the pool besides, and in other groups of that kind. The names of hosts are those of their compute services.
     """
 
     def __init__(self, aggregates: Sequence[Aggregate], options: OpenStackOptions) -> None:
@@ -27,6 +30,7 @@ class Layout:
         self._by_name = {one.name: one for one in aggregates}
         self._pool = self._by_name.get(options.freepool_name)
         self._groups = {one.name: one for one in aggregates if self._is_group(one)}
+        self._shared = {one.name: one for one in aggregates if self._is_shared(one)}
         self._others = [one for one in aggregates if one.zone is not None and one.name not in self._groups]
 
     @property
@@ -40,8 +44,8 @@ class Layout:
         return f"{self._options.zone_prefix}{reservation_id}"
 
     def reservations(self) -> list[str]:
-        """The names of all groups."""
-        return sorted(self._groups)
+        """The names of all groups, of hosts and of instances."""
+        return sorted({*self._groups, *self._shared})
 
     def group(self, reservation_id: str) -> Aggregate | None:
         """The reservation's group, also when somebody changed its zone or its owner; not what merely has such a name.
@@ -54,15 +58,31 @@ class Layout:
         is_ours = named.name in self._groups or self._has_owner(named) or _RESERVATION_ID.fullmatch(named.name)
         return named if is_ours else None
 
+    def shared(self, reservation_id: str) -> Aggregate | None:
+        """The group of a reservation of instances; nobody else calls an aggregate so, also one without metadata."""
+        named = self._by_name.get(reservation_id)
+        if named is None or named.name == self._options.freepool_name or named.name in self._groups:
+            return None
+        return named
+
     def owner_of(self, group: Aggregate) -> str:
         """Whose group it is, or was before it was closed."""
         return group.metadata.get(self._options.owner_key) or group.metadata.get(FORMER_OWNER) or ""
 
     def holders(self, host: str, but: str) -> list[str]:
-        """The other reservations that have the host."""
+        """The other reservations that have the host, or instances on it."""
+        return sorted({*self.exclusive_holders(host, but), *self.sharers(host)} - {but})
+
+    def exclusive_holders(self, host: str, but: str) -> list[str]:
+        """The other reservations that have the host for themselves."""
         return sorted(name for name, group in self._groups.items() if host in group.hosts and name != but)
 
+    def sharers(self, host: str) -> list[str]:
+        """The reservations of instances that the host serves."""
+        return sorted(name for name, group in self._shared.items() if host in group.hosts)
+
     def is_held(self, host: str) -> bool:
+        """Whether a reservation has the host for itself."""
         return any(host in group.hosts for group in self._groups.values())
 
     def foreign_zone(self, host: str) -> str | None:
@@ -144,7 +164,7 @@ class Layout:
             )
 
     def _place(self, host: str) -> str:
-        if holders := self.holders(host, but=""):
+        if holders := self.exclusive_holders(host, but=""):
             return f"in the aggregate of reservation {holders[0]}"
         return "in the pool" if self._pool is not None and host in self._pool.hosts else "in general use"
 
@@ -153,6 +173,12 @@ class Layout:
             return False
         is_named_so = one.zone == self.zone_of(one.name)
         return is_named_so or (one.zone.startswith(self._options.zone_prefix) and self._has_owner(one))
+
+    def _is_shared(self, one: Aggregate) -> bool:
+        if one.zone is not None or one.name == self._options.freepool_name:
+            return False
+        is_named_so = _RESERVATION_ID.fullmatch(one.name) is not None
+        return is_named_so or (one.metadata.get(RESERVATION_KEY) == one.name and self._has_owner(one))
 
     def _has_owner(self, one: Aggregate) -> bool:
         return self._options.owner_key in one.metadata or FORMER_OWNER in one.metadata

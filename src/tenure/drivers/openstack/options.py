@@ -11,7 +11,7 @@ class OpenStackOptions:
     """How to reach a cloud, and under which names things are kept there.
 
     The defaults of names are those of Blazar. The account must be an administrator: it lists hypervisors and the
-    servers of all projects, manages aggregates, and writes to Placement.
+    servers of all projects, manages aggregates, flavors and the floating IPs of others, and writes to Placement.
     """
 
     #: Keystone's address, with or without ``/v3``.

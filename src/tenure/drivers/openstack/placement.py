@@ -2,28 +2,66 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tenure.drivers.contract import CloudBusy, CloudError, CloudNotFound
 from tenure.drivers.openstack.session import Calls, Conflict, Request
 
-_VERSION: Final = "1.29"
+VERSION: Final = "1.29"
 #: What the names of Tenure's own providers begin with, and those of the classes that reservations make.
 PREFIX: Final = "blazar_"
-_OWN_CLASSES: Final = "CUSTOM_RESERVATION_"
+OWN_CLASSES: Final = "CUSTOM_RESERVATION_"
 #: The most candidates that one look asks for; hosts that it leaves out are asked for one by one.
 _CANDIDATES: Final = "20000"
+#: How many providers are asked for one by one.
+_FEW: Final = 8
 
 
 @dataclass(slots=True)
 class Stock:
-    """What a host has, with everything that is nested under it: amounts by class, and traits."""
+    """What a host has, with everything that is nested under it: amounts by class, traits, and limits.
+
+    Amounts are what can be handed out, by Placement's ratios and without what is kept for the host. Limits are of the
+    classes of which less than all, or not every number, can be handed out at a time.
+    """
 
     amounts: dict[str, int] = field(default_factory=dict)
     traits: set[str] = field(default_factory=set)
+    _portions: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def count(self, resource_class: str, inventory: Mapping[str, Any]) -> None:
+        """Add what one of the host's providers has."""
+        amount = int((inventory["total"] - inventory["reserved"]) * inventory["allocation_ratio"])
+        if resource_class.startswith(OWN_CLASSES) or amount <= 0:
+            return
+        least, step = int(inventory.get("min_unit") or 1), int(inventory.get("step_size") or 1)
+        most = min(int(inventory.get("max_unit") or amount), amount)
+        self.amounts[resource_class] = self.amounts.get(resource_class, 0) + amount
+        had = self._portions.get(resource_class)
+        if had is not None:  # a server has all of a class from one provider
+            least, most = max(least, had["min"]), max(most, had["max"])
+            step = math.lcm(step, had["step"])
+        self._portions[resource_class] = {"min": least, "max": most, "step": step}
+
+    @property
+    def limits(self) -> dict[str, dict[str, int]]:
+        return {
+            resource_class: dict(limits)
+            for resource_class, limits in sorted(self._portions.items())
+            if limits["min"] > 1 or limits["step"] > 1 or limits["max"] < self.amounts[resource_class]
+        }
+
+
+@dataclass(slots=True)
+class Usage:
+    """How much a host offers, and how much of it is in use, by resource class, also those of reservations."""
+
+    offered: Counter[str] = field(default_factory=Counter)
+    used: Counter[str] = field(default_factory=Counter)
 
 
 class Placement:
@@ -40,31 +78,17 @@ class Placement:
     def stocks(self) -> dict[str, Stock]:
         """What all hosts have, by name.
 
-        One look at what could be allocated tells it of all that have room for one virtual CPU; the others take two
-        calls for each of their providers.
+        That takes a call for each provider. One look at what could be allocated tells the traits of all that have room
+        for one virtual CPU; those of the others take another call each.
         """
         providers = self.providers()
         named = {one["uuid"]: name for name, one in providers.items()}
-        found: dict[str, Stock] = {}
         params = {"resources": "VCPU:1", "limit": _CANDIDATES}
         summaries = self._get("/allocation_candidates", params)["provider_summaries"]
-        for uuid, summary in summaries.items():
-            host = named.get(summary["root_provider_uuid"])
-            if host is None or named.get(uuid, "").startswith(PREFIX):
-                continue
-            stock = found.setdefault(host, Stock())
-            stock.traits.update(summary["traits"])
-            for resource_class, amounts in summary["resources"].items():
-                _count(stock, resource_class, amounts["capacity"])
-        missing = [
-            one
-            for one in providers.values()
-            if named.get(one["root_provider_uuid"]) not in found and not one["name"].startswith(PREFIX)
-        ]
-        for root, stock in self._one_by_one(missing).items():
-            if root in named:
-                found[named[root]] = stock
-        return found
+        parts = [one for one in providers.values() if not one["name"].startswith(PREFIX)]
+        traits = {uuid: summary["traits"] for uuid, summary in summaries.items()}
+        found = self._added_up(parts, traits)
+        return {named[root]: stock for root, stock in found.items() if root in named}
 
     def stock(self, host: str) -> Stock:
         """What one host has; nothing where Placement does not know it."""
@@ -73,7 +97,40 @@ class Placement:
             return Stock()
         tree = self._get("/resource_providers", {"in_tree": root["uuid"]})["resource_providers"]
         parts = [one for one in tree if not one["name"].startswith(PREFIX)]
-        return self._one_by_one(parts).get(root["uuid"], Stock())
+        return self._added_up(parts, {}).get(root["uuid"], Stock())
+
+    def usage(self, host: str) -> Usage:
+        """What is offered on a host, and what of it, and of reservations' units there, servers have."""
+        root = self._named(host)
+        if root is None:
+            return Usage()
+        tree = self._get("/resource_providers", {"in_tree": root["uuid"]})["resource_providers"]
+        paths = [f"/resource_providers/{one['uuid']}/{what}" for one in tree for what in ("inventories", "usages")]
+        found = Usage()
+        for answer in self._calls.send_all([Request("placement", "GET", path, microversion=VERSION) for path in paths]):
+            if isinstance(answer, CloudNotFound):
+                continue
+            if isinstance(answer, CloudError):
+                raise answer
+            found.used.update(answer.get("usages") or {})
+            for resource_class, inventory in (answer.get("inventories") or {}).items():
+                usable = (inventory["total"] - inventory["reserved"]) * inventory["allocation_ratio"]
+                found.offered[resource_class] += int(usable)
+        return found
+
+    def allocations(self, consumers: Sequence[str]) -> dict[str, Counter[str]]:
+        """What each of these servers has, of whatever provider."""
+        answers = self._calls.send_all(
+            [Request("placement", "GET", f"/allocations/{one}", microversion=VERSION) for one in consumers]
+        )
+        found: dict[str, Counter[str]] = {}
+        for consumer, answer in zip(consumers, answers, strict=True):
+            if isinstance(answer, CloudError):
+                raise answer
+            found[consumer] = Counter()
+            for part in answer["allocations"].values():
+                found[consumer].update(part["resources"])
+        return found
 
     def ensure_provider(self, host: str) -> None:
         """Have the provider of reservations under the host's."""
@@ -84,44 +141,55 @@ class Placement:
             raise CloudBusy(f"Placement does not know {host} yet: its compute service has not reported.")
         body = {"name": PREFIX + host, "parent_provider_uuid": root["uuid"]}
         try:
-            self._calls.send(Request("placement", "POST", "/resource_providers", body, microversion=_VERSION))
+            self._calls.send(Request("placement", "POST", "/resource_providers", body, microversion=VERSION))
         except Conflict:
             if self._named(PREFIX + host) is None:
                 raise
+
+    def own_providers(self, hosts: Sequence[str]) -> dict[str, str]:
+        """The uuids of the providers of reservations, by the name of their host; those that are not there are not."""
+        if len(hosts) > _FEW:
+            found = self.providers()
+        else:
+            requests = [
+                Request("placement", "GET", "/resource_providers", params={"name": PREFIX + host}, microversion=VERSION)
+                for host in hosts
+            ]
+            found = {}
+            for answer in self._calls.send_all(requests):
+                if isinstance(answer, CloudError):
+                    raise answer
+                found.update({one["name"]: one for one in answer["resource_providers"]})
+        return {host: found[PREFIX + host]["uuid"] for host in hosts if PREFIX + host in found}
 
     def _named(self, name: str) -> Mapping[str, Any] | None:
         found = self._get("/resource_providers", {"name": name})["resource_providers"]
         return found[0] if found else None
 
-    def _one_by_one(self, providers: Iterable[Mapping[str, Any]]) -> dict[str, Stock]:
-        """What these providers have, added up by the uuid of the root of each."""
-        parts = list(providers)
+    def _added_up(self, parts: Sequence[Mapping[str, Any]], traits: Mapping[str, Iterable[str]]) -> dict[str, Stock]:
+        """What these providers have, added up by the uuid of the root of each; some ``traits`` are known already."""
+        asked = [(one, "inventories") for one in parts]
+        asked += [(one, "traits") for one in parts if one["uuid"] not in traits]
         answers = self._calls.send_all(
             [
-                Request("placement", "GET", f"/resource_providers/{one['uuid']}/{what}", microversion=_VERSION)
-                for one in parts
-                for what in ("inventories", "traits")
+                Request("placement", "GET", f"/resource_providers/{one['uuid']}/{what}", microversion=VERSION)
+                for one, what in asked
             ]
         )
         found: dict[str, Stock] = defaultdict(Stock)
-        for number, one in enumerate(parts):
-            inventories, traits = answers[2 * number : 2 * number + 2]
-            for answer in (inventories, traits):
-                if isinstance(answer, CloudError) and not isinstance(answer, CloudNotFound):
-                    raise answer
-            if isinstance(inventories, CloudError) or isinstance(traits, CloudError):
+        for (one, what), answer in zip(asked, answers, strict=True):
+            if isinstance(answer, CloudNotFound):
                 continue  # the provider is gone since we saw it
+            if isinstance(answer, CloudError):
+                raise answer
             stock = found[one["root_provider_uuid"]]
-            stock.traits.update(traits["traits"])
-            for resource_class, inventory in inventories["inventories"].items():
-                usable = (inventory["total"] - inventory["reserved"]) * inventory["allocation_ratio"]
-                _count(stock, resource_class, int(usable))
-        return found
+            if what == "traits":
+                stock.traits.update(answer["traits"])
+                continue
+            stock.traits.update(traits.get(one["uuid"], ()))
+            for resource_class, inventory in answer["inventories"].items():
+                stock.count(resource_class, inventory)
+        return dict(found)
 
     def _get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
-        return self._calls.send(Request("placement", "GET", path, params=params or {}, microversion=_VERSION))
-
-
-def _count(stock: Stock, resource_class: str, amount: int) -> None:
-    if not resource_class.startswith(_OWN_CLASSES):
-        stock.amounts[resource_class] = stock.amounts.get(resource_class, 0) + amount
+        return self._calls.send(Request("placement", "GET", path, params=params or {}, microversion=VERSION))

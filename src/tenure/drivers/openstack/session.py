@@ -33,7 +33,13 @@ LOG = logging.getLogger(__name__)
 OnCall = Callable[[str, str, str, float], None]
 
 #: What people call the services.
-_NAMES: Final = {"compute": "Nova", "placement": "Placement", "image": "Glance", "identity": "Keystone"}
+_NAMES: Final = {
+    "compute": "Nova",
+    "placement": "Placement",
+    "image": "Glance",
+    "identity": "Keystone",
+    "network": "Neutron",
+}
 #: Statuses that may be others the next time. 401 is what is left when a new token did not help either; 406 comes from
 #: a service of an older version than we had before, while it is exchanged.
 _PASSING: Final = frozenset({401, 406, 408, 413, 425, 429})
@@ -67,7 +73,7 @@ class Request:
     method: str
     path: str
     body: Mapping[str, Any] | None = None
-    params: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     microversion: str | None = None
     auth: plugin.BaseAuthPlugin | None = None
     token: str | None = field(default=None, repr=False)
@@ -383,4 +389,6 @@ def _root(service: str, endpoint: str) -> str:
         return re.sub(r"/v2(\.1)?(/.*)?$", "", root) + "/v2.1"
     if service == "image":
         return root if root.endswith("/v2") else f"{root}/v2"
+    if service == "network":
+        return root if root.endswith("/v2.0") else f"{root}/v2.0"
     return root

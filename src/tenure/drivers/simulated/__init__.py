@@ -1,7 +1,10 @@
 """The simulated cloud."""
 
+from tenure.drivers.simulated.address_world import FloatingIP
 from tenure.drivers.simulated.driver import SimulatedCloud
 from tenure.drivers.simulated.faults import Fault, FaultKind
+from tenure.drivers.simulated.instance_world import Aggregate, Flavor, ServerGroup
+from tenure.drivers.simulated.places import NoValidHost
 from tenure.drivers.simulated.state import IN_MEMORY, Effect, EffectKind
 from tenure.drivers.simulated.world import (
     POOL,
@@ -10,7 +13,6 @@ from tenure.drivers.simulated.world import (
     HostHealth,
     Image,
     ImageStatus,
-    NoValidHost,
     Server,
     World,
 )
@@ -18,10 +20,13 @@ from tenure.drivers.simulated.world import (
 __all__ = [
     "IN_MEMORY",
     "POOL",
+    "Aggregate",
     "Effect",
     "EffectKind",
     "Fault",
     "FaultKind",
+    "Flavor",
+    "FloatingIP",
     "Group",
     "Host",
     "HostHealth",
@@ -29,6 +34,7 @@ __all__ = [
     "ImageStatus",
     "NoValidHost",
     "Server",
+    "ServerGroup",
     "SimulatedCloud",
     "World",
 ]

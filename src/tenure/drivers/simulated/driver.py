@@ -5,48 +5,55 @@ It is what ``tenure-standalone`` reserves from, and what every scenario test run
 
 from __future__ import annotations
 
-import json
-import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from os import PathLike
-from typing import Final
+from typing import Protocol
 
 from tenure.clock import Clock, SystemClock
 from tenure.domain.actor import Actor
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import (
     DONE,
-    CloudBusy,
     CloudNotFound,
     CloudRefused,
     Drift,
     Health,
     Order,
+    Preempted,
     Progress,
-    ResourceMissing,
     ResourceRef,
 )
-from tenure.drivers.simulated.drift import drift_of
-from tenure.drivers.simulated.effects import Effects, host_of, hosts_held, ids_of, refuse_occupied, servers_of
+from tenure.drivers.simulated.addresses import FLOATING_IP, Addresses
+from tenure.drivers.simulated.drift import drift_of_addresses, drift_of_hosts, drift_of_instances
+from tenure.drivers.simulated.effects import Effects, refuse_broken_trust, servers_of
 from tenure.drivers.simulated.faults import Call, Fault, Faults, Scope
-from tenure.drivers.simulated.fleet import capacity_of
+from tenure.drivers.simulated.flavors import facts_of_flavor
+from tenure.drivers.simulated.hosts import HOST, Hosts
+from tenure.drivers.simulated.instances import Instances
+from tenure.drivers.simulated.preemption import Preemption
 from tenure.drivers.simulated.state import IN_MEMORY, EffectKind, StateFile
-from tenure.drivers.simulated.world import HostHealth, World, find_host
+from tenure.drivers.simulated.wanted import FLAVOR, INSTANCE
+from tenure.drivers.simulated.world import World
 
-#: The one resource type that the simulated cloud has.
-HOST: Final = "physical:host"
-_SICK: Final = {
-    HostHealth.DOWN: "The hypervisor is down.",
-    HostHealth.DISABLED: "The compute service is disabled.",
-}
+
+class _Kind(Protocol):
+    """What the verbs do for the reservations of a type."""
+
+    def prepare(self, call: Call, order: Order) -> Progress: ...
+
+    def start(self, call: Call, order: Order) -> Progress: ...
+
+    def end(self, call: Call, order: Order) -> Progress: ...
 
 
 class SimulatedCloud:
-    """A ``CloudDriver`` for hosts. ``world`` is the cloud behind it, for looking and for meddling.
+    """A ``CloudDriver`` for hosts, instances and addresses.
+
+    ``world`` is the cloud behind it, for looking and for meddling.
 
     Each effect is a transaction of its own, as each is a request of its own to a real cloud: a call that is
     killed in the middle leaves some of its effects, and the next call of a verb completes them. Safe for any
@@ -64,10 +71,21 @@ class SimulatedCloud:
     ) -> None:
         clock = clock or SystemClock()
         self.longest_call = longest_call
-        self._region = region
         self._state = StateFile(path, clock)
         self._faults = Faults(self._state, clock, sleep)
-        self._effects = Effects(self._state)
+        effects = Effects(self._state)
+        self._effects = effects
+        self._preemption = Preemption(self._state, effects, clock)
+        self._hosts = Hosts(self._state, effects, self._preemption, region)
+        self._instances = Instances(self._state, effects, self._preemption)
+        self._addresses = Addresses(self._state, region)
+        self._kinds: dict[str, _Kind] = {
+            HOST: self._hosts,
+            INSTANCE: self._instances,
+            FLAVOR: self._instances,
+            FLOATING_IP: self._addresses,
+        }
+        self._inventories: dict[str, Hosts | Addresses] = {HOST: self._hosts, FLOATING_IP: self._addresses}
         self.world = World(self._state)
 
     @classmethod
@@ -113,81 +131,51 @@ class SimulatedCloud:
     # The verbs of a driver
 
     def discover(self, resource_type: str) -> list[DiscoveredResource]:
+        """All hosts. Addresses are looked up one by one: a network may have more than anybody can list."""
         with self._faults.call(Scope("discover")):
-            if resource_type != HOST:
-                return []
-            with self._state.look() as tx:
-                rows = tx.execute("SELECT * FROM host ORDER BY CAST(id AS TEXT)").fetchall()
-            return [self._discovered(row) for row in rows]
+            inventory = self._inventories.get(resource_type)
+            return [] if inventory is None else inventory.discover()
 
     def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
         with self._faults.call(Scope("look_up", hosts=frozenset({reference}))):
-            if resource_type != HOST:
+            if resource_type not in self._inventories:
                 raise CloudNotFound(f"The simulated cloud has no {resource_type}.")
+            return self._inventories[resource_type].look_up(reference)
+
+    def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
+        with self._faults.call(Scope("fetch", hosts=frozenset({reference}))):
+            if kind != "flavor":
+                raise CloudNotFound(f"The simulated cloud has no {kind} {reference}.")
             with self._state.look() as tx:
-                return self._discovered(find_host(tx, reference))
+                return facts_of_flavor(tx, reference, actor.project_id)
 
     def ensure_registered(self, resource_type: str, resource: ResourceRef) -> None:
-        with self._host_call("ensure_registered", resource_type, resource) as call:
-            with self._state.change() as tx:
-                host = host_of(tx, resource)
-                free = not host["pooled"] and host["reservation_id"] is None
-                if free:
-                    refuse_occupied(tx, [host], None)
-                    tx.execute("UPDATE host SET pooled = 1 WHERE id = ?", (host["id"],))
-                    self._state.record(tx, "ensure_registered", EffectKind.HOST_POOLED, host=host["id"])
-            if free:
-                call.effect_happened()
+        with self._resource_call("ensure_registered", resource_type, resource) as call:
+            self._inventories[resource_type].register(call, resource)
 
     def ensure_unregistered(self, resource_type: str, resource: ResourceRef) -> None:
-        with self._host_call("ensure_unregistered", resource_type, resource) as call:
-            with self._state.change() as tx:
-                try:
-                    host = host_of(tx, resource)
-                except CloudNotFound:
-                    return
-                if host["reservation_id"] is not None:
-                    raise CloudBusy(f"{host['name']} is still held by reservation {host['reservation_id']}.")
-                pooled = bool(host["pooled"])
-                if pooled:
-                    refuse_occupied(tx, [host], None)
-                    tx.execute("UPDATE host SET pooled = 0 WHERE id = ?", (host["id"],))
-                    self._state.record(tx, "ensure_unregistered", EffectKind.HOST_UNPOOLED, host=host["id"])
-            if pooled:
-                call.effect_happened()
+        with self._resource_call("ensure_unregistered", resource_type, resource) as call:
+            self._inventories[resource_type].unregister(call, resource)
 
-    def ensure_prepared(self, order: Order) -> None:
-        with self._order_call("ensure_prepared", order):
-            """Nothing of a host reservation is seen before its start."""
+    def ensure_prepared(self, order: Order) -> Progress:
+        with self._order_call("ensure_prepared", order) as call:
+            return self._kinds[order.resource_type].prepare(call, order)
 
     def ensure_started(self, order: Order) -> Progress:
         with self._order_call("ensure_started", order) as call:
-            hosts: list[sqlite3.Row] = []
-            missing: dict[str, str] = {}
-            with self._state.look() as tx:
-                for resource in order.resources:
-                    try:
-                        hosts.append(host_of(tx, resource))
-                    except CloudNotFound as error:
-                        missing[resource.external_id] = str(error)
-                refuse_occupied(tx, hosts, order.reservation_id)
-                returning = ids_of(tx, order.returning)
-            # What the reservation gives up goes first: of two that trade hosts, neither then waits for the
-            # other. What is not known may come back under another id, so it is not taken for given up.
-            keep = {host["id"] for host in hosts}
-            lingering = self._effects.return_surplus(call, order, keep, only=returning if missing else None)
-            self._effects.take_all(call, order, hosts)
-            if missing:
-                raise ResourceMissing(missing)
-            return lingering or DONE
+            return self._kinds[order.resource_type].start(call, order)
+
+    def make_way(self, order: Order, *, deadline: datetime) -> Sequence[Preempted]:
+        with self._order_call("make_way", order) as call:
+            return () if order.resource_type == FLOATING_IP else self._preemption.make_way(call, order, deadline)
 
     def before_end(self, order: Order, action: str) -> Progress:
         with self._order_call("before_end", order) as call:
-            if action != "snapshot":
+            if action != "snapshot" or order.resource_type == FLOATING_IP:
                 raise CloudRefused(f"The simulated cloud cannot do {action!r} before the end.")
             with self._state.look() as tx:
                 servers = servers_of(tx, order.reservation_id)
-                _refuse_broken_trust(tx, order)
+                refuse_broken_trust(tx, order)
             for server in servers:
                 if not server["vanishing"]:
                     self._effects.ensure_image(call, order, server)
@@ -202,43 +190,35 @@ class SimulatedCloud:
 
     def ensure_ended(self, order: Order) -> Progress:
         with self._order_call("ensure_ended", order) as call:
-            with self._state.look() as tx:
-                group = tx.execute("SELECT 1 FROM host_group WHERE reservation_id = ?", (order.reservation_id,))
-                if group.fetchone() is None and not servers_of(tx, order.reservation_id):
-                    return DONE
-                hosts = hosts_held(tx, order.reservation_id)
-            unfinished = self._effects.delete_servers(call, order.reservation_id)
-            if unfinished is not None:
-                return unfinished
-            for host in hosts:
-                self._effects.return_host(call, order.reservation_id, host)
-            return self._effects.remove_group(call, order.reservation_id)
+            return self._kinds[order.resource_type].end(call, order)
 
     def held(self, resource_type: str) -> Iterable[str]:
         with self._faults.call(Scope("held")):
-            if resource_type != HOST:
+            if resource_type not in self._inventories:
                 return []
             with self._state.look() as tx:
-                rows = tx.execute(
-                    "SELECT reservation_id FROM host_group"
-                    " UNION SELECT reservation_id FROM server WHERE reservation_id IS NOT NULL ORDER BY 1"
-                ).fetchall()
-            return [row["reservation_id"] for row in rows]
+                found = self._inventories[resource_type].held(tx)
+                if resource_type == HOST:
+                    found |= self._instances.held(tx)
+            return sorted(found)
 
     def check(self, resource_type: str) -> Mapping[str, Health]:
+        """The health of hosts. Of addresses nothing is known here: which are registered, the ledger knows."""
         with self._faults.call(Scope("check")):
-            if resource_type != HOST:
-                return {}
-            with self._state.look() as tx:
-                rows = tx.execute("SELECT id, health FROM host ORDER BY id").fetchall()
-            return {str(row["id"]): _health(HostHealth(row["health"])) for row in rows}
+            return self._hosts.check() if resource_type == HOST else {}
 
     def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
         with self._faults.call(Scope("drift")):
-            if resource_type != HOST:
+            if resource_type not in self._inventories:
                 return []
+            kinds: dict[str, list[Order]] = {}
+            for order in orders:
+                kinds.setdefault(order.resource_type, []).append(order)
             with self._state.look() as tx:
-                return list(drift_of(tx, list(orders), pooled))
+                if resource_type == FLOATING_IP:
+                    return list(drift_of_addresses(tx, kinds.get(FLOATING_IP, ()), pooled))
+                instances = [*kinds.get(INSTANCE, ()), *kinds.get(FLAVOR, ())]
+                return [*drift_of_hosts(tx, kinds.get(HOST, ()), pooled), *drift_of_instances(tx, instances)]
 
     def delegate(self, actor: Actor) -> str:
         """A trust of the caller. No token is asked for: this cloud takes everybody at his word."""
@@ -263,43 +243,16 @@ class SimulatedCloud:
 
     @contextmanager
     def _order_call(self, verb: str, order: Order) -> Iterator[Call]:
-        _refuse_type(order.resource_type)
+        if order.resource_type not in self._kinds:
+            raise CloudRefused(f"The simulated cloud has no {order.resource_type}.")
         hosts = frozenset(name for resource in order.resources for name in (resource.external_id, resource.name))
         with self._faults.call(Scope(verb, order.reservation_id, order.lease_name, hosts)) as call:
             yield call
 
     @contextmanager
-    def _host_call(self, verb: str, resource_type: str, resource: ResourceRef) -> Iterator[Call]:
-        _refuse_type(resource_type)
+    def _resource_call(self, verb: str, resource_type: str, resource: ResourceRef) -> Iterator[Call]:
+        if resource_type not in self._inventories:
+            raise CloudRefused(f"The simulated cloud has no {resource_type}.")
         hosts = frozenset({resource.external_id, resource.name})
         with self._faults.call(Scope(verb, hosts=hosts)) as call:
             yield call
-
-    def _discovered(self, row: sqlite3.Row) -> DiscoveredResource:
-        facts = json.loads(row["facts"])
-        return DiscoveredResource(
-            resource_type=HOST,
-            external_id=str(row["id"]),
-            name=row["name"],
-            capacity=capacity_of(facts),
-            facts=facts,
-            traits=frozenset(json.loads(row["traits"])),
-            region=self._region,
-        )
-
-
-def _health(health: HostHealth) -> Health:
-    return Health(health is HostHealth.UP, _SICK.get(health), works=health is not HostHealth.DOWN)
-
-
-def _refuse_broken_trust(tx: sqlite3.Connection, order: Order) -> None:
-    """Refuse an order whose trust is gone. One without a trust is served: this cloud needs none."""
-    if order.trust_id is None:
-        return
-    if tx.execute("SELECT 1 FROM trust WHERE id = ?", (order.trust_id,)).fetchone() is None:
-        raise CloudRefused("The trust of the lease's owner does not exist any more.")
-
-
-def _refuse_type(resource_type: str) -> None:
-    if resource_type != HOST:
-        raise CloudRefused(f"The simulated cloud has no {resource_type}.")

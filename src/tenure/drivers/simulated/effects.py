@@ -5,19 +5,26 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
+from typing import Final
 
 from tenure.drivers.contract import (
     DONE,
     CloudBusy,
     CloudNotFound,
+    CloudRefused,
     Order,
     Progress,
     ResourceOccupied,
     ResourceRef,
 )
 from tenure.drivers.simulated.faults import Call
+from tenure.drivers.simulated.places import server_id
 from tenure.drivers.simulated.state import EffectKind, StateFile
-from tenure.drivers.simulated.world import server_id
+
+#: The reservations that have a part of a host.
+_PARTS_OF_HOST: Final = (
+    "SELECT reservation_id FROM part JOIN resource_class ON resource_class.name = resource_class WHERE host_id = ?"
+)
 
 
 class Effects:
@@ -46,7 +53,7 @@ class Effects:
         """Hand all of them over, or none while somebody has one of them."""
         with self._state.look() as tx:
             for host in hosts:
-                refuse_held(_host_by_id(tx, host["id"], host["name"]), order.reservation_id)
+                refuse_held(tx, _host_by_id(tx, host["id"], host["name"]), order.reservation_id)
         self.ensure_group(call, order)
         taken: list[int] = []
         for host in hosts:
@@ -65,8 +72,10 @@ class Effects:
             host = _host_by_id(tx, seen["id"], seen["name"])
             if host["reservation_id"] == reservation_id:
                 return False
-            refuse_held(host, reservation_id)
+            refuse_held(tx, host, reservation_id)
             refuse_occupied(tx, [host], reservation_id)
+            if tx.execute("SELECT 1 FROM server WHERE host_id = ? AND preemptible", (host["id"],)).fetchone():
+                raise CloudBusy(f"Preemptible servers have not left {host['name']} yet.")
             if not tx.execute("SELECT 1 FROM host_group WHERE reservation_id = ?", (reservation_id,)).fetchone():
                 raise CloudBusy(f"The group of reservation {reservation_id} was removed meanwhile.")
             tx.execute("UPDATE host SET pooled = 0, reservation_id = ? WHERE id = ?", (reservation_id, host["id"]))
@@ -102,13 +111,23 @@ class Effects:
         if returned:
             call.effect_happened()
 
-    def delete_servers(self, call: Call, reservation_id: str, host: int | None = None) -> Progress | None:
-        """Delete the reservation's servers, there or everywhere; None when all have vanished."""
+    def delete_servers(
+        self, call: Call, reservation_id: str, host: int | None = None, *, but: int = 0
+    ) -> Progress | None:
+        """Delete the reservation's servers, there or everywhere, ``but`` the oldest; None when all have vanished."""
         with self._state.look() as tx:
-            servers = [row for row in servers_of(tx, reservation_id) if host in (None, row["host_id"])]
+            found = [row for row in servers_of(tx, reservation_id) if host in (None, row["host_id"])]
+            kept = {row["number"] for row in [row for row in found if not row["vanishing"]][:but]}
+            servers = [row for row in found if row["number"] not in kept]
         unfinished = call.slowed("Servers are still vanishing.") if servers or host is None else None
         for server in servers:
             self._delete_server(call, server, vanishes=unfinished is None)
+        return unfinished
+
+    def delete_preemptible(self, call: Call, server: sqlite3.Row) -> Progress | None:
+        """Delete a server that is in the way; None when it has vanished."""
+        unfinished = call.slowed("Preemptible servers are still vanishing.")
+        self._delete_server(call, server, vanishes=unfinished is None)
         return unfinished
 
     def _delete_server(self, call: Call, seen: sqlite3.Row, *, vanishes: bool) -> None:
@@ -169,23 +188,32 @@ class Effects:
             call.effect_happened()
 
 
-def refuse_held(host: sqlite3.Row, reservation_id: str) -> None:
-    """Refuse a host that another reservation has: its end may be under way, so this is worth another try."""
-    if host["reservation_id"] not in (None, reservation_id):
-        raise CloudBusy(f"{host['name']} is not released yet by reservation {host['reservation_id']}.")
+def refuse_held(tx: sqlite3.Connection, host: sqlite3.Row, reservation_id: str | None) -> None:
+    """Refuse a host that another reservation has, or a part of it.
+
+    The other's end may be under way, so this is worth another try.
+    """
+    holders = [row["reservation_id"] for row in tx.execute(f"{_PARTS_OF_HOST} ORDER BY 1", (host["id"],))]
+    for holder in (host["reservation_id"], *holders):
+        if holder not in (None, reservation_id):
+            raise CloudBusy(f"{host['name']} is not released yet by reservation {holder}.")
 
 
-def refuse_occupied(tx: sqlite3.Connection, hosts: Iterable[sqlite3.Row], reservation_id: str | None) -> None:
-    """Refuse free hosts with servers of others than this reservation.
+def refuse_occupied(
+    tx: sqlite3.Connection, hosts: Iterable[sqlite3.Row], reservation_id: str | None, *, but_preemptible: bool = True
+) -> None:
+    """Refuse free hosts with servers of others than this reservation, and those that have parts of the host.
 
-    One that is in a group is not asked: it was handed over before.
+    One that is in a group is not asked: it was handed over before. Preemptible servers count only where that is said.
     """
     occupied: dict[str, str] = {}
     for host in hosts:
         if host["reservation_id"] is None:
             count = tx.execute(
-                "SELECT count(*) FROM server WHERE host_id = ? AND (reservation_id IS NULL OR reservation_id IS NOT ?)",
-                (host["id"], reservation_id),
+                "SELECT count(*) FROM server WHERE host_id = ? AND (reservation_id IS NULL OR"
+                f" (reservation_id IS NOT ? AND reservation_id NOT IN ({_PARTS_OF_HOST})))"
+                " AND NOT (preemptible AND ?)",
+                (host["id"], reservation_id, host["id"], but_preemptible),
             ).fetchone()[0]
             if count:
                 occupied[str(host["id"])] = f"{count} servers of others run on {host['name']}"
@@ -193,10 +221,30 @@ def refuse_occupied(tx: sqlite3.Connection, hosts: Iterable[sqlite3.Row], reserv
         raise ResourceOccupied(occupied)
 
 
+def refuse_broken_trust(tx: sqlite3.Connection, order: Order) -> None:
+    """Refuse an order whose trust is gone. One without a trust is served: this cloud needs none."""
+    if order.trust_id is None:
+        return
+    if tx.execute("SELECT 1 FROM trust WHERE id = ?", (order.trust_id,)).fetchone() is None:
+        raise CloudRefused("The trust of the lease's owner does not exist any more.")
+
+
 def host_of(tx: sqlite3.Connection, resource: ResourceRef) -> sqlite3.Row:
     if not (resource.external_id.isascii() and resource.external_id.isdigit()):
         raise CloudNotFound(f"There is no host {resource.external_id}.")
     return _host_by_id(tx, int(resource.external_id), resource.name)
+
+
+def hosts_of(tx: sqlite3.Connection, resources: Iterable[ResourceRef]) -> tuple[list[sqlite3.Row], dict[str, str]]:
+    """The hosts among these that are there, and what is known of the others, by external id."""
+    hosts: list[sqlite3.Row] = []
+    missing: dict[str, str] = {}
+    for resource in resources:
+        try:
+            hosts.append(host_of(tx, resource))
+        except CloudNotFound as error:
+            missing[resource.external_id] = str(error)
+    return hosts, missing
 
 
 def ids_of(tx: sqlite3.Connection, resources: Iterable[ResourceRef]) -> set[int]:

@@ -23,48 +23,12 @@ from typing import Final
 
 from tenure.clock import Clock
 from tenure.drivers.contract import CloudBusy
+from tenure.drivers.simulated.tables import ADDED, FORMAT, TABLES
 
 #: A cloud that nobody else sees and that ends with its process.
 IN_MEMORY: Final = ":memory:"
 #: How long one process waits for another's transaction, which takes a fraction of a millisecond.
 LOCK_TIMEOUT_SECONDS: Final = 20.0
-
-_FORMAT: Final = 2
-_TABLES: Final = (
-    """CREATE TABLE fleet (only INTEGER PRIMARY KEY CHECK (only = 1), size INTEGER NOT NULL)""",
-    """CREATE TABLE host_group (
-        reservation_id TEXT PRIMARY KEY, lease_id TEXT NOT NULL, project_id TEXT NOT NULL)""",
-    """CREATE TABLE host (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, facts TEXT NOT NULL, traits TEXT NOT NULL,
-        health TEXT NOT NULL DEFAULT 'up', pooled INTEGER NOT NULL DEFAULT 0,
-        reservation_id TEXT REFERENCES host_group (reservation_id),
-        CHECK (NOT (pooled AND reservation_id IS NOT NULL)))""",
-    """CREATE INDEX host_by_name ON host (name)""",
-    """CREATE INDEX host_by_group ON host (reservation_id) WHERE reservation_id IS NOT NULL""",
-    """CREATE TABLE server (
-        number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL,
-        host_id INTEGER NOT NULL REFERENCES host (id), project_id TEXT NOT NULL,
-        reservation_id TEXT, vanishing INTEGER NOT NULL DEFAULT 0)""",
-    """CREATE INDEX server_by_host ON server (host_id)""",
-    """CREATE INDEX server_by_reservation ON server (reservation_id) WHERE reservation_id IS NOT NULL""",
-    """CREATE TABLE image (
-        number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, project_id TEXT NOT NULL,
-        reservation_id TEXT NOT NULL, server_id TEXT NOT NULL, status TEXT NOT NULL,
-        UNIQUE (reservation_id, server_id))""",
-    """CREATE TABLE journal (
-        sequence INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, verb TEXT NOT NULL,
-        effect TEXT NOT NULL, reservation_id TEXT, host TEXT, subject TEXT)""",
-    """CREATE INDEX journal_by_reservation ON journal (reservation_id) WHERE reservation_id IS NOT NULL""",
-    """CREATE TABLE fault (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, verb TEXT, reservation_id TEXT,
-        lease_name TEXT, host TEXT, remaining INTEGER, seconds REAL NOT NULL, until TEXT,
-        after_effects INTEGER NOT NULL, reason TEXT)""",
-    """INSERT INTO fleet (only, size) VALUES (1, 0)""",
-)
-#: What each format has beyond the one before.
-_ADDED: Final = {
-    2: ("CREATE TABLE trust (id TEXT PRIMARY KEY, user_id TEXT NOT NULL, project_id TEXT NOT NULL)",),
-}
 
 
 class EffectKind(StrEnum):
@@ -82,6 +46,28 @@ class EffectKind(StrEnum):
     IMAGE_MADE = "image made"
     TRUST_MADE = "trust made"
     TRUST_REVOKED = "trust revoked"
+    SERVER_GROUP_MADE = "server group made"
+    SERVER_GROUP_REMOVED = "server group removed"
+    FLAVOR_MADE = "flavor made"
+    FLAVOR_CHANGED = "flavor changed"  # its extra specs
+    FLAVOR_REMOVED = "flavor removed"
+    ACCESS_GIVEN = "access given"  # to a flavor, to a project
+    ACCESS_TAKEN = "access taken"
+    AGGREGATE_MADE = "aggregate made"
+    AGGREGATE_CHANGED = "aggregate changed"  # its metadata
+    AGGREGATE_REMOVED = "aggregate removed"
+    HOST_ADDED = "host added"  # to an aggregate of instances, which leaves it in the pool
+    HOST_DROPPED = "host dropped"  # from an aggregate of instances
+    CLASS_MADE = "class made"
+    CLASS_REMOVED = "class removed"
+    INVENTORY_SET = "inventory set"
+    INVENTORY_REMOVED = "inventory removed"
+    SERVER_TOLD = "server told"  # that it has to go, and by when
+    SERVER_STOPPED = "server stopped"
+    ADDRESS_MADE = "address made"
+    ADDRESS_TAGGED = "address tagged"
+    ADDRESS_DISASSOCIATED = "address disassociated"
+    ADDRESS_REMOVED = "address removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,15 +192,15 @@ class StateFile:
     def _make_tables(self) -> None:
         with self.change() as tx:
             found = tx.execute("PRAGMA user_version").fetchone()[0]
-            if found == _FORMAT:
+            if found == FORMAT:
                 return
             if found == 0 and not tx.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                for statement in _TABLES:
+                for statement in TABLES:
                     tx.execute(statement)
                 found = 1
-            if found + 1 not in _ADDED:
+            if found + 1 not in ADDED:
                 raise ValueError("the file is not the state of a simulated cloud, or of another version of it")
-            for version in range(found + 1, _FORMAT + 1):
-                for statement in _ADDED[version]:
+            for version in range(found + 1, FORMAT + 1):
+                for statement in ADDED[version]:
                     tx.execute(statement)
-            tx.execute(f"PRAGMA user_version = {_FORMAT}")
+            tx.execute(f"PRAGMA user_version = {FORMAT}")

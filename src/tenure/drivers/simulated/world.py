@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from tenure.drivers.contract import CloudAmbiguous, CloudNotFound, CloudRefused
+from tenure.drivers.simulated.address_world import AddressWorld
 from tenure.drivers.simulated.fleet import HostModel, host_model
+from tenure.drivers.simulated.instance_world import InstanceWorld
+from tenure.drivers.simulated.places import NoValidHost, find_host, number_of, server_id
 from tenure.drivers.simulated.state import Effect, EffectKind, StateFile
 
 #: The pool's name, which no reservation has: their ids are UUIDs.
 POOL: Final = "freepool"
-
-
-class NoValidHost(CloudRefused):
-    """No host would have the server: Nova's scheduler says the same."""
 
 
 class HostHealth(StrEnum):
@@ -57,6 +55,10 @@ class Server:
     project_id: str
     reservation_id: str | None
     vanishing: bool
+    flavor_id: str | None = None
+    group_id: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    stopped: bool = False
 
 
 class ImageStatus(StrEnum):
@@ -76,10 +78,15 @@ class Image:
 
 
 class World:
-    """The cloud behind the driver. A host is named by its id or its name."""
+    """The cloud behind the driver. A host is named by its id or its name.
+
+    What there is for instances and for addresses is in ``instances`` and ``addresses``.
+    """
 
     def __init__(self, state: StateFile) -> None:
         self._state = state
+        self.instances = InstanceWorld(state)
+        self.addresses = AddressWorld(state)
 
     def ensure_hosts(self, count: int) -> None:
         """Let the fleet have ``count`` hosts or more: the same each time, and none again that was removed."""
@@ -89,7 +96,7 @@ class World:
                 return
             models = (host_model(number) for number in range(size + 1, count + 1))
             tx.executemany(
-                "INSERT INTO host (name, facts, traits) VALUES (?, ?, ?)",
+                "INSERT INTO host (name, facts, traits, inventory) VALUES (?, ?, ?, ?)",
                 (_host_values(model) for model in models),
             )
             tx.execute("UPDATE fleet SET size = ?", (count,))
@@ -100,28 +107,45 @@ class World:
         *,
         facts: Mapping[str, object] | None = None,
         traits: Iterable[str] | None = None,
+        inventory: Mapping[str, Mapping[str, float]] | None = None,
     ) -> str:
-        """A host beside the fleet, like one of it but for what is given here. Returns its id."""
+        """A host beside the fleet, like one of it but for what is given here. Returns its id.
+
+        ``inventory`` is what its provider has beyond what the facts say, by resource class: ``total``, ``reserved``,
+        ``allocation_ratio``, ``min_unit``, ``max_unit``, ``step_size``, of which any may be left out.
+        """
         with self._state.change() as tx:
             number = tx.execute("SELECT coalesce(max(id), 0) + 1 FROM host").fetchone()[0]
             model = host_model(number)
             name = name or f"sim-extra-{number:03d}"
             own = {"hypervisor_hostname": name, "service_name": name, **(facts or {})}
-            added = HostModel(name, {**model.facts, **own}, model.traits if traits is None else frozenset(traits))
-            tx.execute("INSERT INTO host (name, facts, traits) VALUES (?, ?, ?)", _host_values(added))
+            added = HostModel(
+                name,
+                {**model.facts, **own},
+                model.traits if traits is None else frozenset(traits),
+                model.inventory if inventory is None else inventory,
+            )
+            values = _host_values(added)
+            tx.execute("INSERT INTO host (name, facts, traits, inventory) VALUES (?, ?, ?, ?)", values)
             return str(tx.execute("SELECT last_insert_rowid()").fetchone()[0])
 
     def change_host(
-        self, host: str, *, facts: Mapping[str, object] | None = None, traits: Iterable[str] | None = None
+        self,
+        host: str,
+        *,
+        facts: Mapping[str, object] | None = None,
+        traits: Iterable[str] | None = None,
+        inventory: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
-        """Change what the cloud says of a host: facts that are not given stay, traits are replaced."""
+        """Change what the cloud says of a host: facts that are not given stay, traits and inventory are replaced."""
         with self._state.change() as tx:
             row = find_host(tx, host)
             tx.execute(
-                "UPDATE host SET facts = ?, traits = ? WHERE id = ?",
+                "UPDATE host SET facts = ?, traits = ?, inventory = ? WHERE id = ?",
                 (
                     json.dumps({**json.loads(row["facts"]), **(facts or {})}),
                     row["traits"] if traits is None else json.dumps(sorted(traits)),
+                    row["inventory"] if inventory is None else json.dumps(inventory),
                     row["id"],
                 ),
             )
@@ -199,10 +223,16 @@ class World:
         with self._state.change() as tx:
             return self._boot(tx, find_host(tx, host)["id"], project_id, name, None)
 
+    def move_server(self, server: str, host: str) -> None:
+        """Somebody moves the server to that host, whoever may use it."""
+        with self._state.change() as tx:
+            host_id = find_host(tx, host)["id"]
+            tx.execute("UPDATE server SET host_id = ? WHERE number = ?", (host_id, number_of(server)))
+
     def delete_server(self, server_id: str) -> None:
         """Delete a server as its user does. One that is gone is no error."""
         with self._state.change() as tx:
-            tx.execute("DELETE FROM server WHERE number = ?", (_number(server_id),))
+            tx.execute("DELETE FROM server WHERE number = ?", (number_of(server_id),))
 
     def hosts(self) -> list[Host]:
         with self._state.look() as tx:
@@ -248,6 +278,10 @@ class World:
                 row["project_id"],
                 row["reservation_id"],
                 bool(row["vanishing"]),
+                row["flavor_id"],
+                row["group_id"],
+                json.loads(row["metadata"]),
+                bool(row["stopped"]),
             )
             for row in rows
         ]
@@ -292,33 +326,8 @@ class World:
         return booted
 
 
-def find_host(tx: sqlite3.Connection, reference: str) -> sqlite3.Row:
-    """The row of the host with that id, or else that name; raises as ``CloudDriver.look_up`` does."""
-    if reference.isascii() and reference.isdigit():
-        row: sqlite3.Row | None = tx.execute("SELECT * FROM host WHERE id = ?", (reference,)).fetchone()
-        if row is not None and str(row["id"]) == reference:
-            return row
-    rows: list[sqlite3.Row] = tx.execute("SELECT * FROM host WHERE name = ? LIMIT 2", (reference,)).fetchall()
-    if not rows:
-        raise CloudNotFound(f"There is no host {reference}.")
-    if len(rows) > 1:
-        raise CloudAmbiguous(f"Several hosts are named {reference}.")
-    return rows[0]
-
-
-def server_id(number: int) -> str:
-    return f"server-{number:06d}"
-
-
-def _number(server: str) -> int:
-    prefix, _, number = server.partition("-")
-    if prefix != "server" or not (number.isascii() and number.isdigit()):
-        raise CloudNotFound(f"There is no server {server}.")
-    return int(number)
-
-
-def _host_values(model: HostModel) -> tuple[str, str, str]:
-    return model.name, json.dumps(model.facts), json.dumps(sorted(model.traits))
+def _host_values(model: HostModel) -> tuple[str, str, str, str]:
+    return model.name, json.dumps(model.facts), json.dumps(sorted(model.traits)), json.dumps(model.inventory)
 
 
 def _host(row: sqlite3.Row) -> Host:

@@ -1,4 +1,4 @@
-"""A small OpenStack on loopback: enough of Keystone, Nova, Placement and Glance, and strict about what it takes.
+"""The small OpenStack itself: enough of Keystone, Nova, Placement, Neutron and Glance, and strict about what it takes.
 
 It answers as Nova 2025.2 does, or, with ``nova="2.96"``, as one of before: that one tells nobody with which hints a
 server was booted, and lets hosts with servers change zones.
@@ -11,12 +11,17 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+from tests.support.openstack.answers import Refused, Route, Seen, expect, page_of, text, version_is
+from tests.support.openstack.flavors import FakeFlavors, Flavor, ServerGroup
+from tests.support.openstack.network import FakeNeutron
+from tests.support.openstack.placement import FakePlacement, Provider, inventory
 
 PASSWORD: Final = "secret"
 SERVICE_USER: Final = "a11ce000000000000000000000000001"
@@ -27,6 +32,8 @@ NEIGHBOUR: Final = "c1b7f4b2d3ef4dae8b4b2a4a6a7a8b02"
 POOL: Final = "freepool"
 PREFIX: Final = "blazar_"
 OWNER_KEY: Final = "blazar:owner"
+#: What servers are booted with of which it does not matter.
+_SMALL: Final = Flavor("1", "m1.small")
 
 
 @dataclass
@@ -53,6 +60,11 @@ class Server:
     status: str = "ACTIVE"
     task: str | None = None
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    #: What it was booted with, as that was then.
+    flavor: Flavor | None = None
+    group_id: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+    created: datetime = field(default_factory=lambda: datetime.now(UTC))
     updated: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
@@ -68,43 +80,17 @@ class Aggregate:
         return self.metadata.get("availability_zone")
 
 
-@dataclass
-class Provider:
-    name: str
-    parent: str | None = None
-    inventories: dict[str, dict[str, Any]] = field(default_factory=dict)
-    traits: list[str] = field(default_factory=list)
-    uuid: str = field(default_factory=lambda: str(uuid.uuid4()))
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A request that came."""
-
-    service: str
-    method: str
-    path: str
-    params: Mapping[str, str]
-    body: Any
-    headers: Mapping[str, str]
-
-
-class Refused(Exception):
-    def __init__(self, status: int, message: str) -> None:
-        self.status = status
-        super().__init__(message)
-
-
-class FakeOpenStack:
+class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron):
     """The cloud. Everything that a test does to it by its methods is done by others than Tenure."""
 
     def __init__(self, hosts: int = 6, *, nova: str = "2.103", pool: bool = True) -> None:
+        for part in (FakePlacement, FakeFlavors, FakeNeutron):
+            part.__init__(self)
         self.nova = nova
         self.lock = threading.RLock()
         self.hosts: dict[str, Host] = {}
         self.servers: dict[str, Server] = {}
         self.aggregates: dict[int, Aggregate] = {}
-        self.providers: dict[str, Provider] = {}
         self.images: dict[str, dict[str, Any]] = {}
         self.trusts: dict[str, dict[str, Any]] = {}
         self.tokens: dict[str, dict[str, Any]] = {}
@@ -112,8 +98,6 @@ class FakeOpenStack:
         #: What came that no OpenStack would have understood.
         self.surprises: list[str] = []
         self.held = False
-        #: The names of hosts without room for another virtual CPU.
-        self.full: set[str] = set()
         #: Whether Keystone lets no administrator delete what others made.
         self.only_trustors_delete = False
         #: How long each answer takes, in seconds.
@@ -134,6 +118,8 @@ class FakeOpenStack:
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         #: Nova's endpoint, as the catalogue has it.
         self.compute_url = f"{self.url}/compute/v2.1"
+        #: Neutron's.
+        self.network_url = f"{self.url}/network"
 
     def __enter__(self) -> FakeOpenStack:
         return self
@@ -148,13 +134,13 @@ class FakeOpenStack:
         host = Host(number, name, f"compute-{number}", **more)
         self.hosts[host.service_host] = host
         if name not in {provider.name for provider in self.providers.values()}:
-            self._provide(
+            self.provide(
                 Provider(
                     name,
                     inventories={
-                        "VCPU": {"total": host.vcpus, "reserved": 0, "allocation_ratio": 4.0},
-                        "MEMORY_MB": {"total": 16384, "reserved": 512, "allocation_ratio": 1.0},
-                        "DISK_GB": {"total": 200, "reserved": 0, "allocation_ratio": 1.0},
+                        "VCPU": inventory(host.vcpus, allocation_ratio=4.0),
+                        "MEMORY_MB": inventory(16384, reserved=512),
+                        "DISK_GB": inventory(200),
                     },
                     traits=["COMPUTE_NODE", "HW_CPU_X86_AVX2"],
                 )
@@ -204,6 +190,43 @@ class FakeOpenStack:
         server = Server("web", service_host, project_id, hints)
         self.servers[server.id] = server
         return server.id
+
+    def boot_with(self, service_host: str, project_id: str, flavor_id: str, group_id: str | None = None) -> str | None:
+        """As Nova schedules a server with a flavor, with Blazar's filter and Placement; its id."""
+        with self.lock:
+            flavor, host = self.flavors.get(flavor_id), self.hosts.get(service_host)
+            if flavor is None or not (flavor.is_public or project_id in flavor.projects):
+                return None
+            if host is None or (host.state, host.status) != ("up", "enabled"):
+                return None
+            around = [one for one in self.aggregates.values() if service_host in one.hosts]
+            asked = flavor.extra_specs.get("aggregate_instance_extra_specs:reservation")
+            if flavor.extra_specs.get("blazar:preemptible") == "true":
+                if [one.name for one in around if _is_pool(one)] != [POOL]:
+                    return None
+            elif asked is None:
+                if any(map(_is_pool, around)):
+                    return None
+            elif asked not in {one.metadata.get("reservation") for one in around}:
+                return None
+            for name, amount in flavor.extra_specs.items():
+                found = re.fullmatch("resources:(CUSTOM_RESERVATION_.*)", name)
+                if found and int(amount) > sum(
+                    self.left(one, found[1]) for one in self.providers.values() if one.name == f"blazar_{host.name}"
+                ):
+                    return None
+            if group_id is not None and not self._lies_well(self.groups[group_id], service_host):
+                return None
+            # Nova's clock has seconds: tests that ask which server is newer need not wait for the next one.
+            created = datetime.now(UTC) + timedelta(seconds=len(self.servers))
+            booted = replace(flavor, projects=set())
+            server = Server("web", service_host, project_id, flavor=booted, group_id=group_id, created=created)
+            self.servers[server.id] = server
+            return server.id
+
+    def _lies_well(self, group: ServerGroup, service_host: str) -> bool:
+        others = {one.host for one in self.servers.values() if one.group_id == group.id}
+        return others <= {service_host} if group.policy == "affinity" else service_host not in others
 
     def let_go(self) -> None:
         with self.lock:
@@ -280,6 +303,7 @@ class FakeOpenStack:
                     _catalogue_entry("compute", self.compute_url),
                     _catalogue_entry("placement", f"{self.url}/placement"),
                     _catalogue_entry("image", f"{self.url}/image"),
+                    _catalogue_entry("network", self.network_url),
                 ],
             }
         }
@@ -289,7 +313,7 @@ class FakeOpenStack:
 
     def _make_trust(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
         trust = dict(seen.body["trust"])
-        _expect(set(trust), {"trustor_user_id", "trustee_user_id", "project_id", "impersonation", "roles"})
+        expect(set(trust), {"trustor_user_id", "trustee_user_id", "project_id", "impersonation", "roles"})
         if token["trust"] is not None or trust["trustor_user_id"] != token["user"]:
             raise Refused(403, "The authenticated user should match the trustor")
         if not {role["name"] for role in trust["roles"]} <= set(token["roles"]):
@@ -314,21 +338,21 @@ class FakeOpenStack:
         return 200, {"version": {"id": "v2.1", "version": self.nova, "min_version": "2.1", "status": "CURRENT"}}
 
     def _list_hypervisors(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
-        _version_is(seen, "compute 2.33")
+        version_is(seen, "compute 2.33")
         found = sorted(self.hosts.values(), key=lambda host: host.number)
-        page, more = _page(found, seen, lambda host: host.id, self.page)
+        page, more = page_of(found, seen, lambda host: host.id, self.page)
         links = {"hypervisors_links": [{"rel": "next", "href": "next"}]} if more else {}
         return 200, {"hypervisors": [_shown_host(host) for host in page], **links}
 
     def _show_hypervisor(self, seen: Seen, token: dict[str, Any], number: str) -> tuple[int, Any]:
-        _version_is(seen, "compute 2.33")
+        version_is(seen, "compute 2.33")
         for host in self.hosts.values():
             if host.id == number:
                 return 200, {"hypervisor": _shown_host(host)}
         raise Refused(404, f"Compute host {number} could not be found.")
 
     def _search_hypervisors(self, seen: Seen, token: dict[str, Any], part: str) -> tuple[int, Any]:
-        _version_is(seen, "compute 2.33")
+        version_is(seen, "compute 2.33")
         found = [host for host in self.hosts.values() if part.lower() in host.name.lower()]
         if not found:
             raise Refused(404, f"No hypervisor matching '{part}' could be found.")
@@ -347,7 +371,7 @@ class FakeOpenStack:
 
     def _make_aggregate(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
         body = seen.body["aggregate"]
-        _expect(set(body), {"name", "availability_zone"})
+        expect(set(body), {"name", "availability_zone"})
         if self.aggregate(body["name"]) is not None:
             raise Refused(409, f"Aggregate {body['name']} already exists.")
         made = _shown_aggregate(self.add_aggregate(body["name"], body["availability_zone"]))
@@ -422,18 +446,72 @@ class FakeOpenStack:
         return any(server.host == host for server in self.servers.values())
 
     def _list_servers(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
-        _expect(set(seen.params) - {"soft_deleted", "marker"}, {"all_tenants", "host", "limit"})
+        expect({"all_tenants", "limit"} <= seen.params.keys(), True)
+        (by,) = seen.params.keys() - {"all_tenants", "limit", "soft_deleted", "marker"}
         hinted = seen.headers.get("openstack-api-version") == "compute 2.100"
+        if not hinted:
+            version_is(seen, "compute 2.47")
         if hinted and not self._tells_hints:
             raise Refused(406, "Version 2.100 is not supported by the API.")
         found = [
             one
             for one in self.servers.values()
-            if one.host == seen.params["host"] and (one.status != "SOFT_DELETED" or "soft_deleted" in seen.params)
+            if self._fits(one, by, seen.params[by]) and (one.status != "SOFT_DELETED" or "soft_deleted" in seen.params)
         ]
-        page, more = _page(found, seen, lambda one: one.id, self.page)
+        page, more = page_of(found, seen, lambda one: one.id, self.page)
         links = {"servers_links": [{"rel": "next", "href": "next"}]} if more else {}
         return 200, {"servers": [_shown_server(one, hinted) for one in page], **links}
+
+    def _fits(self, server: Server, by: str, value: str) -> bool:
+        match by:
+            case "host":
+                return server.host == value
+            case "project_id":
+                return server.project_id == value
+            case "flavor":  # of one that was made anew, only what came since then
+                flavor = self.flavors.get(value)
+                return flavor is not None and server.flavor is not None and server.flavor.key == flavor.key
+            case _:
+                raise Refused(400, f"Additional properties are not allowed ('{by}' was unexpected)")
+
+    def allocated(self, server: Server) -> dict[str, dict[str, int]]:
+        """What a server has of which provider, by the provider's uuid."""
+        host, flavor = self.hosts.get(server.host), server.flavor or _SMALL
+        if host is None:
+            return {}
+        units = {
+            name.removeprefix("resources:"): int(amount)
+            for name, amount in flavor.extra_specs.items()
+            if name.startswith("resources:CUSTOM_RESERVATION_")
+        }
+        sizes = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.ram, "DISK_GB": flavor.disk + flavor.ephemeral}
+        parts = {host.name: sizes, f"blazar_{host.name}": units}
+        return {
+            one.uuid: {name: amount for name, amount in parts[one.name].items() if amount}
+            for one in self.providers.values()
+            if parts.get(one.name)
+        }
+
+    def used(self, provider: Provider, resource_class: str) -> int:
+        return sum(
+            self.allocated(server).get(provider.uuid, {}).get(resource_class, 0) for server in self.servers.values()
+        )
+
+    def _show_allocations(self, seen: Seen, token: dict[str, Any], server_id: str) -> tuple[int, Any]:
+        version_is(seen, "placement 1.29")
+        server = self.servers.get(server_id)
+        found = self.allocated(server) if server is not None else {}
+        return 200, {"allocations": {uuid: {"generation": 1, "resources": had} for uuid, had in found.items()}}
+
+    def _tell_server(self, seen: Seen, token: dict[str, Any], server_id: str) -> tuple[int, Any]:
+        expect(set(seen.body), {"metadata"})
+        if server_id not in self.servers:
+            raise Refused(404, f"Instance {server_id} could not be found.")
+        for key, value in seen.body["metadata"].items():
+            text(key)
+            text(value)
+        self.servers[server_id].metadata |= seen.body["metadata"]
+        return 200, {"metadata": self.servers[server_id].metadata}
 
     def _act_on_server(self, seen: Seen, token: dict[str, Any], server_id: str) -> tuple[int, Any]:
         server = self.servers.get(server_id)
@@ -441,12 +519,18 @@ class FakeOpenStack:
             raise Refused(404, f"Instance {server_id} could not be found.")
         ((action, values),) = seen.body.items()
         if action == "forceDelete":
-            _expect(values, None)
+            expect(values, None)
             server.task, server.updated = "deleting", datetime.now(UTC)
             if not self.held:
                 del self.servers[server_id]
             return 204, None
-        _expect(action, "createImage")
+        if action == "os-stop":
+            expect(values, None)
+            if server.status != "ACTIVE" or server.task is not None:
+                raise Refused(409, f"Cannot 'stop' instance {server_id} while it is in vm_state {server.status}")
+            server.status = "SHUTOFF"
+            return 202, None
+        expect(action, "createImage")
         if server.task is not None:
             raise Refused(409, f"Cannot 'createImage' instance {server_id} while it is in task_state {server.task}")
         image = {
@@ -461,68 +545,6 @@ class FakeOpenStack:
         server.task = "image_snapshot" if self.held else None
         return 202, None
 
-    # Placement
-
-    def _list_providers(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
-        _version_is(seen, "placement 1.29")
-        found = [
-            one
-            for one in self.providers.values()
-            if seen.params.get("name") in (None, one.name)
-            and seen.params.get("in_tree") in (None, one.uuid, one.parent)
-        ]
-        return 200, {"resource_providers": [_shown_provider(one) for one in found]}
-
-    def _make_provider(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
-        _version_is(seen, "placement 1.29")
-        _expect(set(seen.body), {"name", "parent_provider_uuid"})
-        if seen.body["parent_provider_uuid"] not in self.providers:
-            raise Refused(400, "parent provider UUID provided does not exist")
-        if seen.body["name"] in {one.name for one in self.providers.values()}:
-            raise Refused(409, f"Conflicting resource provider name: {seen.body['name']} already exists.")
-        made = self._provide(Provider(seen.body["name"], seen.body["parent_provider_uuid"]))
-        return 200, _shown_provider(made)
-
-    def _show_inventories(self, seen: Seen, token: dict[str, Any], key: str) -> tuple[int, Any]:
-        return 200, {"inventories": self._provider(key).inventories, "resource_provider_generation": 1}
-
-    def _show_traits(self, seen: Seen, token: dict[str, Any], key: str) -> tuple[int, Any]:
-        return 200, {"traits": self._provider(key).traits, "resource_provider_generation": 1}
-
-    def _list_candidates(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
-        _version_is(seen, "placement 1.29")
-        _expect(seen.params["resources"], "VCPU:1")
-        roots = {
-            one.uuid
-            for one in self.providers.values()
-            if one.inventories.get("VCPU", {}).get("total") and one.name not in self.full
-        }
-        return 200, {
-            "allocation_requests": [],
-            "provider_summaries": {
-                one.uuid: {
-                    "resources": {
-                        name: {"capacity": int((had["total"] - had["reserved"]) * had["allocation_ratio"]), "used": 0}
-                        for name, had in one.inventories.items()
-                    },
-                    "traits": one.traits,
-                    "root_provider_uuid": one.parent or one.uuid,
-                    "parent_provider_uuid": one.parent,
-                }
-                for one in self.providers.values()
-                if (one.parent or one.uuid) in roots
-            },
-        }
-
-    def _provide(self, provider: Provider) -> Provider:
-        self.providers[provider.uuid] = provider
-        return provider
-
-    def _provider(self, key: str) -> Provider:
-        if key not in self.providers:
-            raise Refused(404, f"No resource provider with uuid {key} found")
-        return self.providers[key]
-
     # Glance
 
     def _list_images(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
@@ -530,12 +552,14 @@ class FakeOpenStack:
         found = [
             one for one in self.images.values() if one["owner"] == token["project"] and asked.items() <= {**one}.items()
         ]
-        page, more = _page(found, seen, lambda one: str(one["id"]), self.page)
+        page, more = page_of(found, seen, lambda one: str(one["id"]), self.page)
         return 200, {"images": page, **({"next": "/v2/images?marker=x"} if more else {})}
 
 
-_Handler = Callable[..., tuple[int, Any]]
-_ROUTES: Final[tuple[tuple[str, str, str, _Handler], ...]] = (
+_ROUTES: Final[tuple[Route, ...]] = (
+    *FakeFlavors.FLAVORS,
+    *FakePlacement.PLACEMENT,
+    *FakeNeutron.NETWORK,
     ("identity", "POST", "/v3/OS-TRUST/trusts", FakeOpenStack._make_trust),
     ("identity", "DELETE", "/v3/OS-TRUST/trusts/([^/]+)", FakeOpenStack._delete_trust),
     ("compute", "GET", "/v2.1/", FakeOpenStack._version),
@@ -549,11 +573,8 @@ _ROUTES: Final[tuple[tuple[str, str, str, _Handler], ...]] = (
     ("compute", "POST", "/v2.1/os-aggregates/([0-9]+)/action", FakeOpenStack._act_on_aggregate),
     ("compute", "GET", "/v2.1/servers/detail", FakeOpenStack._list_servers),
     ("compute", "POST", "/v2.1/servers/([^/]+)/action", FakeOpenStack._act_on_server),
-    ("placement", "GET", "/resource_providers", FakeOpenStack._list_providers),
-    ("placement", "POST", "/resource_providers", FakeOpenStack._make_provider),
-    ("placement", "GET", "/resource_providers/([^/]+)/inventories", FakeOpenStack._show_inventories),
-    ("placement", "GET", "/resource_providers/([^/]+)/traits", FakeOpenStack._show_traits),
-    ("placement", "GET", "/allocation_candidates", FakeOpenStack._list_candidates),
+    ("compute", "POST", "/v2.1/servers/([^/]+)/metadata", FakeOpenStack._tell_server),
+    ("placement", "GET", "/allocations/([^/]+)", FakeOpenStack._show_allocations),
     ("image", "GET", "/v2/images", FakeOpenStack._list_images),
 )
 
@@ -576,6 +597,7 @@ class _Handling(BaseHTTPRequestHandler):
             dict(parse_qsl(split.query)),
             json.loads(body) if body else None,
             {key.lower(): value for key, value in self.headers.items()},
+            tuple(parse_qsl(split.query)),
         )
         status, answer, headers = self.server.cloud.answer(seen)
         data = b"" if answer is None else answer if isinstance(answer, bytes) else json.dumps(answer).encode()
@@ -670,24 +692,22 @@ def _shown_server(one: Server, hinted: bool) -> dict[str, Any]:
         "OS-EXT-STS:task_state": one.task,
         "OS-EXT-SRV-ATTR:host": one.host,
         "updated": one.updated.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "created": one.created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "flavor": _shown_flavor(one.flavor or _SMALL),
+        "metadata": dict(one.metadata),
     } | ({"scheduler_hints": one.hints} if hinted else {})
 
 
-def _shown_provider(one: Provider) -> dict[str, Any]:
+def _shown_flavor(one: Flavor) -> dict[str, Any]:
     return {
-        "uuid": one.uuid,
-        "name": one.name,
-        "generation": 1,
-        "parent_provider_uuid": one.parent,
-        "root_provider_uuid": one.parent or one.uuid,
+        "original_name": one.name,
+        "vcpus": one.vcpus,
+        "ram": one.ram,
+        "disk": one.disk,
+        "ephemeral": one.ephemeral,
+        "swap": one.swap,
+        "extra_specs": dict(one.extra_specs),
     }
-
-
-def _page(found: list[Any], seen: Seen, key: Callable[[Any], str], limit: int) -> tuple[list[Any], bool]:
-    marker = seen.params.get("marker")
-    begin = 0 if marker is None else 1 + [key(one) for one in found].index(marker)
-    limit = min(limit, int(seen.params.get("limit", limit)))
-    return found[begin : begin + limit], begin + limit < len(found)
 
 
 def _error(service: str, refused: Refused) -> Any:
@@ -696,20 +716,13 @@ def _error(service: str, refused: Refused) -> Any:
         case "compute":
             return {"conflictingRequest": {"code": refused.status, "message": message}}
         case "placement":
-            return {"errors": [{"status": refused.status, "title": "x", "detail": message}]}
+            return {"errors": [{"status": refused.status, "title": "x", "detail": message, "code": refused.code}]}
+        case "network":
+            return {"NeutronError": {"type": "x", "message": message, "detail": ""}}
         case "identity":
             return {"error": {"code": refused.status, "message": message, "title": "x"}}
         case _:
             return f"<html>{message}</html>".encode()
-
-
-def _expect(found: object, wanted: object) -> None:
-    if found != wanted:
-        raise Refused(400, f"expected {wanted}, got {found}")
-
-
-def _version_is(seen: Seen, version: str) -> None:
-    _expect(seen.headers.get("openstack-api-version"), version)
 
 
 def paths(cloud: FakeOpenStack, method: str = "GET") -> Iterator[str]:

@@ -1,0 +1,250 @@
+"""Nova's flavors: those of reservations, and those that reservations are made of."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from urllib.parse import quote
+
+from tenure.domain.actor import Actor
+from tenure.drivers.contract import CloudError, CloudNotFound, CloudRefused, Order
+from tenure.drivers.openstack.compute import FLAVOR_PREFIX
+from tenure.drivers.openstack.layout import RESERVATION_KEY
+from tenure.drivers.openstack.placement import OWN_CLASSES
+from tenure.drivers.openstack.session import Calls, Conflict, Request
+from tenure.drivers.openstack.units import class_of
+
+#: From this one on, a flavor comes with its extra specs.
+_VERSION: Final = "2.61"
+_PAGE: Final = "1000"
+_EPHEMERAL: Final = "OS-FLV-EXT-DATA:ephemeral"
+#: What Nova takes for the id of a flavor; anything else would be another address.
+_ID: Final = re.compile(r"[a-zA-Z0-9. _-]{1,255}")
+_RESOURCES: Final = re.compile(r"resources([a-zA-Z0-9_-]{0,64}):([A-Z0-9_]+)")
+#: The extra spec by which Nova looks for hosts in the reservation's aggregate.
+SCOPED_KEY: Final = f"aggregate_instance_extra_specs:{RESERVATION_KEY}"
+#: Where a flavor and an aggregate say with which server group they go.
+AFFINITY_KEY: Final = "affinity_id"
+
+
+@dataclass(frozen=True, slots=True)
+class Flavor:
+    """A size of servers: ``ram`` and ``swap`` in MiB, ``disk`` and ``ephemeral`` in GiB."""
+
+    id: str
+    name: str
+    vcpus: int
+    ram: int
+    disk: int
+    ephemeral: int = 0
+    swap: int = 0
+    is_public: bool = False
+    extra_specs: Mapping[str, str] = field(default_factory=dict)
+
+    def is_sized_as(self, other: Flavor) -> bool:
+        """Whether only what can be changed of a flavor is another."""
+        return replace(self, extra_specs={}) == replace(other, extra_specs={})
+
+
+def flavor_for(order: Order, group_id: str | None) -> Flavor:
+    """The flavor with which servers of the reservation are booted. Raises ``CloudRefused`` for parameters without."""
+    source = order.parameters.get("resource_properties") if order.resource_type == "flavor:instance" else None
+    try:
+        if source is not None:
+            given = json.loads(str(source))
+            sizes = {name: int(given.get(name) or 0) for name in ("vcpus", "ram", "disk", "swap")}
+            sizes["ephemeral"] = int(given.get("ephemeral") or given.get(_EPHEMERAL) or 0)
+            specs = {str(name): str(value) for name, value in dict(given.get("extra_specs") or {}).items()}
+        else:
+            names = {"vcpus": "vcpus", "ram": "memory_mb", "disk": "disk_gb"}
+            sizes = {name: int(str(order.parameters[called])) for name, called in names.items()}
+            specs = {}
+    except (KeyError, ValueError, TypeError, AttributeError):
+        raise CloudRefused(f"Reservation {order.reservation_id} does not say how large its instances are.") from None
+    specs[SCOPED_KEY] = order.reservation_id
+    specs[f"resources:{class_of(order.reservation_id)}"] = "1"
+    if group_id is not None:
+        specs[AFFINITY_KEY] = group_id
+    named = f"{FLAVOR_PREFIX}{order.reservation_id}"
+    ephemeral, swap = sizes.get("ephemeral", 0), sizes.get("swap", 0)
+    return Flavor(
+        order.reservation_id, named, sizes["vcpus"], sizes["ram"], sizes["disk"], ephemeral, swap, extra_specs=specs
+    )
+
+
+def taken_by(flavor: Flavor) -> dict[str, int]:
+    """What a server of the flavor takes of its host, by resource class; of reservations' own classes nothing."""
+    specs = flavor.extra_specs
+    dedicated = flavor.vcpus if specs.get("hw:cpu_policy") == "dedicated" else 0
+    disk = flavor.disk + flavor.ephemeral + math.ceil(flavor.swap / 1024)
+    groups = {"": {"VCPU": flavor.vcpus - dedicated, "PCPU": dedicated, "MEMORY_MB": flavor.ram, "DISK_GB": disk}}
+    for name, value in specs.items():
+        found = _RESOURCES.fullmatch(name)
+        if found and value.isdigit():
+            groups.setdefault(found[1], {})[found[2]] = int(value)
+    taken: Counter[str] = Counter()
+    for amounts in groups.values():
+        taken.update(amounts)
+    return {name: amount for name, amount in taken.items() if amount and not name.startswith(OWN_CLASSES)}
+
+
+class Flavors:
+    """What is asked of Nova about flavors, with the calls of one verb."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    def seen_by(self, actor: Actor, reference: str) -> Flavor:
+        """The flavor of that id, if the caller's project may use it; raises ``CloudNotFound``."""
+        if actor.token is None:
+            raise CloudRefused("Only somebody with a token can name a flavor.")
+        if not _ID.fullmatch(reference) or reference.strip(" .") == "":
+            raise CloudNotFound(f"Flavor {reference[:255]} could not be found.")
+        path = f"/flavors/{quote(reference)}"
+        try:
+            found = self._calls.send(Request("compute", "GET", path, microversion=_VERSION, token=actor.token))
+            if "extra_specs" not in found["flavor"]:  # some clouds do not tell them with the rest
+                specs = self._calls.send(Request("compute", "GET", f"{path}/os-extra_specs", token=actor.token))
+                found["flavor"]["extra_specs"] = specs["extra_specs"]
+        except CloudNotFound:
+            raise CloudNotFound(f"Flavor {reference} could not be found.") from None
+        return _flavor(found["flavor"])
+
+    def get(self, flavor_id: str) -> Flavor | None:
+        try:
+            return _flavor(self._send("GET", f"/flavors/{flavor_id}")["flavor"])
+        except CloudNotFound:
+            return None
+
+    def of_reservations(self) -> dict[str, Flavor]:
+        """All flavors that are named as those of reservations are, by the reservation's id."""
+        found: dict[str, Flavor] = {}
+        params = {"is_public": "None", "limit": _PAGE}
+        while True:
+            page = self._send("GET", "/flavors/detail", params=params)
+            for one in map(_flavor, page["flavors"]):
+                if one.name == f"{FLAVOR_PREFIX}{one.id}":
+                    found[one.id] = one
+            if not any(link.get("rel") == "next" for link in page.get("flavors_links") or ()):
+                return found
+            params = {**params, "marker": page["flavors"][-1]["id"]}
+
+    def ensure(self, wanted: Flavor, project_id: str) -> None:
+        """Have that flavor, for that project and nobody else. The project is let in last."""
+        found = self.get(wanted.id)
+        if found is not None and not found.is_sized_as(wanted):
+            self.delete(found.id)  # Nova changes nothing else of a flavor; servers keep what they were booted with
+            found = None
+        if found is None:
+            found = self._make(wanted)
+        self._ensure_specs(found, wanted.extra_specs)
+        had = self.access(wanted.id)
+        for other in sorted(had - {project_id}):
+            self.forbid(wanted.id, other)
+        if project_id not in had:
+            self._allow(wanted.id, project_id)
+
+    def access(self, flavor_id: str) -> frozenset[str]:
+        """The projects that may use a private flavor; raises ``CloudNotFound`` for a public one."""
+        found = self._send("GET", f"/flavors/{flavor_id}/os-flavor-access")["flavor_access"]
+        return frozenset(one["tenant_id"] for one in found)
+
+    def accesses(self, flavor_ids: list[str]) -> dict[str, frozenset[str]]:
+        """The same for several flavors; those that are gone or public are left out."""
+        paths = [f"/flavors/{flavor_id}/os-flavor-access" for flavor_id in flavor_ids]
+        answers = self._calls.send_all([Request("compute", "GET", path, microversion=_VERSION) for path in paths])
+        found: dict[str, frozenset[str]] = {}
+        for flavor_id, answer in zip(flavor_ids, answers, strict=True):
+            if isinstance(answer, CloudNotFound):
+                continue
+            if isinstance(answer, CloudError):
+                raise answer
+            found[flavor_id] = frozenset(one["tenant_id"] for one in answer["flavor_access"])
+        return found
+
+    def close(self, flavor: Flavor) -> None:
+        """Let no project boot with it any more."""
+        if flavor.is_public:
+            return  # which Nova does not change: what is booted meanwhile is deleted with the rest
+        try:
+            for project_id in sorted(self.access(flavor.id)):
+                self.forbid(flavor.id, project_id)
+        except CloudNotFound:
+            return
+
+    def forbid(self, flavor_id: str, project_id: str) -> None:
+        try:
+            self._send("POST", f"/flavors/{flavor_id}/action", {"removeTenantAccess": {"tenant": project_id}})
+        except CloudNotFound:
+            return
+
+    def delete(self, flavor_id: str) -> None:
+        try:
+            self._send("DELETE", f"/flavors/{flavor_id}")
+        except CloudNotFound:
+            return
+
+    def _allow(self, flavor_id: str, project_id: str) -> None:
+        try:
+            self._send("POST", f"/flavors/{flavor_id}/action", {"addTenantAccess": {"tenant": project_id}})
+        except Conflict:
+            if project_id not in self.access(flavor_id):
+                raise
+
+    def _make(self, wanted: Flavor) -> Flavor:
+        body = {
+            "id": wanted.id,
+            "name": wanted.name,
+            "vcpus": wanted.vcpus,
+            "ram": wanted.ram,
+            "disk": wanted.disk,
+            _EPHEMERAL: wanted.ephemeral,
+            "swap": wanted.swap,
+            "os-flavor-access:is_public": False,
+        }
+        try:
+            return _flavor(self._send("POST", "/flavors", {"flavor": body})["flavor"])
+        except Conflict:  # somebody else made it since we looked
+            found = self.get(wanted.id)
+            if found is None or not found.is_sized_as(wanted):
+                raise
+            return found
+
+    def _ensure_specs(self, found: Flavor, wanted: Mapping[str, str]) -> None:
+        """Have exactly these extra specs."""
+        changes = {name: value for name, value in wanted.items() if found.extra_specs.get(name) != value}
+        if changes:
+            self._send("POST", f"/flavors/{found.id}/os-extra_specs", {"extra_specs": changes})
+        for name in sorted(found.extra_specs.keys() - wanted.keys()):
+            try:
+                self._send("DELETE", f"/flavors/{found.id}/os-extra_specs/{quote(name)}")
+            except CloudNotFound:
+                continue
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        params: Mapping[str, str] | None = None,
+    ) -> Any:
+        return self._calls.send(Request("compute", method, path, body, params=params or {}, microversion=_VERSION))
+
+
+def _flavor(found: Mapping[str, Any]) -> Flavor:
+    return Flavor(
+        id=found["id"],
+        name=found["name"],
+        vcpus=int(found["vcpus"]),
+        ram=int(found["ram"]),
+        disk=int(found["disk"]),
+        ephemeral=int(found.get(_EPHEMERAL) or 0),
+        swap=int(found.get("swap") or 0),
+        is_public=bool(found.get("os-flavor-access:is_public")),
+        extra_specs=dict(found.get("extra_specs") or {}),
+    )

@@ -1,0 +1,138 @@
+"""The compute hosts of a cloud, as what can be reserved, whole or in parts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from tenure.domain.capacity import Capacity
+from tenure.domain.resource import DiscoveredResource
+from tenure.drivers.contract import CloudBusy, CloudRefused, Drift, Health, Order, ResourceRef
+from tenure.drivers.openstack.compute import Compute, Hypervisor
+from tenure.drivers.openstack.hosts import Hosts
+from tenure.drivers.openstack.instance_drift import InstanceDrift
+from tenure.drivers.openstack.layout import Layout
+from tenure.drivers.openstack.options import OpenStackOptions
+from tenure.drivers.openstack.placement import PREFIX, Placement, Stock
+
+LOG = logging.getLogger(__name__)
+
+#: The resource type of hosts.
+HOST: Final = "physical:host"
+#: The zone of hosts that are in no zone by an aggregate, where none of them is left to tell how Nova calls it.
+_DEFAULT_ZONE: Final = "nova"
+
+
+class Fleet:
+    """The hosts, with the calls of one verb, and all that is reserved of them."""
+
+    def __init__(
+        self, compute: Compute, placement: Placement, hosts: Hosts, instances: InstanceDrift, options: OpenStackOptions
+    ) -> None:
+        self._compute = compute
+        self._placement = placement
+        self._hosts = hosts
+        self._instances = instances
+        self._options = options
+
+    def discover(self) -> list[DiscoveredResource]:
+        found = self._compute.hypervisors()
+        zones = self._zones()
+        stocks = self._placement.stocks()
+        described = (self._described(one, zones, stocks.get(one.name, Stock())) for one in found)
+        return sorted(described, key=lambda one: one.external_id)
+
+    def look_up(self, reference: str) -> DiscoveredResource:
+        found = self._compute.hypervisor(reference)
+        return self._described(found, self._zones(), self._placement.stock(found.name))
+
+    def register(self, resource: ResourceRef) -> None:
+        """Put the host into the pool, and a provider for reservations under the host's."""
+        host = self._compute.hypervisors_of([resource.external_id])[0]
+        fresh = self._hosts.pool(host)
+        try:
+            self._placement.ensure_provider(host.name)
+        except CloudRefused:
+            if fresh:
+                self._hosts.unpool(host)
+            raise
+
+    def unregister(self, resource: ResourceRef) -> None:
+        """Take the host out of the pool.
+
+        Its provider for reservations stays, empty: Nova's compute services remember what is under their own provider
+        for some minutes, and builds fail on a host when that is missing. Nova deletes it with the host.
+        """
+        for host in self._compute.hypervisors_known([resource.external_id]).values():
+            self._hosts.unpool(host)
+
+    def held(self) -> list[str]:
+        return sorted({*self._layout().reservations(), *self._instances.held()})
+
+    def check(self) -> dict[str, Health]:
+        return {one.external_id: _health(one) for one in self._compute.hypervisors()}
+
+    def drift(self, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Iterator[Drift]:
+        layout = self._layout()
+        hypervisors = {one.external_id: one for one in self._compute.hypervisors()}
+        try:
+            providers = self._placement.providers()
+        except CloudBusy as error:
+            LOG.warning("what is in Placement is not looked at: %s", error)
+            providers = None
+        without = frozenset(
+            one.name for one in hypervisors.values() if providers is not None and PREFIX + one.name not in providers
+        )
+        whole = [order for order in orders if order.resource_type == HOST]
+        parts = [order for order in orders if order.resource_type != HOST]
+        # Hosts of which parts are reserved are in the pool, as those are of which nothing is.
+        shared = {one.external_id: one for order in parts for one in order.resources}
+        for one in pooled:
+            shared.pop(one.external_id, None)
+        yield from layout.drift(whole, [*pooled, *shared.values()], hypervisors, without)
+        yield from self._instances.drift(parts, layout, hypervisors, providers)
+
+    def _layout(self) -> Layout:
+        return Layout(self._compute.aggregates(), self._options)
+
+    def _zones(self) -> dict[str, str]:
+        """The zone of each host, by its service. A reservation's zone is none of the host's own."""
+        if not self._options.az_aware:
+            return {}
+        zones = self._compute.zones()
+        layout = self._layout()
+        made = layout.own_zones()
+        default = next((zone for zone in sorted(set(zones.values())) if zone not in made), _DEFAULT_ZONE)
+        ours = self._options.zone_prefix
+        return {
+            host: default if layout.is_held(host) or zone.startswith(ours) else zone for host, zone in zones.items()
+        }
+
+    def _described(self, host: Hypervisor, zones: Mapping[str, str], stock: Stock) -> DiscoveredResource:
+        return DiscoveredResource(
+            resource_type=HOST,
+            external_id=host.external_id,
+            name=host.name,
+            capacity=Capacity(stock.amounts or _sizes(host)),
+            facts={**host.facts, "availability_zone": zones.get(host.service_host, "")},
+            traits=frozenset(stock.traits),
+            region=self._options.region or "",
+            limits=stock.limits,
+        )
+
+
+def _sizes(host: Hypervisor) -> dict[str, int]:
+    """What a host has that Placement knows nothing of, as Nova tells it."""
+    sizes = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "local_gb"}
+    amounts = {name: amount for name, fact in sizes.items() if isinstance(amount := host.facts[fact], int)}
+    return {name: amount for name, amount in amounts.items() if amount > 0}
+
+
+def _health(host: Hypervisor) -> Health:
+    if not host.up:
+        return Health(False, "The hypervisor is down.")
+    if not host.enabled:
+        why = f": {host.disabled_reason}" if host.disabled_reason else "."
+        return Health(False, f"The compute service is disabled{why}", works=True)
+    return Health(True)

@@ -1,0 +1,87 @@
+"""Nova's server groups: how the servers of a reservation are to be spread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from keystoneauth1 import plugin
+
+from tenure.drivers.contract import CloudNotFound
+from tenure.drivers.openstack.compute import FLAVOR_PREFIX
+from tenure.drivers.openstack.session import Calls, Request
+
+#: From this one on, a group has one policy.
+_VERSION: Final = "2.64"
+_PAGE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ServerGroup:
+    id: str
+    name: str
+    policy: str
+    project_id: str
+
+    @property
+    def reservation_id(self) -> str:
+        return self.name.removeprefix(FLAVOR_PREFIX)
+
+
+def policy_of(parameters: Mapping[str, object]) -> str | None:
+    """The policy of the server group that a reservation is to have, None where it needs none."""
+    match parameters.get("affinity"):
+        case True:
+            return "affinity"
+        case False:
+            return "anti-affinity"
+        case _:
+            return None
+
+
+class ServerGroups:
+    """What is asked of Nova about server groups, with the calls of one verb."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    def of_reservations(self) -> list[ServerGroup]:
+        """The groups of all projects that are named as those of reservations are, ordered by id."""
+        found: list[ServerGroup] = []
+        offset = 0
+        while True:
+            params = {"all_projects": "true", "limit": str(_PAGE), "offset": str(offset)}
+            page = self._send(Request("compute", "GET", "/os-server-groups", params=params, microversion=_VERSION))
+            groups = page["server_groups"]
+            found += [_group(one) for one in groups if one["name"].startswith(FLAVOR_PREFIX)]
+            if not groups:
+                return sorted(found, key=lambda one: one.id)
+            offset += len(groups)
+
+    def of(self, reservation_id: str, project_id: str) -> list[ServerGroup]:
+        """The groups of the reservation in its owner's project, or in any where that is not known."""
+        return [
+            one
+            for one in self.of_reservations()
+            if one.reservation_id == reservation_id and project_id in ("", one.project_id)
+        ]
+
+    def make(self, reservation_id: str, policy: str, owner: plugin.BaseAuthPlugin) -> ServerGroup:
+        """Make a group as the owner, whose it is then."""
+        body = {"server_group": {"name": f"{FLAVOR_PREFIX}{reservation_id}", "policy": policy}}
+        request = Request("compute", "POST", "/os-server-groups", body, microversion=_VERSION, auth=owner)
+        return _group(self._send(request)["server_group"])
+
+    def delete(self, group_id: str) -> None:
+        try:
+            self._send(Request("compute", "DELETE", f"/os-server-groups/{group_id}", microversion=_VERSION))
+        except CloudNotFound:
+            return
+
+    def _send(self, request: Request) -> Any:
+        return self._calls.send(request)
+
+
+def _group(found: Mapping[str, Any]) -> ServerGroup:
+    return ServerGroup(found["id"], found["name"], found.get("policy") or "", found.get("project_id") or "")

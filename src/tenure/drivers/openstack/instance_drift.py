@@ -1,0 +1,159 @@
+"""What of reservations of instances is in the cloud, and what is not as the ledger says."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
+
+from tenure.drivers.contract import Drift, Order, ResourceRef
+from tenure.drivers.openstack.compute import Hypervisor
+from tenure.drivers.openstack.flavors import AFFINITY_KEY, Flavors, flavor_for
+from tenure.drivers.openstack.groups import ServerGroup, ServerGroups, policy_of
+from tenure.drivers.openstack.instances import metadata_changes
+from tenure.drivers.openstack.layout import Layout
+from tenure.drivers.openstack.options import OpenStackOptions
+from tenure.drivers.openstack.placement import PREFIX
+from tenure.drivers.openstack.session import Calls
+from tenure.drivers.openstack.units import class_of, inventories, inventory_of
+
+#: How many calls one look spends on what Nova, and what Placement, tells of one thing at a time; of more things the
+#: others are looked at the next time.
+_LOOKS: Final = 200
+_TURN: Final = timedelta(minutes=1)
+
+_T = TypeVar("_T")
+
+
+class InstanceDrift:
+    """Reservations of instances as they are in the cloud, with the calls of one verb. Reads only."""
+
+    def __init__(self, calls: Calls, options: OpenStackOptions, now: datetime) -> None:
+        self._calls = calls
+        self._options = options
+        self._now = now
+        self._flavors = Flavors(calls)
+        self._groups = ServerGroups(calls)
+
+    def held(self) -> set[str]:
+        """The reservations that have a flavor or a server group."""
+        return {*self._flavors.of_reservations(), *(one.reservation_id for one in self._groups.of_reservations())}
+
+    def drift(
+        self,
+        orders: Sequence[Order],
+        layout: Layout,
+        hypervisors: Mapping[str, Hypervisor],
+        providers: Mapping[str, Mapping[str, Any]] | None,
+    ) -> Iterator[Drift]:
+        """What is not as in these orders. ``providers`` are Placement's, by name, None where they are not known.
+
+        Who may use a flavor, and what a provider has, takes a call each: of more than fit into one look, others are
+        looked at the next time.
+        """
+        if not orders:
+            return
+        flavors = self._flavors.of_reservations()
+        groups: dict[str, list[ServerGroup]] = defaultdict(list)
+        if any(policy_of(order.parameters) is not None for order in orders):
+            for one in self._groups.of_reservations():
+                groups[one.reservation_id].append(one)
+        for order in orders:
+            policy = policy_of(order.parameters)
+            found = [one for one in groups[order.reservation_id] if one.project_id == order.project_id]
+            fitting = [one.id for one in found if one.policy == policy]
+            if policy is not None and not fitting and order.trust_id is not None:
+                yield _of(order, None, "has no server group")
+            yield from self._drift_of_aggregate(order, layout, hypervisors, fitting)
+            flavor = flavors.get(order.reservation_id)
+            if flavor is None:
+                yield _of(order, None, "has no flavor")
+            elif flavor != flavor_for(order, _group_id(order, flavor.extra_specs, fitting)):
+                yield _of(order, None, "has another flavor")
+        yield from self._drift_of_access([order for order in orders if order.reservation_id in flavors])
+        if providers is not None:
+            yield from self._drift_of_units(orders, hypervisors, providers)
+
+    def _drift_of_aggregate(
+        self, order: Order, layout: Layout, hypervisors: Mapping[str, Hypervisor], group_ids: Sequence[str]
+    ) -> Iterator[Drift]:
+        aggregate = layout.shared(order.reservation_id)
+        if aggregate is None:
+            yield _of(order, None, "has no aggregate")
+            return
+        group_id = _group_id(order, aggregate.metadata, group_ids)
+        if changes := metadata_changes(order, aggregate, group_id, self._options.owner_key):
+            yield _of(order, None, f"has another {', '.join(sorted(changes))} in its aggregate")
+        found = {one.external_id: hypervisors.get(one.external_id) for one in order.resources}
+        wanted = {one.service_host for one in found.values() if one is not None}
+        for resource in order.resources:
+            host = found[resource.external_id]
+            if host is not None and host.service_host not in aggregate.hosts:
+                yield _of(order, resource, f"lacks {resource.name} in its aggregate")
+        if None in found.values():
+            return  # what Nova lists by another id now may be among those that look strange
+        names = {one.service_host: one.ref for one in hypervisors.values()}
+        for host_name in sorted(aggregate.hosts - wanted):
+            yield _of(order, names.get(host_name), f"has {host_name} in its aggregate, which is not its")
+
+    def _drift_of_access(self, orders: Sequence[Order]) -> Iterator[Drift]:
+        looked_at = self._in_turn(orders)
+        accesses = self._flavors.accesses([order.reservation_id for order in looked_at])
+        for order in looked_at:
+            if accesses.get(order.reservation_id) != frozenset([order.project_id]):
+                yield _of(order, None, "is not open to its owner alone")
+
+    def _drift_of_units(
+        self,
+        orders: Sequence[Order],
+        hypervisors: Mapping[str, Hypervisor],
+        providers: Mapping[str, Mapping[str, Any]],
+    ) -> Iterator[Drift]:
+        hosts = {
+            provider["uuid"]: host
+            for host in hypervisors.values()
+            if (provider := providers.get(PREFIX + host.name)) is not None
+        }
+        classes = {class_of(order.reservation_id): order for order in orders}
+        whole = {
+            order.reservation_id for order in orders if all(one.external_id in hypervisors for one in order.resources)
+        }
+        wanted: dict[str, dict[str, int]] = defaultdict(dict)
+        for name, order in classes.items():
+            for external_id, units in order.units.items():
+                wanted[external_id][name] = units
+        for uuid, seen in inventories(self._calls, self._in_turn(sorted(hosts))).items():
+            host = hosts[uuid]
+            for name in sorted(classes.keys() & {*wanted[host.external_id], *seen["inventories"]}):
+                order, units = classes[name], wanted[host.external_id].get(name, 0)
+                found = seen["inventories"].get(name, {})
+                if units == 0 and (not found or order.reservation_id not in whole):
+                    continue  # it may have been listed by another id
+                if not found or any(found.get(key) != value for key, value in inventory_of(units).items()):
+                    what = f"has {found.get('total', 0)} units on {host.name}, not {units}"
+                    yield _of(order, _resource(order, host), what)
+
+    def _in_turn(self, things: Sequence[_T]) -> Sequence[_T]:
+        """As many as fit into one look; all of them, one after the other, with time."""
+        if len(things) <= _LOOKS:
+            return things
+        first = int((self._now - datetime(1970, 1, 1, tzinfo=UTC)) / _TURN) * _LOOKS
+        return [things[(first + number) % len(things)] for number in range(_LOOKS)]
+
+
+def _group_id(order: Order, told: Mapping[str, str], fitting: Sequence[str]) -> str | None:
+    """The server group that should be told there. One that is gone is left there: it is missed for itself."""
+    if policy_of(order.parameters) is None:
+        return None
+    group_id = told.get(AFFINITY_KEY)
+    return group_id if group_id in fitting or not fitting else fitting[0]
+
+
+def _resource(order: Order, host: Hypervisor) -> ResourceRef:
+    """The host as the order names it, if it does."""
+    return next((one for one in order.resources if one.external_id == host.external_id), host.ref)
+
+
+def _of(order: Order, resource: ResourceRef | None, what: str) -> Drift:
+    return Drift(order.reservation_id, resource, f"reservation {order.reservation_id} {what}")

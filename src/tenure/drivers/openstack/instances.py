@@ -1,0 +1,355 @@
+"""Reservations of instances: a flavor that fits on so many servers of so many hosts, and on no more.
+
+All that is made is found again by names that hold the reservation's id. Its hosts stay in the pool, closed to
+everybody else, and may serve any number of such reservations at once. What keeps servers apart is Placement: the
+flavor asks for one unit of a class that hosts have only as much of as the reservation has booked there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from keystoneauth1 import plugin
+
+from tenure.drivers.contract import (
+    DONE,
+    CloudBusy,
+    CloudNotFound,
+    CloudRefused,
+    Order,
+    Progress,
+    ResourceMissing,
+)
+from tenure.drivers.openstack.aggregates import Aggregates
+from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
+from tenure.drivers.openstack.flavors import AFFINITY_KEY, Flavors, flavor_for
+from tenure.drivers.openstack.groups import ServerGroup, ServerGroups, policy_of
+from tenure.drivers.openstack.layout import RESERVATION_KEY, Layout
+from tenure.drivers.openstack.options import OpenStackOptions
+from tenure.drivers.openstack.placement import PREFIX, Placement
+from tenure.drivers.openstack.preemption import Preemption
+from tenure.drivers.openstack.session import BadRequest, Calls, Conflict
+from tenure.drivers.openstack.units import Units
+
+LOG = logging.getLogger(__name__)
+
+#: Under which names clients are told of what was made.
+FLAVOR: Final = "flavor_id"
+AGGREGATE: Final = "aggregate_id"
+SERVER_GROUP: Final = "server_group_id"
+
+#: Where Nova's filters look for who may use a host.
+_TENANT_KEY: Final = "filter_tenant_id"
+#: How long to wait before looking again whether servers have vanished: after their deletion was ordered, and later.
+_SOON: Final = timedelta(seconds=2)
+_LATER: Final = timedelta(seconds=5)
+#: After which time a deletion is ordered again.
+_STUCK: Final = timedelta(minutes=2)
+#: How long to wait for what others must do.
+_OTHERS: Final = timedelta(seconds=30)
+
+
+class Instances:
+    """Reservations of instances, with the calls of one verb. ``as_owner`` logs in by a trust, or refuses."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        compute: Compute,
+        options: OpenStackOptions,
+        now: datetime,
+        as_owner: Callable[[str], plugin.BaseAuthPlugin],
+    ) -> None:
+        self._calls = calls
+        self._compute = compute
+        self._options = options
+        self._now = now
+        self._as_owner = as_owner
+        self._aggregates = Aggregates(compute, options)
+        self._placement = Placement(calls)
+        self._flavors = Flavors(calls)
+        self._groups = ServerGroups(calls)
+
+    # Before the start
+
+    def prepare(self, order: Order) -> Progress:
+        """Have the server group; answers and raises as ``ensure_prepared`` does."""
+        group = self._ensure_group(order)
+        return Progress(True, effects={SERVER_GROUP: group.id if group is not None else None})
+
+    def _ensure_group(self, order: Order) -> ServerGroup | None:
+        """The group that the reservation is to have, None where it needs none; what else is called so is deleted."""
+        policy = policy_of(order.parameters)
+        found = self._groups.of(order.reservation_id, order.project_id)
+        fitting = [one for one in found if one.policy == policy]
+        told = order.effects.get(SERVER_GROUP)
+        kept = next((one for one in fitting if one.id == told), fitting[0] if fitting else None)
+        if kept is None and policy is not None:
+            if order.trust_id is None:
+                raise CloudRefused("The server group cannot be made: its owner did not trust the reservation service.")
+            kept = self._groups.make(order.reservation_id, policy, self._as_owner(order.trust_id))
+        for one in found:
+            if kept is None or one.id != kept.id:
+                self._groups.delete(one.id)
+        return kept
+
+    # Starting
+
+    def hand_over(self, order: Order) -> Progress:
+        """Let the owner boot so many servers on the hosts of the order; answers and raises as ``ensure_started``."""
+        known = self._known(order)
+        units = {
+            known[one.external_id].service_host: order.units.get(one.external_id, 0)
+            for one in order.resources
+            if one.external_id in known
+        }
+        missing = {
+            one.external_id: f"Nova has no host {one.name or one.external_id} any more."
+            for one in order.resources
+            if one.external_id not in known
+        }
+        layout = self._aggregates.look()
+        hosts = {one.service_host: one for one in known.values() if units.get(one.service_host, 0) > 0}
+        self._refuse_held(layout, order, hosts.values())
+        flavor_for(order, None)  # what is wrong with it is told before anything is changed
+        aggregate = layout.shared(order.reservation_id)
+        lingering = self._give_up(order, aggregate, self._surplus(order, aggregate, known, hosts, bool(missing)))
+        group_id = self._group_at_start(order)
+        # One that somebody took out of everything is closed first.
+        self._aggregates.add(layout.pool, sorted(hosts.keys() - layout.pool.hosts))
+        self._ensure_units(order, {one.name: units[host] for host, one in hosts.items()})
+        aggregate = self._ensure_aggregate(order, aggregate, hosts, group_id)
+        lingering = self._trim(order, units) or self._clear(order) or lingering
+        self._flavors.ensure(flavor_for(order, group_id), order.project_id)
+        if missing:
+            raise ResourceMissing(missing)
+        effects = {FLAVOR: order.reservation_id, AGGREGATE: aggregate.id, SERVER_GROUP: group_id}
+        if lingering is None:
+            return Progress(True, effects=effects)
+        return Progress(False, lingering.look_again_after, lingering.reason, effects)
+
+    def _refuse_held(self, layout: Layout, order: Order, hosts: Iterable[Hypervisor]) -> None:
+        """Refuse hosts that others have for themselves. Their end may be under way: this is worth another try."""
+        for host in hosts:
+            for holder in layout.exclusive_holders(host.service_host, but=order.reservation_id):
+                raise CloudBusy(f"{host.name} is not released yet by reservation {holder}.")
+
+    def _surplus(
+        self,
+        order: Order,
+        aggregate: Aggregate | None,
+        known: Mapping[str, Hypervisor],
+        hosts: Mapping[str, Hypervisor],
+        incomplete: bool,
+    ) -> dict[str, Hypervisor | None]:
+        """The hosts that the reservation has or had, and is not to have any more."""
+        returning = {known[one.external_id].service_host for one in order.returning if one.external_id in known}
+        if incomplete:  # among the others may be one that Nova lists by another id now
+            return self._named(returning - hosts.keys(), known)
+        members = aggregate.hosts if aggregate is not None else frozenset()
+        surplus = self._named((members | returning) - hosts.keys(), known)
+        names = {PREFIX + one.name for one in (*hosts.values(), *filter(None, surplus.values()))}
+        strange = set(Units(self._calls, order.reservation_id).open_on()) - names
+        if strange:
+            surplus |= {one.service_host: one for one in self._compute.hypervisors() if PREFIX + one.name in strange}
+        return surplus
+
+    def _named(self, hosts: Collection[str], known: Mapping[str, Hypervisor]) -> dict[str, Hypervisor | None]:
+        """The hypervisors of these services; None where Nova has none any more."""
+        found = {one.service_host: one for one in known.values()}
+        if not set(hosts) <= found.keys():
+            found = {one.service_host: one for one in self._compute.hypervisors()}
+        return {host: found.get(host) for host in sorted(hosts)}
+
+    def _give_up(
+        self, order: Order, aggregate: Aggregate | None, surplus: Mapping[str, Hypervisor | None]
+    ) -> Progress | None:
+        """Take these hosts from the reservation, when its servers are gone from there; what keeps them, if any.
+
+        Until then they stay in its aggregate, closed to further servers: that tells the next call of them.
+        """
+        if not surplus:
+            return None
+        units = Units(self._calls, order.reservation_id)
+        providers = self._placement.own_providers([one.name for one in surplus.values() if one is not None])
+        units.close(providers.values())
+        servers = [one for one in self._servers(order, surplus) if one.service_host in surplus]
+        unfinished = self._delete(servers) or self._in_use(units.drop(providers.values()), providers)
+        if unfinished is not None or aggregate is None:
+            return unfinished
+        leaving = surplus.keys() & aggregate.hosts
+        if leaving:
+            self._aggregates.remove(aggregate, leaving)
+            self._compute.announce(aggregate)
+        return None
+
+    def _group_at_start(self, order: Order) -> str | None:
+        """The id of the server group. Without a trust that works the reservation goes without one.
+
+        Its servers are spread by what there are units of in any case.
+        """
+        if policy_of(order.parameters) is None and not order.effects.get(SERVER_GROUP):
+            return None
+        try:
+            group = self._ensure_group(order)
+        except CloudRefused as error:
+            LOG.warning("reservation %s has no server group: %s", order.reservation_id, error)
+            return None
+        return group.id if group is not None else None
+
+    def _ensure_aggregate(
+        self, order: Order, aggregate: Aggregate | None, hosts: Collection[str], group_id: str | None
+    ) -> Aggregate:
+        if aggregate is None:
+            try:
+                aggregate = self._compute.make_aggregate(order.reservation_id)
+            except Conflict:  # somebody else made it since we looked
+                aggregate = self._aggregates.look().shared(order.reservation_id)
+                if aggregate is None:
+                    raise
+        fresh = sorted(set(hosts) - aggregate.hosts)
+        self._aggregates.add(aggregate, fresh, announce=False)
+        changes = metadata_changes(order, aggregate, group_id, self._options.owner_key)
+        if fresh or changes:  # which tells schedulers of the hosts in it, too
+            self._compute.set_metadata(aggregate, changes)
+        return aggregate
+
+    def _ensure_units(self, order: Order, wanted: Mapping[str, int]) -> None:
+        """Have so many units on each of these hosts, by their names."""
+        if not wanted:
+            return
+        providers = self._placement.own_providers(sorted(wanted))
+        if providers.keys() < wanted.keys():
+            for host in sorted(wanted.keys() - providers.keys()):
+                self._placement.ensure_provider(host)
+            providers = self._placement.own_providers(sorted(wanted))
+        Units(self._calls, order.reservation_id).ensure({providers[host]: wanted[host] for host in sorted(providers)})
+
+    def _trim(self, order: Order, units: Mapping[str, int]) -> Progress | None:
+        """Delete the newest of the servers that are more than there are units of on their host."""
+        by_host: dict[str, list[Server]] = defaultdict(list)
+        for server in self._compute.servers_of_flavor(order.reservation_id):
+            by_host[server.service_host].append(server)
+        surplus = [
+            server
+            for host, count in units.items()
+            for server in sorted(by_host[host], key=_goes_last)[max(count, 0) :]
+            if count > 0
+        ]
+        return self._delete(surplus)
+
+    def _clear(self, order: Order) -> Progress | None:
+        """Delete the preemptible servers whose room the reservation needs."""
+        vanishing = Preemption(self._calls, self._compute, self._options, self._now).clear(order)
+        return Progress(False, _SOON, f"{vanishing} preemptible servers are still vanishing.") if vanishing else None
+
+    # Ending
+
+    def take_back(self, order: Order) -> Progress:
+        """Delete the reservation's servers, and then all that was made for it; the flavor last, by which it is found.
+
+        Answers and raises as ``ensure_ended`` does.
+        """
+        flavor = self._flavors.get(order.reservation_id)
+        if flavor is not None:
+            self._flavors.close(flavor)
+        layout = Layout(self._compute.aggregates(), self._options)
+        aggregate = layout.shared(order.reservation_id)
+        known = self._known(order)
+        members = aggregate.hosts if aggregate is not None else frozenset()
+        hosts = self._named(members | {one.service_host for one in known.values()}, known)
+        servers = self._servers(order, hosts)
+        if flavor is None and order.project_id:  # by which Nova finds servers that are on no host
+            servers = _merged(servers, self._own(order, self._compute.servers_in(order.project_id)))
+        unfinished = self._delete(servers) or self._drop_units(order, hosts) or self._drop_aggregate(aggregate)
+        if unfinished is not None:
+            return unfinished
+        for group in self._groups.of(order.reservation_id, order.project_id):
+            self._groups.delete(group.id)
+        if flavor is not None:
+            self._flavors.delete(flavor.id)
+        return DONE
+
+    def _drop_units(self, order: Order, hosts: Mapping[str, Hypervisor | None]) -> Progress | None:
+        units = Units(self._calls, order.reservation_id)
+        providers = self._placement.own_providers([one.name for one in hosts.values() if one is not None])
+        unfinished = self._in_use(units.drop(providers.values()), providers)
+        if unfinished is None and not units.drop_class(self._placement):
+            return Progress(False, _SOON, "Placement still counts servers of the reservation on some host.")
+        return unfinished
+
+    def _drop_aggregate(self, aggregate: Aggregate | None) -> Progress | None:
+        if aggregate is None:
+            return None
+        self._aggregates.remove(aggregate, aggregate.hosts)
+        try:
+            self._compute.delete_aggregate(aggregate)
+        except CloudNotFound:
+            pass
+        except BadRequest as error:  # it is not empty
+            return Progress(False, _OTHERS, f"The aggregate of the reservation cannot be deleted: {error}")
+        return None
+
+    def _in_use(self, providers: Collection[str], named: Mapping[str, str]) -> Progress | None:
+        hosts = sorted(name for name, uuid in named.items() if uuid in providers)
+        if not hosts:
+            return None
+        return Progress(False, _SOON, f"Placement still counts servers of the reservation on {', '.join(hosts[:5])}.")
+
+    # Its servers
+
+    def servers_of(self, order: Order) -> list[Server]:
+        """The reservation's servers, but for those that are vanishing."""
+        aggregate = Layout(self._compute.aggregates(), self._options).shared(order.reservation_id)
+        members = aggregate.hosts if aggregate is not None else frozenset()
+        hosts = members | {one.service_host for one in self._known(order).values()}
+        return [one for one in self._servers(order, hosts) if not one.vanishing]
+
+    def _servers(self, order: Order, hosts: Iterable[str]) -> list[Server]:
+        """All servers of the reservation: those of its flavor, and those on these hosts that were booted with one
+        that has been replaced since.
+        """
+        by_flavor = self._compute.servers_of_flavor(order.reservation_id)
+        return _merged(by_flavor, self._own(order, self._compute.servers_on(hosts)))
+
+    def _own(self, order: Order, servers: Iterable[Server]) -> list[Server]:
+        return [one for one in servers if one.flavor_of == order.reservation_id]
+
+    def _delete(self, servers: Sequence[Server]) -> Progress | None:
+        """Order the deletion of these; says so while they are still vanishing."""
+        if not servers:
+            return None
+        ordered = [one for one in servers if not one.vanishing or self._is_stuck(one)]
+        self._compute.delete_servers(ordered)
+        return Progress(False, _SOON if ordered else _LATER, f"{len(servers)} servers are still vanishing.")
+
+    def _is_stuck(self, server: Server) -> bool:
+        return server.updated_at is not None and self._now - server.updated_at > _STUCK
+
+    def _known(self, order: Order) -> dict[str, Hypervisor]:
+        return self._compute.hypervisors_known([one.external_id for one in (*order.resources, *order.returning)])
+
+
+def metadata_changes(order: Order, aggregate: Aggregate, group_id: str | None, owner_key: str) -> dict[str, str | None]:
+    """What must be changed in the metadata of the order's aggregate."""
+    wanted = {
+        RESERVATION_KEY: order.reservation_id,
+        _TENANT_KEY: order.project_id,
+        owner_key: order.project_id,
+        AFFINITY_KEY: group_id,
+    }
+    return {key: value for key, value in wanted.items() if aggregate.metadata.get(key) != value}
+
+
+def _goes_last(server: Server) -> tuple[bool, float, str]:
+    """Servers that serve come before those that do not, and old ones before new ones."""
+    created = server.created_at.timestamp() if server.created_at is not None else 0.0
+    return server.vanishing or server.status == "ERROR", created, server.id
+
+
+def _merged(*lists: Iterable[Server]) -> list[Server]:
+    return list({server.id: server for servers in lists for server in servers}.values())

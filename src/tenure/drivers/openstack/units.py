@@ -1,0 +1,154 @@
+"""Placement: how many instances of which reservation a host takes.
+
+Each reservation of instances has a resource class of its own, of which its flavor asks for one. The providers of
+reservations, one under each host's own, have as many of it as the reservation has units on that host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from tenure.drivers.contract import CloudBusy, CloudError, CloudNotFound
+from tenure.drivers.openstack.placement import OWN_CLASSES, PREFIX, VERSION, Placement
+from tenure.drivers.openstack.session import BadRequest, Calls, Conflict, Request
+
+#: How often a change is tried that others come in between of.
+_ATTEMPTS: Final = 5
+
+
+def class_of(reservation_id: str) -> str:
+    """The resource class of a reservation."""
+    return OWN_CLASSES + re.sub(r"[^A-Z0-9_]", "_", reservation_id.upper())
+
+
+def inventory_of(units: int, *, closed: bool = False) -> dict[str, Any]:
+    """What Placement is told of so many units; ``closed`` to further servers, or open."""
+    return {
+        "total": units,
+        "reserved": units if closed else 0,
+        "min_unit": 1,
+        "max_unit": 1,
+        "step_size": 1,
+        "allocation_ratio": 1.0,
+    }
+
+
+class Units:
+    """The units of one reservation, with the calls of one verb. Providers are named by their uuids."""
+
+    def __init__(self, calls: Calls, reservation_id: str) -> None:
+        self._calls = calls
+        self._class = class_of(reservation_id)
+
+    def ensure(self, wanted: Mapping[str, int]) -> None:
+        """Have so many units on each of these providers, and leave others alone."""
+        keep_changing = self._settle({provider: inventory_of(units) for provider, units in wanted.items()})
+        if keep_changing:
+            raise CloudBusy("Placement's inventories keep changing while the reservation's are written.")
+
+    def close(self, providers: Iterable[str]) -> None:
+        """Let no further server have a unit there."""
+        self._settle(dict.fromkeys(providers, inventory_of(1, closed=True)), only_existing=True)
+
+    def drop(self, providers: Iterable[str]) -> list[str]:
+        """Have no units there; the providers on which some are still taken."""
+        return self._settle(dict.fromkeys(providers))
+
+    def drop_class(self, placement: Placement) -> bool:
+        """Forget the class, with what is left of it anywhere; whether that could be done."""
+        if self._delete_class():
+            return True
+        # Somebody took a host out of the reservation's aggregate: it is looked for everywhere.
+        self.drop(one["uuid"] for name, one in placement.providers().items() if name.startswith(PREFIX))
+        return self._delete_class()
+
+    def open_on(self) -> list[str]:
+        """The names of the providers where a server can have a unit now."""
+        params = {"resources": f"{self._class}:1"}
+        try:
+            found = self._calls.send(
+                Request("placement", "GET", "/resource_providers", params=params, microversion=VERSION)
+            )
+        except BadRequest:  # there is no such class
+            return []
+        return [one["name"] for one in found["resource_providers"]]
+
+    def _ensure_class(self) -> None:
+        path = f"/resource_classes/{self._class}"
+        try:
+            self._calls.send(Request("placement", "GET", path, microversion=VERSION))
+        except CloudNotFound:
+            self._calls.send(Request("placement", "PUT", path, microversion=VERSION))
+
+    def _delete_class(self) -> bool:
+        try:
+            self._calls.send(Request("placement", "DELETE", f"/resource_classes/{self._class}", microversion=VERSION))
+        except CloudNotFound:
+            return True
+        except Conflict:
+            return False
+        return True
+
+    def _settle(self, wanted: Mapping[str, Mapping[str, Any] | None], *, only_existing: bool = False) -> list[str]:
+        """Write these inventories of the class, None for none; the providers where that was in conflict to the end.
+
+        Each write says on which state of the provider it rests, so that what others write meanwhile is not lost.
+        """
+        pending = dict(wanted)
+        for _ in range(_ATTEMPTS):
+            changes = self._changes(pending, only_existing)
+            if any(request.method == "PUT" for request in changes.values()):
+                self._ensure_class()
+            answers = self._calls.send_all(list(changes.values()))
+            again: list[str] = []
+            for provider, answer in zip(changes, answers, strict=True):
+                if isinstance(answer, Conflict):
+                    again.append(provider)
+                elif isinstance(answer, CloudError) and not isinstance(answer, CloudNotFound):
+                    raise answer
+            pending = {provider: pending[provider] for provider in again}
+            if not pending:
+                return []
+        return sorted(pending)
+
+    def _changes(self, wanted: Mapping[str, Mapping[str, Any] | None], only_existing: bool) -> dict[str, Request]:
+        """What is to be sent so that it is as wanted, by provider."""
+        changes: dict[str, Request] = {}
+        for provider, seen in inventories(self._calls, list(wanted)).items():
+            path = f"/resource_providers/{provider}/inventories"
+            found, record = seen["inventories"].get(self._class), wanted[provider]
+            if record is None:
+                if found is not None:
+                    changes[provider] = Request("placement", "DELETE", f"{path}/{self._class}", microversion=VERSION)
+                continue
+            if only_existing:
+                if found is None or found["reserved"] == found["total"]:
+                    continue
+                record = inventory_of(found["total"], closed=True)
+            if found is None or any(found.get(name) != value for name, value in record.items()):
+                body = {
+                    "resource_provider_generation": seen["resource_provider_generation"],
+                    "inventories": {**seen["inventories"], self._class: record},
+                }
+                changes[provider] = Request("placement", "PUT", path, body, microversion=VERSION)
+        return changes
+
+
+def inventories(calls: Calls, providers: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """What each of these providers has, with its generation; those that are gone are left out."""
+    answers = calls.send_all(
+        [
+            Request("placement", "GET", f"/resource_providers/{provider}/inventories", microversion=VERSION)
+            for provider in providers
+        ]
+    )
+    found: dict[str, Mapping[str, Any]] = {}
+    for provider, answer in zip(providers, answers, strict=True):
+        if isinstance(answer, CloudNotFound):
+            continue
+        if isinstance(answer, CloudError):
+            raise answer
+        found[provider] = answer
+    return found

@@ -1,0 +1,61 @@
+"""Flavors of a simulated cloud, and what a server of one takes of its host."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sqlite3
+from collections import Counter
+from typing import Any, Final
+
+from tenure.domain.capacity import Capacity
+from tenure.drivers.contract import CloudNotFound
+
+_RESOURCES: Final = re.compile(r"resources([\w-]*):(\w+)")
+_TRAIT: Final = re.compile(r"trait[\w-]*:(\w+)")
+_OF_RESERVATIONS: Final = "CUSTOM_RESERVATION_"
+_MIB_PER_GIB: Final = 1024
+
+
+def facts_of_flavor(tx: sqlite3.Connection, flavor_id: str, project_id: str | None) -> dict[str, Any]:
+    """What the cloud says of a flavor that the project may see. Raises ``CloudNotFound``."""
+    row = tx.execute(
+        "SELECT * FROM flavor WHERE id = ? AND (is_public OR EXISTS"
+        " (SELECT 1 FROM flavor_access WHERE flavor_id = flavor.id AND project_id = ?))",
+        (flavor_id, project_id),
+    ).fetchone()
+    if row is None:
+        raise CloudNotFound(f"Flavor {flavor_id} could not be found.")
+    facts = {name: row[name] for name in ("id", "name", "vcpus", "ram", "disk", "ephemeral", "swap")}
+    return {**facts, "extra_specs": json.loads(row["extra_specs"])}
+
+
+def taken_by(flavor: dict[str, Any]) -> Capacity:
+    """What a server of the flavor takes of its host, beside a unit of a reservation's class."""
+    amounts = Counter({
+        "VCPU": flavor["vcpus"],
+        "MEMORY_MB": flavor["ram"],
+        "DISK_GB": flavor["disk"] + flavor["ephemeral"] + math.ceil(flavor["swap"] / _MIB_PER_GIB),
+    })  # fmt: skip
+    for name, value in flavor["extra_specs"].items():
+        if (found := _RESOURCES.fullmatch(name)) and not found[2].startswith(_OF_RESERVATIONS):
+            amounts[found[2]] = int(value) + (amounts[found[2]] if found[1] else 0)
+    return Capacity(amounts)
+
+
+def class_asked_for(flavor: dict[str, Any]) -> str | None:
+    """The class of a reservation of which a server of the flavor takes a unit."""
+    names = (found[2] for name in flavor["extra_specs"] if (found := _RESOURCES.fullmatch(name)))
+    return next((name for name in names if name.startswith(_OF_RESERVATIONS)), None)
+
+
+def is_preemptible(flavor: dict[str, Any]) -> bool:
+    """Whether servers of the flavor may use what is reserved, for as long as that has not started."""
+    return str(flavor["extra_specs"].get("blazar:preemptible", "")).lower() in {"1", "t", "true", "on", "y", "yes"}
+
+
+def suits(flavor: dict[str, Any], traits: frozenset[str]) -> bool:
+    """Whether a host of these traits has those that the flavor requires, and none that it forbids."""
+    asked = {found[1]: value for name, value in flavor["extra_specs"].items() if (found := _TRAIT.fullmatch(name))}
+    return all((name in traits) is (value == "required") for name, value in asked.items())

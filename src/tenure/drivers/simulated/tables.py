@@ -1,0 +1,91 @@
+"""The tables of a simulated cloud's file, by format."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tenure.drivers.simulated.catalogue import ADDRESSES, FLAVORS, GPUS
+
+#: The format that is written; older ones are brought to it when they are opened.
+FORMAT: Final = 3
+#: The first format.
+TABLES: Final = (
+    """CREATE TABLE fleet (only INTEGER PRIMARY KEY CHECK (only = 1), size INTEGER NOT NULL)""",
+    """CREATE TABLE host_group (
+        reservation_id TEXT PRIMARY KEY, lease_id TEXT NOT NULL, project_id TEXT NOT NULL)""",
+    """CREATE TABLE host (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, facts TEXT NOT NULL, traits TEXT NOT NULL,
+        health TEXT NOT NULL DEFAULT 'up', pooled INTEGER NOT NULL DEFAULT 0,
+        reservation_id TEXT REFERENCES host_group (reservation_id),
+        CHECK (NOT (pooled AND reservation_id IS NOT NULL)))""",
+    """CREATE INDEX host_by_name ON host (name)""",
+    """CREATE INDEX host_by_group ON host (reservation_id) WHERE reservation_id IS NOT NULL""",
+    """CREATE TABLE server (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL,
+        host_id INTEGER NOT NULL REFERENCES host (id), project_id TEXT NOT NULL,
+        reservation_id TEXT, vanishing INTEGER NOT NULL DEFAULT 0)""",
+    """CREATE INDEX server_by_host ON server (host_id)""",
+    """CREATE INDEX server_by_reservation ON server (reservation_id) WHERE reservation_id IS NOT NULL""",
+    """CREATE TABLE image (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, project_id TEXT NOT NULL,
+        reservation_id TEXT NOT NULL, server_id TEXT NOT NULL, status TEXT NOT NULL,
+        UNIQUE (reservation_id, server_id))""",
+    """CREATE TABLE journal (
+        sequence INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, verb TEXT NOT NULL,
+        effect TEXT NOT NULL, reservation_id TEXT, host TEXT, subject TEXT)""",
+    """CREATE INDEX journal_by_reservation ON journal (reservation_id) WHERE reservation_id IS NOT NULL""",
+    """CREATE TABLE fault (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, verb TEXT, reservation_id TEXT,
+        lease_name TEXT, host TEXT, remaining INTEGER, seconds REAL NOT NULL, until TEXT,
+        after_effects INTEGER NOT NULL, reason TEXT)""",
+    """INSERT INTO fleet (only, size) VALUES (1, 0)""",
+)
+_PARTS: Final = (
+    # What the host's provider has besides, or otherwise than, its facts say, by resource class.
+    """ALTER TABLE host ADD COLUMN inventory TEXT NOT NULL DEFAULT '{}'""",
+    f"""UPDATE host SET inventory = '{GPUS}' WHERE traits LIKE '%"CUSTOM_GPU_A100"%'""",
+    # What a server was booted with: a copy, since the flavor may change or go.
+    """ALTER TABLE server ADD COLUMN flavor_id TEXT""",
+    """ALTER TABLE server ADD COLUMN takes TEXT NOT NULL DEFAULT '{}'""",
+    """ALTER TABLE server ADD COLUMN group_id TEXT""",
+    """ALTER TABLE server ADD COLUMN preemptible INTEGER NOT NULL DEFAULT 0""",
+    """ALTER TABLE server ADD COLUMN metadata TEXT NOT NULL DEFAULT '{}'""",
+    """ALTER TABLE server ADD COLUMN stopped INTEGER NOT NULL DEFAULT 0""",
+    """CREATE TABLE flavor (
+        id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, vcpus INTEGER NOT NULL, ram INTEGER NOT NULL,
+        disk INTEGER NOT NULL, ephemeral INTEGER NOT NULL DEFAULT 0, swap INTEGER NOT NULL DEFAULT 0,
+        is_public INTEGER NOT NULL, extra_specs TEXT NOT NULL DEFAULT '{}')""",
+    """CREATE TABLE flavor_access (
+        flavor_id TEXT NOT NULL REFERENCES flavor (id) ON DELETE CASCADE, project_id TEXT NOT NULL,
+        PRIMARY KEY (flavor_id, project_id))""",
+    """CREATE TABLE server_group (
+        id TEXT PRIMARY KEY, name TEXT NOT NULL, project_id TEXT NOT NULL, policy TEXT NOT NULL)""",
+    """CREATE INDEX server_group_by_name ON server_group (name)""",
+    """CREATE TABLE aggregate (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, metadata TEXT NOT NULL)""",
+    """CREATE TABLE aggregate_host (
+        aggregate_id INTEGER NOT NULL REFERENCES aggregate (id) ON DELETE CASCADE,
+        host_id INTEGER NOT NULL REFERENCES host (id) ON DELETE CASCADE,
+        PRIMARY KEY (aggregate_id, host_id))""",
+    """CREATE TABLE resource_class (name TEXT PRIMARY KEY, reservation_id TEXT NOT NULL)""",
+    # What the provider below a host's own has of the class of a reservation.
+    """CREATE TABLE part (
+        host_id INTEGER NOT NULL REFERENCES host (id) ON DELETE CASCADE,
+        resource_class TEXT NOT NULL REFERENCES resource_class (name), total INTEGER NOT NULL,
+        PRIMARY KEY (host_id, resource_class))""",
+    """CREATE TABLE network (id TEXT PRIMARY KEY, name TEXT NOT NULL, external INTEGER NOT NULL)""",
+    """CREATE TABLE subnet (
+        id TEXT PRIMARY KEY, network_id TEXT NOT NULL REFERENCES network (id) ON DELETE CASCADE,
+        cidr TEXT NOT NULL, gateway TEXT, pools TEXT NOT NULL)""",
+    """CREATE TABLE floating_ip (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, network_id TEXT NOT NULL, address TEXT NOT NULL,
+        project_id TEXT NOT NULL, description TEXT NOT NULL DEFAULT '', tags TEXT NOT NULL DEFAULT '[]',
+        port_id TEXT, UNIQUE (network_id, address))""",
+    *FLAVORS,
+    *ADDRESSES,
+)
+#: What each format has beyond the one before.
+ADDED: Final = {
+    2: ("CREATE TABLE trust (id TEXT PRIMARY KEY, user_id TEXT NOT NULL, project_id TEXT NOT NULL)",),
+    3: _PARTS,
+}

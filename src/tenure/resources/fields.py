@@ -1,0 +1,120 @@
+"""What the parameters of several resource types are made of."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+#: What fits every database's integer.
+MAX_AMOUNT = 2**31 - 1
+
+
+def _whole_number(value: Any) -> Any:
+    """A number as Blazar's clients send it: ``2`` or ``"2"``."""
+    if isinstance(value, str) and value.isascii() and value.lstrip("-").isdigit() and len(value) < 20:
+        return int(value)
+    return value
+
+
+def _text(value: Any) -> Any:
+    """An expression as Blazar's clients send it: text, or null for none."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise PydanticCustomError(
+            "malformed_requirements", "Malformed requirements {value}", {"value": repr(value)[:200]}
+        )
+    return value
+
+
+def _before_end(value: Any) -> Any:
+    return "default" if value is None else value
+
+
+def _lenient_number(minimum: int) -> Any:
+    """A number as Blazar's clients send it, documented as at least ``minimum``; its range is the type's own affair."""
+    first = "[1-9][0-9]{0,8}" if minimum else "(0|[1-9][0-9]{0,8})"
+    return Annotated[
+        StrictInt,
+        Field(le=MAX_AMOUNT),
+        BeforeValidator(_whole_number),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "integer", "minimum": minimum, "maximum": MAX_AMOUNT},
+                    {"type": "string", "pattern": f"^{first}$"},
+                ]
+            }
+        ),
+    ]
+
+
+LenientCount = _lenient_number(1)
+#: The same, where none is allowed.
+LenientAmount = _lenient_number(0)
+LenientExpression = Annotated[
+    StrictStr,
+    Field(max_length=16384),
+    BeforeValidator(_text),
+    WithJsonSchema({"type": ["string", "null"], "maxLength": 16384}),
+]
+LenientAction = Annotated[
+    Literal["default", "snapshot", ""],
+    BeforeValidator(_before_end),
+    WithJsonSchema({"enum": ["default", "snapshot", "", None]}),
+]
+Count = Annotated[StrictInt, Field(ge=1, le=MAX_AMOUNT)]
+PropertyExpression = Annotated[
+    StrictStr,
+    Field(
+        max_length=16384,
+        description="An expression of the property language as JSON text, such as "
+        '`["==", "$gpu", "a100"]`; empty for none.',
+    ),
+]
+BeforeEnd = Annotated[
+    Literal["default", "snapshot", ""],
+    Field(description="What is done before the end: `snapshot`, nothing (empty), or what the operator has set."),
+]
+
+
+_TRUE = ("1", "t", "true", "on", "y", "yes")
+_FALSE = ("0", "f", "false", "off", "n", "no")
+_NONE = ("", "none")
+
+
+def _affinity(value: Any) -> Any:
+    """All on one host, each on its own, or no matter, as Blazar's clients say it."""
+    if value is None or isinstance(value, bool):
+        return value
+    text = value.lower() if isinstance(value, str) and value.isascii() else None
+    if text in _NONE:
+        return None
+    if text in _TRUE + _FALSE:
+        return text in _TRUE
+    raise PydanticCustomError("malformed_affinity", "Malformed parameter affinity (must be a bool value or None)")
+
+
+def _any_case(word: str) -> str:
+    """A regular expression for the word in whatever case: JSON Schema has no other way to say it."""
+    return "".join(f"[{letter}{letter.upper()}]" if letter.isalpha() else letter for letter in word)
+
+
+LenientAffinity = Annotated[
+    bool | None,
+    BeforeValidator(_affinity),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": ["boolean", "null"]},
+                {"type": "string", "pattern": f"^({'|'.join(map(_any_case, _TRUE + _FALSE + _NONE))})$"},
+            ]
+        }
+    ),
+]
+Affinity = Annotated[
+    StrictBool | None,
+    Field(description="`true`: all on one host; `false`: each on a host of its own; `null`: no matter."),
+]

@@ -1,0 +1,225 @@
+"""The conditions of the ledger in SQL: which resources match, and which have room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+from sqlalchemy import ColumnElement, and_, case, exists, func, literal, not_, or_, select
+from sqlalchemy import false as sql_false
+from sqlalchemy import true as sql_true
+from sqlalchemy.orm import InstrumentedAttribute, aliased
+
+from tenure.domain.allocation import Demand
+from tenure.domain.lease import AllocationState
+from tenure.domain.period import Period
+from tenure.domain.requirement import Comparison
+from tenure.store.tables import (
+    KEY_LENGTH,
+    AllocationRow,
+    AttributeRow,
+    ResourceRow,
+    TraitRow,
+    UtcDateTime,
+    key_of,
+)
+
+#: How soon a period must begin for an overdue teardown to stand in its way; by a later start it will be over, or the
+#: plan will be moved.
+OVERDUE_MATTERS = timedelta(minutes=15)
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """What does not move: everything that is no plan, and plans that start ``until`` then."""
+
+    until: datetime | None = None
+
+
+#: Every plan may move.
+NO_PLAN = Fixed()
+
+
+def overlaps(period: Period, row: type[AllocationRow] = AllocationRow) -> ColumnElement[bool]:
+    """The one expression of overlap in SQL; ``Period.overlaps`` is the one in Python."""
+    return and_(row.ends_at > period.start, row.starts_at < period.end)
+
+
+def reservable(demand: Demand) -> ColumnElement[bool]:
+    return and_(ResourceRow.resource_type == demand.inventory, ResourceRow.reservable.is_(True))
+
+
+def matching(demand: Demand, *, but: Comparison | None = None) -> list[ColumnElement[bool]]:
+    """Whether a resource is of the kind that is asked for: by its properties, its traits, and how much it is of.
+
+    The property language in SQL; ``Expression.matches`` is the same in Python.
+
+    Each comparison is a look-up by the attributes' primary key, NULL where the resource has no such property. As
+    ``EXISTS`` each would be one more table to join, and PostgreSQL takes seconds to plan a join of dozens. What must
+    be equal comes first: it is true of the fewest resources, and nothing more is asked of the others.
+    """
+    properties: list[ColumnElement[bool]] = [
+        select(_compares(comparison))
+        .where(AttributeRow.resource_id == ResourceRow.id, AttributeRow.name == comparison.name)
+        .correlate(ResourceRow)
+        .scalar_subquery()
+        for comparison in sorted(demand.expression.comparisons, key=lambda one: one.op != "==")
+        if comparison is not but
+    ]
+    return [*properties, *_bearing(demand), *_large_enough(demand)]
+
+
+def _bearing(demand: Demand) -> list[ColumnElement[bool]]:
+    """The traits that a resource must have, and those that it must not."""
+    return [
+        *(_bears(trait) for trait in sorted(demand.required)),
+        *(not_(_bears(trait)) for trait in sorted(demand.forbidden)),
+    ]
+
+
+def _bears(trait: str) -> ColumnElement[bool]:
+    borne = select(sql_true()).where(TraitRow.resource_id == ResourceRow.id, TraitRow.trait == trait)
+    return func.coalesce(borne.correlate(ResourceRow).scalar_subquery(), sql_false())
+
+
+def _large_enough(demand: Demand) -> list[ColumnElement[bool]]:
+    """Whether the cloud hands out so much of each class at a time; what is taken as a whole is."""
+    if demand.exclusive:
+        return []
+    enough = [
+        func.coalesce(_amount(ResourceRow.capacity, name), 0) >= amount * demand.units_together
+        for name, amount in demand.amounts.items()
+    ]
+    limits = [
+        condition
+        for portion in demand.portions or (demand.amounts,)
+        for name, amount in portion.items()
+        for condition in (
+            func.coalesce(_amount(ResourceRow.limits, (name, "max")), amount) >= amount,
+            func.coalesce(_amount(ResourceRow.limits, (name, "min")), 1) <= amount,
+            amount % func.coalesce(_amount(ResourceRow.limits, (name, "step")), 1) == 0,
+        )
+    ]
+    return [*enough, *limits]
+
+
+def _amount(document: Any, path: str | tuple[str, str]) -> ColumnElement[int]:
+    return cast(ColumnElement[int], document[path].as_integer())
+
+
+def walk(
+    demand: Demand,
+) -> tuple[tuple[InstrumentedAttribute[int], InstrumentedAttribute[int]], ColumnElement[bool]]:
+    """Scarcity and id, by which resources are walked through in order, and what joins that walk to them.
+
+    It goes through the resources themselves, or, where a property must be equal to something, through those that have
+    it: an index each, read only as far as needed.
+    """
+    wanted = leading(demand)
+    if wanted is None:
+        return (ResourceRow.scarcity, ResourceRow.id), sql_true()
+    walked = aliased(AttributeRow)
+    found = and_(walked.resource_id == ResourceRow.id, walked.key == key_of(wanted.name, wanted.value))
+    return (walked.scarcity, walked.resource_id), found
+
+
+def leading(demand: Demand) -> Comparison | None:
+    """The first comparison that an index answers."""
+    return next((one for one in demand.expression.comparisons if one.op == "==" and len(one.value) < KEY_LENGTH), None)
+
+
+def _compares(comparison: Comparison) -> ColumnElement[bool]:
+    number = comparison.number
+    if number is None:
+        return _OPERATORS[comparison.op](AttributeRow.value, comparison.value)
+    compared = _OPERATORS[comparison.op](AttributeRow.number, number)
+    if comparison.op == "!=":
+        return or_(AttributeRow.number.is_(None), compared)
+    return and_(AttributeRow.number.is_not(None), compared)
+
+
+_OPERATORS: Mapping[str, Callable[[Any, Any], ColumnElement[bool]]] = {
+    "==": lambda column, value: column == value,
+    "!=": lambda column, value: column != value,
+    ">=": lambda column, value: column >= value,
+    "<=": lambda column, value: column <= value,
+    ">": lambda column, value: column > value,
+    "<": lambda column, value: column < value,
+}
+
+
+def taken(demand: Demand, period: Period, *, ignoring: str | None, fixed: Fixed | None = None) -> ColumnElement[bool]:
+    """Whether the resource has no room for the demand at some instant of the period.
+
+    ``ignoring`` is a reservation whose part does not count; with ``fixed`` no plan does that may move.
+    """
+    if demand.exclusive:
+        return _in_use(period, _counting(AllocationRow, ignoring, fixed=fixed))
+    using = aliased(AllocationRow)
+    whole = [AllocationRow.exclusive.is_(True), *_counting(AllocationRow, ignoring, fixed=fixed)]
+    return or_(
+        _in_use(period, whole),
+        *(
+            _crowded(period, name, amount * demand.units_together, using, _counting(using, ignoring, fixed=fixed))
+            for name, amount in demand.amounts.items()
+        ),
+    )
+
+
+def movable(fixed: Fixed, row: type[AllocationRow] = AllocationRow) -> ColumnElement[bool]:
+    """Whether it is a plan that may move."""
+    planned = row.state == AllocationState.PLANNED.value
+    return planned if fixed.until is None else and_(planned, row.starts_at > fixed.until)
+
+
+def _counting(row: type[AllocationRow], ignoring: str | None, *, fixed: Fixed | None) -> list[ColumnElement[bool]]:
+    counting = [row.reservation_id != ignoring] if ignoring else []
+    return counting if fixed is None else [*counting, not_(movable(fixed, row))]
+
+
+def _in_use(period: Period, counting: Iterable[ColumnElement[bool]]) -> ColumnElement[bool]:
+    """Whether anybody who counts has the resource at any instant of the period.
+
+    Not as ``EXISTS``, which PostgreSQL makes a join of, and takes it to leave next to nothing; it then looks at all
+    resources and sorts what is left, instead of walking through them in order until it has enough.
+    """
+    used = select(sql_true()).where(AllocationRow.resource_id == ResourceRow.id, overlaps(period), *counting)
+    return func.coalesce(used.correlate(ResourceRow).limit(1).scalar_subquery(), sql_false())
+
+
+def _crowded(
+    period: Period, name: str, wanted: int, using: type[AllocationRow], counting: Iterable[ColumnElement[bool]]
+) -> ColumnElement[bool]:
+    """Whether at some instant of the period less than ``wanted`` of a class is left.
+
+    What is in use grows at the starts of allocations only, so that it is looked at there, and where the period begins.
+    """
+    point = aliased(AllocationRow)
+    begin = literal(period.start, UtcDateTime())
+    instant = case((point.starts_at > begin, point.starts_at), else_=begin)
+    used = select(func.coalesce(func.sum(_amount(using.amounts, name)), 0)).where(
+        using.resource_id == ResourceRow.id, using.starts_at <= instant, using.ends_at > instant, *counting
+    )
+    capacity = func.coalesce(_amount(ResourceRow.capacity, name), 0)
+    crowded = select(sql_true()).where(
+        point.resource_id == ResourceRow.id,
+        overlaps(period, point),
+        used.correlate(ResourceRow, point).scalar_subquery() > capacity - wanted,
+    )
+    return func.coalesce(crowded.correlate(ResourceRow).limit(1).scalar_subquery(), sql_false())
+
+
+def overdue(now: datetime) -> ColumnElement[bool]:
+    """Whether somebody should have given the resource back and has not: it counts as taken."""
+    late = aliased(AllocationRow)
+    return exists().where(
+        late.state == AllocationState.HELD.value, late.resource_id == ResourceRow.id, late.ends_at <= now
+    )
+
+
+def free(demand: Demand, period: Period, *, now: datetime, ignoring: str | None) -> ColumnElement[bool]:
+    """Whether the resource has room for the demand throughout the period."""
+    room = not_(taken(demand, period, ignoring=ignoring))
+    return and_(room, not_(overdue(now))) if period.start <= now + OVERDUE_MATTERS else room

@@ -1,0 +1,273 @@
+"""Floating IP addresses that can be reserved, at every version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.api.rig import ADDRESS, ADDRESSES, HOSTS, NETWORK, Api
+
+PATH = "/v1/floatingips"
+SUBNET = "5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0101"
+BODY = {"floating_network_id": NETWORK, "floating_ip_address": ADDRESS}
+FIELDS = {
+    "id",
+    "floating_network_id",
+    "subnet_id",
+    "floating_ip_address",
+    "reservable",
+    "created_at",
+    "updated_at",
+}
+SINCE_1_2 = {"enabled", "disabled_reason", "health", "health_reason", "health_since"}
+
+
+@pytest.fixture
+def admin(api: Api) -> Api:
+    return api.using("admin")
+
+
+@pytest.fixture
+def latest(api: Api) -> Api:
+    """An administrator at 1.2."""
+    return api.using("admin", "1.2")
+
+
+def test_an_address_as_blazar_shows_it(admin: Api) -> None:
+    """The dates have a T in the answer to the POST, and only there."""
+    made = admin.post(PATH, BODY)
+    assert made.status_code == 201, made.text
+    new = made.json["floatingip"]
+    assert new.keys() == FIELDS
+    assert (new["floating_network_id"], new["subnet_id"], new["floating_ip_address"]) == (NETWORK, SUBNET, ADDRESS)
+    assert (new["reservable"], new["created_at"]) == (True, "2030-01-01T10:00:00.000000")
+    path = f"{PATH}/{new['id']}"
+    shown = admin.get(path).json["floatingip"]
+    assert shown["created_at"] == "2030-01-01 10:00:00"
+    dates = {"created_at", "updated_at"}
+    assert {name: shown[name] for name in FIELDS - dates} == {name: new[name] for name in FIELDS - dates}
+    assert admin.get(PATH).json == {"floatingips": [shown]}
+    assert admin.get(f"{PATH}?limit=nonsense").json == {"floatingips": [shown]}
+    assert admin.delete(path).status_code == 204
+    for gone in (admin.get(path), admin.delete(path)):
+        assert gone.json == {
+            "error_code": 404,
+            "error_message": f"Floating IP {new['id']} not found.",
+            "error_name": 404,
+        }
+    assert admin.get(PATH).json == {"floatingips": []}
+
+
+def test_what_blazar_has_not_is_not_there_at_1_0(admin: Api) -> None:
+    path = f"{PATH}/{admin.register_address()['id']}"
+    assert admin.put(path, {"rack": "r1"}).status_code == 405
+    for below in ("/allocation", "/properties", "/disable"):
+        assert admin.get(path + below).status_code == 404
+    assert admin.get(f"{PATH}/allocations").status_code == 404
+    assert admin.get(f"{PATH}/properties").status_code == 404
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+def test_an_address_from_1_1_on(admin: Api, version: str) -> None:
+    asked = admin.using(version=version)
+    made = asked.post(PATH, BODY)
+    assert made.status_code == 201, made.text
+    shown = made.json["floatingip"]
+    assert shown.keys() == FIELDS | (SINCE_1_2 if version == "1.2" else set())
+    assert shown["created_at"] == "2030-01-01T10:00:00Z"
+    assert asked.get(f"{PATH}/{shown['id']}").json == made.json
+    assert asked.get(PATH).json == {"floatingips": [shown]}
+    assert asked.delete(f"{PATH}/{shown['id']}").status_code == 204
+    missing = asked.get(f"{PATH}/{shown['id']}")
+    assert (missing.status_code, missing.json["error_message"]) == (404, f"Floating IP {shown['id']} not found.")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text", "field"),
+    [
+        ({**BODY, "floating_ip_address": "203.0.113.150"}, 400, "is used in allocation_pools or gateway_ip", "address"),
+        ({**BODY, "floating_ip_address": "203.0.113.1"}, 400, "is used in allocation_pools or gateway_ip", "address"),
+        (
+            {**BODY, "floating_ip_address": "10.9.9.9"},
+            404,
+            "Valid subnet for the floating IP 10.9.9.9 is not found.",
+            "address",
+        ),
+        ({**BODY, "floating_network_id": "nope"}, 400, "Failed to find network nope", "address"),
+        ({**BODY, "floating_ip_address": "bogus"}, 400, "IP address bogus is invalid form.", "address"),
+        ({**BODY, "floating_ip_address": "fe80::1%eth0"}, 400, "IP address fe80::1%eth0 is invalid form.", "address"),
+        ({"floating_network_id": NETWORK}, 400, "Missing parameter floating_ip_address", "address"),
+        ({"floating_ip_address": ADDRESS}, 400, "Missing parameter floating_network_id", "network"),
+    ],
+)
+def test_what_cannot_be_registered(admin: Api, body: dict[str, str], status: int, text: str, field: str) -> None:
+    """With the words that were recorded with Blazar."""
+    fields = {"address": "floating_ip_address", "network": "floating_network_id"}
+    old, new = (admin.using(version=version).post(PATH, body) for version in ("1.0", "1.1"))
+    for refused in (old, new):
+        assert (refused.status_code, text in refused.json["error_message"]) == (status, True), refused.text
+    assert new.json["field"] == fields[field]
+    assert admin.get(PATH).json == {"floatingips": []}
+
+
+def test_an_address_is_registered_once_however_it_is_written(admin: Api) -> None:
+    assert admin.post(PATH, {**BODY, "floating_ip_address": "2001:db8:0::5"}).status_code == 201
+    for version in ("1.0", "1.1"):
+        again = admin.using(version=version).post(PATH, {**BODY, "floating_ip_address": "2001:DB8::0005"})
+        assert (again.status_code, again.json["error_message"]) == (
+            409,
+            "Floating IP 2001:db8::5 is registered already.",
+        )
+    [shown] = admin.get(PATH).json["floatingips"]
+    assert shown["floating_ip_address"] == "2001:db8::5"
+
+
+def test_pages_and_filters(latest: Api) -> None:
+    for number in (30, 10, 20):
+        latest.register_address(f"203.0.113.{number}")
+    first = latest.get(f"{PATH}?limit=2&sort_key=floating_ip_address&sort_dir=desc").json
+    assert [one["floating_ip_address"] for one in first["floatingips"]] == ["203.0.113.30", "203.0.113.20"]
+    [link] = first["floatingips_links"]
+    rest = latest.get(link["href"].removeprefix("http://falconframework.org")).json
+    assert [one["floating_ip_address"] for one in rest["floatingips"]] == ["203.0.113.10"]
+    assert "floatingips_links" not in rest
+    [found] = latest.get(f"{PATH}?floating_ip_address=203.0.113.20").json["floatingips"]
+    assert found["floating_ip_address"] == "203.0.113.20"
+    assert len(latest.get(f"{PATH}?reservable=true").json["floatingips"]) == 3
+    assert latest.get(f"{PATH}?reservable=false").json == {"floatingips": []}
+    nowhere = latest.get(f"{PATH}?marker=4711")
+    assert (nowhere.status_code, nowhere.json["field"]) == (400, "marker")
+
+
+def test_hosts_and_addresses_are_lists_of_their_own(latest: Api) -> None:
+    address = latest.register_address()
+    assert len(latest.get("/v1/os-hosts").json["hosts"]) == 4
+    assert [one["id"] for one in latest.get(PATH).json["floatingips"]] == [address["id"]]
+    assert latest.get(f"{PATH}/1").status_code == 404
+    assert latest.get(f"/v1/os-hosts/{address['id']}").status_code == 404
+
+
+def test_who_may_do_what(api: Api) -> None:
+    """Whoever may read in his project may see what can be had; the rest is an administrator's."""
+    path = f"{PATH}/{api.register_address()['id']}"
+    for who in ("reader", "demo", "other"):
+        user = api.using(who, "1.2")
+        assert (user.get(PATH).status_code, user.get(path).status_code) == (200, 200)
+        calls = [
+            user.post(PATH, BODY),
+            user.delete(path),
+            *(user.post(f"{path}/{action}") for action in ("disable", "enable", "reallocate")),
+            user.get(f"{PATH}/allocations"),
+            user.get(f"{path}/allocation"),
+        ]
+        assert [one.status_code for one in calls] == [403] * len(calls)
+    assert "blazar:floatingips:delete" in api.using("demo").delete(path).json["error_message"]
+    assert api.using("nobody").get(PATH).status_code == 403
+
+
+class TestReserved:
+    """Addresses that are part of a lease."""
+
+    def book(self, api: Api, **fields: Any) -> dict[str, Any]:
+        return api.using("demo", "1.2").book(reservations=[{**ADDRESSES, **fields}])
+
+    def test_its_owner_sees_which_it_has(self, latest: Api) -> None:
+        address = latest.register_address()
+        lease = self.book(latest)
+        path = f"/v1/leases/{lease['id']}/floatingips"
+        assert latest.using("demo", "1.1").get(path).json == {
+            "floatingips": [
+                {
+                    "id": address["id"],
+                    "floating_network_id": NETWORK,
+                    "subnet_id": SUBNET,
+                    "floating_ip_address": ADDRESS,
+                    "reservation_id": lease["reservations"][0]["id"],
+                    "start_date": lease["start_date"],
+                    "end_date": lease["end_date"],
+                    "status": "planned",
+                }
+            ]
+        }
+        assert latest.get(f"/v1/leases/{lease['id']}/hosts").json == {"hosts": []}
+        assert latest.using("other").get(path).status_code == 404
+        assert latest.using("demo", "1.0").get(path).status_code == 404
+
+    @pytest.mark.parametrize("version", ["1.1", "1.2"])
+    def test_who_has_which(self, latest: Api, version: str) -> None:
+        asked = latest.using(version=version)
+        address, other = latest.register_address(), latest.register_address("203.0.113.11")
+        lease = self.book(latest, required_floatingips=[ADDRESS])
+        part = {
+            "id": lease["reservations"][0]["id"],
+            "lease_id": lease["id"],
+            "start_date": lease["start_date"],
+            "end_date": lease["end_date"],
+        }
+        taken = {"resource_id": address["id"], "reservations": [part]}
+        free = {"resource_id": other["id"], "reservations": []}
+        assert asked.get(f"{PATH}/allocations").json == {"allocations": [taken, free]}
+        assert asked.get(f"{PATH}/allocations?lease_id={lease['id']}").json == {"allocations": [taken]}
+        assert asked.get(f"{PATH}/{address['id']}/allocation").json == {"allocation": taken}
+        hosts = latest.get("/v1/os-hosts/allocations").json["allocations"]
+        assert [one["reservations"] for one in hosts] == [[]] * 4
+
+    def test_it_cannot_be_taken_back(self, latest: Api) -> None:
+        address = latest.register_address()
+        lease = self.book(latest)
+        refused = latest.using(version="1.0").delete(f"{PATH}/{address['id']}")
+        assert (refused.status_code, refused.json["error_message"]) == (
+            409,
+            f"Can't delete floating IP {address['id']}. The floating IP is reserved.",
+        )
+        assert latest.using("demo").delete(f"/v1/leases/{lease['id']}").status_code == 204
+        assert latest.delete(f"{PATH}/{address['id']}").status_code == 204
+
+    def test_a_closed_one_is_kept_by_who_has_it_and_booked_by_nobody(self, latest: Api) -> None:
+        address = latest.register_address()
+        lease = self.book(latest)
+        path = f"{PATH}/{address['id']}"
+        rehearsed = latest.post(f"{path}/disable", {"reason": "in use elsewhere", "dry_run": True}).json
+        assert latest.get(path).json["floatingip"]["reservable"] is True
+        done = latest.post(f"{path}/disable", {"reason": "in use elsewhere"}).json
+        assert done["reservations"] == rehearsed["reservations"]
+        assert [one["lease_id"] for one in done["reservations"]] == [lease["id"]]
+        shown = done["floatingip"]
+        assert (shown["enabled"], shown["disabled_reason"], shown["reservable"]) == (False, "in use elsewhere", False)
+        assert latest.get(path).json == {"floatingip": shown}
+        later = latest.lease_body(start=50, reservations=[ADDRESSES])
+        refused = latest.using("demo").post("/v1/leases", later)
+        assert refused.json["error_message"].startswith("Not enough floating IPs available")
+        opened = latest.post(f"{path}/enable").json["floatingip"]
+        assert (opened["enabled"], opened["reservable"]) == (True, True)
+        assert latest.using("demo").post("/v1/leases", later).status_code == 201
+
+    def test_what_is_booked_on_it_moves_to_another(self, latest: Api) -> None:
+        address = latest.register_address()
+        lease = self.book(latest)
+        other = latest.register_address("203.0.113.11")
+        [part] = latest.post(f"{PATH}/{address['id']}/reallocate").json["reservations"]
+        assert (part["lease_id"], part["moves_to"]) == (lease["id"], other["id"])
+        [leased] = latest.get(f"/v1/leases/{lease['id']}/floatingips").json["floatingips"]
+        assert leased["id"] == other["id"]
+
+
+def test_a_reservation_is_added_to_a_lease_and_dropped(api: Api) -> None:
+    api.register_address()
+    demo = api.using("demo", "1.1")
+    lease = demo.book(reservations=[HOSTS])
+    path = f"/v1/leases/{lease['id']}/reservations"
+    added = demo.post(path, ADDRESSES)
+    assert added.status_code == 201, added.text
+    assert added.json["lease"]["reservations"][0] == lease["reservations"][0]
+    reservation = added.json["lease"]["reservations"][1]
+    assert (reservation["resource_type"], reservation["status"]) == ("virtual:floatingip", "pending")
+    assert demo.get(f"/v1/leases/{lease['id']}").json == added.json
+    full = demo.post(path, ADDRESSES)
+    assert (full.status_code, full.json["error_name"]) == (409, "NotEnoughResources")
+    assert demo.delete(f"{path}/{reservation['id']}").status_code == 204
+    assert demo.post(path, ADDRESSES).status_code == 201
+    assert api.using("other", "1.1").post(path, ADDRESSES).status_code == 404
+    assert api.using("reader", "1.1").post(path, ADDRESSES).status_code == 403
+    assert demo.using(version="1.0").post(path, ADDRESSES).status_code == 404

@@ -1,0 +1,236 @@
+"""How reservations of each type are read and shown, at every version."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tenure.api.schemas.answers import Answers, InventoryAnswers
+from tenure.api.schemas.floatingips import FLOATING_IPS
+from tenure.api.schemas.hosts import HOSTS as HOSTS_ON_THE_WIRE
+from tenure.api.schemas.leases import LeaseSchemas
+from tenure.api.schemas.resources import WireInventory
+from tenure.api.versions import Version
+from tenure.domain.request import LeaseQuery
+from tests.api.rig import ADDRESS, ADDRESSES, FLAVORS, HOSTS, INSTANCES, NETWORK, Api
+from tests.support.world import OWNER
+
+VERSIONS = [version.value for version in Version]
+COMMON = {
+    "id",
+    "lease_id",
+    "resource_type",
+    "status",
+    "missing_resources",
+    "resources_changed",
+    "created_at",
+    "updated_at",
+}
+SERVERS = {
+    "vcpus",
+    "memory_mb",
+    "disk_gb",
+    "amount",
+    "affinity",
+    "resource_properties",
+    "flavor_id",
+    "aggregate_id",
+    "server_group_id",
+}
+#: What Blazar shows of each type beside what all have.
+OWN = {
+    "physical:host": {"min", "max", "hypervisor_properties", "resource_properties", "before_end"},
+    "virtual:instance": SERVERS,
+    "flavor:instance": SERVERS,
+    "virtual:floatingip": {"network_id", "amount", "required_floatingips"},
+}
+ALL = (HOSTS, INSTANCES, FLAVORS, ADDRESSES)
+
+
+def change(api: Api, lease: dict[str, Any], **parameters: Any) -> dict[str, Any]:
+    """The reservation of the lease after it was changed."""
+    [reservation] = lease["reservations"]
+    done = api.put(f"/v1/leases/{lease['id']}", {"reservations": [{"id": reservation["id"], **parameters}]})
+    assert done.status_code == 200, done.text
+    [changed] = done.json["lease"]["reservations"]
+    assert changed == api.get(f"/v1/leases/{lease['id']}").json["lease"]["reservations"][0]
+    return dict(changed)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_fields_of_each_type(api: Api, version: str) -> None:
+    """At 1.0 they are Blazar's. From 1.1 on also what is done before the end of instances, and no internal row."""
+    api.register_address()
+    lease = api.using(version=version).book(reservations=list(ALL))
+    for asked, shown in zip(ALL, lease["reservations"], strict=True):
+        kind = str(asked["resource_type"])
+        more = {"resource_id"} if version == "1.0" else {"before_end"} if OWN[kind] is SERVERS else set()
+        assert (shown["resource_type"], shown.keys()) == (kind, COMMON | OWN[kind] | more)
+        given = {name: value for name, value in asked.items() if name != "flavor_id"}
+        assert {name: shown[name] for name in given} == given
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_answers_are_as_they_are_described(api: Api, version: str) -> None:
+    api.register_address()
+    asked = api.using(version=version)
+    kinds = api.world.service.parts.types
+    model = Answers(kinds, Version(version)).lease
+    lease = asked.book(start=0, reservations=[*ALL, {**INSTANCES, "affinity": True}])
+    model.model_validate({"lease": lease}, strict=True)
+    api.world.pass_time(timedelta(minutes=5))
+    running = asked.get(f"/v1/leases/{lease['id']}").json
+    assert running["lease"]["status"] == "ACTIVE"
+    model.model_validate(running, strict=True)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("wire", [HOSTS_ON_THE_WIRE, FLOATING_IPS], ids=lambda wire: str(wire.many))
+def test_inventories_are_as_they_are_described(api: Api, wire: WireInventory, version: str) -> None:
+    api.register_address()
+    api.world.cloud.world.add_host("extra-1")
+    admin, models = api.using("admin", version), InventoryAnswers(wire, Version(version))
+    bodies = {
+        "hosts": {"name": "extra-1"},
+        "floatingips": {"floating_network_id": NETWORK, "floating_ip_address": "203.0.113.11"},
+    }
+    made = admin.post(wire.path, bodies[wire.many])
+    assert made.status_code == 201
+    models.new.model_validate(made.json, strict=True)
+    path = f"{wire.path}/{made.json[wire.one]['id']}"
+    models.one.model_validate(admin.get(path).json, strict=True)
+    for query in ("", "?limit=1"):
+        models.many.model_validate(admin.get(wire.path + query).json, strict=True)
+    if version == "1.2":
+        models.change.model_validate(admin.post(f"{path}/disable").json, strict=True)
+    if version != "1.0":
+        lease = admin.book(reservations=[HOSTS, ADDRESSES])
+        leased = admin.get(f"/v1/leases/{lease['id']}/{wire.many}").json
+        assert len(leased[wire.many]) == 1
+        models.leased.model_validate(leased, strict=True)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+class TestServers:
+    def test_what_servers_are_booted_with_is_told_at_once(self, api: Api, version: str) -> None:
+        asked = api.using(version=version)
+        for affinity, grouped in ((None, False), (True, True), (False, True)):
+            [shown] = asked.book(reservations=[{**INSTANCES, "affinity": affinity}])["reservations"]
+            assert (shown["flavor_id"], shown["affinity"]) == (shown["id"], affinity)
+            assert isinstance(shown["server_group_id"], str) is grouped
+            assert shown["aggregate_id"] is None
+
+    def test_the_aggregate_is_told_when_there_is_one(self, api: Api, version: str) -> None:
+        asked = api.using(version=version)
+        lease = asked.book(start=0, reservations=[INSTANCES])
+        api.world.pass_time(timedelta(minutes=5))
+        [shown] = asked.get(f"/v1/leases/{lease['id']}").json["lease"]["reservations"]
+        assert (shown["status"], type(shown["aggregate_id"])) == ("active", int)
+        assert shown["flavor_id"] == shown["id"]
+
+    def test_a_flavor_is_shown_with_its_sizes_and_as_text(self, api: Api, version: str) -> None:
+        """Clients find the flavor that was asked for in the text."""
+        [shown] = api.using(version=version).book(reservations=[FLAVORS])["reservations"]
+        assert (shown["vcpus"], shown["memory_mb"], shown["disk_gb"]) == (1, 2048, 20)
+        source = json.loads(shown["resource_properties"])
+        assert (source["id"], source["name"], source["vcpus"], source["ram"]) == ("2", "m1.small", 1, 2048)
+        assert shown["flavor_id"] == shown["id"]
+
+    def test_a_change_that_says_what_is_shown_changes_nothing(self, api: Api, version: str) -> None:
+        asked = api.using(version=version)
+        lease = asked.book(reservations=[FLAVORS])
+        [shown] = lease["reservations"]
+        same = {name: shown[name] for name in ("amount", "flavor_id", "affinity")}
+        changed = change(asked, lease, **same)
+        assert {name: changed[name] for name in OWN["flavor:instance"]} == {
+            name: shown[name] for name in OWN["flavor:instance"]
+        }
+
+    def test_a_flavor_is_changed_before_the_start(self, api: Api, version: str) -> None:
+        asked = api.using(version=version)
+        lease = asked.book(reservations=[FLAVORS])
+        changed = change(asked, lease, flavor_id="3", amount=2)
+        assert (changed["amount"], changed["vcpus"], changed["memory_mb"]) == (2, 2, 4096)
+        assert json.loads(changed["resource_properties"])["id"] == "3"
+        assert changed["flavor_id"] == changed["id"]
+
+    def test_affinity_is_changed_to_none_by_null(self, api: Api, version: str) -> None:
+        asked = api.using(version=version)
+        lease = asked.book(reservations=[{**INSTANCES, "amount": 2, "affinity": False}])
+        assert change(asked, lease, amount=3)["affinity"] is False
+        assert change(asked, lease, affinity=None)["affinity"] is None
+
+
+class TestAsClientsOf10SayIt:
+    """Blazar's clients send numbers as text, and affinity in words."""
+
+    @pytest.mark.parametrize(
+        ("said", "meant"),
+        [("None", None), ("none", None), ("", None), ("True", True), ("true", True), ("False", False), (False, False)],
+    )
+    def test_affinity(self, api: Api, said: object, meant: bool | None) -> None:
+        [shown] = api.book(reservations=[{**INSTANCES, "affinity": said}])["reservations"]
+        assert shown["affinity"] is meant
+
+    def test_numbers(self, api: Api) -> None:
+        text = dict.fromkeys(("vcpus", "memory_mb", "disk_gb", "amount"), "1")
+        [shown] = api.book(reservations=[{**INSTANCES, **text}])["reservations"]
+        assert {name: shown[name] for name in text} == dict.fromkeys(text, 1)
+
+    def test_the_id_of_a_flavor(self, api: Api) -> None:
+        [shown] = api.book(reservations=[{**FLAVORS, "flavor_id": 2}])["reservations"]
+        assert json.loads(shown["resource_properties"])["id"] == "2"
+
+    def test_what_nobody_knows(self, api: Api) -> None:
+        """Such keys are sent by forks of Blazar's client."""
+        unknown = {"ephemeral_gb": 5, "extra_specs": {"a": "b"}}
+        [shown] = api.book(reservations=[{**INSTANCES, **unknown}])["reservations"]
+        assert not unknown.keys() & shown.keys()
+
+    def test_addresses_are_shown_as_they_are_always_written(self, api: Api) -> None:
+        api.register_address("2001:db8::5")
+        asked = {**ADDRESSES, "required_floatingips": ["2001:DB8:0::5"]}
+        [shown] = api.book(reservations=[asked])["reservations"]
+        assert shown["required_floatingips"] == ["2001:db8::5"]
+
+
+def test_a_mistake_is_named_by_its_place_in_the_request(api: Api) -> None:
+    """Not by that of the reservation in the lease."""
+    new = api.using(version="1.1")
+    lease = new.book(reservations=[HOSTS, INSTANCES, FLAVORS])
+    ids = [one["id"] for one in lease["reservations"]]
+    for wrong, status, field in (
+        ({"id": ids[2], "flavor_id": "nope"}, 400, "reservations[0].flavor_id"),
+        ({"id": ids[1], "amount": 5000}, 409, "reservations[0].amount"),
+        ({"id": ids[1], "resource_properties": "nonsense"}, 400, "reservations[0].resource_properties"),
+    ):
+        refused = new.put(f"/v1/leases/{lease['id']}", {"reservations": [wrong]})
+        assert (refused.status_code, refused.json["field"]) == (status, field), refused.text
+    assert new.get(f"/v1/leases/{lease['id']}").json == {"lease": lease}
+    added = new.post(f"/v1/leases/{lease['id']}/reservations", {**INSTANCES, "amount": 5000})
+    assert (added.status_code, added.json["field"]) == (409, "amount")
+
+
+def test_whatever_was_asked_for_can_be_absent(api: Api) -> None:
+    """From 1.1 on, what Blazar wants to be sent though it says nothing."""
+    api.register_address()
+    new = api.using(version="1.1")
+    instances = {name: value for name, value in INSTANCES.items() if name not in {"affinity", "resource_properties"}}
+    flavors = {name: value for name, value in FLAVORS.items() if name != "affinity"}
+    addresses = {name: value for name, value in ADDRESSES.items() if name != "required_floatingips"}
+    shown = new.book(reservations=[instances, flavors, addresses])["reservations"]
+    assert (shown[0]["affinity"], shown[0]["resource_properties"], shown[0]["before_end"]) == (None, "", "default")
+    assert (shown[1]["affinity"], shown[2]["required_floatingips"]) == (None, [])
+
+
+def test_a_reservation_of_a_type_that_is_not_installed_any_more_is_shown(api: Api) -> None:
+    api.register_address()
+    lease = api.book(reservations=[{**ADDRESSES, "required_floatingips": [ADDRESS]}])
+    [stored] = api.world.leases.list(OWNER, LeaseQuery(limit=10)).items
+    for version in Version:
+        schemas = LeaseSchemas([one for one in api.world.service.parts.types if one.name == "physical:host"], version)
+        [shown] = json.loads(json.dumps(schemas.show(stored)))["reservations"]
+        assert (shown["id"], shown["required_floatingips"]) == (lease["reservations"][0]["id"], [ADDRESS])

@@ -1,0 +1,152 @@
+"""Reservations of instances and of flavors, as Nova and Placement see them, from the start to the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from keystoneauth1.session import Session
+
+from tests.support.site import FREE_POOL, HOSTS, Lease, Site, answered, wait_for
+
+NOWHERE = "No valid host was found"
+
+
+def instances(amount: int = 1, **more: object) -> dict[str, object]:
+    return {"resource_type": "virtual:instance", "amount": amount, "vcpus": 1, "memory_mb": 512, "disk_gb": 1, **more}
+
+
+def of_flavor(site: Site, amount: int = 1, name: str = "m1.tiny", **more: object) -> dict[str, object]:
+    return {"resource_type": "flavor:instance", "flavor_id": site.nova.flavor(name), "amount": amount, **more}
+
+
+def reservation_of(lease: Lease) -> dict[str, Any]:
+    return dict(lease.show()["reservations"][0])
+
+
+def assert_nothing_left(site: Site, lease: Lease) -> None:
+    assert lease.reservation not in site.nova.aggregates()
+    assert site.nova.api.get(f"/flavors/{lease.reservation}", raise_exc=False).status_code == 404
+    kind = f"CUSTOM_RESERVATION_{lease.reservation.upper().replace('-', '_')}"
+    assert site.nova.placement.get(f"/resource_classes/{kind}", raise_exc=False).status_code == 404
+    groups = site.nova.api.get("/os-server-groups?all_projects=1").json()["server_groups"]
+    assert f"reservation:{lease.reservation}" not in {group["name"] for group in groups}
+
+
+@pytest.mark.parametrize("kind", ["virtual:instance", "flavor:instance"])
+def test_instances_are_for_their_owner_as_many_as_there_are(site: Site, demo: Session, other: Session, kind: str):
+    """The hosts stay in the pool, and nobody else gets in."""
+    site.register(*HOSTS)
+    asked = instances(2) if kind == "virtual:instance" else of_flavor(site, 2)
+    lease = site.reserve(demo, asked)
+    lease.wait("ACTIVE")
+    found = reservation_of(lease)
+    assert found["flavor_id"] == lease.reservation
+    assert set(site.nova.members(lease.reservation) or ()) <= set(HOSTS)
+    assert set(HOSTS) <= (site.nova.members(FREE_POOL) or set())
+    mine = [site.nova.boot(demo, flavor=lease.reservation) for _ in range(2)]
+    places = {server.place() for server in mine}
+    assert places <= (site.nova.members(lease.reservation) or set())
+    assert NOWHERE in site.nova.boot(demo, flavor=lease.reservation).place()
+    assert NOWHERE in site.nova.boot(demo).place()
+    denied = site.cloud.service(other, "compute", "2.87").get(f"/flavors/{lease.reservation}", raise_exc=False)
+    assert denied.status_code == 404
+    lease.delete()
+    lease.wait_until_gone()
+    assert [server.show() for server in mine] == [None, None]
+    assert_nothing_left(site, lease)
+    assert set(HOSTS) <= (site.nova.members(FREE_POOL) or set())
+
+
+def test_apart_and_together(site: Site, demo: Session):
+    site.register(*HOSTS)
+    apart, together = site.reserve(demo, instances(2, affinity=False)), site.reserve(demo, instances(2, affinity=True))
+    for lease, count in ((apart, 2), (together, 1)):
+        group = reservation_of(lease)["server_group_id"]
+        assert group
+        lease.wait("ACTIVE")
+        servers = [site.nova.boot(demo, flavor=lease.reservation, group=group) for _ in range(2)]
+        assert len({server.place() for server in servers}) == count
+        lease.delete()
+        lease.wait_until_gone()
+        assert_nothing_left(site, lease)
+
+
+def test_running_instances_grow(site: Site, demo: Session):
+    site.register("compute-1")
+    lease = site.reserve(demo, instances(1))
+    lease.wait("ACTIVE")
+    assert site.nova.boot(demo, flavor=lease.reservation).place() == "compute-1"
+    assert NOWHERE in site.nova.boot(demo, flavor=lease.reservation).place()
+    lease.change(reservations=[{"id": lease.reservation, "amount": 2}])
+    lease.wait("ACTIVE")
+    assert site.nova.boot(demo, flavor=lease.reservation).place() == "compute-1"
+    assert "reduce" in lease.change(409, reservations=[{"id": lease.reservation, "amount": 1}])["error_message"]
+
+
+def test_what_a_flavor_asks_for_is_what_its_host_has(site: Site, demo: Session):
+    """Four of a class that one host alone has, by a provider file."""
+    site.register(*HOSTS)
+    flavor = {"name": "gpu-of-a-test", "vcpus": 1, "ram": 256, "disk": 0, "os-flavor-access:is_public": True}
+    made = site.nova.api.post("/flavors", json={"flavor": flavor}).json()["flavor"]["id"]
+    try:
+        specs = {"resources:CUSTOM_GPU": "2", "trait:CUSTOM_NVME_SCRATCH": "required"}
+        site.nova.api.post(f"/flavors/{made}/os-extra_specs", json={"extra_specs": specs})
+        asked = {"resource_type": "flavor:instance", "flavor_id": made}
+        lease = site.reserve(demo, {**asked, "amount": 2})
+        refused = answered(
+            lease.api.post(
+                "/leases",
+                json={
+                    "name": "one-too-many",
+                    "start_date": "now",
+                    "end_date": lease.show()["end_date"],
+                    "reservations": [{**asked, "amount": 1}],
+                },
+            ),
+            409,
+        )
+        assert "Not enough instances available" in refused["error_message"]
+        lease.wait("ACTIVE")
+        assert {site.nova.boot(demo, flavor=lease.reservation).place() for _ in range(2)} == {"compute-4"}
+        lease.delete()
+        lease.wait_until_gone()
+        assert_nothing_left(site, lease)
+    finally:
+        site.nova.delete_booted()
+        site.nova.api.delete(f"/flavors/{made}")
+
+
+def test_hosts_instances_and_addresses_start_and_end_together(site: Site, demo: Session):
+    site.register(*HOSTS)
+    network = site.cloud.service(site.nova.admin, "network")
+    (public,) = network.get("/v2.0/networks?name=public").json()["networks"]
+    address = answered(
+        site.admin.post(
+            "/floatingips", json={"floating_network_id": public["id"], "floating_ip_address": "172.24.4.12"}
+        ),
+        201,
+    )["floatingip"]["floating_ip_address"]
+    lease = site.reserve(
+        demo,
+        {"resource_type": "physical:host", "min": 1, "max": 1},
+        instances(2),
+        {"resource_type": "virtual:floatingip", "network_id": public["id"], "amount": 1},
+    )
+    lease.wait("ACTIVE")
+    host, units, _ = (one["id"] for one in lease.show()["reservations"])
+    mine = site.cloud.service(demo, "network")
+
+    def owned() -> list[str]:
+        return [one["floating_ip_address"] for one in mine.get("/v2.0/floatingips").json()["floatingips"]]
+
+    assert owned() == [address]
+    whole = site.nova.boot(demo, reservation=host)
+    part = site.nova.boot(demo, flavor=units)
+    assert {whole.place()} == site.nova.members(host)
+    assert part.place() in (site.nova.members(units) or set())
+    lease.delete()
+    lease.wait_until_gone()
+    wait_for("the address to go", lambda: owned() == [])
+    assert (whole.show(), part.show()) == (None, None)
+    assert not {host, units} & site.nova.aggregates().keys()

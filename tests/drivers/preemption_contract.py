@@ -1,0 +1,251 @@
+"""The contract of ``tenure.drivers.contract`` for preemptible servers, as tests that drivers of clouds with such pass.
+
+A driver's own test module has a class that inherits ``PreemptionContract``, and a fixture ``rig`` that fits
+``PreemptionRig``: a fresh cloud with at least four hosts of four processors or more, empty and in general use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import pytest
+
+from tenure.clock import SimulatedClock
+from tenure.drivers.contract import CloudBusy, Order, Preempted, Progress, ResourceOccupied, ResourceRef
+from tests.drivers.contract import finished, order_of
+from tests.drivers.instance_contract import InstanceRig, instances
+
+NOTICE = timedelta(seconds=60)
+
+
+class PreemptionRig(InstanceRig, Protocol):
+    """A driver whose clock can be moved, and the cloud behind it."""
+
+    clock: SimulatedClock
+
+    def boot_preemptible(self, resource: ResourceRef, project_id: str, vcpus: int = 1) -> str | None:
+        """Boot a preemptible server of that many processors there, as a user does; its id, or None."""
+
+    def told(self, server: str) -> datetime | None:
+        """By when the server's metadata say that it goes."""
+
+    def is_stopped(self, server: str) -> bool: ...
+
+
+def quarter(rig: PreemptionRig, resource: ResourceRef) -> int:
+    """A quarter of the processors that a host offers."""
+    return rig.driver.look_up(rig.resource_type, resource.external_id).capacity["VCPU"] // 4
+
+
+def whole(rig: PreemptionRig, *hosts: ResourceRef) -> Order:
+    return order_of(*hosts, project_id=rig.owner, resource_type=rig.resource_type)
+
+
+def parts(rig: PreemptionRig, host: ResourceRef, units: int, reservation_id: str = "r-1") -> Order:
+    """An order of instances, each of a quarter of the host."""
+    order = instances(rig, host, units=units, reservation_id=reservation_id)
+    return replace(order, parameters={**order.parameters, "vcpus": quarter(rig, host)})
+
+
+def ids(preempted: Sequence[Preempted]) -> set[str]:
+    return {one.server_id for one in preempted}
+
+
+class PreemptionContract:
+    """What a driver does where servers may use what is reserved and has not started."""
+
+    @pytest.fixture
+    def hosts(self, rig: PreemptionRig) -> list[ResourceRef]:
+        """Three hosts that are set aside for reservations."""
+        chosen = rig.resources()[:3]
+        for resource in chosen:
+            rig.driver.ensure_registered(rig.resource_type, resource)
+        return chosen
+
+    @pytest.fixture
+    def deadline(self, rig: PreemptionRig) -> datetime:
+        return rig.clock.now() + NOTICE
+
+    def test_preemptible_servers_use_what_has_not_started(self, rig: PreemptionRig, hosts: list[ResourceRef]):
+        rig.driver.ensure_started(whole(rig, hosts[0]))
+        assert [rig.boot_preemptible(host, rig.neighbour) is not None for host in hosts] == [False, True, True]
+
+    def test_exactly_those_in_the_way_are_told_once(
+        self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
+    ):
+        mine = [rig.boot_preemptible(hosts[0], project) for project in (rig.neighbour, rig.owner)]
+        elsewhere = rig.boot_preemptible(hosts[2], rig.neighbour)
+        order = whole(rig, *hosts[:2])
+        preempted = rig.driver.make_way(order, deadline=deadline)
+        assert {(one.server_id, one.project_id, one.resource) for one in preempted} == {
+            (mine[0], rig.neighbour, hosts[0]),
+            (mine[1], rig.owner, hosts[0]),
+        }
+        assert elsewhere is not None
+        assert rig.told(elsewhere) is None
+        before = rig.effects()
+        rig.reopen()
+        rig.clock.advance(timedelta(seconds=5))
+        assert ids(rig.driver.make_way(order, deadline=deadline)) == set(mine)
+        assert rig.effects() == before
+        for server in mine:
+            assert server is not None
+            assert rig.told(server) == deadline
+            assert not rig.is_stopped(server)
+
+    def test_they_are_stopped_and_then_deleted_in_time(
+        self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
+    ):
+        server, elsewhere = (rig.boot_preemptible(host, rig.neighbour) for host in (hosts[0], hosts[2]))
+        assert server is not None
+        assert elsewhere is not None
+        order = whole(rig, hosts[0])
+        rig.driver.make_way(order, deadline=deadline)
+        rig.clock.set(deadline - NOTICE / 2)
+        assert ids(rig.driver.make_way(order, deadline=deadline)) == {server}
+        assert rig.is_stopped(server)
+        assert rig.servers() == {server, elsewhere}
+        rig.clock.set(deadline - timedelta(seconds=2))
+        rig.driver.make_way(order, deadline=deadline)
+        assert finished(rig, lambda: Progress(rig.servers() == {elsewhere})).done
+        assert list(rig.driver.make_way(order, deadline=deadline)) == []
+        assert rig.driver.ensure_started(order).done
+        assert rig.boot(hosts[0], rig.owner, "r-1")
+        assert not rig.is_stopped(elsewhere)
+
+    def test_a_start_deletes_what_is_left(self, rig: PreemptionRig, hosts: list[ResourceRef]):
+        for host in hosts[:2]:
+            assert rig.boot_preemptible(host, rig.neighbour)
+        elsewhere = rig.boot_preemptible(hosts[2], rig.neighbour)
+        order = whole(rig, *hosts[:2])
+        self.started(rig, order)
+        assert rig.servers() == {elsewhere}
+        assert all(rig.boot(host, rig.owner, "r-1") for host in hosts[:2])
+
+    def test_a_host_is_not_handed_over_while_they_vanish(self, rig: PreemptionRig, hosts: list[ResourceRef]):
+        assert rig.boot_preemptible(hosts[0], rig.neighbour)
+        rig.hold()
+        order = whole(rig, hosts[0])
+        with pytest.raises(CloudBusy) as caught:
+            rig.driver.ensure_started(order)
+        assert not isinstance(caught.value, ResourceOccupied)
+        assert rig.boot(hosts[0], rig.owner, "r-1") is None
+        rig.let_go()
+        self.started(rig, order)
+        assert rig.boot(hosts[0], rig.owner, "r-1")
+
+    def test_servers_that_are_not_preemptible_are_in_nobodys_power(
+        self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
+    ):
+        preemptible = rig.boot_preemptible(hosts[0], rig.neighbour)
+        foreign = rig.force(hosts[0], rig.neighbour)
+        order = whole(rig, hosts[0])
+        assert ids(rig.driver.make_way(order, deadline=deadline)) == {preemptible}
+        assert rig.told(foreign) is None
+        with pytest.raises(ResourceOccupied):
+            rig.driver.ensure_started(order)
+        assert rig.servers() == {preemptible, foreign}
+
+    # Parts of hosts
+
+    def test_only_so_many_go_as_the_room_is_needed(
+        self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
+    ):
+        share = quarter(rig, hosts[0])
+        servers = [rig.boot_preemptible(hosts[0], rig.neighbour, share) for _ in range(4)]
+        assert all(servers)
+        order = parts(rig, hosts[0], 2)
+        told = ids(rig.driver.make_way(order, deadline=deadline))
+        assert len(told) == 2
+        assert told < set(servers)
+        rig.clock.set(deadline - NOTICE / 2)
+        assert ids(rig.driver.make_way(order, deadline=deadline)) == told
+        rig.clock.set(deadline - timedelta(seconds=2))
+        rig.driver.make_way(order, deadline=deadline)
+        self.started(rig, order)
+        assert rig.servers() == set(servers) - told
+        assert all(rig.boot_reserved(hosts[0], rig.owner) for _ in range(2))
+
+    def test_none_goes_where_there_is_room(self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime):
+        server = rig.boot_preemptible(hosts[0], rig.neighbour, quarter(rig, hosts[0]))
+        order = parts(rig, hosts[0], 3)
+        before = rig.effects()
+        assert list(rig.driver.make_way(order, deadline=deadline)) == []
+        assert rig.effects() == before
+        self.started(rig, order)
+        assert rig.servers() == {server}
+
+    def test_what_others_were_promised_is_no_room(
+        self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
+    ):
+        """The other reservation runs, and has booted one of its two."""
+        other = parts(rig, hosts[0], 2, "r-2")
+        self.started(rig, other)
+        assert rig.boot_reserved(hosts[0], rig.owner, "r-2")
+        server = rig.boot_preemptible(hosts[0], rig.neighbour, quarter(rig, hosts[0]))
+        assert list(rig.driver.make_way(parts(rig, hosts[0], 1), deadline=deadline)) == []
+        assert ids(rig.driver.make_way(parts(rig, hosts[0], 2), deadline=deadline)) == {server}
+
+    def test_a_start_of_parts_deletes_what_it_needs_the_room_of(self, rig: PreemptionRig, hosts: list[ResourceRef]):
+        share = quarter(rig, hosts[0])
+        servers = {rig.boot_preemptible(hosts[0], rig.neighbour, share) for _ in range(3)}
+        self.started(rig, parts(rig, hosts[0], 3))
+        assert len(rig.servers() & servers) == 1
+        assert len(rig.servers()) == 1
+
+    # When it is asked for in other ways
+
+    def test_nobody_is_given_longer_than_the_first_that_wants_him_gone(
+        self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
+    ):
+        server = rig.boot_preemptible(hosts[0], rig.neighbour)
+        assert server is not None
+        first, later = whole(rig, hosts[0]), replace(whole(rig, hosts[0]), reservation_id="r-2")
+        rig.driver.make_way(first, deadline=deadline)
+        rig.driver.make_way(later, deadline=deadline + NOTICE)
+        assert rig.told(server) == deadline
+        sooner = deadline - NOTICE / 4
+        rig.driver.make_way(first, deadline=sooner)
+        assert rig.told(server) == sooner
+
+    @pytest.mark.parametrize("effects", range(3))
+    def test_an_interrupted_telling_is_completed(
+        self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime, effects: int
+    ):
+        servers = [rig.boot_preemptible(host, rig.neighbour) for host in hosts[:2]]
+        order = whole(rig, *hosts[:2])
+        before = rig.effects()
+        rig.fail("make_way", after_effects=effects)
+        with pytest.raises(CloudBusy):
+            rig.driver.make_way(order, deadline=deadline)
+        rig.reopen()
+        assert ids(rig.driver.make_way(order, deadline=deadline)) == set(servers)
+        assert rig.effects() - before == 2
+
+    def test_a_host_that_is_gone_is_in_nobodys_way(
+        self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
+    ):
+        server = rig.boot_preemptible(hosts[1], rig.neighbour)
+        rig.remove(hosts[0])
+        assert ids(rig.driver.make_way(whole(rig, *hosts[:2]), deadline=deadline)) == {server}
+
+    def test_for_an_address_nobody_goes(self, rig: PreemptionRig, deadline: datetime):
+        order = order_of(project_id=rig.owner, resource_type="virtual:floatingip")
+        assert list(rig.driver.make_way(order, deadline=deadline)) == []
+
+    def started(self, rig: PreemptionRig, order: Order) -> None:
+        """Start it, and wait for what vanishes."""
+
+        def call() -> Progress:
+            try:
+                return rig.driver.ensure_started(order)
+            except ResourceOccupied:
+                raise
+            except CloudBusy as error:
+                return Progress(False, reason=str(error))
+
+        progress = finished(rig, call)
+        assert progress.done, progress.reason

@@ -1,0 +1,232 @@
+"""How the driver of OpenStack clouds makes way for reservations that are about to start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tenure.clock import SimulatedClock
+from tenure.drivers.contract import CloudBusy, Order, Preempted, ResourceOccupied, ResourceRef
+from tenure.drivers.openstack import OpenStackCloud
+from tests.drivers.contract import order_of
+from tests.drivers.instance_contract import INSTANCE
+from tests.drivers.instance_rigs import FakePreemptionRig
+from tests.drivers.preemption_contract import PreemptionContract, PreemptionRig
+from tests.drivers.rigs import HOST, options_of, order, registered
+from tests.support.openstack import NEIGHBOUR, OWNER, FakeOpenStack, Flavor
+
+BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
+NOTICE = timedelta(seconds=120)
+#: A preemptible flavor of a quarter of what the first host's processors give, and one that only has much memory.
+SPOT, LARGE = "spot", "spot.large"
+
+
+@pytest.fixture(params=["2.103", "2.96"], ids=["newer", "older"])
+def cloud(request: pytest.FixtureRequest) -> Iterator[FakeOpenStack]:
+    with FakeOpenStack(nova=str(request.param)) as cloud:
+        specs = {"blazar:preemptible": "true"}
+        cloud.add_flavor(Flavor(SPOT, SPOT, 8, 512, 1, extra_specs=specs))
+        cloud.add_flavor(Flavor(LARGE, LARGE, 1, 4096, 1, extra_specs=specs))
+        yield cloud
+        assert cloud.surprises == []
+
+
+@pytest.fixture
+def clock() -> SimulatedClock:
+    return SimulatedClock(BEGIN)
+
+
+@pytest.fixture
+def driver(cloud: FakeOpenStack, clock: SimulatedClock) -> Iterator[OpenStackCloud]:
+    with OpenStackCloud(options_of(cloud), clock=clock) as driver:
+        yield driver
+
+
+def instances(host: ResourceRef, units: int, *, vcpus: int = 8, memory_mb: int = 512) -> Order:
+    parameters = {"vcpus": vcpus, "memory_mb": memory_mb, "disk_gb": 1, "affinity": None}
+    plain = order_of(host, resource_type=INSTANCE)
+    return replace(plain, parameters=parameters, units={host.external_id: units})
+
+
+def boot(cloud: FakeOpenStack, flavor: str = SPOT, host: str = "compute-1", project_id: str = NEIGHBOUR) -> str:
+    server = cloud.boot_with(host, project_id, flavor)
+    assert server is not None
+    return server
+
+
+def ids(preempted: Any) -> list[str]:
+    return [one.server_id for one in preempted]
+
+
+class TestWholeHosts:
+    def test_servers_are_told_stopped_and_deleted_in_time(
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, clock: SimulatedClock
+    ):
+        host, other = registered(driver, cloud, 2)
+        server, elsewhere = boot(cloud), boot(cloud, host="compute-2")
+        deadline = BEGIN + NOTICE
+        found = driver.make_way(order(host), deadline=deadline)
+        assert list(found) == [Preempted(server, NEIGHBOUR, host)]
+        assert cloud.servers[server].metadata == {
+            "tenure:leaves_at": "2030-01-01T00:02:00+00:00",
+            "tenure:told_at": "2030-01-01T00:00:00+00:00",
+        }
+        cloud.seen.clear()
+        clock.advance(timedelta(seconds=59))
+        assert list(driver.make_way(order(host), deadline=deadline)) == list(found)
+        assert {seen.method for seen in cloud.seen} == {"GET"}
+        clock.advance(timedelta(seconds=1))
+        driver.make_way(order(host), deadline=deadline)
+        assert cloud.servers[server].status == "SHUTOFF"
+        clock.advance(timedelta(seconds=44))
+        driver.make_way(order(host), deadline=deadline)
+        assert server in cloud.servers
+        clock.advance(timedelta(seconds=1))
+        driver.make_way(order(host), deadline=deadline)
+        assert set(cloud.servers) == {elsewhere}
+        assert cloud.servers[elsewhere].metadata == {}
+        assert driver.ensure_started(order(host)).done
+        assert other.name == "node-2.lab"
+
+    def test_what_comes_late_has_less_time(self, cloud: FakeOpenStack, driver: OpenStackCloud, clock: SimulatedClock):
+        (host,) = registered(driver, cloud, 1)
+        deadline = BEGIN + timedelta(seconds=20)
+        server = boot(cloud)
+        driver.make_way(order(host), deadline=deadline)
+        clock.advance(timedelta(seconds=14))
+        driver.make_way(order(host), deadline=deadline)
+        assert cloud.servers[server].status == "SHUTOFF"
+        clock.advance(timedelta(seconds=1))
+        driver.make_way(order(host), deadline=deadline)
+        assert cloud.servers == {}
+
+    def test_a_start_deletes_what_is_left(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        (host,) = registered(driver, cloud, 1)
+        boot(cloud)
+        cloud.held = True
+        for _ in range(2):
+            with pytest.raises(CloudBusy, match="1 preemptible servers are still vanishing") as caught:
+                driver.ensure_started(order(host))
+            assert not isinstance(caught.value, ResourceOccupied)
+        cloud.let_go()
+        assert driver.ensure_started(order(host)).done
+        assert cloud.servers == {}
+
+    def test_others_stop_a_start_and_nothing_is_deleted(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        (host,) = registered(driver, cloud, 1)
+        boot(cloud)
+        cloud.force("compute-1", NEIGHBOUR)
+        with pytest.raises(ResourceOccupied, match="1 servers of others"):
+            driver.ensure_started(order(host))
+        assert len(cloud.servers) == 2
+
+    def test_nobody_is_told_twice_of_a_later_start(
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, clock: SimulatedClock
+    ):
+        (host,) = registered(driver, cloud, 1)
+        server = boot(cloud)
+        driver.make_way(order(host), deadline=BEGIN + NOTICE)
+        before = dict(cloud.servers[server].metadata)
+        driver.make_way(order(host), deadline=BEGIN + 2 * NOTICE)
+        assert cloud.servers[server].metadata == before
+        clock.advance(2 * NOTICE)  # nobody deleted it: the lease was called off
+        driver.make_way(order(host), deadline=BEGIN + 4 * NOTICE)
+        assert cloud.servers[server].metadata["tenure:told_at"] == "2030-01-01T00:04:00+00:00"
+        assert cloud.servers[server].status == "ACTIVE"
+
+    def test_what_an_owner_writes_there_breaks_nothing(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        (host,) = registered(driver, cloud, 1)
+        server = boot(cloud)
+        cloud.servers[server].metadata = {"tenure:leaves_at": "never", "tenure:told_at": ""}
+        assert ids(driver.make_way(order(host), deadline=BEGIN + NOTICE)) == [server]
+        assert cloud.servers[server].metadata["tenure:leaves_at"] == "2030-01-01T00:02:00+00:00"
+
+    def test_what_another_has_for_itself_is_left_alone(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        (host,) = registered(driver, cloud, 1)
+        driver.ensure_started(order(host, reservation_id="r-2"))
+        cloud.servers[cloud.force("compute-1", NEIGHBOUR)].flavor = cloud.flavors[SPOT]
+        assert list(driver.make_way(order(host), deadline=BEGIN + NOTICE)) == []
+
+    def test_nothing_is_in_the_way_of_addresses(self, driver: OpenStackCloud):
+        addresses = order_of(resource_type="virtual:floatingip")
+        assert list(driver.make_way(addresses, deadline=BEGIN + NOTICE)) == []
+
+
+class TestParts:
+    """The first host gives 32 processors, 15872 MiB and 200 GiB."""
+
+    def test_only_as_many_go_as_need_be_and_the_youngest(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        (host,) = registered(driver, cloud, 1)
+        oldest, older, younger, youngest = (boot(cloud) for _ in range(4))
+        deadline = BEGIN + NOTICE
+        assert ids(driver.make_way(instances(host, 1), deadline=deadline)) == [youngest]
+        assert sorted(ids(driver.make_way(instances(host, 2), deadline=deadline))) == sorted([youngest, younger])
+        # Those that know it go, whatever else is there now.
+        del cloud.servers[oldest]
+        latest = boot(cloud)
+        assert ids(driver.make_way(instances(host, 1), deadline=deadline)) == [youngest]
+        assert {older, latest} <= cloud.servers.keys()
+
+    def test_nobody_goes_where_there_is_room(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        (host,) = registered(driver, cloud, 1)
+        for _ in range(3):
+            boot(cloud)
+        assert list(driver.make_way(instances(host, 1), deadline=BEGIN + NOTICE)) == []
+        assert driver.ensure_started(instances(host, 1)).done
+        assert len(cloud.servers) == 3
+
+    def test_those_go_that_have_what_is_missing(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        (host,) = registered(driver, cloud, 1)
+        large = [boot(cloud, LARGE) for _ in range(3)]
+        small = boot(cloud)
+        wanted = instances(host, 1, vcpus=1, memory_mb=4096)
+        assert ids(driver.make_way(wanted, deadline=BEGIN + NOTICE)) == [large[-1]]
+        assert cloud.servers[small].metadata == {}
+
+    def test_the_room_of_others_is_kept(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        """Units of a reservation that runs are room that it has, with servers in them or not."""
+        (host,) = registered(driver, cloud, 1)
+        other = replace(instances(host, 2), reservation_id="r-2")
+        driver.ensure_started(other)
+        assert cloud.boot_with("compute-1", OWNER, "r-2")
+        first, second = boot(cloud), boot(cloud)
+        deadline = BEGIN + NOTICE
+        assert list(driver.make_way(replace(instances(host, 0), units={}), deadline=deadline)) == []
+        assert ids(driver.make_way(instances(host, 1), deadline=deadline)) == [second]
+        assert driver.ensure_started(instances(host, 1)).done is False
+        assert driver.ensure_started(instances(host, 1)).done
+        assert first in cloud.servers
+        assert second not in cloud.servers
+
+    def test_a_start_deletes_what_is_left(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        (host,) = registered(driver, cloud, 1)
+        servers = [boot(cloud) for _ in range(4)]
+        cloud.held = True
+        assert not driver.ensure_started(instances(host, 2)).done
+        cloud.let_go()
+        assert driver.ensure_started(instances(host, 2)).done
+        assert set(cloud.servers) == set(servers[:2])
+        assert driver.drift(HOST, [instances(host, 2)], []) == []
+
+
+class OpenStackPreemption(PreemptionContract):
+    nova: str
+
+    @pytest.fixture
+    def rig(self) -> Iterator[PreemptionRig]:
+        with FakeOpenStack(nova=self.nova) as cloud:
+            rig = FakePreemptionRig(cloud)
+            yield rig
+            rig.close()
+
+
+class TestPreemption(OpenStackPreemption):
+    nova = "2.103"
+
+
+class TestPreemptionOfOlderNova(OpenStackPreemption):
+    nova = "2.96"

@@ -1,0 +1,97 @@
+"""The simulated cloud keeps the contract of drivers for instances."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenure.drivers.contract import CloudRefused, ResourceRef
+from tests.drivers.instance_contract import InstanceContract, InstanceRig
+from tests.drivers.test_simulated import SimulatedRig
+
+
+class SimulatedInstanceRig(SimulatedRig):
+    flavor_id = "small-with-specs"
+    private_flavor_id = "6"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        specs = {"hw:mem_page_size": "large", "trait:COMPUTE_NODE": "required"}
+        self.cloud.world.instances.add_flavor(
+            self.flavor_id, ram=1024, disk=2, ephemeral=1, swap=512, extra_specs=specs
+        )
+        self.cloud.world.instances.give_access(self.private_flavor_id, self.neighbour)
+
+    def boot_reserved(
+        self, resource: ResourceRef, project_id: str, reservation_id: str = "r-1", *, group_id: str | None = None
+    ) -> str | None:
+        try:
+            return self.cloud.world.instances.boot(
+                project_id, reservation_id, group=group_id, host=resource.external_id
+            )
+        except CloudRefused:
+            return None
+
+    def flavor(self, reservation_id: str) -> Mapping[str, Any] | None:
+        flavor = self.cloud.world.instances.flavors().get(reservation_id)
+        if flavor is None:
+            return None
+        told = asdict(flavor)
+        assert not told.pop("is_public")
+        return told
+
+    def aggregate(self, reservation_id: str) -> Mapping[str, Any] | None:
+        aggregate = self.cloud.world.instances.aggregates().get(reservation_id)
+        return None if aggregate is None else {**asdict(aggregate), "zone": None}
+
+    def units(self, reservation_id: str) -> Mapping[str, int]:
+        return self.cloud.world.instances.units(reservation_id)
+
+    def groups(self) -> Mapping[str, tuple[str, str, str]]:
+        found = self.cloud.world.instances.server_groups()
+        return {group.id: (group.name, group.project_id, group.policy) for group in found.values()}
+
+    def traces(self, reservation_id: str) -> set[str]:
+        return set(self.cloud.world.instances.traces(reservation_id))
+
+    def delete_flavor(self, reservation_id: str) -> None:
+        self.cloud.world.instances.delete_flavor(reservation_id)
+
+    def change_flavor(self, reservation_id: str, name: str, value: str | None) -> None:
+        self.cloud.world.instances.change_extra_specs(reservation_id, **{name: value})
+
+    def give_access(self, reservation_id: str, project_id: str) -> None:
+        self.cloud.world.instances.give_access(reservation_id, project_id)
+
+    def take_access(self, reservation_id: str, project_id: str) -> None:
+        self.cloud.world.instances.take_access(reservation_id, project_id)
+
+    def delete_aggregate(self, reservation_id: str) -> None:
+        self.cloud.world.instances.delete_aggregate(reservation_id)
+
+    def change_aggregate(self, reservation_id: str, name: str, value: str | None) -> None:
+        self.cloud.world.instances.change_metadata(reservation_id, **{name: value})
+
+    def add_to_aggregate(self, reservation_id: str, resource: ResourceRef) -> None:
+        self.cloud.world.instances.add_to_aggregate(reservation_id, resource.external_id)
+
+    def take_from_aggregate(self, reservation_id: str, resource: ResourceRef) -> None:
+        self.cloud.world.instances.take_from_aggregate(reservation_id, resource.external_id)
+
+    def set_units(self, reservation_id: str, resource: ResourceRef, units: int | None) -> None:
+        self.cloud.world.instances.set_units(reservation_id, resource.external_id, units)
+
+    def delete_group(self, group_id: str) -> None:
+        self.cloud.world.instances.delete_group(group_id)
+
+
+class TestInstances(InstanceContract):
+    @pytest.fixture
+    def rig(self, tmp_path: Path) -> Iterator[InstanceRig]:
+        rig = SimulatedInstanceRig(tmp_path / "cloud.db")
+        yield rig
+        rig.cloud.close()

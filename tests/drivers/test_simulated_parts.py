@@ -1,0 +1,309 @@
+"""However verbs, faults, strangers and threads are mixed: reservations of parts of hosts get what they are to have."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tenure.clock import SimulatedClock
+from tenure.domain.actor import Actor
+from tenure.drivers.contract import CloudBusy, CloudRefused, Order, ResourceRef
+from tenure.drivers.simulated import EffectKind, Fault, FaultKind, SimulatedCloud
+from tests.drivers.contract import order_of
+
+HOST = "physical:host"
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+FLEET = [ResourceRef(str(number), f"sim-host-{number:03d}") for number in range(1, 5)]
+RESERVATIONS = ("r-1", "r-2", "r-3")
+
+reservations = st.sampled_from(RESERVATIONS)
+some_units = st.dictionaries(st.sampled_from(FLEET), st.integers(1, 3), max_size=3)
+affinities = st.sampled_from([None, True, False])
+verbs = st.sampled_from(["ensure_prepared", "ensure_started", "before_end", "ensure_ended"])
+
+
+def project_of(reservation_id: str) -> str:
+    return f"project-of-{reservation_id}"
+
+
+def order(
+    reservation_id: str,
+    units: dict[ResourceRef, int],
+    affinity: bool | None = None,
+    trust_id: str | None = None,
+) -> Order:
+    made = order_of(
+        *units, reservation_id=reservation_id, project_id=project_of(reservation_id), resource_type="virtual:instance"
+    )
+    return replace(
+        made,
+        parameters={"vcpus": 1, "memory_mb": 64, "disk_gb": 1, "amount": sum(units.values()), "affinity": affinity},
+        units={resource.external_id: count for resource, count in units.items()},
+        trust_id=trust_id,
+    )
+
+
+class AnyInterleavingOfParts(RuleBasedStateMachine):
+    """Reservations of instances come and go in any order, while calls break off and strangers meddle anywhere."""
+
+    @initialize()
+    def open(self) -> None:
+        self.cloud = SimulatedCloud.create(hosts=len(FLEET), clock=SimulatedClock(NOW))
+        self.trusts = {one: self.cloud.delegate(Actor("u", project_of(one))) for one in RESERVATIONS}
+        self.foreign: set[str] = set()
+        for host in FLEET:
+            self.cloud.ensure_registered(HOST, host)
+
+    def teardown(self) -> None:
+        self.cloud.close()
+
+    @rule(verb=verbs, effects=st.integers(0, 9), lost=st.booleans())
+    def break_off(self, verb: str, effects: int, lost: bool) -> None:
+        self.cloud.inject(Fault(FaultKind.LOST_REPLY if lost else FaultKind.BUSY, verb, after_effects=effects))
+
+    @rule(reservation=reservations)
+    def hold_servers(self, reservation: str) -> None:
+        self.cloud.inject(Fault(FaultKind.SLOW, reservation_id=reservation))
+
+    @rule()
+    def clear_faults(self) -> None:
+        self.cloud.clear_faults()
+
+    @rule(reservation=reservations, affinity=affinities)
+    def prepare(self, reservation: str, affinity: bool | None) -> None:
+        try:
+            self.cloud.ensure_prepared(order(reservation, {}, affinity, self.trusts[reservation]))
+        except CloudBusy:
+            return
+        self.check_group(reservation, affinity)
+
+    @rule(reservation=reservations, units=some_units, affinity=affinities)
+    def start(self, reservation: str, units: dict[ResourceRef, int], affinity: bool | None) -> None:
+        wanted = order(reservation, units, affinity, self.trusts[reservation])
+        try:
+            progress = self.cloud.ensure_started(wanted)
+        except CloudBusy:
+            return
+        found = self.cloud.world.instances.units(reservation)
+        assert found.items() >= wanted.units.items()
+        self.check_group(reservation, affinity)
+        if progress.done:
+            assert found == wanted.units
+            assert self.cloud.drift(HOST, [wanted], []) == []
+            used = Counter(one.host for one in self.cloud.world.servers() if one.reservation_id == reservation)
+            assert all(count <= found.get(host, 0) for host, count in used.items())
+
+    def check_group(self, reservation: str, affinity: bool | None) -> None:
+        named = f"reservation:{reservation}"
+        groups = [one for one in self.cloud.world.instances.server_groups().values() if one.name == named]
+        policies = [] if affinity is None else ["affinity" if affinity else "anti-affinity"]
+        assert [one.policy for one in groups] == policies
+
+    @rule(reservation=reservations, units=some_units)
+    def end(self, reservation: str, units: dict[ResourceRef, int]) -> None:
+        try:
+            progress = self.cloud.ensure_ended(order(reservation, units))
+        except CloudBusy:
+            return
+        assert progress.done is (reservation not in self.cloud.held(HOST))
+        if progress.done:
+            assert self.cloud.world.instances.traces(reservation) == frozenset()
+
+    @rule(reservation=reservations)
+    def snapshot(self, reservation: str) -> None:
+        try:
+            self.cloud.before_end(order(reservation, {}), "snapshot")
+        except CloudBusy:
+            return
+
+    @rule(reservation=reservations)
+    def boot(self, reservation: str) -> None:
+        before = Counter(one.host for one in self.cloud.world.servers() if one.reservation_id == reservation)
+        try:
+            booted = self.cloud.world.instances.boot(project_of(reservation), reservation)
+        except CloudRefused:
+            return
+        host = {one.id: one.host for one in self.cloud.world.servers()}[booted]
+        assert before[host] < self.cloud.world.instances.units(reservation)[host]
+
+    @rule(host=st.sampled_from(FLEET))
+    def force(self, host: ResourceRef) -> None:
+        self.foreign.add(self.cloud.world.force_server("stranger", host.external_id))
+
+    @rule(
+        reservation=reservations,
+        meddle=st.sampled_from(["delete_flavor", "delete_aggregate", "delete_class", "delete_groups", "give_access"]),
+    )
+    def meddle(self, reservation: str, meddle: str) -> None:
+        world = self.cloud.world.instances
+        if meddle == "delete_groups":
+            for group in world.server_groups():
+                world.delete_group(group)
+        elif meddle == "give_access":
+            if reservation in world.flavors():
+                world.give_access(reservation, "stranger")
+        else:
+            getattr(world, meddle)(reservation)
+
+    @rule(reservation=reservations, host=st.sampled_from(FLEET), added=st.booleans())
+    def move_host(self, reservation: str, host: ResourceRef, added: bool) -> None:
+        world = self.cloud.world.instances
+        (world.add_to_aggregate if added else world.take_from_aggregate)(reservation, host.external_id)
+
+    @invariant()
+    def foreign_servers_live(self) -> None:
+        assert self.foreign <= {server.id for server in self.cloud.world.servers()}
+
+    @invariant()
+    def every_host_stays_in_the_pool(self) -> None:
+        assert self.cloud.world.pool() == {host.external_id for host in FLEET}
+
+    @invariant()
+    def nothing_is_done_twice(self) -> None:
+        done = Counter(
+            (effect.kind, effect.reservation_id, effect.subject)
+            for effect in self.cloud.world.journal()
+            if effect.kind in (EffectKind.SERVER_DELETED, EffectKind.IMAGE_MADE)
+        )
+        assert all(count == 1 for count in done.values())
+
+    @rule()
+    def settle(self) -> None:
+        """Once faults are gone, one call each takes everything back."""
+        self.cloud.clear_faults()
+        for reservation in RESERVATIONS:
+            assert self.cloud.ensure_ended(order(reservation, {})).done
+            assert self.cloud.world.instances.traces(reservation) == frozenset()
+        assert {server.id for server in self.cloud.world.servers()} == self.foreign
+        assert list(self.cloud.held(HOST)) == []
+
+
+AnyInterleavingOfParts.TestCase.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestAnyInterleavingOfParts = AnyInterleavingOfParts.TestCase
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "cloud.db"
+    with SimulatedCloud.create(path, hosts=len(FLEET)) as cloud:
+        for host in FLEET:
+            cloud.ensure_registered(HOST, host)
+    return path
+
+
+@pytest.mark.races
+def test_sixteen_threads_make_each_effect_once(path: Path):
+    ready = threading.Barrier(16)
+
+    with SimulatedCloud(path) as cloud, ThreadPoolExecutor(16) as pool:
+        trust = cloud.delegate(Actor("u", project_of("r-1")))
+
+        def work(number: int) -> object:
+            wanted = order(f"r-{number % 2}", {FLEET[0]: 2, FLEET[1]: 1}, affinity=True, trust_id=trust)
+            ready.wait()
+            return cloud.ensure_started(wanted).effects
+
+        effects = [call.result() for call in [pool.submit(work, number) for number in range(16)]]
+        assert len({repr(one) for one in effects}) == 2
+        made = Counter((one.kind, one.reservation_id, one.host) for one in cloud.world.journal("r-0"))
+        assert set(made.values()) == {1}
+        assert len(made) == 9
+        assert cloud.world.instances.units("r-1") == {"1": 2, "2": 1}
+
+
+@pytest.mark.races
+def test_a_start_and_an_end_at_once_leave_nothing_that_an_end_does_not_take(path: Path):
+    wanted = order("r-1", {FLEET[0]: 2, FLEET[1]: 1})
+    ready = threading.Barrier(2)
+
+    def work(verb: Callable[[Order], object]) -> None:
+        for _ in range(30):
+            ready.wait()
+            try:
+                verb(wanted)
+            except CloudBusy:
+                continue
+
+    with SimulatedCloud(path) as cloud, ThreadPoolExecutor(2) as pool:
+        for call in [pool.submit(work, verb) for verb in (cloud.ensure_started, cloud.ensure_ended)]:
+            call.result()
+        assert cloud.ensure_ended(wanted).done
+        assert cloud.world.instances.traces("r-1") == frozenset()
+        assert cloud.ensure_started(wanted).done
+        assert cloud.drift(HOST, [wanted], []) == []
+
+
+@pytest.mark.parametrize("effects", range(1, 8))
+def test_a_start_that_an_end_overtakes_leaves_what_the_next_end_takes(path: Path, effects: int):
+    wanted = order("r-1", {FLEET[0]: 2, FLEET[1]: 1})
+    with SimulatedCloud(path) as cloud, ThreadPoolExecutor() as pool:
+        cloud.inject(Fault(FaultKind.BLOCK, "ensure_started", after_effects=effects))
+        start = pool.submit(cloud.ensure_started, wanted)
+        assert cloud.wait_until_blocked()
+        assert cloud.ensure_ended(wanted).done
+        cloud.clear_faults()
+        with pytest.raises(CloudBusy, match="was removed meanwhile"):
+            start.result(timeout=10)
+        with pytest.raises(CloudRefused):
+            cloud.world.instances.boot(project_of("r-1"), "r-1")
+        traces = cloud.world.instances.traces("r-1")
+        assert set(cloud.held(HOST)) == ({"r-1"} if traces else set())
+        assert cloud.ensure_ended(wanted).done
+        assert cloud.world.instances.traces("r-1") == frozenset()
+
+
+def test_an_end_during_which_a_late_start_runs_is_not_done(path: Path):
+    wanted = order("r-1", {FLEET[0]: 2})
+    with SimulatedCloud(path) as cloud, ThreadPoolExecutor() as pool:
+        cloud.ensure_started(wanted)
+        cloud.inject(Fault(FaultKind.BLOCK, "ensure_ended", after_effects=3))
+        end = pool.submit(cloud.ensure_ended, wanted)
+        assert cloud.wait_until_blocked()
+        cloud.ensure_started(wanted)
+        cloud.clear_faults()
+        assert not end.result(timeout=10).done
+        assert list(cloud.held(HOST)) == ["r-1"]
+        assert cloud.ensure_ended(wanted).done
+        assert cloud.world.instances.traces("r-1") == frozenset()
+
+
+@pytest.mark.races
+def test_two_reservations_want_the_same_address(path: Path):
+    """Never do two have it at once; each that gets it gives it back."""
+    ready = threading.Barrier(4)
+
+    with SimulatedCloud(path) as cloud, ThreadPoolExecutor(4) as pool:
+        network = cloud.world.addresses.public
+        found = cloud.look_up("virtual:floatingip", f"{network}/203.0.113.10")
+        address = ResourceRef(found.external_id, found.name)
+
+        def work(number: int) -> int:
+            project = f"project-{number}"
+            wanted = order_of(
+                address, reservation_id=f"r-{number}", project_id=project, resource_type="virtual:floatingip"
+            )
+            wanted = replace(wanted, parameters={"network_id": network})
+            got = 0
+            ready.wait()
+            for _ in range(20):
+                try:
+                    cloud.ensure_started(wanted)
+                except CloudBusy:
+                    continue
+                got += 1
+                assert cloud.world.addresses.floating_ips()["203.0.113.10"].project_id == project
+                assert cloud.ensure_ended(wanted).done
+            return got
+
+        assert sum(call.result() for call in [pool.submit(work, number) for number in range(4)]) >= 1
+        assert list(cloud.held("virtual:floatingip")) == []

@@ -1,0 +1,91 @@
+"""What a server of a flavor takes of its host: what Nova asks Placement for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tenure.domain.capacity import Capacity
+from tenure.resources.footprint import footprint_of
+
+
+def flavor(vcpus: int = 4, ram: int = 2048, **more: Any) -> dict[str, Any]:
+    specs = more.pop("specs", {})
+    return {"id": "f", "vcpus": vcpus, "ram": ram, "disk": 10, "ephemeral": 0, "swap": 0, "extra_specs": specs, **more}
+
+
+@pytest.mark.parametrize(
+    ("given", "amounts"),
+    [
+        (flavor(), {"VCPU": 4, "MEMORY_MB": 2048, "DISK_GB": 10}),
+        (flavor(ephemeral=5, swap=1025), {"VCPU": 4, "MEMORY_MB": 2048, "DISK_GB": 17}),
+        (flavor(disk=0), {"VCPU": 4, "MEMORY_MB": 2048}),
+        (flavor(swap="", extra_specs=None), {"VCPU": 4, "MEMORY_MB": 2048, "DISK_GB": 10}),
+        (flavor(specs={"hw:cpu_policy": "dedicated"}), {"PCPU": 4, "MEMORY_MB": 2048, "DISK_GB": 10}),
+        (
+            flavor(specs={"hw:cpu_policy": "dedicated", "hw:emulator_threads_policy": "isolate"}),
+            {"PCPU": 5, "MEMORY_MB": 2048, "DISK_GB": 10},
+        ),
+        (
+            flavor(specs={"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0-2,^1"}),
+            {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 2048, "DISK_GB": 10},
+        ),
+        (
+            flavor(specs={"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "^0"}),
+            {"VCPU": 1, "PCPU": 3, "MEMORY_MB": 2048, "DISK_GB": 10},
+        ),
+        # Bare metal: the class of the node in place of sizes.
+        (
+            flavor(
+                specs={
+                    "resources:VCPU": "0",
+                    "resources:MEMORY_MB": "0",
+                    "resources:DISK_GB": "0",
+                    "resources:CUSTOM_BAREMETAL_GOLD": "1",
+                }
+            ),
+            {"CUSTOM_BAREMETAL_GOLD": 1},
+        ),
+        (
+            flavor(specs={"resources:VGPU": "1", "resources1:VGPU": "2", "resources_NET:CUSTOM_BW": "100"}),
+            {"VCPU": 4, "MEMORY_MB": 2048, "DISK_GB": 10, "VGPU": 3, "CUSTOM_BW": 100},
+        ),
+        (
+            flavor(specs={"hw:mem_page_size": "large", "hw_rng:allowed": "true"}),
+            {"VCPU": 4, "MEMORY_MB": 2048, "DISK_GB": 10},
+        ),
+    ],
+)
+def test_the_sum_of_what_is_asked_for(given: dict[str, Any], amounts: dict[str, int]):
+    assert footprint_of(given).amounts == Capacity(amounts)
+
+
+def test_what_is_asked_for_at_once_is_kept_apart():
+    found = footprint_of(flavor(specs={"resources1:VGPU": "2", "resources2:VGPU": "1"}))
+    assert set(found.portions) == {
+        Capacity({"VCPU": 4, "MEMORY_MB": 2048, "DISK_GB": 10}),
+        Capacity({"VGPU": 2}),
+        Capacity({"VGPU": 1}),
+    }
+
+
+def test_traits_are_required_or_forbidden():
+    specs = {"trait:HW_AVX": "required", "trait1:CUSTOM_FAST": "required", "trait:CUSTOM_WET": "forbidden"}
+    found = footprint_of(flavor(specs=specs))
+    assert found.required == {"HW_AVX", "CUSTOM_FAST"}
+    assert found.forbidden == {"CUSTOM_WET"}
+
+
+@pytest.mark.parametrize(
+    ("specs", "words"),
+    [
+        ({"trait:HW_AVX": "maybe"}, "trait:HW_AVX must be required or forbidden, not 'maybe'"),
+        ({"resources:VGPU": "some"}, "resources:VGPU must be a number, not 'some'"),
+        ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0-9"}, "hw:cpu_dedicated_mask"),
+        ({f"resources:{name}": "0" for name in ("VCPU", "MEMORY_MB", "DISK_GB")}, "it asks for nothing"),
+    ],
+)
+def test_what_nova_would_refuse_is_refused(specs: dict[str, str], words: str):
+    with pytest.raises(ValueError, match=words):
+        footprint_of(flavor(specs=specs))

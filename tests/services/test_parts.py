@@ -1,0 +1,283 @@
+"""Instances and addresses through the services: how many can be booked, and what becomes of them when leases change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from tenure.domain.capacity import Capacity
+from tenure.domain.errors import InvalidParameter, InvalidState, NotEnoughResources
+from tenure.domain.lease import Lease, LeaseStatus
+from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest, ResourceQuery
+from tenure.domain.resource import DiscoveredResource
+from tenure.store.database import Transaction
+from tenure.store.tables import AllocationRow, ResourceRow
+from tests.support import ledger
+from tests.support.world import HOST, OWNER, World, open_world
+
+HOUR = timedelta(hours=1)
+INSTANCE = "virtual:instance"
+#: How many processors each of the world's hosts has, and an instance unless something else is said.
+VCPUS, SIZE = 64, 16
+#: How many such instances all hosts have room for.
+ROOM = 3 * VCPUS // SIZE
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=3) as world:
+        world.db.write(lambda tx: make_equal(tx, world))
+        yield world
+
+
+def make_equal(tx: Transaction, world: World) -> None:
+    """Have all hosts of one size."""
+    capacity = Capacity({"VCPU": VCPUS, "MEMORY_MB": 2**20, "DISK_GB": 1000})
+    for host in tx.resources.page(ResourceQuery(HOST, 10)):
+        found = DiscoveredResource(HOST, host.external_id, host.name, capacity, host.facts)
+        tx.resources.describe(host, found, now=world.clock.now())
+
+
+def instances(amount: int, vcpus: int = SIZE, **more: object) -> ReservationRequest:
+    size = {"vcpus": vcpus, "memory_mb": 1024, "disk_gb": 0, "affinity": None, "resource_properties": ""}
+    return ReservationRequest(INSTANCE, {**size, "amount": amount, **more})
+
+
+def hosts(amount: int) -> ReservationRequest:
+    properties = {"hypervisor_properties": "", "resource_properties": "", "before_end": ""}
+    return ReservationRequest(HOST, {"min": amount, "max": amount, **properties})
+
+
+def book(world: World, *reservations: ReservationRequest, start: float = 1, end: float = 2) -> Lease:
+    now = world.clock.now()
+    return world.leases.create(
+        OWNER, LeaseRequest("parts", now + start * HOUR, now + end * HOUR, reservations=reservations)
+    )
+
+
+def units(world: World, lease: Lease) -> list[tuple[str, int]]:
+    """On which hosts the lease has how many instances."""
+    with world.db.read() as tx:
+        allocations = tx.allocations.of_reservations([one.id for one in lease.reservations])
+        known = tx.resources.by_ids({one.resource_id for one in allocations})
+    return sorted((known[one.resource_id].name, one.units) for one in allocations)
+
+
+def change(world: World, lease: Lease, **parameters: Any) -> Lease:
+    [reservation] = lease.reservations
+    return world.leases.update(
+        OWNER, lease.id, LeaseChange(reservations=(ReservationChange(reservation.id, parameters),))
+    )
+
+
+def test_a_host_holds_as_many_as_it_has_room_for_and_no_more(world: World):
+    """Blazar counted a reservation once, however many instances it had: 18 processors were promised of 8."""
+    first = book(world, instances(ROOM - 1))
+    assert sum(count for _, count in units(world, first)) == ROOM - 1
+    with pytest.raises(NotEnoughResources, match=r"2 asked for.* 1 fit there"):
+        book(world, instances(2))
+    book(world, instances(1))
+    with pytest.raises(NotEnoughResources):
+        book(world, instances(1))
+
+
+def test_leases_that_follow_each_other_share_a_full_cloud(world: World):
+    """Blazar refused what begins when another ends."""
+    for number in range(4):
+        book(world, instances(ROOM), start=1 + number, end=2 + number)
+
+
+def test_what_peaks_at_different_times_is_counted_so(world: World):
+    """Each fills half of every host, and no two of the short ones are there at once."""
+    half = ROOM // 2
+    for number in range(3):
+        book(world, instances(half), start=1 + number, end=2 + number)
+    book(world, instances(half), start=1, end=4)
+    with pytest.raises(NotEnoughResources):
+        book(world, instances(1), start=1, end=4)
+
+
+def test_what_is_asked_of_hosts_holds_where_others_are_already(world: World):
+    """Where parts are in use it is looked first; they must match all the same."""
+    book(world, instances(1))
+    with pytest.raises(NotEnoughResources, match="0 match the properties"):
+        book(world, instances(1, resource_properties='["==", "$nothing", "1"]'))
+
+
+def test_they_gather_so_that_whole_hosts_stay_free(world: World):
+    for _ in range(3):
+        book(world, instances(1, vcpus=1))
+    book(world, hosts(2))
+    with pytest.raises(NotEnoughResources):
+        book(world, hosts(1))
+    book(world, instances(1, vcpus=VCPUS - 3))
+
+
+def test_plans_gather_anew_where_a_whole_host_is_asked_for(world: World):
+    """Apart now, they can be together: nothing has started."""
+    spread = book(world, instances(3, vcpus=1, affinity=False))
+    world.leases.delete(OWNER, spread.id)
+    leases = [book(world, instances(1, vcpus=VCPUS // 2 + 1)) for _ in range(2)]
+    leases.append(book(world, instances(1, vcpus=1)))
+    assert len({units(world, lease)[0][0] for lease in leases[:2]}) == 2
+    book(world, hosts(1))
+    with pytest.raises(NotEnoughResources):
+        book(world, hosts(1))
+
+
+def test_a_host_serves_hosts_and_instances_at_different_times(world: World):
+    book(world, hosts(3), start=1, end=2)
+    book(world, instances(ROOM), start=2, end=3)
+    book(world, hosts(3), start=3, end=4)
+    for reservation in (hosts(1), instances(1)):
+        with pytest.raises(NotEnoughResources):
+            book(world, reservation, start=1.5, end=2.5)
+
+
+def test_a_lease_of_several_types_is_booked_whole_or_not_at_all(world: World):
+    lease = book(world, hosts(1), instances(8))
+    assert len(units(world, lease)) == 3
+    world.leases.delete(OWNER, lease.id)
+    with pytest.raises(NotEnoughResources) as caught:
+        book(world, hosts(1), instances(9))
+    assert caught.value.shortfall.reservation == 1
+    book(world, hosts(3))
+
+
+class TestAffinity:
+    def test_apart_means_each_on_a_host_of_its_own(self, world: World):
+        lease = book(world, instances(3, affinity=False))
+        assert [count for _, count in units(world, lease)] == [1, 1, 1]
+        with pytest.raises(NotEnoughResources, match=r"4 asked for.* 3 fit there"):
+            book(world, instances(4, affinity=False))
+
+    def test_together_means_all_on_one_host(self, world: World):
+        lease = book(world, instances(4, affinity=True))
+        assert [count for _, count in units(world, lease)] == [4]
+        book(world, instances(3, affinity=True))
+        book(world, instances(3, affinity=True))
+        with pytest.raises(NotEnoughResources, match=r"2 asked for.* 1 fit there"):
+            book(world, instances(2, affinity=True))
+        book(world, instances(2))
+
+    def test_of_each_kind_the_rule_is_kept_when_there_are_more(self, world: World):
+        apart, together = book(world, instances(2, affinity=False)), book(world, instances(2, affinity=True))
+        change(world, apart, amount=3)
+        change(world, together, amount=3)
+        assert [count for _, count in units(world, apart)] == [1, 1, 1]
+        assert [count for _, count in units(world, together)] == [3]
+
+
+class TestChanges:
+    def test_before_the_start_everything_may_change(self, world: World):
+        lease = book(world, instances(2))
+        change(world, lease, amount=5, vcpus=32, affinity=None)
+        assert sum(count for _, count in units(world, lease)) == 5
+        change(world, lease, amount=1)
+        assert [count for _, count in units(world, lease)] == [1]
+        with pytest.raises(NotEnoughResources):
+            change(world, lease, amount=7)
+        assert world.leases.get(OWNER, lease.id).reservations[0].parameters["amount"] == 1
+        assert [count for _, count in units(world, lease)] == [1]
+
+    def test_others_dates_need_room_then(self, world: World):
+        lease = book(world, instances(ROOM), start=1, end=2)
+        book(world, instances(1), start=3, end=4)
+        now = world.clock.now()
+        with pytest.raises(NotEnoughResources):
+            world.leases.update(OWNER, lease.id, LeaseChange(ends_at=now + 4 * HOUR))
+        world.leases.update(OWNER, lease.id, LeaseChange(ends_at=now + 3 * HOUR))
+        assert world.leases.get(OWNER, lease.id).status is LeaseStatus.PENDING
+
+    def test_what_is_not_possible_names_the_field(self, world: World):
+        lease = book(world, instances(2))
+        with pytest.raises(InvalidParameter) as caught:
+            change(world, lease, vcpus=0)
+        assert caught.value.field == "reservations[0].vcpus"
+
+
+def test_a_reservation_of_nothing_is_refused_at_once(world: World):
+    """Blazar's manager looped for ever."""
+    for size in ({"vcpus": 0}, {"vcpus": -1}, {"memory_mb": 0}, {"amount": 0}, {"disk_gb": -1}):
+        with pytest.raises((InvalidParameter, ValueError)):
+            book(world, instances(**{"amount": 1, **size}))
+
+
+def test_running_ones_are_never_fewer(world: World):
+    lease = book(world, instances(2), start=0, end=2)
+    world.engine.settle()
+    assert world.leases.get(OWNER, lease.id).status is LeaseStatus.ACTIVE
+    with pytest.raises(InvalidState, match="doesn't allow to reduce"):
+        change(world, lease, amount=1)
+
+
+requests = st.one_of(
+    st.builds(hosts, st.integers(1, 2)),
+    st.builds(
+        lambda amount, vcpus, affinity: instances(amount, vcpus=vcpus, affinity=affinity),
+        st.integers(1, 6),
+        st.sampled_from([8, 16, 24, 40, 64]),
+        st.sampled_from([None, None, True, False]),
+    ),
+)
+periods = st.lists(st.integers(1, 6), min_size=2, max_size=2, unique=True).map(sorted)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(requests, periods, st.booleans()), min_size=1, max_size=14))
+def test_whatever_is_asked_for_no_more_is_promised_than_there_is(
+    world: World, asked: list[tuple[ReservationRequest, list[int], bool]]
+):
+    """And what fits as things are is never refused."""
+    booked: list[Lease] = []
+    for request, (start, end), drop in asked:
+        fits = fits_directly(world, request, start, end)
+        try:
+            booked.append(book(world, request, start=start, end=end))
+        except NotEnoughResources:
+            assert not fits
+        if drop and booked:
+            world.leases.delete(OWNER, booked.pop(0).id)
+        assert ledger.faults(str(world.db.engine.url)) == []
+    for lease in booked:
+        world.leases.delete(OWNER, lease.id)
+
+
+def fits_directly(world: World, request: ReservationRequest, start: int, end: int) -> bool:
+    """Whether there is room for it without anything else moving, counted hour by hour."""
+    now = world.clock.now()
+    with world.db.read() as tx:
+        rows = tx.session.execute(
+            select(
+                AllocationRow.resource_id,
+                AllocationRow.starts_at,
+                AllocationRow.ends_at,
+                AllocationRow.amounts,
+                AllocationRow.exclusive,
+            )
+        ).all()
+        ids = list(tx.session.execute(select(ResourceRow.id).where(ResourceRow.resource_type == HOST)).scalars())
+    rooms = []
+    for number in ids:
+        free = VCPUS
+        for hour in range(start, end):
+            there = [
+                row for row in rows if row.resource_id == number and row.starts_at <= now + hour * HOUR < row.ends_at
+            ]
+            used = VCPUS if any(row.exclusive for row in there) else sum(row.amounts["VCPU"] for row in there)
+            free = min(free, VCPUS - used)
+        rooms.append(free)
+    if request.resource_type == HOST:
+        return sum(room == VCPUS for room in rooms) >= int(str(request.parameters["min"]))
+    counts = [room // int(str(request.parameters["vcpus"])) for room in rooms]
+    amount = int(str(request.parameters["amount"]))
+    if request.parameters["affinity"] is None:
+        return sum(counts) >= amount
+    return max(counts) >= amount if request.parameters["affinity"] else sum(map(bool, counts)) >= amount

@@ -1,0 +1,269 @@
+"""Parts of resources: what the store says that there is room for is what counting at every instant says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenure.domain.allocation import Demand, Spread
+from tenure.domain.capacity import WHOLE, Capacity
+from tenure.domain.period import Period
+from tenure.domain.resource import DiscoveredResource
+from tenure.store.database import Database, Transaction
+from tests.store.rows import EVERY, HELD, PLANNED, add_lease, hours
+from tests.support.world import HOST, NOW
+
+#: The last hour that anything is booked in.
+HORIZON = 6
+CLASSES = ("MEMORY_MB", "VCPU")
+
+capacities = st.builds(
+    lambda vcpus, memory: Capacity({"VCPU": vcpus, "MEMORY_MB": memory}), st.integers(0, 6), st.integers(0, 6)
+)
+periods = st.lists(st.integers(0, HORIZON), min_size=2, max_size=2, unique=True).map(sorted)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What somebody has of a resource, from one hour to another."""
+
+    host: int
+    start: int
+    end: int
+    amounts: Capacity
+    exclusive: bool
+    held: bool
+
+    def at(self, hour: int) -> bool:
+        return self.start <= hour < self.end
+
+
+@st.composite
+def parts(draw: st.DrawFn, hosts: int) -> Part:
+    start, end = draw(periods)
+    exclusive = draw(st.booleans())
+    amounts = Capacity({WHOLE: 1}) if exclusive else draw(capacities.filter(bool))
+    return Part(draw(st.integers(0, hosts - 1)), start, end, amounts, exclusive, draw(st.booleans()))
+
+
+@st.composite
+def clouds(draw: st.DrawFn) -> tuple[list[Capacity], list[Part]]:
+    """Hosts, and what is booked of them; some of it more than there is, as after a host that shrank."""
+    hosts = draw(st.lists(capacities, min_size=1, max_size=4))
+    booked: list[Part] = []
+    for part in draw(st.lists(parts(len(hosts)), max_size=7)):
+        whole = [one for one in booked if one.exclusive and one.host == part.host]
+        # Two that have all of it at once are what PostgreSQL refuses by itself.
+        if not (part.exclusive and any(one.start < part.end and part.start < one.end for one in whole)):
+            booked.append(part)
+    return hosts, booked
+
+
+def demand(
+    amounts: Capacity,
+    units: int = 1,
+    spread: Spread = Spread.ANY,
+    *,
+    required: frozenset[str] = frozenset(),
+    forbidden: frozenset[str] = frozenset(),
+) -> Demand:
+    return Demand(
+        HOST,
+        "instances",
+        units,
+        units,
+        EVERY,
+        amounts,
+        exclusive=False,
+        spread=spread,
+        required=required,
+        forbidden=forbidden,
+    )
+
+
+def units_at(capacity: Capacity, booked: Sequence[Part], hour: int, amounts: Capacity) -> int:
+    """How many units there is room for in that hour."""
+    there = [part for part in booked if part.at(hour)]
+    if any(part.exclusive for part in there):
+        return 0
+    left = {name: capacity[name] - sum(part.amounts[name] for part in there) for name in CLASSES}
+    return max(0, min(left[name] // amount for name, amount in amounts.items()))
+
+
+def units_throughout(capacity: Capacity, booked: Sequence[Part], start: int, end: int, amounts: Capacity) -> int:
+    return min(units_at(capacity, booked, hour, amounts) for hour in range(start, end))
+
+
+class Undone(Exception):
+    """Takes back what an example wrote."""
+
+
+def add_hosts(
+    tx: Transaction, capacities: Sequence[Capacity], **more: frozenset[str] | dict[str, dict[str, int]]
+) -> list[int]:
+    found = [
+        DiscoveredResource(HOST, str(number), f"host-{number}", capacity, **more)  # type: ignore[arg-type]
+        for number, capacity in enumerate(capacities)
+    ]
+    tx.resources.add_many(found, [{}] * len(found), now=NOW)
+    ids = {
+        external: number for number, external in tx.resources.ids_of(HOST, [one.external_id for one in found]).items()
+    }
+    return [ids[one.external_id] for one in found]
+
+
+def test_room_is_what_is_left_at_every_instant(db: Database):
+    lease = add_lease(db)
+
+    @given(
+        cloud=clouds(),
+        asked=periods,
+        amounts=capacities.filter(bool),
+        units=st.integers(1, 3),
+        spread=st.sampled_from(Spread),
+    )
+    def agree(
+        cloud: tuple[list[Capacity], list[Part]], asked: list[int], amounts: Capacity, units: int, spread: Spread
+    ):
+        hosts, booked = cloud
+        start, end = asked
+        room = [
+            units_throughout(capacity, [part for part in booked if part.host == number], start, end, amounts)
+            for number, capacity in enumerate(hosts)
+        ]
+        wanted = demand(amounts, units, spread)
+        least = units if spread is Spread.TOGETHER else 1
+
+        def ask(tx: Transaction) -> None:
+            ids = add_hosts(tx, hosts)
+            for part in booked:
+                tx.allocations.add(
+                    lease.reservations[0].id,
+                    {ids[part.host]: 1},
+                    hours(part.start, part.end),
+                    Demand(HOST, "", 1, 1, EVERY, part.amounts, part.exclusive),
+                    state=HELD if part.held else PLANNED,
+                )
+            period = Period(hours(start, end).start, hours(start, end).end)
+            found = {
+                one.resource_id: one
+                for one in tx.allocations.candidates(wanted, period, now=hours(-1, 0).start, turn=0)
+            }
+            assert {number: one.units for number, one in found.items()} == {
+                ids[number]: count for number, count in enumerate(room) if count >= least
+            }
+            for number, candidate in found.items():
+                there = [part for part in booked if ids[part.host] == number]
+                idle = sum(not any(part.at(hour) for part in there) for hour in range(start, end))
+                assert candidate.idle == hours(0, idle + 1).length - hours(0, 1).length
+            for count in (1, 2):
+                good = tx.allocations.still_good(
+                    wanted, period, dict.fromkeys(ids, count), ignoring="", keep_unreservable=False
+                )
+                assert set(good) == {ids[number] for number, left in enumerate(room) if left >= count}
+            *_, roomy, fitting = tx.allocations.stages(
+                wanted, period, now=hours(-1, 0).start, ignoring=None, without=()
+            )
+            counts = [count for count in room if count]
+            assert roomy.count == len(counts)
+            total = {Spread.ANY: sum(counts), Spread.APART: len(counts), Spread.TOGETHER: max(counts, default=0)}
+            assert fitting.count == total[spread]
+            raise Undone
+
+        with pytest.raises(Undone):
+            db.write(ask)
+
+    agree()
+
+
+def test_what_is_taken_whole_and_in_parts_stand_in_each_others_way(db: Database):
+    lease = add_lease(db)
+    reservation = lease.reservations[0].id
+    part, whole = demand(Capacity({"VCPU": 1})), Demand(HOST, "hosts", 1, 1, EVERY, Capacity({WHOLE: 1}), True)
+
+    def ask(tx: Transaction) -> None:
+        shared, taken = add_hosts(tx, [Capacity({"VCPU": 4})] * 2)
+        tx.allocations.add(reservation, {shared: 1}, hours(1, 2), part)
+        tx.allocations.add(reservation, {taken: 1}, hours(1, 2), whole)
+
+        def free(wanted: Demand, start: float, end: float) -> set[int]:
+            found = tx.allocations.candidates(wanted, hours(start, end), now=NOW, turn=0)
+            return {one.resource_id for one in found}
+
+        assert (free(part, 1, 2), free(whole, 1, 2)) == ({shared}, set())
+        assert (free(part, 0, 1), free(whole, 2, 3)) == ({shared, taken}, {shared, taken})
+
+    db.write(ask)
+
+
+def test_traits_and_limits_of_the_cloud_are_kept(db: Database):
+    def ask(tx: Transaction) -> None:
+        [plain] = add_hosts(tx, [Capacity({"VCPU": 8})])
+        [odd] = tx.resources.ids_of(HOST, ["0"])
+        assert plain == odd
+
+        def fits(vcpus: int, required: frozenset[str] = frozenset(), forbidden: frozenset[str] = frozenset()) -> bool:
+            wanted = demand(Capacity({"VCPU": vcpus}), required=required, forbidden=forbidden)
+            found = tx.allocations.candidates(wanted, hours(1, 2), now=NOW, turn=0)
+            return [one.resource_id for one in found] == [plain]
+
+        fast, wet = frozenset({"CUSTOM_FAST"}), frozenset({"CUSTOM_WET"})
+        assert fits(3)
+        assert not fits(3, required=fast)
+        assert fits(3, forbidden=fast)
+        tx.resources.describe(
+            tx.resources.by_ids([plain])[plain],
+            DiscoveredResource(
+                HOST,
+                "0",
+                "host-0",
+                Capacity({"VCPU": 8}),
+                traits=fast,
+                limits={"VCPU": {"min": 2, "max": 4, "step": 2}},
+            ),
+            now=NOW,
+        )
+        assert fits(4, required=fast, forbidden=wet)
+        assert not fits(4, required=fast | wet)
+        assert not fits(4, forbidden=fast)
+        assert [vcpus for vcpus in range(1, 9) if fits(vcpus)] == [2, 4]
+        assert not fits(4, required=wet)
+
+    db.write(ask)
+
+
+def test_the_cloud_is_searched_where_parts_are_in_use_already(db: Database):
+    """However far that is from where the walk begins."""
+    lease = add_lease(db)
+
+    def ask(tx: Transaction) -> None:
+        ids = add_hosts(tx, [Capacity({"VCPU": 4})] * 200)
+        used = ids[150]
+        tx.allocations.add(lease.reservations[0].id, {used: 1}, hours(0, 6), demand(Capacity({"VCPU": 1})))
+        found = tx.allocations.candidates(demand(Capacity({"VCPU": 1})), hours(1, 2), now=NOW, turn=0)
+        assert used in {one.resource_id for one in found}
+        assert len(found) < 60
+
+    db.write(ask)
+
+
+def test_a_part_waits_for_who_should_be_gone_and_for_nobody_else(db: Database):
+    """A start of a part goes on beside others that run; not beside one whose time is over."""
+    first, second = add_lease(db, start=0, end=4), add_lease(db, start=2, end=6)
+
+    def ask(tx: Transaction) -> list[list[int]]:
+        [host] = add_hosts(tx, [Capacity({"VCPU": 4})])
+        part = demand(Capacity({"VCPU": 1}))
+        tx.allocations.add(second.reservations[0].id, {host: 1}, hours(2, 6), part)
+        answers = []
+        for until in (4, 2, 1):
+            added = tx.allocations.add(first.reservations[0].id, {host: 1}, hours(0, until), part, state=HELD)
+            answers.append(tx.allocations.predecessors([second.reservations[0].id]))
+            tx.allocations.remove(list(added.values()))
+        return [[number - host for number in answer] for answer in answers]
+
+    assert db.write(ask) == [[], [0], [0]]
