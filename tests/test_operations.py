@@ -18,6 +18,10 @@ def test_the_api_asks_only_for_what_is_on_the_list():
         name
         for path in API.rglob("*.py")
         for name in re.findall(r"_manager\.((?:leases|resources)\.\w+|health)\b", path.read_text())
+    } | {
+        f"resources.{name}"
+        for path in API.rglob("*.py")
+        for name in re.findall(r"self\._resources\.(\w+)\(", path.read_text())
     }
     assert asked == OPERATIONS
 

@@ -359,7 +359,7 @@ _UNTIL_1_1 = (
             Bad(NOWHERE, {"reservations": [{"id": NOWHERE, "max": 2}]}),
             Bad("reservation ID", {"reservations": [{"id": ""}]}),
             Bad("twice", {"reservations": [{"id": "RESERVATION"}, {"id": "RESERVATION"}]}),
-            Bad("virtual:instance", {"reservations": [{"id": "RESERVATION", "resource_type": "virtual:instance"}]}),
+            Bad("resource_type", {"reservations": [{"id": "RESERVATION", "resource_type": "virtual:instance"}]}),
             # All of it or nothing: what is right beside what is wrong is not done either.
             Bad("limits", {"name": "half", "before_end_date": "2031-01-01 10:00"}, status=403),
             Bad("hosts", {"name": "half", "reservations": [{"id": "RESERVATION", "max": 9, "min": 9}]}),
@@ -1003,7 +1003,11 @@ def bad_requests(endpoint: Endpoint) -> Iterator[Bad]:
     good = endpoint.good or {}
     for path, kind in (endpoint.fields or {}).items():
         for value in WRONG[endpoint.version][kind]:
-            yield Bad(_name(path), _replaced(good, path, value), said=SAID.get(kind.removesuffix(" or null"), ""))
+            yield Bad(
+                _name(path),
+                _replaced(good, path, value),
+                said=SAID.get(kind) or SAID.get(kind.removesuffix(" or null"), ""),
+            )
     for path in endpoint.required:
         yield Bad(_name(path), _without(good, path), said=_name(path[-1:]).replace("id", "reservation ID"))
     for path in endpoint.closed:

@@ -105,7 +105,14 @@ def test_the_drawing_has_every_arrow():
 
 def test_events_of_one_time_have_an_order():
     ordered = sorted(EventType, key=lambda event_type: event_type.rank)
-    assert ordered == [EventType.START, EventType.UPDATE, EventType.BEFORE_END, EventType.END, EventType.MEND]
+    assert ordered == [
+        EventType.START,
+        EventType.UPDATE,
+        EventType.BEFORE_END,
+        EventType.END,
+        EventType.MEND,
+        EventType.PREPARE,
+    ]
 
 
 def test_the_latest_event_of_a_type_is_the_one():

@@ -29,6 +29,7 @@ from tests.rpc.test_operations import READS
 from tests.support.world import ADMIN, HOST, OWNER, STRANGER, World, open_world, reservation
 
 LEASE_ID = "7d1f4c5e-0000-4000-8000-000000000001"
+ONE_MORE = "7d1f4c5e-0000-4000-8000-000000000002"
 
 
 def request_of(world: World, **parameters: object) -> LeaseRequest:
@@ -138,6 +139,7 @@ WRITES: dict[str, Callable[[World, str], tuple[tuple[object, ...], dict[str, obj
     "leases.create": lambda world, _lease: ((OWNER, request_of(world)), {}),
     "leases.update": lambda world, lease: ((OWNER, lease, grown(world, lease)), {}),
     "leases.delete": lambda _world, lease: ((OWNER, lease), {}),
+    "leases.add_reservation": lambda _world, lease: ((OWNER, lease, reservation(1, 1)), {"reservation_id": ONE_MORE}),
     "leases.drop_reservation": lambda world, lease: ((OWNER, lease, a_part(world, lease)), {}),
     "resources.register": lambda world, _lease: ((ADMIN, HOST, a_new_host(world), {"ssd": "yes"}), {}),
     "resources.update": lambda world, lease: ((ADMIN, HOST, its_host(world, lease), {"ssd": "yes"}), {}),

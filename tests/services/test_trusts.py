@@ -67,7 +67,7 @@ def test_a_lease_that_is_to_be_kept_by_then_gets_one_trust(world: World):
 
 def test_nobody_from_elsewhere_can_act_for_the_project(world: World):
     lease = world.book(1, hours=3)
-    with pytest.raises(InvalidParameter, match="only a member of that project") as refused:
+    with pytest.raises(InvalidParameter, match="Only a member of the lease's project") as refused:
         world.leases.update(ADMIN, lease.id, to_snapshot(lease))
     assert refused.value.field == "before_end"
     assert trusts(world) == set()

@@ -7,14 +7,18 @@ from datetime import datetime, timedelta
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError
 
+from tenure.store.conflict import Overtaken
 from tenure.store.database import Database, Transaction
 from tenure.store.outbox import Message
 from tests.store.rows import new_id
 from tests.support.world import NOW
 
 SECOND = timedelta(seconds=1)
+
+
+class Undone(Exception):
+    """Ends a transaction that is to write nothing."""
 
 
 def add(db: Database, *messages: tuple[str, str]) -> None:
@@ -197,6 +201,12 @@ def test_a_key_is_there_once(db: Database):
     def write(tx: Transaction) -> None:
         tx.outbox.add(key="same", lease_id="a", topic="t", payload={}, now=NOW)
 
+    def write_again(tx: Transaction) -> None:
+        with pytest.raises(Overtaken):
+            write(tx)
+        raise Undone
+
     db.write(write)
-    with pytest.raises(IntegrityError):
-        db.write(write)
+    with pytest.raises(Undone):
+        db.write(write_again)
+    assert len(rows_of(db)) == 1

@@ -224,17 +224,18 @@ class LeaseChanger:
         known = {one.id: one for one in lease.reservations if one.status is not ReservationStatus.DELETED}
         if any(not change.reservation_id for change in changes):
             raise MissingParameter("reservation ID")
-        unknown = [change.reservation_id for change in changes if change.reservation_id not in known]
+        unknown = {place: one.reservation_id for place, one in enumerate(changes) if one.reservation_id not in known}
         if unknown:
             raise InvalidParameter(
-                f"Please enter valid reservation IDs. Invalid reservation IDs are: {', '.join(unknown)}",
-                field="reservations",
+                f"Please enter valid reservation IDs. Invalid reservation IDs are: {', '.join(unknown.values())}",
+                field=f"reservations[{next(iter(unknown))}].id",
             )
         if len({change.reservation_id for change in changes}) != len(changes):
             raise InvalidParameter("A reservation is named twice", field="reservations")
-        for change in changes:
+        for place, change in enumerate(changes):
             if change.resource_type not in {None, known[change.reservation_id].resource_type}:
-                raise InvalidParameter("resource_type cannot be updated", field="reservations.resource_type")
+                field = f"reservations[{place}].resource_type"
+                raise InvalidParameter("resource_type cannot be updated", field=field)
         return {change.reservation_id: change for change in changes}
 
     def _check_notice_open(self, events: list[StoredEvent]) -> None:

@@ -233,20 +233,20 @@ class LeaseSchemas:
         return {
             **body,
             "reservations": [
-                {**item, "resource_type": self._type_of(item.get("id"), types)}
+                {**item, "resource_type": self._type_of(item.get("id"), types, f"reservations[{place}].id")}
                 if isinstance(item, dict) and not kind
                 else item
-                for item, kind in zip(given, told, strict=True)
+                for place, (item, kind) in enumerate(zip(given, told, strict=True))
             ],
         }
 
-    def _type_of(self, reservation_id: object, types: Mapping[object, str] | None) -> str:
+    def _type_of(self, reservation_id: object, types: Mapping[object, str] | None, field: str) -> str:
         if types is None or not isinstance(reservation_id, str):
             return self._names[0]
         if reservation_id not in types:
             raise InvalidParameter(
                 f"Please enter valid reservation IDs. Invalid reservation IDs are: {reservation_id[:MAX_ID]}",
-                field="reservations",
+                field=field,
             )
         return types[reservation_id]
 
