@@ -8,6 +8,7 @@
 It talks microversion 1.1, and 1.2 for what came with that; it falls back to 1.0 where the server is a Blazar.
 """
 
+from tenureclient.addresses import FloatingIP, FloatingIPChange, LeaseFloatingIP
 from tenureclient.client import Client
 from tenureclient.errors import (
     ApiError,
@@ -60,6 +61,8 @@ __all__ = [
     "Conflict",
     "ConnectionFailed",
     "Event",
+    "FloatingIP",
+    "FloatingIPChange",
     "Forbidden",
     "HistoryEntry",
     "Host",
@@ -69,6 +72,7 @@ __all__ = [
     "Lease",
     "LeaseBusy",
     "LeaseFailed",
+    "LeaseFloatingIP",
     "LeaseHost",
     "NeedsNewerServer",
     "NotEnoughResources",

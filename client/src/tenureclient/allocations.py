@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tenureclient.models import Allocation
 from tenureclient.transport import Transport, parsed
 
 _PAGE = 500
+#: The kinds of things that are allocated, and where they are in the API.
+_PATHS: Mapping[str, str] = {"host": "os-hosts", "floatingip": "floatingips"}
 
 
 class Allocations:
-    """The allocations of hosts."""
+    """The allocations of hosts, or of floating IPs: ``resource_type`` is ``host`` or ``floatingip``."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def list(self, *, lease_id: str | None = None, reservation_id: str | None = None) -> Iterator[Allocation]:
+    def list(
+        self,
+        *,
+        resource_type: str = "host",
+        lease_id: str | None = None,
+        reservation_id: str | None = None,
+    ) -> Iterator[Allocation]:
         """Yield the allocations of each host; with a filter only of hosts that have a part in it."""
         query = {"limit": str(_PAGE), **_filter(lease_id, reservation_id)}
         filtered = lease_id is not None or reservation_id is not None
         pages = self._transport.pages(
-            "os-hosts", "allocations", items="allocations", query=query, read=Allocation.from_wire
+            _PATHS[resource_type],
+            "allocations",
+            items="allocations",
+            query=query,
+            read=Allocation.from_wire,
+            feature=_feature(resource_type),
         )
         for allocation in pages:
             # A server of API 1.0 tells the other hosts as well, with nothing on them.
@@ -30,13 +43,19 @@ class Allocations:
 
     def get(
         self,
-        host_id: str,
+        resource_id: str,
         *,
+        resource_type: str = "host",
         lease_id: str | None = None,
         reservation_id: str | None = None,
     ) -> Allocation:
         answer = self._transport.call(
-            "GET", "os-hosts", host_id, "allocation", query=_filter(lease_id, reservation_id)
+            "GET",
+            _PATHS[resource_type],
+            resource_id,
+            "allocation",
+            query=_filter(lease_id, reservation_id),
+            feature=_feature(resource_type),
         )
         return parsed(Allocation.from_wire, answer.body.get("allocation"))
 
@@ -44,3 +63,8 @@ class Allocations:
 def _filter(lease_id: str | None, reservation_id: str | None) -> dict[str, str]:
     named = {"lease_id": lease_id, "reservation_id": reservation_id}
     return {key: value for key, value in named.items() if value is not None}
+
+
+def _feature(resource_type: str) -> str | None:
+    """What API 1.0 lacks, in words."""
+    return "who has which floating IP" if resource_type == "floatingip" else None

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from keystoneauth1 import adapter, session
 
 from tenureclient.allocations import Allocations
+from tenureclient.floatingips import FloatingIPs
 from tenureclient.hosts import Hosts
 from tenureclient.leases import Leases
 from tenureclient.properties import HostProperties
@@ -44,6 +45,7 @@ class Client:
         )
         self.leases = Leases(self._transport, clock=clock, sleep=sleep)
         self.hosts = Hosts(self._transport)
+        self.floatingips = FloatingIPs(self._transport)
         self.properties = HostProperties(self._transport)
         self.allocations = Allocations(self._transport)
 

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from tenureclient import errors
+from tenureclient.addresses import LeaseFloatingIP
 from tenureclient.models import HistoryEntry, Lease, LeaseHost
 from tenureclient.moments import Moment, format_duration
 from tenureclient.reservation_request import ReservationChange, ReservationRequest
@@ -205,6 +206,35 @@ class Leases:
             "GET", "leases", lease_id, "hosts", feature="the list of a lease's hosts for its owner"
         )
         return parsed(lambda body: Fields(body, "the answer").each("hosts", LeaseHost.from_wire), answer.body)
+
+    def floatingips(self, lease_id: str) -> tuple[LeaseFloatingIP, ...]:
+        """Return the addresses that the lease has, had or is planned to have."""
+        answer = self._transport.call(
+            "GET",
+            "leases",
+            lease_id,
+            "floatingips",
+            feature="the list of a lease's floating IPs for its owner",
+        )
+        return parsed(
+            lambda body: Fields(body, "the answer").each("floatingips", LeaseFloatingIP.from_wire),
+            answer.body,
+        )
+
+    def add_reservation(self, lease_id: str, reservation: ReservationRequest) -> Lease:
+        """Book one more thing for the rest of the lease's time, and return the lease with it.
+
+        Raises ``NotEnoughResources`` when it is not free; the lease stays as it is then.
+        """
+        answer = self._transport.call(
+            "POST",
+            "leases",
+            lease_id,
+            "reservations",
+            body=reservation.to_wire,
+            feature="adding a reservation to a lease",
+        )
+        return _lease(answer)
 
     def drop_reservation(self, lease_id: str, reservation_id: str) -> None:
         """Give one reservation back; the rest of the lease stays. Repeating it does no harm."""

@@ -47,7 +47,10 @@ _HOST_FIELDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """One request inside a lease. ``parameters`` are those of its resource type."""
+    """One request inside a lease.
+
+    ``parameters`` are those of its resource type, and what the cloud has made for it.
+    """
 
     id: str
     lease_id: str
@@ -73,6 +76,20 @@ class Reservation:
             updated_at=fields.maybe_moment("updated_at"),
             parameters={name: fields.value(name) for name in fields if name not in _RESERVATION_FIELDS},
         )
+
+    @property
+    def flavor_id(self) -> str | None:
+        """The flavor to boot servers with, of a reservation of instances."""
+        return self._made("flavor_id")
+
+    @property
+    def server_group_id(self) -> str | None:
+        """The group to name as a hint when booting servers, where the reservation has a rule for hosts."""
+        return self._made("server_group_id")
+
+    def _made(self, name: str) -> str | None:
+        value = self.parameters.get(name)
+        return None if value is None else str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,11 +276,12 @@ class Host:
             created_at=fields.maybe_moment("created_at"),
             updated_at=fields.maybe_moment("updated_at"),
             # Only beside "properties": at 1.0 these may be properties of the operator's.
-            **(_standing(fields) if "properties" in fields and "health" in fields else {}),
+            **(standing(fields) if "properties" in fields and "health" in fields else {}),
         )
 
 
-def _standing(fields: Fields) -> dict[str, Any]:
+def standing(fields: Fields) -> dict[str, Any]:
+    """What makes a resource reservable or not, as API 1.2 tells it of every kind."""
     return {
         "enabled": fields.flag("enabled", default=True),
         "disabled_reason": fields.maybe_text("disabled_reason"),
@@ -306,6 +324,11 @@ class HostChange:
     host: Host
     dry_run: bool
     reservations: tuple[AffectedReservation, ...]
+
+    @property
+    def resource(self) -> Host:
+        """What changed, whatever kind of thing that is."""
+        return self.host
 
     @classmethod
     def from_wire(cls, document: JsonValue) -> HostChange:

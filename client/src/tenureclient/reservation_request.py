@@ -41,6 +41,54 @@ class ReservationRequest:
             },
         )
 
+    @classmethod
+    def instances(
+        cls,
+        amount: int,
+        *,
+        vcpus: int,
+        memory_mb: int,
+        disk_gb: int = 0,
+        affinity: bool | None = None,
+        conditions: Iterable[str] = (),
+    ) -> ReservationRequest:
+        """Ask for instances of a size, on hosts that serve others as well.
+
+        ``affinity``: True puts all on one host, False each on a host of its own, None is no rule. Each
+        condition must hold for every host that one of them is on.
+        """
+        return cls(
+            "virtual:instance",
+            {
+                "amount": amount,
+                "vcpus": vcpus,
+                "memory_mb": memory_mb,
+                "disk_gb": disk_gb,
+                "affinity": affinity,
+                "resource_properties": conditions_to_json(conditions),
+            },
+        )
+
+    @classmethod
+    def flavor(cls, flavor_id: str, amount: int, *, affinity: bool | None = None) -> ReservationRequest:
+        """Ask for instances of a flavor of the cloud; ``affinity`` as for ``instances``."""
+        return cls("flavor:instance", {"flavor_id": flavor_id, "amount": amount, "affinity": affinity})
+
+    @classmethod
+    def floatingips(
+        cls, network_id: str, amount: int | None = None, *, addresses: Iterable[str] = ()
+    ) -> ReservationRequest:
+        """Ask for addresses of an external network: these, and as many others as make up ``amount``."""
+        required: list[JsonValue] = list(addresses)
+        return cls(
+            "virtual:floatingip",
+            {
+                "network_id": network_id,
+                "amount": max(1, len(required)) if amount is None else amount,
+                "required_floatingips": required,
+            },
+        )
+
     def to_wire(self, version: Version) -> JsonObject:
         keys = _KEYS_OF_1_0.get(self.resource_type, {}) if version is Version.V1_0 else {}
         return {"resource_type": self.resource_type, **keys, **self.parameters}

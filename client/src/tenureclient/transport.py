@@ -116,6 +116,7 @@ class Transport:
         items: str,
         query: Mapping[str, str],
         read: Callable[[JsonValue], T],
+        feature: str | None = None,
         newest: bool = False,
     ) -> Iterator[T]:
         """Yield the items of a list, page by page, for as long as the answer links to a next one.
@@ -125,7 +126,7 @@ class Transport:
         """
         seen = {tuple(sorted(query.items()))}
         while True:
-            body = self.call("GET", *path, query=query, newest=newest).body
+            body = self.call("GET", *path, query=query, feature=feature, newest=newest).body
             documents = body.get(items)
             if not isinstance(documents, list):
                 raise errors.UnexpectedAnswer(f"The answer has no list of {items}.")

@@ -1,0 +1,143 @@
+"""What can be done with things that can be reserved, hosts and addresses alike; for administrators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from tenureclient import errors
+from tenureclient.transport import Answer, Transport, parsed
+from tenureclient.wire import JsonObject, JsonValue, Version
+
+_PAGE = 500
+
+
+class Registered(Protocol):
+    """Something that was given to the reservation service."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def reservable(self) -> bool: ...
+
+
+R = TypeVar("R", bound=Registered)
+C = TypeVar("C")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[R, C]):
+    """How things of one kind are called in the API, and how what it tells of them is read."""
+
+    path: str
+    one: str
+    many: str
+    noun: str
+    #: The field that people know one by.
+    name: str
+    read: Callable[[JsonValue], R]
+    read_change: Callable[[JsonValue], C]
+
+
+class Inventory(Generic[R, C]):
+    """The things of one kind that were given to the reservation service."""
+
+    def __init__(self, transport: Transport, kind: Kind[R, C]) -> None:
+        self._transport = transport
+        self._kind = kind
+
+    def get(self, resource_id: str) -> R:
+        return self._one(self._transport.call("GET", self._kind.path, resource_id, newest=True))
+
+    def find(self, name_or_id: str) -> R:
+        """Return the one with this name, or else with this id."""
+        noun = self._kind.noun
+        named = list(self._named(name_or_id))
+        if len(named) > 1:
+            ids = ", ".join(one.id for one in named)
+            raise errors.NotUnique(f"Several {noun}s are named '{name_or_id}': {ids}. Give the id.")
+        if named:
+            return named[0]
+        try:
+            return self.get(name_or_id)
+        except errors.NotFound as error:
+            raise errors.NotFound(
+                f"There is no {noun} '{name_or_id}'.",
+                code=error.code,
+                name=error.name,
+                request_id=error.request_id,
+            ) from error
+
+    def delete(self, resource_id: str) -> None:
+        """Take it out of the reservation service. No lease may need it any more."""
+        self._transport.call("DELETE", self._kind.path, resource_id)
+
+    def disable(self, resource_id: str, *, reason: str = "", dry_run: bool = False) -> C:
+        """Close it to new reservations; who has a part in it keeps it. With ``dry_run`` only tell."""
+        return self._change(resource_id, "disable", {"reason": reason, "dry_run": dry_run})
+
+    def enable(self, resource_id: str, *, dry_run: bool = False) -> C:
+        """Open it to reservations again, as far as it is well. With ``dry_run`` only tell."""
+        return self._change(resource_id, "enable", {"dry_run": dry_run})
+
+    def reallocate(
+        self, resource_id: str, *, lease_id: str | None = None, running: bool = False, dry_run: bool = False
+    ) -> C:
+        """Move what is booked on it to others: of one lease, or of all. With ``dry_run`` only tell.
+
+        What runs there stays, unless ``running``: it is lost there then.
+        """
+        return self._change(
+            resource_id, "reallocate", {"lease_id": lease_id, "running": running, "dry_run": dry_run}
+        )
+
+    def _named(self, name: str) -> Iterator[R]:
+        """Yield those with this name."""
+        return self._list(name=name, reservable=None, sort_key="id", descending=False)
+
+    def _list(
+        self, *, name: str | None, reservable: bool | None, sort_key: str, descending: bool
+    ) -> Iterator[R]:
+        """Yield those that fit; further pages are fetched as they are needed."""
+        kind = self._kind
+        keys = ("id", kind.name)
+        if sort_key not in keys:
+            raise ValueError(
+                f"{kind.noun.capitalize()}s can be sorted by {', '.join(keys)}, not by {sort_key}."
+            )
+        query = {"limit": str(_PAGE), "sort_key": sort_key, "sort_dir": "desc" if descending else "asc"}
+        if name is not None:
+            query[kind.name] = name
+        if reservable is not None:
+            query["reservable"] = "true" if reservable else "false"
+        pages = self._transport.pages(kind.path, items=kind.many, query=query, read=kind.read, newest=True)
+        first = next(pages, None)
+        if first is None:
+            return
+        if self._transport.version is Version.V1_0:  # which lists everything
+            fitting = [
+                one
+                for one in (first, *pages)
+                if name in (None, getattr(one, kind.name)) and reservable in (None, one.reservable)
+            ]
+            yield from sorted(fitting, key=lambda one: str(getattr(one, sort_key)), reverse=descending)
+            return
+        yield first
+        yield from pages
+
+    def _change(self, resource_id: str, action: str, body: JsonObject) -> C:
+        answer = self._transport.call(
+            "POST",
+            self._kind.path,
+            resource_id,
+            action,
+            body=lambda _version: body,
+            feature=f"closing and emptying {self._kind.noun}s",
+            since=Version.V1_2,
+        )
+        return parsed(self._kind.read_change, answer.body)
+
+    def _one(self, answer: Answer) -> R:
+        return parsed(self._kind.read, answer.body.get(self._kind.one))
