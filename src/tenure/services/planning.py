@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from tenure.domain.allocation import Allocation, Demand, Place, Spread, choose
+from tenure.domain.allocation import Allocation, Candidate, Demand, Place, Spread, choose
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import Period
@@ -59,6 +59,10 @@ class Planner:
         #: The highest id of the rows that this transaction has locked.
         self._highest = max(tx.hold({kind.inventory for kind in types}), default=0)
 
+    def pick(self, found: Iterable[Candidate], demand: Demand, period: Period) -> list[Place]:
+        """Where it goes, of the resources that were found to have room."""
+        return choose(found, demand, period, turn=self._turn)
+
     def touch(self, versions: Mapping[int, int]) -> None:
         """Rest the decision on these versions, too; raises ``Overtaken`` where somebody was faster."""
         if any(self._raised.get(number, version) != version for number, version in versions.items()):
@@ -97,7 +101,7 @@ class Planner:
             demand, period, now=self._now, turn=self._turn, without=without, only=only
         )
         self._nowhere = [] if found else [(demand, period)]
-        places = choose(found, demand, period, turn=self._turn)
+        places = self.pick(found, demand, period)
         self.touch({place.resource_id: place.version for place in places})
         units = {place.resource_id: place.units for place in places}
         missing = demand.minimum - sum(units.values())
@@ -217,7 +221,7 @@ class Planner:
         )
         if not found:
             self._nowhere.append((part, period))
-        return next(iter(choose(found, part, period, turn=self._turn)), None)
+        return next(iter(self.pick(found, part, period)), None)
 
     def _apart_from(self, allocation: Allocation, demand: Demand) -> set[int]:
         """The resources of its reservation that an allocation must not share. An exclusive one shares none anyway."""
@@ -354,7 +358,7 @@ class Planner:
         found = self._tx.allocations.candidates(
             some, period, now=self._now, turn=self._turn, without={plan.resource_id, *without}
         )
-        places = choose(found, some, period, turn=self._turn)
+        places = self.pick(found, some, period)
         if not places:
             self._nowhere.append((some, period))
             return False
