@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -19,14 +18,14 @@ from tenure.domain.lease import (
     EventType,
     Lease,
     LeaseStatus,
-    Reservation,
     ReservationStatus,
 )
-from tenure.domain.resource import Registration, Resource
+from tenure.domain.resource import Registration
 from tenure.drivers.contract import Order, Progress, ResourceRef
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules, apply, new_id, remember, tell
 from tenure.services.healing import flag, lacking, want_mended
+from tenure.services.orders import leftover_order, orders_of, planned_orders
 from tenure.services.planning import Planner
 from tenure.store.database import Database, Transaction
 from tenure.store.events import StoredEvent
@@ -351,7 +350,7 @@ class EventService:
         """What a lease that waits for its start is planned to have, as a driver sees it."""
         with self._db.read() as tx:
             lease = tx.leases.get(lease_id)
-            return tuple(self._plans_of(tx, lease)) if lease else ()
+            return tuple(planned_orders(tx, lease)) if lease else ()
 
     def leftover(self, reservation_id: str) -> Order | None:
         """A reservation that is over, as a driver takes it back; None where it is not known."""
@@ -360,14 +359,13 @@ class EventService:
             lease = tx.leases.get(reservation.lease_id, deleted=True) if reservation is not None else None
             if reservation is None or lease is None:
                 return None
-            had = {one.resource_id for one in tx.allocations.of_reservations([reservation_id])}
-            return _order(lease, reservation, (), map(_ref, tx.resources.by_ids(had).values()), {})
+            return leftover_order(tx, lease, reservation)
 
     def orders(self, lease_id: str) -> tuple[Order, ...]:
         """What a lease has now, as a driver sees it."""
         with self._db.read() as tx:
             lease = tx.leases.get(lease_id)
-            return self._orders(tx, lease, held_only=False, without=()) if lease else ()
+            return tuple(orders_of(tx, [lease], held_only=False)) if lease else ()
 
     def running(self, inventory: str) -> Iterator[Order]:
         """The orders of everything that runs on resources of that type; read in several goes."""
@@ -378,7 +376,7 @@ class EventService:
             with self._db.read() as tx:
                 found = tx.leases.by_ids(ids[first : first + _AT_ONCE])
                 active = [lease for lease in found if lease.status is LeaseStatus.ACTIVE]
-                orders = list(self._orders_of(tx, active, held_only=False, without=()))
+                orders = list(orders_of(tx, active, held_only=False))
             yield from (order for order in orders if order.resource_type in kinds)
 
     def unheld(self, inventory: str) -> list[ResourceRef]:
@@ -482,7 +480,7 @@ class EventService:
             due_at=stored.event.due_at,
             attempts=attempts,
             lease=lease,
-            orders=self._orders(tx, lease, held_only=stored.event.event_type is EventType.END, without=without),
+            orders=tuple(orders_of(tx, [lease], held_only=stored.event.event_type is EventType.END, without=without)),
             actions={
                 one.id: action
                 for one in lease.reservations
@@ -494,51 +492,6 @@ class EventService:
             replaced=replaced,
             drifted=frozenset(payload.get("drifted", ())),
         )
-
-    def _orders(self, tx: Transaction, lease: Lease, *, held_only: bool, without: Collection[int]) -> tuple[Order, ...]:
-        """What the lease holds now, but for the allocations in ``without``.
-
-        With ``held_only`` without reservations that hold nothing.
-        """
-        return tuple(self._orders_of(tx, [lease], held_only=held_only, without=without))
-
-    def _orders_of(
-        self, tx: Transaction, leases: Sequence[Lease], *, held_only: bool, without: Collection[int]
-    ) -> Iterator[Order]:
-        """The same for several leases: two statements, however many there are."""
-        allocations = tx.allocations.of_reservations([one.id for lease in leases for one in lease.reservations])
-        resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
-        held: dict[str, dict[int, ResourceRef]] = {}
-        former: dict[str, dict[int, ResourceRef]] = {}
-        units: Counter[tuple[str, str]] = Counter()
-        for allocation in allocations:
-            if allocation.state is AllocationState.PLANNED:
-                continue
-            has_it = allocation.state is AllocationState.HELD and allocation.id not in without
-            refs = (held if has_it else former).setdefault(allocation.reservation_id, {})
-            refs[allocation.resource_id] = _ref(resources[allocation.resource_id])
-            if has_it:
-                units[allocation.reservation_id, refs[allocation.resource_id].external_id] += allocation.units
-        for lease in leases:
-            for one in lease.reservations:
-                if one.status is not ReservationStatus.DELETED and (one.id in held or not held_only):
-                    own = held.get(one.id, {})
-                    returning = [ref for number, ref in former.get(one.id, {}).items() if number not in own]
-                    counts = {ref.external_id: units[one.id, ref.external_id] for ref in own.values()}
-                    yield _order(lease, one, own.values(), returning, counts)
-
-    def _plans_of(self, tx: Transaction, lease: Lease) -> Iterator[Order]:
-        allocations = tx.allocations.of_reservations([one.id for one in lease.reservations])
-        resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
-        for one in lease.reservations:
-            plans = [
-                plan for plan in allocations if plan.reservation_id == one.id and plan.state is AllocationState.PLANNED
-            ]
-            units: Counter[str] = Counter()
-            for plan in plans:
-                units[resources[plan.resource_id].external_id] += plan.units
-            refs = {plan.resource_id: _ref(resources[plan.resource_id]) for plan in plans}
-            yield _order(lease, one, refs.values(), (), units)
 
     def _done(self, tx: Transaction, work: Work, now: datetime, *, outcome: EventStatus = EventStatus.DONE) -> bool:
         """Give the claim back for good; False when it is lost and nothing may be recorded."""
@@ -708,31 +661,3 @@ def _ids(payload: Mapping[str, Any], name: str) -> frozenset[int]:
 def _want_mended(tx: Transaction, lease_id: str, reservation_ids: Sequence[str]) -> bool:
     lease = tx.leases.get(lease_id, lock=True)
     return lease is not None and want_mended(tx, lease, now=tx.now(), drifted=reservation_ids)
-
-
-def _ref(resource: Resource) -> ResourceRef:
-    return ResourceRef(resource.external_id, resource.name, resource.region)
-
-
-def _order(
-    lease: Lease,
-    reservation: Reservation,
-    resources: Iterable[ResourceRef],
-    returning: Iterable[ResourceRef],
-    units: Mapping[str, int],
-) -> Order:
-    return Order(
-        reservation_id=reservation.id,
-        lease_id=lease.id,
-        lease_name=lease.name,
-        project_id=lease.project_id,
-        user_id=lease.user_id,
-        resource_type=reservation.resource_type,
-        parameters=reservation.parameters,
-        resources=tuple(resources),
-        ends_at=lease.ends_at,
-        trust_id=lease.trust_id,
-        returning=tuple(returning),
-        units=units,
-        effects=reservation.effects,
-    )

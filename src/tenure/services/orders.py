@@ -1,0 +1,89 @@
+"""What leases hold, as a driver sees it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from tenure.domain.lease import AllocationState, Lease, Reservation, ReservationStatus
+from tenure.domain.resource import Resource
+from tenure.drivers.contract import Order, ResourceRef
+from tenure.store.database import Transaction
+
+
+def orders_of(
+    tx: Transaction, leases: Sequence[Lease], *, held_only: bool, without: Collection[int] = ()
+) -> Iterator[Order]:
+    """What the leases hold now, but for the allocations in ``without``: two statements, however many there are.
+
+    With ``held_only`` without reservations that hold nothing.
+    """
+    allocations = tx.allocations.of_reservations([one.id for lease in leases for one in lease.reservations])
+    resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
+    held: dict[str, dict[int, ResourceRef]] = {}
+    former: dict[str, dict[int, ResourceRef]] = {}
+    units: Counter[tuple[str, str]] = Counter()
+    for allocation in allocations:
+        if allocation.state is AllocationState.PLANNED:
+            continue
+        has_it = allocation.state is AllocationState.HELD and allocation.id not in without
+        refs = (held if has_it else former).setdefault(allocation.reservation_id, {})
+        refs[allocation.resource_id] = _ref(resources[allocation.resource_id])
+        if has_it:
+            units[allocation.reservation_id, refs[allocation.resource_id].external_id] += allocation.units
+    for lease in leases:
+        for one in lease.reservations:
+            if one.status is not ReservationStatus.DELETED and (one.id in held or not held_only):
+                own = held.get(one.id, {})
+                returning = [ref for number, ref in former.get(one.id, {}).items() if number not in own]
+                counts = {ref.external_id: units[one.id, ref.external_id] for ref in own.values()}
+                yield _order(lease, one, own.values(), returning, counts)
+
+
+def planned_orders(tx: Transaction, lease: Lease) -> Iterator[Order]:
+    """What a lease that waits for its start is planned to have."""
+    allocations = tx.allocations.of_reservations([one.id for one in lease.reservations])
+    resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
+    for one in lease.reservations:
+        plans = [
+            plan for plan in allocations if plan.reservation_id == one.id and plan.state is AllocationState.PLANNED
+        ]
+        units: Counter[str] = Counter()
+        for plan in plans:
+            units[resources[plan.resource_id].external_id] += plan.units
+        refs = {plan.resource_id: _ref(resources[plan.resource_id]) for plan in plans}
+        yield _order(lease, one, refs.values(), (), units)
+
+
+def leftover_order(tx: Transaction, lease: Lease, reservation: Reservation) -> Order:
+    """A reservation that is over, as a driver takes it back."""
+    had = {one.resource_id for one in tx.allocations.of_reservations([reservation.id])}
+    return _order(lease, reservation, (), map(_ref, tx.resources.by_ids(had).values()), {})
+
+
+def _ref(resource: Resource) -> ResourceRef:
+    return ResourceRef(resource.external_id, resource.name, resource.region)
+
+
+def _order(
+    lease: Lease,
+    reservation: Reservation,
+    resources: Iterable[ResourceRef],
+    returning: Iterable[ResourceRef],
+    units: Mapping[str, int],
+) -> Order:
+    return Order(
+        reservation_id=reservation.id,
+        lease_id=lease.id,
+        lease_name=lease.name,
+        project_id=lease.project_id,
+        user_id=lease.user_id,
+        resource_type=reservation.resource_type,
+        parameters=reservation.parameters,
+        resources=tuple(resources),
+        ends_at=lease.ends_at,
+        trust_id=lease.trust_id,
+        returning=tuple(returning),
+        units=units,
+        effects=reservation.effects,
+    )
