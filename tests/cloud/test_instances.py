@@ -87,7 +87,7 @@ def test_running_instances_grow(site: Site, demo: Session):
 def test_what_a_flavor_asks_for_is_what_its_host_has(site: Site, demo: Session):
     """Four of a class that one host alone has, by a provider file."""
     site.register(*HOSTS)
-    flavor = {"name": "gpu-of-a-test", "vcpus": 1, "ram": 256, "disk": 0, "os-flavor-access:is_public": True}
+    flavor = {"name": "gpu-of-a-test", "vcpus": 1, "ram": 256, "disk": 1, "os-flavor-access:is_public": True}
     made = site.nova.api.post("/flavors", json={"flavor": flavor}).json()["flavor"]["id"]
     try:
         specs = {"resources:CUSTOM_GPU": "2", "trait:CUSTOM_NVME_SCRATCH": "required"}
