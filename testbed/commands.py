@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from testbed import backing, content, openstack, packages, seeded
@@ -86,7 +86,7 @@ def up(options: argparse.Namespace) -> None:
     admin = Account()  # its catalogue has the services now
     content.ensure_resources(admin)
     say("compute hosts")
-    _wait_for_computes(admin)
+    _wait_for_computes(admin, COMPUTES)
     openstack.discover_computes()
     _write_openrc()
     say(f"up in {time.monotonic() - began:.0f} s, with {scheduler_filter.value}'s filter; credentials: . {OPENRC}")
@@ -107,16 +107,16 @@ def _write_openrc() -> None:
     OPENRC.write_text("\n".join([*lines, f'export PATH="{BIN}:$PATH"', ""]))
 
 
-def _wait_for_computes(admin: Account) -> None:
-    """Return when Nova says that every compute host is up and Placement knows what it has."""
+def _wait_for_computes(admin: Account, names: Collection[str]) -> None:
+    """Return when Nova says that each of these compute hosts is up and Placement knows what it has."""
     deadline = time.monotonic() + COMPUTES_SECONDS
-    missing: set[str] = set(COMPUTES)
+    missing: set[str] = set(names)
     while missing:
         services = admin.get(f"{admin.catalogue['compute']}/os-services?binary=nova-compute")["services"]
         providers = admin.get(f"{admin.catalogue['placement']}/resource_providers")["resource_providers"]
         alive = {service["host"] for service in services if service["state"] == "up"}
-        missing = set(COMPUTES) - (alive & {provider["name"] for provider in providers})
-        ended = [name for name in COMPUTES if pid_of(name) is None]
+        missing = set(names) - (alive & {provider["name"] for provider in providers})
+        ended = [name for name in names if pid_of(name) is None]
         if ended or (missing and time.monotonic() > deadline):
             raise TestbedError(f"compute hosts did not come up: {' '.join(ended or sorted(missing))}; see {LOG}")
         if missing:
@@ -173,6 +173,20 @@ def endpoint(options: argparse.Namespace) -> None:
     else:
         content.remove_endpoints(admin, options.type, but=options.name)
         content.ensure_endpoint(admin, options.type, options.name, options.url)
+
+
+def extra(options: argparse.Namespace) -> None:
+    """Have that many more compute hosts, extra-1 and so on, on which servers run; 0 for none of them."""
+    names = openstack.extra_names(options.count)
+    stop([name for name in known_names() if openstack.is_extra(name) and name not in names])
+    admin = Account()
+    services = f"{admin.catalogue['compute']}/os-services"
+    for service in admin.get(f"{services}?binary=nova-compute")["services"]:
+        if openstack.is_extra(service["host"]) and service["host"] not in names:
+            admin.send("DELETE", f"{services}/{service['id']}")
+    start_all(openstack.extras(options.count))
+    _wait_for_computes(admin, names)
+    openstack.discover_computes()
 
 
 def seed(options: argparse.Namespace) -> None:
@@ -236,6 +250,7 @@ def _parser() -> argparse.ArgumentParser:
     entry.add_argument("url", nargs="?", help="such as http://127.0.0.1:1234/v1; none to have no entry")
     entry.add_argument("--type", default="reservation", help="default: %(default)s")
     entry.add_argument("--name", default="tenure", help="of the service; default: %(default)s")
+    command("extra", extra).add_argument("count", type=int, metavar="COUNT")
     hosts = command("seed", seed)
     hosts.add_argument("count", type=int, metavar="COUNT")
     hosts.add_argument("--pool", metavar="AGGREGATE", help="put them into this one, as registered hosts are")

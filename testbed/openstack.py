@@ -49,6 +49,10 @@ COMPUTES: Mapping[str, Size] = {
     "compute-4": Size(vcpus=8, memory_mb=16384, disk_gb=200, provider="provider.yaml"),
 }
 
+#: What each of those beyond them has.
+EXTRA = Size(vcpus=8, memory_mb=16384, disk_gb=200)
+_EXTRA_PREFIX = "extra-"
+
 
 class Filter(Enum):
     """Which scheduler filter keeps reserved hosts for those who reserved them."""
@@ -80,11 +84,15 @@ def configure(scheduler_filter: Filter) -> None:
     (virt,) = VENV.glob("lib/python3*/site-packages/nova/virt")
     shutil.copy(TESTBED / "fakehosts.py", virt)
     for host, size in COMPUTES.items():
-        render("nova-compute.conf", CONF / f"nova/{host}.conf", host=host)
-        (CONF / "nova" / host).mkdir(exist_ok=True)
-        (STATE / "nova" / host / "instances").mkdir(parents=True, exist_ok=True)
-        if size.provider is not None:
-            render(size.provider, CONF / "nova" / host / "provider.yaml")
+        _configure_compute(host, size)
+
+
+def _configure_compute(host: str, size: Size) -> None:
+    render("nova-compute.conf", CONF / f"nova/{host}.conf", host=host)
+    (CONF / "nova" / host).mkdir(exist_ok=True)
+    (STATE / "nova" / host / "instances").mkdir(parents=True, exist_ok=True)
+    if size.provider is not None:
+        render(size.provider, CONF / "nova" / host / "provider.yaml")
 
 
 def create_schemas() -> None:
@@ -181,6 +189,24 @@ def workers() -> list[Process]:
         _worker("cinder-volume", [cinder]),
         *(_compute(host, size) for host, size in COMPUTES.items()),
     ]
+
+
+def extra_names(count: int) -> list[str]:
+    """Return what so many compute hosts beyond those that are always there are called."""
+    return [f"{_EXTRA_PREFIX}{number}" for number in range(1, count + 1)]
+
+
+def is_extra(name: str) -> bool:
+    """Whether a host or a process of that name is one of them."""
+    return name.startswith(_EXTRA_PREFIX)
+
+
+def extras(count: int) -> list[Process]:
+    """Return so many compute hosts beyond those that are always there, ready to be started."""
+    names = extra_names(count)
+    for name in names:
+        _configure_compute(name, EXTRA)
+    return [_compute(name, EXTRA) for name in names]
 
 
 def _worker(name: str, configs: Sequence[Path], sources: Sequence[Path] = ()) -> Process:
