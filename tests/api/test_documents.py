@@ -55,7 +55,7 @@ def test_the_table_of_endpoints_is_that_of_the_description(api: Api) -> None:
 def test_names_exist(page: str) -> None:
     """Every field, parameter and status in the pages is one of the code, or was one of Blazar's answers."""
     sources = [path.read_text() for path in (REPOSITORY / "src" / "tenure").rglob("*.py")]
-    sources.append((REPOSITORY / "tests" / "api" / "data" / "blazar-exchanges.jsonl").read_text())
+    sources.append((REPOSITORY / "tests" / "support" / "blazar-exchanges.jsonl").read_text())
     known = set(re.findall(r"\w+", "\n".join(sources)))
     words = re.findall(r"`([A-Za-z_]\w+)`", (PAGES / page).read_text())
     assert len(words) > 20

@@ -1,0 +1,324 @@
+"""Exchanges that were recorded with Blazar 18 on a real cloud, asked of us, and what is other with us.
+
+They are asked in their order of a cloud with the recording's first three hosts, as much ahead of their dates as they
+were then. The status and the shape of every answer are the same, and what an error says begins with the same words,
+save for the differences that are listed here; each names the words of ``docs/api/differences-from-blazar.md`` that tell
+of it, and why. A difference that is none any more is a failure as well.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from tests.support.cloud import REPOSITORY
+
+PAGE = REPOSITORY / "docs/api/differences-from-blazar.md"
+RECORDED_AT = datetime(2026, 11, 21, 3, 25, tzinfo=UTC)
+#: How many exchanges were recorded; they are numbered in their order.
+RECORDED = 201
+#: The hosts that could be reserved then.
+HOSTS = ("compute-1", "compute-2", "compute-3")
+#: Its external network, the beginning of the addresses there, and a flavor.
+NETWORK = "630c66c3-7839-4fa4-b5d4-e060272a420c"
+ADDRESSES = "172.24.4."
+FLAVOR = "2aa1680d-b8e0-4596-865d-6dc224dd9622"
+
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+#: The forms of moments that answers have; any other text is a text like others.
+FORMS = (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}"), re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"))
+
+DATE = re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """What was asked, by whom, and what Blazar answered."""
+
+    number: int
+    note: str
+    who: str
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    request: str | None
+    status: int
+    response_headers: Mapping[str, str]
+    response: Any
+
+
+def read_exchanges() -> list[Exchange]:
+    """All of them, in their order."""
+    lines = (Path(__file__).parent / "blazar-exchanges.jsonl").read_text().splitlines()
+    return [Exchange(**json.loads(line)) for line in lines]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An answer that is other on purpose: its status, and the words of the page that tell of it and why."""
+
+    status: int
+    told: str
+
+
+def _differences() -> Iterator[tuple[int, Difference]]:
+    for status, told, numbers in (
+        (200, "404 for `/v1`", [2]),
+        (404, "**API v2.**", [3, 4, 198, 199, 200]),
+        (300, "401 to `GET /` and `/versions` without a token", [6]),
+        (200, "406 for a version after 1.0, and `latest` is 1.0", [9, 10]),
+        (406, "A request that asks for a version that is not spoken", [11]),
+        (400, "500 for a body that is no JSON or no object, for a value of the wrong type", [19, 72, 164]),
+        (400, "500 `The foo resource type is not supported`", [33]),
+        (400, "500 `Not enough hosts available`", [39, 92, 121, 129, 141]),
+        (201, "**Numbers may be text.**", [41]),
+        (400, "500 for a property that no host has", [46, 50, 52, 62, 66, 68, 130]),
+        (400, "500 for another `resource_type` of a reservation", [95]),
+        (404, "403 for a lease of another project", [103, 104, 108, 109, 110]),
+        (204, "404 or 500 for a second `DELETE` of a lease", [107]),
+        (400, "500 for a parameter of instances that is missing, or of the wrong type", [120, 122, 123, 124, 125, 126]),
+        (200, "409 for a change of a `flavor:instance` reservation", [133]),
+        (400, "404 for a `flavor_id` that the cloud does not know", [139]),
+        (400, "`error_name` `INTERNAL_SERVER_ERROR` for a host `PUT` without data", [162]),
+        (400, "(64) is checked in a change as well", [168]),
+        (200, "**A property cannot be called like a field of the host.**", [170]),
+        (404, "500 for `PATCH` of a property that does not exist", [177, 178]),
+        (400, "500 for `PATCH` of a property with nothing in it to change", [179]),
+        (409, "500 for a floating IP that is registered already", [183]),
+    ):
+        for number in numbers:
+            yield number, Difference(status, told)
+
+
+#: By the number of the exchange.
+DIFFERENCES: Mapping[int, Difference] = dict(_differences())
+
+#: Where an error does not begin with Blazar's words, by the number of the exchange, and what tells of it.
+TEXTS: Mapping[int, str] = {
+    5: "and a hint to check one's spelling",
+    16: "and a hint to check one's spelling",
+    17: "**The order is fixed**",
+    20: "**The order is fixed**",
+    161: "`Conflict on creating resource provider blazar_<host>`",
+    171: "`Policy doesn't allow blazar:oshosts:get`",
+}
+
+#: Fields that are null with one of the two only, and the words of the page that tell of it.
+NULLS: Mapping[str, str] = {
+    "aggregate_id": "**`aggregate_id` is null until the lease starts**",
+    "updated_at": "**`updated_at` is null until something is changed.**",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What we answer; the names of headers are in small letters."""
+
+    status: int
+    headers: Mapping[str, str]
+    text: str
+
+    @classmethod
+    def of(cls, status: int, headers: Mapping[str, str], text: str) -> Answer:
+        return cls(status, {name.lower(): value for name, value in headers.items()}, text)
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.text)
+
+
+#: Asks as somebody: who, method, path, body, headers. Nobody is ``none``, and ``bad token`` is one whose token is not.
+Ask = Callable[[str, str, str, str | None, Mapping[str, str]], Answer]
+
+
+@dataclass
+class Replay:
+    """Asks the exchanges, and tells where answers are others than they should be."""
+
+    ask: Ask
+    #: How much later than the recording this is.
+    later: timedelta
+    #: What of theirs is called otherwise with us; leases and what they have are added as they are made.
+    called: dict[str, str]
+    exchanges: Sequence[Exchange] = field(default_factory=read_exchanges)
+    failures: list[str] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Ask all of them. What is wrong is in ``failures`` then."""
+        differing: set[str] = set()
+        for exchange in self.exchanges:
+            self._bring_about(exchange)
+            path, raw = self._ours(exchange.path), exchange.request and self._ours(exchange.request)
+            answer = self.ask(exchange.who, exchange.method, path, raw, exchange.headers)
+            what = f"{exchange.number} {exchange.note}: {answer.status} {answer.text[:300]}"
+            if problems := list(self._compare(exchange, answer, differing)):
+                self.failures.append("\n    ".join([what, *problems]))
+            self._forget(exchange)
+        self.failures += [f"{name} is not null with one only any more" for name in sorted(NULLS.keys() - differing)]
+
+    def register_hosts(self) -> None:
+        """Make the hosts reservable; theirs were 1, 2 and 3."""
+        for number, name in enumerate(HOSTS, start=1):
+            host = self.make("admin", "/v1/os-hosts", {"name": name})["host"]
+            self.called[f"/os-hosts/{number}"] = f"/os-hosts/{host['id']}"
+
+    def make(self, who: str, path: str, body: Mapping[str, Any]) -> Any:
+        """What is made by a request beside the recording."""
+        headers = {"Content-Type": "application/json"}
+        answer = self.ask(who, "POST", path, self._ours(json.dumps(body)), headers)
+        assert answer.status == 201, answer.text
+        return answer.document
+
+    def delete(self, path: str) -> None:
+        answer = self.ask("admin", "DELETE", path, None, {})
+        assert answer.status == 204, answer.text
+
+    def _ours(self, text: str) -> str:
+        """A path or a body with our names, and with dates as far ahead as they were."""
+        words = re.compile("|".join(re.escape(theirs) for theirs in self.called))
+        return DATE.sub(self._later, words.sub(lambda word: self.called[word[0]], text))
+
+    def _later(self, date: re.Match[str]) -> str:
+        return f"{datetime.strptime(date[0], '%Y-%m-%d %H:%M') + self.later:%Y-%m-%d %H:%M}"  # noqa: DTZ007
+
+    def _bring_about(self, exchange: Exchange) -> None:
+        """What the recording made before an exchange without telling."""
+        match exchange.number:
+            case 75:
+                here = '["==", "$hypervisor_hostname", "compute-2"]'
+                self._book("admin", exchange.response["leases"][0], resource_properties=here)
+            case 108:
+                shown = next(one for one in self.exchanges[111].response["leases"] if one["name"] == "demo-lease")
+                self._book("demo", shown)
+            case 114 | 132:
+                self._book("admin", exchange.response["lease"], amount=1)
+            case 183:
+                body = json.loads(exchange.request or "")
+                made = self.make("admin", "/v1/floatingips", body)
+                pair(self.exchanges[191].response, made, self.called)
+            case 153:
+                answer = self.ask("admin", "GET", "/v1/leases", None, {})
+                for lease in answer.document["leases"]:
+                    self.delete(f"/v1/leases/{lease['id']}")
+
+    def _book(self, who: str, shown: Mapping[str, Any], **other: Any) -> None:
+        """Make a lease of theirs as it was shown, but for what is ``other`` in its reservations."""
+        named = {
+            "physical:host": ["min", "max", "hypervisor_properties", "resource_properties"],
+            "virtual:instance": ["vcpus", "memory_mb", "disk_gb", "amount", "affinity", "resource_properties"],
+            "flavor:instance": ["flavor_id", "amount", "affinity"],
+        }
+        (reservation,) = shown["reservations"]
+        kind = reservation["resource_type"]
+        parameters = {name: reservation[name] for name in named[kind]}
+        if kind == "flavor:instance":
+            parameters["flavor_id"] = json.loads(reservation["resource_properties"])["id"]
+        body = {
+            "name": shown["name"],
+            "start_date": shown["start_date"].replace("T", " ")[:16],
+            "end_date": shown["end_date"].replace("T", " ")[:16],
+            "reservations": [{"resource_type": kind, **parameters, **other}],
+        }
+        pair({"lease": shown}, self.make(who, "/v1/leases", body), self.called)
+
+    def _compare(self, exchange: Exchange, answer: Answer, differing: set[str]) -> Iterator[str]:
+        difference = DIFFERENCES.get(exchange.number)
+        status = difference.status if difference else exchange.status
+        if answer.status != status:
+            yield f"should be {status}"
+            return
+        if answer.status != 204 and answer.headers.get("content-type") != "application/json":
+            yield f"content type {answer.headers.get('content-type')}"
+        if not answer.headers.get("x-openstack-request-id", "").startswith("req-"):
+            yield "no request id"
+        found = [*_headers(exchange, answer), *self._body(exchange, answer, differing)]
+        if difference is None:
+            found += self._text(exchange, answer)
+        if difference is None:
+            yield from found
+        elif answer.status >= 400 and not isinstance(answer.document.get("error_message"), str):
+            yield "does not say why"
+        elif not found and answer.status == exchange.status:
+            yield f"is as it was, which is not what is told: {difference.told}"
+
+    def _body(self, exchange: Exchange, answer: Answer, differing: set[str]) -> Iterator[str]:
+        if exchange.response == "" or not answer.text:
+            if answer.text or exchange.response != "":
+                yield "one has a body, the other has not"
+            return
+        if exchange.number not in DIFFERENCES:
+            pair(exchange.response, answer.document, self.called)
+        for where, problem in shapes(exchange.response, answer.document):
+            field_name = where.rpartition(".")[2]
+            if "null" in problem and field_name in NULLS:
+                differing.add(field_name)
+            else:
+                yield f"{where}: {problem}"
+
+    def _text(self, exchange: Exchange, answer: Answer) -> Iterator[str]:
+        if exchange.status < 400 or "error_message" not in exchange.response:
+            return
+        theirs, ours = self._ours(exchange.response["error_message"]), answer.document["error_message"]
+        begins_alike = UUID.sub("-", ours).startswith(UUID.sub("-", theirs.strip(" .")))
+        if begins_alike is (exchange.number in TEXTS):
+            yield f"said: {theirs}"
+
+    def _forget(self, exchange: Exchange) -> None:
+        """Delete a lease that was made and is not spoken of any more: the recording did so without telling."""
+        if (exchange.method, exchange.path, exchange.status) != ("POST", "/v1/leases", 201):
+            return
+        theirs = exchange.response["lease"]["id"]
+        if not any(theirs in later.path for later in self.exchanges[exchange.number + 1 :]):
+            self.delete(f"/v1/leases/{self.called[theirs]}")
+
+
+def _headers(exchange: Exchange, answer: Answer) -> Iterator[str]:
+    theirs = {name.lower(): value for name, value in exchange.response_headers.items()}
+    for name in ("openstack-api-version", "vary"):
+        if answer.headers.get(name) != theirs.get(name):
+            yield f"{name} is {answer.headers.get(name)!r}, was {theirs.get(name)!r}"
+    if ("www-authenticate" in theirs) != ("www-authenticate" in answer.headers):
+        yield "www-authenticate is with one only"
+
+
+def shapes(theirs: Any, ours: Any, where: str = "") -> Iterator[tuple[str, str]]:
+    """Where the one has another form than the other, and how. Of lists, one of ours has the form of their first."""
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        for name in sorted(theirs.keys() | ours.keys()):
+            path = f"{where}.{name}" if where else name
+            if name not in theirs or name not in ours:
+                yield path, f"{'was not there' if name in ours else 'is not there'}"
+            else:
+                yield from shapes(theirs[name], ours[name], path)
+    elif isinstance(theirs, list) and isinstance(ours, list):
+        if bool(theirs) != bool(ours):
+            yield where, f"had {len(theirs)}, has {len(ours)}"
+        elif theirs:
+            yield from min((list(shapes(theirs[0], one, f"{where}[]")) for one in ours), key=len)
+    elif (theirs is None) != (ours is None):
+        yield where, "was null" if theirs is None else "is null"
+    elif type(theirs) is not type(ours):
+        yield where, f"was {type(theirs).__name__}, is {type(ours).__name__}"
+    elif isinstance(theirs, str) and [form.fullmatch(theirs) is None for form in FORMS] != [
+        form.fullmatch(ours) is None for form in FORMS
+    ]:
+        yield where, f"was {theirs}, is {ours}"
+
+
+def pair(theirs: Any, ours: Any, called: dict[str, str]) -> None:
+    """Remember which of our ids stands for which of theirs."""
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        for name, value in theirs.items():
+            if name == "id" and isinstance(value, str) and len(value) == 36:
+                called.setdefault(value, ours[name])
+            else:
+                pair(value, ours.get(name), called)
+    elif isinstance(theirs, list) and isinstance(ours, list):
+        for one, other in zip(theirs, ours, strict=False):
+            pair(one, other, called)
