@@ -212,7 +212,7 @@ def write_hosts(connection: Connection, count: int, now: datetime) -> None:
                 "properties": own[number],
                 "traits": sorted(one.traits),
                 "reservable": True,
-                "scarcity": scarcity(own[number], one.traits),
+                "scarcity": scarcity(own[number], one.traits, one.capacity),
                 "version": 1,
                 "created_at": now,
             }
@@ -229,7 +229,7 @@ def write_hosts(connection: Connection, count: int, now: datetime) -> None:
                 "value": value,
                 "number": number_of(value),
                 "key": key_of(name, value),
-                "scarcity": scarcity(own[number], one.traits),
+                "scarcity": scarcity(own[number], one.traits, one.capacity),
                 "own": owned,
             }
             for number, one in found.items()

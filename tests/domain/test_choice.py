@@ -123,18 +123,24 @@ def test_more_of_the_same_request_begins_with_the_same(found: list[Candidate], t
 
 
 @pytest.mark.parametrize(
-    ("properties", "traits", "special"),
+    ("properties", "traits", "capacity", "special"),
     [
-        ({}, set(), 0),
-        ({"gpu": "a100"}, set(), 1),
-        ({"gpu": "a100", "ssd": "True", "nodes": "4"}, set(), 3),
-        ({"gpu": "False", "ssd": "0", "a": "", "b": " No ", "c": "NONE", "d": "off"}, set(), 0),
-        ({}, {"CUSTOM_GPU_A100", "HW_CPU_X86_AVX2", "COMPUTE_NODE"}, 1),
-        ({"gpu": "yes"}, {"CUSTOM_GPU_A100", "CUSTOM_NVME"}, 3),
+        ({}, set(), {}, 0),
+        ({"gpu": "a100"}, set(), {}, 1),
+        ({"gpu": "a100", "ssd": "True", "nodes": "4"}, set(), {}, 3),
+        ({"gpu": "False", "ssd": "0", "a": "", "b": " No ", "c": "NONE", "d": "off"}, set(), {}, 0),
+        ({}, {"CUSTOM_GPU_A100", "HW_CPU_X86_AVX2", "COMPUTE_NODE"}, {}, 1),
+        ({"gpu": "yes"}, {"CUSTOM_GPU_A100", "CUSTOM_NVME"}, {}, 3),
+        ({}, set(), {"VCPU": 64, "PCPU": 8, "MEMORY_MB": 131_072, "DISK_GB": 960}, 0),
+        ({}, set(), {"VCPU": 64, "VGPU": 4, "CUSTOM_FPGA": 1}, 2),
+        ({}, set(), {"VCPU": 64, "VGPU": 0}, 0),
+        ({}, set(), {"WHOLE": 1}, 0),
     ],
 )
-def test_scarcity_counts_what_is_special(properties: dict[str, str], traits: set[str], special: int):
-    assert scarcity(properties, frozenset(traits)) == special
+def test_scarcity_counts_what_is_special(
+    properties: dict[str, str], traits: set[str], capacity: dict[str, int], special: int
+):
+    assert scarcity(properties, frozenset(traits), Capacity(capacity)) == special
 
 
 class TestParts:

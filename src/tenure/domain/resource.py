@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from tenure.domain.capacity import Capacity
+from tenure.domain.capacity import WHOLE, Capacity
 
 
 class Registration(StrEnum):
@@ -107,11 +107,16 @@ class PropertySetting:
 _ABSENT = frozenset({"", "0", "false", "no", "none", "off"})
 
 
-def scarcity(properties: Mapping[str, str], traits: frozenset[str]) -> int:
-    """How special a resource is: the number of its own properties that say yes, and of its custom traits.
+#: What every host has, and what everything has that is taken as a whole.
+_ORDINARY = frozenset({WHOLE, "VCPU", "PCPU", "MEMORY_MB", "DISK_GB"})
+
+
+def scarcity(properties: Mapping[str, str], traits: frozenset[str], capacity: Capacity) -> int:
+    """How special a resource is: its own properties that say yes, its custom traits, its unusual resource classes.
 
     Requests are served from the least special resources that match, so that a host with a GPU is left for those
-    who ask for one. Facts that every resource has, such as its size, do not count.
+    who ask for one. Facts that every resource has, such as its size, do not count, nor how much it has of a class.
     """
     special = sum(1 for value in properties.values() if value.strip().lower() not in _ABSENT)
-    return special + sum(1 for trait in traits if trait.startswith("CUSTOM_"))
+    custom = sum(1 for trait in traits if trait.startswith("CUSTOM_"))
+    return special + custom + len(capacity.keys() - _ORDINARY)

@@ -59,7 +59,7 @@ class ResourceStore:
             registration=registration.value,
             enabled=True,
             health=ResourceHealth.WELL.value,
-            scarcity=scarcity(properties, found.traits),
+            scarcity=scarcity(properties, found.traits, found.capacity),
             version=1,
             created_at=now,
             updated_at=None,
@@ -94,7 +94,7 @@ class ResourceStore:
                 registration=Registration.REGISTERED.value,
                 enabled=True,
                 health=ResourceHealth.WELL.value,
-                scarcity=scarcity(own, one.traits),
+                scarcity=scarcity(own, one.traits, one.capacity),
                 version=1,
                 created_at=now,
             )
@@ -212,7 +212,7 @@ class ResourceStore:
 
     def set_properties(self, seen: Resource, properties: Mapping[str, str], *, now: datetime) -> None:
         """Replace the resource's own properties; raises ``Overtaken`` where it changed since it was read."""
-        self._swap(seen, properties=dict(properties), scarcity=scarcity(properties, seen.traits), updated_at=now)
+        self._swap(seen, properties=dict(properties), scarcity=scarcity(properties, seen.traits, seen.capacity), updated_at=now)
         self._rewrite_details(seen.id)
         self._know_properties(seen.resource_type, properties, now)
 
@@ -225,7 +225,7 @@ class ResourceStore:
             facts=dict(found.facts),
             traits=sorted(found.traits),
             limits=_limits(found),
-            scarcity=scarcity(seen.properties, found.traits),
+            scarcity=scarcity(seen.properties, found.traits, found.capacity),
             unreviewed=True,
             updated_at=now,
         )
