@@ -42,6 +42,9 @@ SAMPLE = 24
 #: How many parts of resources are looked at on either side of the end of a period, for resources that are in use.
 SHARED_SAMPLE = 64
 
+#: Made once, as those of the conditions are: what ends before a period, what starts behind it, and what else there is.
+_BEFORE, _BEHIND, _OTHER = aliased(AllocationRow), aliased(AllocationRow), aliased(AllocationRow)
+
 
 class AllocationStore:
     """The table of allocations."""
@@ -109,15 +112,14 @@ class AllocationStore:
         ignoring: str | None,
         without: Collection[int],
     ) -> Select[int, str, int, int, datetime, datetime]:
-        before, behind = aliased(AllocationRow), aliased(AllocationRow)
         free_since = (
-            select(func.max(before.ends_at))
-            .where(before.resource_id == ResourceRow.id, before.ends_at <= period.start)
+            select(func.max(_BEFORE.ends_at))
+            .where(_BEFORE.resource_id == ResourceRow.id, _BEFORE.ends_at <= period.start)
             .scalar_subquery()
         )
         free_until = (
-            select(func.min(behind.starts_at))
-            .where(behind.resource_id == ResourceRow.id, behind.starts_at >= period.end)
+            select(func.min(_BEHIND.starts_at))
+            .where(_BEHIND.resource_id == ResourceRow.id, _BEHIND.starts_at >= period.end)
             .scalar_subquery()
         )
         return (
@@ -332,12 +334,11 @@ class AllocationStore:
 
         A bounded number, those with the fewest plans first. With ``only``, of these resources, reservable or not.
         """
-        movable = aliased(AllocationRow)
         eligible = conditions.reservable(demand) if only is None else ResourceRow.id.in_(sorted(only))
-        others = movable.reservation_id != ignoring if ignoring is not None else sql_true()
+        others = _OTHER.reservation_id != ignoring if ignoring is not None else sql_true()
         rows = self._session.execute(
-            select(ResourceRow.id, ResourceRow.version, func.count(movable.id))
-            .join(movable, and_(movable.resource_id == ResourceRow.id, conditions.overlaps(period, movable), others))
+            select(ResourceRow.id, ResourceRow.version, func.count(_OTHER.id))
+            .join(_OTHER, and_(_OTHER.resource_id == ResourceRow.id, conditions.overlaps(period, _OTHER), others))
             .where(
                 eligible,
                 *conditions.matching(demand),
@@ -346,7 +347,7 @@ class AllocationStore:
                 not_(conditions.overdue(now)) if only is None else sql_true(),
             )
             .group_by(ResourceRow.id, ResourceRow.version)
-            .order_by(func.count(movable.id), ResourceRow.id)
+            .order_by(func.count(_OTHER.id), ResourceRow.id)
             .limit(limit)
         ).all()
         found: dict[int, tuple[int, list[Allocation]]] = {row[0]: (row[1], []) for row in rows}

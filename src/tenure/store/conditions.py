@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, cast
 
 from sqlalchemy import ColumnElement, and_, case, exists, func, literal, not_, or_, select
@@ -29,6 +30,13 @@ from tenure.store.tables import (
 #: How soon a period must begin for an overdue teardown to stand in its way; by a later start it will be over, or the
 #: plan will be moved.
 OVERDUE_MATTERS = timedelta(minutes=15)
+
+
+#: The same alias serves every statement: each is the table of a subquery of its own, and what an alias knows of its
+#: columns it finds out once, which takes longer than many a statement. Allocations that use a resource, the points of
+#: time at which one begins to, and those whose time is over.
+_USING, _POINT, _LATE = aliased(AllocationRow), aliased(AllocationRow), aliased(AllocationRow)
+_WALKED = aliased(AttributeRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,7 @@ def _large_enough(demand: Demand) -> list[ColumnElement[bool]]:
     return [*enough, *limits]
 
 
+@lru_cache(maxsize=1024)
 def _amount(document: Any, path: str | tuple[str, str]) -> ColumnElement[int]:
     return cast(ColumnElement[int], document[path].as_integer())
 
@@ -120,9 +129,8 @@ def walk(
     wanted = leading(demand)
     if wanted is None:
         return (ResourceRow.scarcity, ResourceRow.id), sql_true()
-    walked = aliased(AttributeRow)
-    found = and_(walked.resource_id == ResourceRow.id, walked.key == key_of(wanted.name, wanted.value))
-    return (walked.scarcity, walked.resource_id), found
+    found = and_(_WALKED.resource_id == ResourceRow.id, _WALKED.key == key_of(wanted.name, wanted.value))
+    return (_WALKED.scarcity, _WALKED.resource_id), found
 
 
 def leading(demand: Demand) -> Comparison | None:
@@ -157,12 +165,11 @@ def taken(demand: Demand, period: Period, *, ignoring: str | None, fixed: Fixed 
     """
     if demand.exclusive:
         return _in_use(period, _counting(AllocationRow, ignoring, fixed=fixed))
-    using = aliased(AllocationRow)
     whole = [AllocationRow.exclusive.is_(True), *_counting(AllocationRow, ignoring, fixed=fixed)]
     return or_(
         _in_use(period, whole),
         *(
-            _crowded(period, name, amount * demand.units_together, using, _counting(using, ignoring, fixed=fixed))
+            _crowded(period, name, amount * demand.units_together, _counting(_USING, ignoring, fixed=fixed))
             for name, amount in demand.amounts.items()
         ),
     )
@@ -189,33 +196,29 @@ def _in_use(period: Period, counting: Iterable[ColumnElement[bool]]) -> ColumnEl
     return func.coalesce(used.correlate(ResourceRow).limit(1).scalar_subquery(), sql_false())
 
 
-def _crowded(
-    period: Period, name: str, wanted: int, using: type[AllocationRow], counting: Iterable[ColumnElement[bool]]
-) -> ColumnElement[bool]:
-    """Whether at some instant of the period less than ``wanted`` of a class is left.
+def _crowded(period: Period, name: str, wanted: int, counting: Iterable[ColumnElement[bool]]) -> ColumnElement[bool]:
+    """Whether at some instant of the period less than ``wanted`` of a class is left, by those ``_USING`` it.
 
     What is in use grows at the starts of allocations only, so that it is looked at there, and where the period begins.
     """
-    point = aliased(AllocationRow)
     begin = literal(period.start, UtcDateTime())
-    instant = case((point.starts_at > begin, point.starts_at), else_=begin)
-    used = select(func.coalesce(func.sum(_amount(using.amounts, name)), 0)).where(
-        using.resource_id == ResourceRow.id, using.starts_at <= instant, using.ends_at > instant, *counting
+    instant = case((_POINT.starts_at > begin, _POINT.starts_at), else_=begin)
+    used = select(func.coalesce(func.sum(_amount(_USING.amounts, name)), 0)).where(
+        _USING.resource_id == ResourceRow.id, _USING.starts_at <= instant, _USING.ends_at > instant, *counting
     )
     capacity = func.coalesce(_amount(ResourceRow.capacity, name), 0)
     crowded = select(sql_true()).where(
-        point.resource_id == ResourceRow.id,
-        overlaps(period, point),
-        used.correlate(ResourceRow, point).scalar_subquery() > capacity - wanted,
+        _POINT.resource_id == ResourceRow.id,
+        overlaps(period, _POINT),
+        used.correlate(ResourceRow, _POINT).scalar_subquery() > capacity - wanted,
     )
     return func.coalesce(crowded.correlate(ResourceRow).limit(1).scalar_subquery(), sql_false())
 
 
 def overdue(now: datetime) -> ColumnElement[bool]:
     """Whether somebody should have given the resource back and has not: it counts as taken."""
-    late = aliased(AllocationRow)
     return exists().where(
-        late.state == AllocationState.HELD.value, late.resource_id == ResourceRow.id, late.ends_at <= now
+        _LATE.state == AllocationState.HELD.value, _LATE.resource_id == ResourceRow.id, _LATE.ends_at <= now
     )
 
 
