@@ -123,7 +123,7 @@ def test_a_shortfall_is_shown_by_its_stages(server: FakeServer, tenure: Run) -> 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["bio"], "--hosts or --reservation"),
+        (["bio"], "--hosts, --instances, --floating-ips or --reservation"),
         (["bio", "--with", "a=1"], "--hosts"),
         (["bio", "--hosts", "1", "--with", "a"], "'a' is not a condition"),
         (["bio", "--hosts", "two"], "'two' is not a count"),
@@ -405,7 +405,7 @@ def test_allocations(server: FakeServer, tenure: Run) -> None:
     ]
     assert len(json.loads(tenure("allocation", "list", "host", "-f", "json").output)) == 2
     assert "2027-03-01 10:30 CET to 2027-03-02 10:30 CET" in tenure("allocation", "show", "host", "c1").output
-    assert tenure("allocation", "list", "floatingip").code == 2
+    assert tenure("allocation", "list", "server").code == 2
 
 
 def test_help_and_an_unknown_command(tenure: Run) -> None:

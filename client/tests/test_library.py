@@ -408,7 +408,7 @@ def test_a_proxy_in_trouble_does_not_make_the_server_a_blazar(server: FakeServer
 
 def test_an_answer_that_is_no_lease_is_an_error_of_ours(server: FakeServer) -> None:
     client = server.client()
-    server.fail_next(200)
+    server.fail_next(200, 200)
     with pytest.raises(UnexpectedAnswer):
         client.leases.get("x")
 

@@ -46,7 +46,7 @@ from tenureclient.models import (
     ReservedPeriod,
 )
 from tenureclient.moments import NOW
-from tenureclient.reservation_request import ReservationChange, ReservationRequest
+from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest
 from tenureclient.wire import Version
 
 __version__ = "0.1.0"
@@ -78,6 +78,7 @@ __all__ = [
     "NotEnoughResources",
     "NotFound",
     "NotUnique",
+    "OwnEvent",
     "Reservation",
     "ReservationChange",
     "ReservationRequest",

@@ -12,8 +12,8 @@ from tenureclient import errors
 from tenureclient.addresses import LeaseFloatingIP
 from tenureclient.models import HistoryEntry, Lease, LeaseHost
 from tenureclient.moments import Moment, format_duration
-from tenureclient.reservation_request import ReservationChange, ReservationRequest
-from tenureclient.transport import Answer, Transport, parsed
+from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest
+from tenureclient.transport import Answer, Body, Transport, parsed
 from tenureclient.wire import Fields, JsonObject, JsonValue, Version, moment_to_wire, rfc3339
 
 ACTIVE = frozenset({"ACTIVE"})
@@ -93,12 +93,14 @@ class Leases:
         end: datetime,
         reservations: Iterable[ReservationRequest] = (),
         before_end: datetime | None = None,
+        events: Iterable[OwnEvent] = (),
     ) -> Lease:
         """Book everything that the reservations name, or nothing.
 
-        Raises ``NotEnoughResources`` when it is not free; its ``shortfall`` says why.
+        ``events`` are the moments at which something is to be told; they need API 1.2. Raises
+        ``NotEnoughResources`` when it is not free; its ``shortfall`` says why.
         """
-        requests = tuple(reservations)
+        requests, own = tuple(reservations), tuple(events)
 
         def body(version: Version) -> JsonObject:
             document: dict[str, JsonValue] = {
@@ -109,12 +111,14 @@ class Leases:
             }
             if before_end is not None:
                 document["before_end_date"] = moment_to_wire(before_end, version)
+            if own:
+                document["events"] = [event.to_wire(version) for event in own]
             return document
 
-        return _lease(self._transport.call("POST", "leases", body=body))
+        return _lease(self._write("POST", "leases", body=body, with_events=bool(own)))
 
     def get(self, lease_id: str) -> Lease:
-        return _lease(self._transport.call("GET", "leases", lease_id))
+        return _lease(self._transport.call("GET", "leases", lease_id, newest=True))
 
     def find(self, name_or_id: str) -> Lease:
         """Return the lease with this id, or else the only one with this name."""
@@ -173,9 +177,14 @@ class Leases:
         end: Moment | None = None,
         before_end: datetime | None = None,
         reservations: Iterable[ReservationChange] = (),
+        events: Iterable[OwnEvent] | None = None,
     ) -> Lease:
-        """Change what is given; what is absent stays. An end of ``NOW`` ends the lease."""
+        """Change what is given; what is absent stays. An end of ``NOW`` ends the lease.
+
+        ``events`` are all the moments at which something is to be told, as they are to be then.
+        """
         changes = tuple(reservations)
+        own = None if events is None else tuple(events)
 
         def body(version: Version) -> JsonObject:
             dates = {"start_date": start, "end_date": end, "before_end_date": before_end}
@@ -186,9 +195,11 @@ class Leases:
                 document["name"] = name
             if changes:
                 document["reservations"] = [change.to_wire() for change in changes]
+            if own is not None:
+                document["events"] = [event.to_wire(version) for event in own]
             return document
 
-        return _lease(self._transport.call("PUT", "leases", lease_id, body=body))
+        return _lease(self._write("PUT", "leases", lease_id, body=body, with_events=own is not None))
 
     def delete(self, lease_id: str) -> None:
         self._transport.call("DELETE", "leases", lease_id)
@@ -284,6 +295,13 @@ class Leases:
             if lease.status == "ERROR":
                 reason = f": {lease.status_reason}" if lease.status_reason else ""
                 raise errors.LeaseFailed(f"Lease {lease.name} could not be deleted{reason}")
+
+    def _write(self, method: str, *path: str, body: Body, with_events: bool) -> Answer:
+        """Make or change a lease; with events of one's own in the version that brought them."""
+        if not with_events:
+            return self._transport.call(method, *path, body=body)
+        feature = "telling something at moments of one's own"
+        return self._transport.call(method, *path, body=body, feature=feature, since=Version.V1_2)
 
     def _watch(
         self,

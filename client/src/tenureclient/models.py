@@ -94,7 +94,10 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A timed action of a lease: ``start_lease``, ``before_end_lease`` or ``end_lease``."""
+    """A timed action of a lease: ``start_lease``, ``before_end_lease`` or ``end_lease``.
+
+    Those of type ``notify_lease`` were asked for by the owner of the lease; ``message`` is what is told then.
+    """
 
     id: str
     lease_id: str
@@ -103,6 +106,7 @@ class Event:
     status: str
     created_at: datetime | None
     updated_at: datetime | None
+    message: str | None = None
 
     @classmethod
     def from_wire(cls, document: JsonValue) -> Event:
@@ -115,6 +119,7 @@ class Event:
             status=fields.loose_text("status"),
             created_at=fields.maybe_moment("created_at"),
             updated_at=fields.maybe_moment("updated_at"),
+            message=fields.maybe_text("message"),
         )
 
 

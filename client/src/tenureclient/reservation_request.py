@@ -1,12 +1,16 @@
-"""What is asked of the server: reservations to make and to change."""
+"""What is asked of the server: reservations and events to make and to change."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from tenureclient.conditions import conditions_to_json
-from tenureclient.wire import JsonObject, JsonValue, Version
+from tenureclient.wire import JsonObject, JsonValue, Version, moment_to_wire
+
+#: What can be done at the moment before the end of a lease.
+BEFORE_END_ACTIONS = ("none", "snapshot", "notify", "default")
 
 # Blazar wants these keys to be present, whatever they hold.
 _KEYS_OF_1_0: Mapping[str, JsonObject] = {
@@ -89,9 +93,31 @@ class ReservationRequest:
             },
         )
 
+    def with_before_end(self, action: str | None) -> ReservationRequest:
+        """The same with what is done before the end: one of ``BEFORE_END_ACTIONS``; None changes nothing."""
+        if action is None:
+            return self
+        return ReservationRequest(self.resource_type, {**self.parameters, "before_end": action})
+
     def to_wire(self, version: Version) -> JsonObject:
         keys = _KEYS_OF_1_0.get(self.resource_type, {}) if version is Version.V1_0 else {}
         return {"resource_type": self.resource_type, **keys, **self.parameters}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnEvent:
+    """A moment of a lease at which the service tells this message, in a notification.
+
+    ``id`` is that of one which the lease has already; None makes another.
+    """
+
+    time: datetime
+    message: str
+    id: str | None = None
+
+    def to_wire(self, version: Version) -> JsonObject:
+        known: JsonObject = {} if self.id is None else {"id": self.id}
+        return {**known, "time": moment_to_wire(self.time, version), "message": self.message}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ class _AllocationOptions(ReservationCommand):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("resource_type", choices=["host"], help="Type of the resources")
+        parser.add_argument("resource_type", choices=["host", "floatingip"], help="Type of the resources")
         parser.add_argument("--reservation-id", metavar="RESERVATION_ID", help="Only of this reservation")
         parser.add_argument("--lease-id", metavar="LEASE_ID", help="Only of this lease")
         return parser
@@ -25,6 +25,7 @@ class ListAllocations(_AllocationOptions, ReservationLister):
 
     examples = (
         ("host", "all hosts"),
+        ("floatingip", "all floating IPs"),
         ("host --lease-id e9d72175-b5cc-4e1f-9ca2-e0317e7bc44f", "the hosts of one lease"),
     )
 
@@ -43,7 +44,9 @@ class ListAllocations(_AllocationOptions, ReservationLister):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         found = self.client().allocations.list(
-            lease_id=parsed_args.lease_id, reservation_id=parsed_args.reservation_id
+            resource_type=parsed_args.resource_type,
+            lease_id=parsed_args.lease_id,
+            reservation_id=parsed_args.reservation_id,
         )
         zone = self.surroundings.zone
         ordered = sorted(found, key=lambda allocation: allocation.resource_id)
@@ -58,17 +61,19 @@ class ListAllocations(_AllocationOptions, ReservationLister):
 class ShowAllocation(_AllocationOptions, ReservationShowOne):
     """Show what one resource is reserved for."""
 
-    examples = (("host compute-1", "by name"),)
+    examples = (("host compute-1", "by name"), ("floatingip 203.0.113.20", "by address"))
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("resource", metavar="RESOURCE", help="Name or id of the resource")
+        parser.add_argument("resource", metavar="RESOURCE", help="Name, address or id of the resource")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
         client = self.client()
+        inventory = client.hosts if parsed_args.resource_type == "host" else client.floatingips
         allocation = client.allocations.get(
-            client.hosts.find(parsed_args.resource).id,
+            inventory.find(parsed_args.resource).id,
+            resource_type=parsed_args.resource_type,
             lease_id=parsed_args.lease_id,
             reservation_id=parsed_args.reservation_id,
         )

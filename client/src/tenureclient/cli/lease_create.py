@@ -9,12 +9,18 @@ from datetime import datetime, timedelta
 from osc_lib import exceptions
 
 from tenureclient.cli.command import ReservationShowOne, reading
-from tenureclient.cli.lease_options import BLAZAR_DATE, add_wait_options, read_date, read_instant, wait_for
+from tenureclient.cli.lease_options import (
+    BLAZAR_DATE,
+    add_notify_option,
+    add_wait_options,
+    read_date,
+    read_instant,
+    read_notify,
+    wait_for,
+)
 from tenureclient.cli.render import fields, lease_row
-from tenureclient.conditions import CONDITION_FORMS, conditions_to_json
+from tenureclient.cli.reservation_options import add_reservation_options, read_reservations
 from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, NOW, Moment, parse_duration
-from tenureclient.reservation_request import ReservationRequest
-from tenureclient.reservation_text import parse_count, parse_reservation
 
 _DEFAULT_LENGTH = timedelta(hours=24)
 
@@ -28,6 +34,15 @@ class CreateLease(ReservationShowOne):
 
     examples = (
         ("bio-42 --hosts 2 --for 3d", "two hosts, from now, for three days"),
+        (
+            "web --instances 4 --vcpus 2 --ram 4g --disk 20 --anti-affinity --for 1w",
+            "four instances of a size, each on another host",
+        ),
+        (
+            "lab --instances 2 --flavor 3 --floating-ips 2"
+            " --network 5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0001 --for 1d",
+            "two instances of a flavor, and two addresses to reach them",
+        ),
         (
             "bio-42 --hosts 2-4 --with 'vcpus>=8' --with gpu=v100 --start 'friday 14:00' --for 8h --wait",
             "two to four hosts with properties, waiting for the start",
@@ -43,20 +58,37 @@ class CreateLease(ReservationShowOne):
         parser = super().get_parser(prog_name)
         parser.add_argument("name", metavar="LEASE", help="Name for the lease")
         _add_dates(parser)
-        _add_reservations(parser)
+        add_notify_option(parser)
+        add_reservation_options(parser)
+        parser.add_argument(
+            "--event",
+            metavar="KEY=VALUE[,KEY=VALUE...]",
+            action="append",
+            default=[],
+            help="Taken from old scripts, without effect",
+        )
         add_wait_options(parser, "until the lease is ACTIVE")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
-        reservations = _reservations(parsed_args)
+        reservations = read_reservations(parsed_args)
+        if not reservations:
+            raise exceptions.CommandError(
+                "Say what to reserve, with --hosts, --instances, --floating-ips or --reservation."
+            )
         start = read_date(self, parsed_args, "start", "start_date") or NOW
         end = self._end(parsed_args, start)
         before_end = read_instant(self, parsed_args, "before_end", "before_end_date")
         if parsed_args.event:
-            self.log.warning("--event has no effect: a lease has the events that its dates make.")
+            self.log.warning("--event has no effect; --notify DATE MESSAGE has something told at a moment.")
         client = self.client()
         lease = client.leases.create(
-            parsed_args.name, start=start, end=end, before_end=before_end, reservations=reservations
+            parsed_args.name,
+            start=start,
+            end=end,
+            before_end=before_end,
+            reservations=reservations,
+            events=read_notify(self, parsed_args),
         )
         if parsed_args.wait:
             lease = wait_for(client, lease.id, parsed_args)
@@ -95,49 +127,3 @@ def _add_dates(parser: argparse.ArgumentParser) -> None:
         help="When to warn of the end, or make a snapshot (default: as the cloud decides)",
     )
     before_end.add_argument("--before-end-date", metavar="DATE", help=f"The same, but {BLAZAR_DATE}")
-
-
-def _add_reservations(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--hosts",
-        metavar="COUNT",
-        type=reading(parse_count),
-        help="Reserve whole hosts: 2, or 2-4 for at least 2 and up to 4",
-    )
-    parser.add_argument(
-        "--with",
-        dest="conditions",
-        metavar="CONDITION",
-        action="append",
-        default=[],
-        help=f"What each of the hosts must have: {CONDITION_FORMS} (may be repeated; all must hold)",
-    )
-    parser.add_argument(
-        "--reservation",
-        metavar="KEY=VALUE[,KEY=VALUE...]",
-        type=reading(parse_reservation),
-        action="append",
-        default=[],
-        help="A reservation of any resource type, such as resource_type=physical:host,min=1,max=2; commas in"
-        " brackets or quotes belong to the value (may be repeated)",
-    )
-    parser.add_argument(
-        "--event",
-        metavar="KEY=VALUE[,KEY=VALUE...]",
-        action="append",
-        default=[],
-        help="Taken from old scripts, without effect",
-    )
-
-
-def _reservations(parsed_args: argparse.Namespace) -> list[ReservationRequest]:
-    reservations: list[ReservationRequest] = list(parsed_args.reservation)
-    conditions_to_json(parsed_args.conditions)
-    if parsed_args.hosts is not None:
-        least, most = parsed_args.hosts
-        reservations.insert(0, ReservationRequest.hosts(least, most, conditions=parsed_args.conditions))
-    elif parsed_args.conditions:
-        raise exceptions.CommandError("--with: say how many hosts with --hosts.")
-    if not reservations:
-        raise exceptions.CommandError("Say what to reserve, with --hosts or --reservation.")
-    return reservations

@@ -15,6 +15,7 @@ from tenureclient.client import Client
 from tenureclient.leases import ACTIVE
 from tenureclient.models import Lease
 from tenureclient.moments import Moment, parse_duration
+from tenureclient.reservation_request import OwnEvent
 
 BLAZAR_DATE = "a date without a zone is UTC, as in python-blazarclient"
 
@@ -51,6 +52,28 @@ def wait_deleted(client: Client, lease_id: str, parsed_args: argparse.Namespace)
         client.leases.wait_deleted(lease_id, timeout=parsed_args.wait_timeout, on_progress=display)
 
 
+def add_notify_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--notify",
+        nargs=2,
+        metavar=("DATE", "MESSAGE"),
+        action="append",
+        default=[],
+        help="A moment of the lease, written like the start, at which the service tells this message to those"
+        " who listen to its notifications (may be repeated)",
+    )
+
+
+def read_notify(command: ReservationCommand, parsed_args: argparse.Namespace) -> list[OwnEvent]:
+    """Return the moments at which something is to be told."""
+    return [
+        OwnEvent(
+            _instant(command.moment(date, "--notify", zone=command.surroundings.zone), "notify"), message
+        )
+        for date, message in parsed_args.notify
+    ]
+
+
 def read_date(
     command: ReservationCommand,
     parsed_args: argparse.Namespace,
@@ -79,6 +102,10 @@ def read_instant(
 ) -> datetime | None:
     """The same for a date that the word "now" makes no sense for."""
     moment = read_date(command, parsed_args, friendly, compatible)
-    if moment is None or isinstance(moment, datetime):
+    return None if moment is None else _instant(moment, friendly)
+
+
+def _instant(moment: Moment, option: str) -> datetime:
+    if isinstance(moment, datetime):
         return moment
-    raise exceptions.CommandError(f"--{friendly.replace('_', '-')}: 'now' is not possible here.")
+    raise exceptions.CommandError(f"--{option.replace('_', '-')}: 'now' is not possible here.")

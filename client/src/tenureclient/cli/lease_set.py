@@ -9,10 +9,20 @@ from datetime import UTC, datetime, timedelta
 from osc_lib import exceptions
 
 from tenureclient.cli.command import ReservationCommand, reading
-from tenureclient.cli.lease_options import BLAZAR_DATE, add_wait_options, read_date, read_instant, wait_for
+from tenureclient.cli.lease_options import (
+    BLAZAR_DATE,
+    add_notify_option,
+    add_wait_options,
+    read_date,
+    read_instant,
+    read_notify,
+    wait_for,
+)
+from tenureclient.client import Client
 from tenureclient.leases import ACTIVE, SETTLED
 from tenureclient.models import Lease
 from tenureclient.moments import NOW, Moment, parse_duration
+from tenureclient.reservation_request import OwnEvent
 from tenureclient.reservation_text import parse_reservation_change
 
 _ENDED = frozenset({"TERMINATED"})
@@ -26,6 +36,11 @@ class SetLease(ReservationCommand):
         ("bio-42 --end now --wait", "end it early"),
         ("bio-42 --start 'monday 09:00' --end 'friday 18:00'", "other dates"),
         ("bio-42 --reservation id=708732fc-f222-4437-acc2-3b9d36539b4c,min=2,max=4", "more hosts"),
+        (
+            "web --reservation id=708732fc-f222-4437-acc2-3b9d36539b4c,amount=6",
+            "more instances",
+        ),
+        ("bio-42 --notify 'friday 12:00' 'save your results'", "have something told on Friday"),
     )
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -41,6 +56,15 @@ class SetLease(ReservationCommand):
             default=[],
             help="What changes in a reservation, which is chosen by id=... (may be repeated)",
         )
+        add_notify_option(parser)
+        parser.add_argument(
+            "--drop-notify",
+            metavar="EVENT_ID",
+            action="append",
+            default=[],
+            help="An event made by --notify that is not wanted any more, by its id as 'lease show -f json'"
+            " has it (may be repeated)",
+        )
         add_wait_options(parser, "until the lease has a lasting status again")
         return parser
 
@@ -52,7 +76,9 @@ class SetLease(ReservationCommand):
         lease = client.leases.find(parsed_args.lease)
         start = start or _moved(lease.start_date, parsed_args.defer_by, parsed_args.advance_by)
         end = end or _moved(lease.end_date, parsed_args.prolong_for, parsed_args.reduce_by)
-        if not (parsed_args.name or start or end or before_end or parsed_args.reservation):
+        events = self._events(client, lease.id, parsed_args)
+        dates = (start, end, before_end)
+        if not (parsed_args.name or any(dates) or parsed_args.reservation or events is not None):
             raise exceptions.CommandError("Nothing to change: give a name, a date or a reservation.")
         client.leases.update(
             lease.id,
@@ -61,10 +87,31 @@ class SetLease(ReservationCommand):
             end=end,
             before_end=before_end,
             reservations=parsed_args.reservation,
+            events=events,
         )
         if parsed_args.wait:
             wait_for(client, lease.id, parsed_args, _awaited(lease, start, end))
         self.output.write(f"Updated lease: {parsed_args.lease}\n")
+
+    def _events(
+        self, client: Client, lease_id: str, parsed_args: argparse.Namespace
+    ) -> list[OwnEvent] | None:
+        """Everything that is to be told at moments of its own; None where that does not change."""
+        if not (parsed_args.notify or parsed_args.drop_notify):
+            return None
+        lease = client.leases.get(lease_id)  # other than a list, this has what is told
+        there = {
+            event.id: OwnEvent(event.time, event.message, event.id)
+            for event in lease.events
+            if event.message is not None and event.time is not None
+        }
+        for event_id in parsed_args.drop_notify:
+            if there.pop(event_id, None) is None:
+                ids = ", ".join(there) or "none"
+                raise exceptions.CommandError(
+                    f"--drop-notify: lease {lease.name} has no such event '{event_id}'; it has: {ids}"
+                )
+        return [*there.values(), *read_notify(self, parsed_args)]
 
 
 def _add_dates(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""lease list, show, delete, history, hosts, wait; lease reservation drop"""
+"""lease list, show, delete, history, hosts, floatingips, wait"""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import islice
 
-from osc_lib import exceptions
-
 from tenureclient import leases
 from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne
 from tenureclient.cli.lease_options import add_timeout_option, add_wait_options, wait_deleted, wait_for
-from tenureclient.cli.render import fields, history_row, lease_host_row, lease_row, table
+from tenureclient.cli.render import (
+    fields,
+    history_row,
+    lease_floatingip_row,
+    lease_host_row,
+    lease_row,
+    table,
+)
 
 _LISTED = ("id", "name", "start_date", "end_date", "status")
 
@@ -151,6 +156,34 @@ class ListLeaseHosts(ReservationLister):
         return table(hosts, lambda host: lease_host_row(host, zone), shown, parsed_args.columns)
 
 
+class ListLeaseFloatingIPs(ReservationLister):
+    """List the floating IPs of a lease: planned, held or released.
+
+    From the start of the lease on they are floating IPs of the project, and are used like any other:
+
+      openstack server add floating ip SERVER ADDRESS
+    """
+
+    examples = (
+        ("bio-42", "its addresses"),
+        ("bio-42 -f value -c floating_ip_address", "the addresses only"),
+    )
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+        client = self.client()
+        found = client.leases.floatingips(client.leases.find(parsed_args.lease).id)
+        zone = self.surroundings.zone
+        shown = ("id", "floating_ip_address", "status", "floating_network_id", "reservation_id")
+        return table(found, lambda one: lease_floatingip_row(one, zone), shown, parsed_args.columns)
+
+
 class WaitLease(ReservationShowOne):
     """Wait until a lease has a status, and show it then.
 
@@ -176,26 +209,3 @@ class WaitLease(ReservationShowOne):
         statuses = {status.upper() for status in parsed_args.until or ["ACTIVE"]}
         lease = wait_for(client, client.leases.find(parsed_args.lease).id, parsed_args, statuses)
         return fields(lease_row(lease, self.surroundings.zone))
-
-
-class DropReservation(ReservationCommand):
-    """Give one reservation of a lease back; the others stay."""
-
-    examples = (("bio-42 708732fc-f222-4437-acc2-3b9d36539b4c", "as shown by 'lease show'"),)
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
-        parser.add_argument("reservation", metavar="RESERVATION", help="Id of the reservation")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        client = self.client()
-        lease = client.leases.find(parsed_args.lease)
-        if parsed_args.reservation not in {reservation.id for reservation in lease.reservations}:
-            ids = ", ".join(reservation.id for reservation in lease.reservations) or "none"
-            raise exceptions.CommandError(
-                f"Lease {lease.name} has no reservation '{parsed_args.reservation}'; it has: {ids}"
-            )
-        client.leases.drop_reservation(lease.id, parsed_args.reservation)
-        self.output.write(f"Dropped reservation: {parsed_args.reservation}\n")

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from cliff import columns
 
+from tenureclient.addresses import FloatingIP, LeaseFloatingIP
 from tenureclient.models import (
     AffectedReservation,
     Allocation,
@@ -119,13 +120,48 @@ def host_row(host: Host, zone: tzinfo | None) -> Row:
         "hypervisor_type": host.hypervisor_type,
         "hypervisor_version": host.hypervisor_version,
         "cpu_info": host.cpu_info,
-        "enabled": host.enabled,
-        "disabled_reason": host.disabled_reason,
-        "health": host.health,
-        "health_reason": host.health_reason,
-        "health_since": _moment(host.health_since, zone),
-        "created_at": _moment(host.created_at, zone),
-        "updated_at": _moment(host.updated_at, zone),
+        **_standing(host, zone),
+    }
+
+
+def lease_floatingip_row(floatingip: LeaseFloatingIP, zone: tzinfo | None) -> Row:
+    return {
+        "id": floatingip.id,
+        "floating_ip_address": floatingip.floating_ip_address,
+        "status": floatingip.status,
+        "floating_network_id": floatingip.floating_network_id,
+        "subnet_id": floatingip.subnet_id,
+        "reservation_id": floatingip.reservation_id,
+        "start_date": MomentColumn(floatingip.start_date, zone),
+        "end_date": MomentColumn(floatingip.end_date, zone),
+    }
+
+
+def floatingip_row(floatingip: FloatingIP, zone: tzinfo | None) -> Row:
+    """Return every field of a floating IP, in the order in which they are shown."""
+    return {
+        "id": floatingip.id,
+        "floating_ip_address": floatingip.floating_ip_address,
+        "floating_network_id": floatingip.floating_network_id,
+        "subnet_id": floatingip.subnet_id,
+        "reservable": floatingip.reservable,
+        **_standing(floatingip, zone),
+    }
+
+
+def reservation_row(reservation: Reservation, zone: tzinfo | None) -> Row:
+    """Return every field that a reservation of any type has, and below ``parameters`` those of its type."""
+    return {
+        "id": reservation.id,
+        "resource_type": reservation.resource_type,
+        "status": reservation.status,
+        "flavor_id": reservation.flavor_id,
+        "server_group_id": reservation.server_group_id,
+        "parameters": DataColumn(reservation.parameters, _parameter_lines(reservation)),
+        "missing_resources": reservation.missing_resources,
+        "resources_changed": reservation.resources_changed,
+        "created_at": _moment(reservation.created_at, zone),
+        "updated_at": _moment(reservation.updated_at, zone),
     }
 
 
@@ -191,6 +227,19 @@ def _moment(moment: datetime | None, zone: tzinfo | None) -> MomentColumn | None
     return None if moment is None else MomentColumn(moment, zone)
 
 
+def _standing(resource: Host | FloatingIP, zone: tzinfo | None) -> Row:
+    """What the operator and the cloud say of it, and its dates."""
+    return {
+        "enabled": resource.enabled,
+        "disabled_reason": resource.disabled_reason,
+        "health": resource.health,
+        "health_reason": resource.health_reason,
+        "health_since": _moment(resource.health_since, zone),
+        "created_at": _moment(resource.created_at, zone),
+        "updated_at": _moment(resource.updated_at, zone),
+    }
+
+
 def _pairs(properties: Mapping[str, str]) -> DataColumn:
     return DataColumn(dict(properties), (f"{name}={value}" for name, value in sorted(properties.items())))
 
@@ -219,12 +268,28 @@ def _reservation_lines(reservation: Reservation) -> list[str]:
         if is_set
     ]
     head = f"{reservation.id} {reservation.resource_type} {reservation.status} {', '.join(marks)}".rstrip()
-    parameters = (
-        f"  {name}={value if isinstance(value, str) else json.dumps(value)}"
-        for name, value in reservation.parameters.items()
+    return [head, *(f"  {line}" for line in _parameter_lines(reservation))]
+
+
+def _parameter_lines(reservation: Reservation) -> list[str]:
+    """What a reservation asks for and has; what is empty is left out."""
+    shown = dict(reservation.parameters)
+    if reservation.resource_type == "flavor:instance":
+        shown = {"flavor": _flavor(shown.pop("resource_properties", None)), **shown}
+    return [
+        f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in shown.items()
         if value not in (None, "", [])
-    )
-    return [head, *parameters]
+    ]
+
+
+def _flavor(described: JsonValue) -> JsonValue:
+    """The name and the id of the flavor that was asked for, out of all that the server tells of it."""
+    try:
+        flavor = json.loads(str(described))
+        return f"{flavor['name']} ({flavor['id']})"
+    except (ValueError, TypeError, KeyError):
+        return described
 
 
 def _event(event: Event) -> JsonObject:
@@ -233,12 +298,14 @@ def _event(event: Event) -> JsonObject:
         "event_type": event.event_type,
         "time": None if event.time is None else rfc3339(event.time),
         "status": event.status,
+        "message": event.message,
     }
 
 
 def _event_line(event: Event, zone: tzinfo | None) -> str:
     time = "never" if event.time is None else format_moment(event.time, zone)
-    return f"{time} {event.event_type} {event.status}".rstrip()
+    told = "" if event.message is None else f": {event.message}"
+    return f"{time} {event.event_type} {event.status}".rstrip() + told
 
 
 def _event_order(event: Event) -> str:

@@ -8,6 +8,8 @@ _STAGES = {
     "reservable": "can be reserved at all",
     "matching": "of those, match the properties",
     "free": "of those, free for the whole period",
+    "roomy": "of those, with room for the whole period",
+    "fitting": "instances that fit there",
 }
 
 
@@ -17,7 +19,9 @@ def describe(error: TenureError) -> str:
     if error.field is not None:
         lines.append(f"  field: {error.field}")
     if isinstance(error, NotEnoughResources) and error.shortfall is not None:
-        lines.extend(_describe_shortfall(error.shortfall))
+        # What is added to a lease is the only one of its request, whatever its number in the lease is.
+        several = error.field is None or error.field.startswith("reservations")
+        lines.extend(_describe_shortfall(error.shortfall, numbered=several))
     if isinstance(error, ConnectionFailed | Unauthorized):
         lines.append("  Is the cloud, its address and its token right? See 'tenure --help' and clouds.yaml.")
     if error.request_id is not None:
@@ -25,8 +29,9 @@ def describe(error: TenureError) -> str:
     return "\n".join(lines)
 
 
-def _describe_shortfall(shortfall: Shortfall) -> list[str]:
-    which = "" if shortfall.reservation is None else f" (number {shortfall.reservation + 1})"
+def _describe_shortfall(shortfall: Shortfall, *, numbered: bool) -> list[str]:
+    number = shortfall.reservation if numbered else None
+    which = "" if number is None else f" (number {number + 1})"
     lines = [f"  asked: {shortfall.requested} of {shortfall.resource_type}{which}"]
     named = [(_STAGES.get(stage.stage, stage.stage), stage.count) for stage in shortfall.stages]
     width = max((len(name) for name, _ in named), default=0)

@@ -1,7 +1,7 @@
 """A reservation service for the tests of your own code.
 
-``FakeServer`` is a real HTTP server on a free port of this machine, with hosts and leases in memory and
-a clock that only your test moves:
+``FakeServer`` is a real HTTP server on a free port of this machine, with hosts, addresses and leases in
+memory and a clock that only your test moves:
 
     from datetime import timedelta
     from tenureclient import NOW, ReservationRequest
@@ -25,7 +25,7 @@ A program that runs by itself reaches it with the environment of ``server.enviro
 ``FakeServer(versions=("1.0",))`` behaves as a Blazar, which knows API 1.0 only.
 """
 
-from tenureclient.testing.cloud import FakeHost, FakeLease
 from tenureclient.testing.server import FakeServer, SeenRequest
+from tenureclient.testing.stock import FakeFlavor, FakeFloatingIP, FakeHost, FakeLease
 
-__all__ = ["FakeHost", "FakeLease", "FakeServer", "SeenRequest"]
+__all__ = ["FakeFlavor", "FakeFloatingIP", "FakeHost", "FakeLease", "FakeServer", "SeenRequest"]

@@ -1,110 +1,34 @@
-"""What the fake server knows: hosts, leases and the time. Plain rules, no HTTP."""
+"""What the fake server knows: hosts, addresses, leases and the time. Plain rules, no HTTP."""
 
 from __future__ import annotations
 
-import json
-import operator
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from tenureclient.wire import JsonObject, JsonValue, rfc3339
+from tenureclient.testing.choice import Choice
+from tenureclient.testing.stock import (
+    FakeEvent,
+    FakeFlavor,
+    FakeFloatingIP,
+    FakeHost,
+    FakeLease,
+    FakeReservation,
+    Refusal,
+)
+from tenureclient.wire import JsonValue, rfc3339
 
-_COMPARISONS: Mapping[str, Callable[[float | str, float | str], bool]] = {
-    "==": operator.eq,
-    "=": operator.eq,
-    "!=": operator.ne,
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-}
 _WARNING = timedelta(hours=1)
 
 
-class Refusal(Exception):
-    """The fake server says no, with the words of API 1.1."""
-
-    def __init__(
-        self,
-        code: int,
-        name: str,
-        message: str,
-        *,
-        field: str | None = None,
-        details: JsonObject | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.code = code
-        self.name = name
-        self.message = message
-        self.field = field
-        self.details = details
-
-
-@dataclass(slots=True)
-class FakeHost:
-    """A compute host. A test may change its fields at any time."""
-
-    id: str
-    hypervisor_hostname: str
-    vcpus: int
-    memory_mb: int
-    local_gb: int
-    availability_zone: str
-    reservable: bool
-    properties: dict[str, str]
-    created_at: datetime
-    disabled_reason: str | None = None
-    #: well, disabled, down or gone; a host that is not well should not be reservable.
-    health: str = "well"
-    health_reason: str | None = None
-
-    def fact(self, key: str) -> str | None:
-        own = self.properties.get(key)
-        if own is not None or key not in _HOST_FACTS:
-            return own
-        return str(getattr(self, key))
-
-
-_HOST_FACTS = frozenset(["id", "hypervisor_hostname", "vcpus", "memory_mb", "local_gb", "availability_zone"])
-
-
-@dataclass(slots=True)
-class FakeReservation:
-    """A request inside a lease; ``host_ids`` is what was chosen for it."""
-
-    id: str
-    resource_type: str
-    parameters: dict[str, JsonValue]
-    host_ids: list[str] = field(default_factory=list)
-    dropped: bool = False
-
-
-@dataclass(slots=True)
-class FakeLease:
-    """A lease. A test may change its fields; ``set_status`` of the server records it as well."""
-
-    id: str
-    name: str
-    start: datetime
-    end: datetime
-    before_end: datetime | None
-    status: str
-    status_reason: str | None
-    degraded: bool
-    created_at: datetime
-    reservations: list[FakeReservation]
-    history: list[JsonObject] = field(default_factory=list)
-
-
 class FakeCloud:
-    """Hosts, leases and a clock. Due starts and ends happen when anybody looks."""
+    """Hosts, addresses, leases and a clock. Due starts and ends happen when anybody looks."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now
         self.hosts: dict[str, FakeHost] = {}
+        self.floatingips: dict[str, FakeFloatingIP] = {}
+        self.flavors: dict[str, FakeFlavor] = {}
         self.leases: dict[str, FakeLease] = {}
         self.private_properties: set[str] = set()
         self.deleted: set[str] = set()
@@ -139,6 +63,7 @@ class FakeCloud:
         end: datetime,
         before_end: datetime | None,
         reservations: list[FakeReservation],
+        own_events: list[FakeEvent] | None = None,
     ) -> FakeLease:
         self._check_period(start, end, before_end)
         if start < self.now.replace(second=0, microsecond=0):
@@ -156,6 +81,7 @@ class FakeCloud:
             degraded=False,
             created_at=self.now,
             reservations=reservations,
+            own_events=own_events or [],
         )
         self._allocate(lease, reservations, start, end)
         self.move(lease, "PENDING", action="create", reason=None)
@@ -171,6 +97,7 @@ class FakeCloud:
         end: datetime | None,
         before_end: datetime | None,
         parameters: Mapping[str, Mapping[str, JsonValue]],
+        own_events: list[FakeEvent] | None = None,
     ) -> None:
         if lease.status not in ("PENDING", "ACTIVE") and (start or end or before_end or parameters):
             raise Refusal(409, "InvalidState", f"A lease that is {lease.status} can only be renamed")
@@ -197,11 +124,23 @@ class FakeCloud:
         if start is not None or end is not None or parameters:
             self._allocate(lease, changed, new_start, new_end)
             lease.reservations = changed
+        lease.own_events = lease.own_events if own_events is None else own_events
         lease.name = name if name is not None else lease.name
         lease.before_end = before_end or (
             max(new_start, lease.before_end + (new_end - lease.end)) if lease.before_end else None
         )
         lease.start, lease.end = new_start, new_end
+        self.move(lease, lease.status, action="update", reason=None)
+
+    def add(self, lease: FakeLease, reservation: FakeReservation) -> None:
+        """Book one more reservation in a lease."""
+        if lease.status not in ("PENDING", "ACTIVE"):
+            raise Refusal(
+                409, "InvalidState", f"A lease that is {lease.status} takes no further reservations"
+            )
+        wanted = [*lease.reservations, reservation]
+        self._allocate(lease, wanted, lease.start, lease.end, first=len(lease.reservations))
+        lease.reservations = wanted
         self.move(lease, lease.status, action="update", reason=None)
 
     def drop(self, lease: FakeLease, reservation_id: str) -> None:
@@ -226,37 +165,44 @@ class FakeCloud:
             raise Refusal(404, "NotFound", f"Object with {{'host_id': '{host_id}'}} not found")
         return self.hosts[host_id]
 
+    def floatingip(self, floatingip_id: str) -> FakeFloatingIP:
+        if floatingip_id not in self.floatingips:
+            raise Refusal(404, "NotFound", f"Floating IP {floatingip_id} not found.")
+        return self.floatingips[floatingip_id]
+
+    def remove_floatingip(self, floatingip_id: str) -> None:
+        self.floatingip(floatingip_id)
+        if any(lease.status in ("PENDING", "ACTIVE") for lease, _ in self.allocated_to(floatingip_id)):
+            message = f"Can't delete floating IP {floatingip_id}. The floating IP is reserved."
+            raise Refusal(409, "Conflict", message)
+        del self.floatingips[floatingip_id]
+
     def remove_host(self, host_id: str) -> None:
         self.host(host_id)
         if any(lease.status in ("PENDING", "ACTIVE") for lease, _ in self.allocated_to(host_id)):
             raise Refusal(409, "Conflict", f"Can't delete host {host_id}. The host is reserved.")
         del self.hosts[host_id]
 
-    def allocated_to(self, host_id: str) -> list[tuple[FakeLease, FakeReservation]]:
+    def allocated_to(self, resource_id: str) -> list[tuple[FakeLease, FakeReservation]]:
+        """Who has a part in a host, or an address."""
         return [
             (lease, reservation)
             for lease in self.leases.values()
             for reservation in lease.reservations
-            if host_id in reservation.host_ids and not reservation.dropped
+            if resource_id in (*reservation.host_ids, *reservation.floatingip_ids) and not reservation.dropped
         ]
 
     def move_off(
-        self, host_id: str, lease: FakeLease, reservation: FakeReservation, *, dry_run: bool
+        self, resource_id: str, lease: FakeLease, reservation: FakeReservation, *, dry_run: bool
     ) -> str | None:
-        """Give a reservation another host for this one; the id of it, None where there is none."""
-        terms = [
-            term
-            for key in ("hypervisor_properties", "resource_properties")
-            for term in _terms(reservation.parameters.get(key), key)
-        ]
-        for host in self.hosts.values():
-            taken = any(host.id in other.host_ids for other in lease.reservations)
-            fits = host.reservable and all(_holds(term, host) for term in terms)
-            if fits and not taken and self._is_free(host, lease, lease.start, lease.end):
-                if not dry_run:
-                    reservation.host_ids[reservation.host_ids.index(host_id)] = host.id
-                return host.id
-        return None
+        """Give a reservation another host or address for this one; the id of it, None where there is none."""
+        choice = self._choice(lease, lease.start, lease.end, mine=True)
+        of_hosts = resource_id in reservation.host_ids
+        found = choice.another_host(reservation) if of_hosts else choice.another_floatingip(reservation)
+        if found is not None and not dry_run:
+            held = reservation.host_ids if of_hosts else reservation.floatingip_ids
+            held[:] = [found if one == resource_id else one for one in held]
+        return found
 
     def _check_period(self, start: datetime, end: datetime, before_end: datetime | None) -> None:
         if end <= start:
@@ -272,109 +218,20 @@ class FakeCloud:
         reservations: list[FakeReservation],
         start: datetime,
         end: datetime,
+        *,
+        first: int = 0,
     ) -> None:
-        """Choose hosts for every reservation of hosts; other types are taken without a check."""
-        taken: set[str] = set()
-        for number, reservation in enumerate(reservations):
-            if reservation.resource_type == "physical:host" and not reservation.dropped:
-                reservation.host_ids = self._choose(lease, number, reservation, start, end, taken)
-                taken.update(reservation.host_ids)
+        """Choose for every reservation from this number on; what those before it have stays theirs."""
+        choice = self._choice(lease, start, end, mine=False)
+        choice.chosen.extend(one for one in reservations[:first] if not one.dropped)
+        for number, reservation in enumerate(reservations[first:], first):
+            if not reservation.dropped:
+                choice.choose(number, reservation)
 
-    def _choose(
-        self,
-        lease: FakeLease,
-        number: int,
-        reservation: FakeReservation,
-        start: datetime,
-        end: datetime,
-        taken: set[str],
-    ) -> list[str]:
-        place = f"reservations[{number}]"
-        least, most = (_count(reservation.parameters.get(key), f"{place}.{key}") for key in ("min", "max"))
-        if most < least:
-            raise Refusal(
-                400,
-                "InvalidParameter",
-                "Invalid values for min/max of hosts. Max must be equal to or larger than min.",
-                field=f"{place}.max",
-            )
-        terms = [
-            term
-            for key in ("hypervisor_properties", "resource_properties")
-            for term in _terms(reservation.parameters.get(key), f"{place}.{key}")
+    def _choice(self, lease: FakeLease, start: datetime, end: datetime, *, mine: bool) -> Choice:
+        others = [
+            other
+            for other in self.leases.values()
+            if (mine or other is not lease) and other.holds(start, end)
         ]
-        reservable = [host for host in self.hosts.values() if host.reservable]
-        matching = [host for host in reservable if all(_holds(term, host) for term in terms)]
-        free = [
-            host.id for host in matching if host.id not in taken and self._is_free(host, lease, start, end)
-        ]
-        if len(free) < least:
-            known = set(_HOST_FACTS).union(*(host.properties for host in self.hosts.values()))
-            raise Refusal(
-                409,
-                "NotEnoughResources",
-                f"Not enough hosts available: {least} asked, {len(free)} free",
-                field=f"{place}.min",
-                details={
-                    "resource_type": "physical:host",
-                    "reservation": number,
-                    "requested": least,
-                    "stages": [
-                        {"stage": "reservable", "count": len(reservable)},
-                        {"stage": "matching", "count": len(matching)},
-                        {"stage": "free", "count": len(free)},
-                    ],
-                    "unknown_properties": [key for _, key, _ in terms if key not in known],
-                },
-            )
-        return free[:most]
-
-    def _is_free(self, host: FakeHost, lease: FakeLease, start: datetime, end: datetime) -> bool:
-        return not any(
-            other is not lease
-            and other.status in ("PENDING", "ACTIVE")
-            and other.start < end
-            and start < other.end
-            for other, _ in self.allocated_to(host.id)
-        )
-
-
-def _count(value: JsonValue, place: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise Refusal(400, "InvalidParameter", f"Malformed parameter {place.rpartition('.')[2]}", field=place)
-    return value
-
-
-def _terms(expression: JsonValue, place: str) -> list[tuple[str, str, str]]:
-    if expression in (None, ""):
-        return []
-    try:
-        document: JsonValue = json.loads(str(expression))
-    except ValueError:
-        document = "unreadable"
-    terms = document[1:] if isinstance(document, list) and document[:1] == ["and"] else [document]
-    if document == []:
-        return []
-    read = []
-    for term in terms:
-        if not (
-            isinstance(term, list)
-            and len(term) == 3
-            and all(isinstance(part, str) for part in term)
-            and term[0] in _COMPARISONS
-            and str(term[1]).startswith("$")
-        ):
-            raise Refusal(400, "InvalidParameter", f"Malformed requirements {expression}", field=place)
-        read.append((str(term[0]), str(term[1])[1:], str(term[2])))
-    return read
-
-
-def _holds(term: tuple[str, str, str], host: FakeHost) -> bool:
-    comparison, key, wanted = term
-    fact = host.fact(key)
-    if fact is None:
-        return False
-    try:
-        return _COMPARISONS[comparison](float(fact), float(wanted))
-    except ValueError:
-        return _COMPARISONS[comparison](fact, wanted)
+        return Choice(self.hosts, self.floatingips, self.flavors, others)

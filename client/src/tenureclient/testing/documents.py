@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from tenureclient.testing.cloud import FakeHost, FakeLease, FakeReservation, Refusal
+from tenureclient.testing.stock import (
+    FakeEvent,
+    FakeFlavor,
+    FakeFloatingIP,
+    FakeHost,
+    FakeLease,
+    FakeReservation,
+    Refusal,
+)
 from tenureclient.wire import JsonObject, JsonValue, Version, rfc3339
 
 _LEASE_FIELDS = frozenset(["name", "start_date", "end_date", "before_end_date", "reservations"])
@@ -21,7 +30,25 @@ def check_fields(body: JsonObject, known: frozenset[str], version: Version) -> N
 
 
 def check_lease_fields(body: JsonObject, version: Version) -> None:
-    check_fields(body, _LEASE_FIELDS, version)
+    check_fields(body, _LEASE_FIELDS | {"events"} if version is Version.V1_2 else _LEASE_FIELDS, version)
+
+
+def read_events(body: JsonObject, version: Version) -> list[FakeEvent] | None:
+    """Read the moments of which the owner wants to be told; None where nothing is said of them."""
+    wanted = body.get("events")
+    if version is not Version.V1_2 or not isinstance(wanted, list):
+        return None
+    read = []
+    for number, document in enumerate(wanted):
+        place = f"events[{number}]"
+        fields = document if isinstance(document, Mapping) else {}
+        time = read_date(fields, "time", version, datetime.now(UTC))
+        message = fields.get("message")
+        if time is None or not isinstance(message, str) or not message:
+            missing = "time" if time is None else "message"
+            raise Refusal(400, "MissingParameter", f"Missing parameter {missing}", field=f"{place}.{missing}")
+        read.append(FakeEvent(str(fields.get("id") or uuid.uuid4()), time, message))
+    return read
 
 
 def read_date(body: JsonObject, name: str, version: Version, now: datetime) -> datetime | None:
@@ -84,7 +111,7 @@ def stamp(moment: datetime, version: Version) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S") if version is Version.V1_0 else rfc3339(moment)
 
 
-def lease_document(lease: FakeLease, version: Version) -> JsonObject:
+def lease_document(lease: FakeLease, version: Version, flavors: Mapping[str, FakeFlavor]) -> JsonObject:
     document: dict[str, JsonValue] = {
         "id": lease.id,
         "name": lease.name,
@@ -97,7 +124,7 @@ def lease_document(lease: FakeLease, version: Version) -> JsonObject:
         "created_at": stamp(lease.created_at, version),
         "updated_at": None,
         "reservations": [
-            _reservation_document(lease, reservation, version) for reservation in lease.reservations
+            _reservation_document(lease, reservation, version, flavors) for reservation in lease.reservations
         ],
         "events": _events(lease, version),
     }
@@ -107,7 +134,9 @@ def lease_document(lease: FakeLease, version: Version) -> JsonObject:
     return document
 
 
-def _reservation_document(lease: FakeLease, reservation: FakeReservation, version: Version) -> JsonObject:
+def _reservation_document(
+    lease: FakeLease, reservation: FakeReservation, version: Version, flavors: Mapping[str, FakeFlavor]
+) -> JsonObject:
     statuses = {"ACTIVE": "active", "PENDING": "pending", "ERROR": "error"}
     return {
         "id": reservation.id,
@@ -119,7 +148,29 @@ def _reservation_document(lease: FakeLease, reservation: FakeReservation, versio
         "created_at": stamp(lease.created_at, version),
         "updated_at": None,
         **reservation.parameters,
+        **_made(lease, reservation, flavors),
     }
+
+
+def _made(
+    lease: FakeLease, reservation: FakeReservation, flavors: Mapping[str, FakeFlavor]
+) -> dict[str, JsonValue]:
+    """What there is in the cloud for a reservation of instances."""
+    if reservation.resource_type not in ("virtual:instance", "flavor:instance"):
+        return {}
+    of_rule = reservation.parameters.get("affinity") is not None
+    group_id = str(uuid.uuid5(uuid.UUID(reservation.id), "group")) if of_rule else None
+    made: dict[str, JsonValue] = {
+        "flavor_id": reservation.id,
+        "aggregate_id": 1 if lease.status == "ACTIVE" else None,
+        "server_group_id": group_id,
+    }
+    flavor = flavors.get(str(reservation.parameters.get("flavor_id")))
+    if flavor is not None:
+        sizes = {"vcpus": flavor.vcpus, "memory_mb": flavor.memory_mb, "disk_gb": flavor.disk_gb}
+        described = {"id": flavor.id, "name": flavor.name, "vcpus": flavor.vcpus, "ram": flavor.memory_mb}
+        made |= {**sizes, "resource_properties": json.dumps({**described, "disk": flavor.disk_gb})}
+    return made
 
 
 def _events(lease: FakeLease, version: Version) -> list[JsonValue]:
@@ -129,7 +180,20 @@ def _events(lease: FakeLease, version: Version) -> list[JsonValue]:
         "before_end_lease": lease.status == "TERMINATED",
         "end_lease": lease.status == "TERMINATED",
     }
-    return [
+    own: list[JsonValue] = [
+        {
+            "id": event.id,
+            "lease_id": lease.id,
+            "event_type": "notify_lease",
+            "time": date(event.time, version),
+            "status": "UNDONE",
+            "created_at": stamp(lease.created_at, version),
+            "updated_at": None,
+            **({"message": event.message} if version is Version.V1_2 else {}),
+        }
+        for event in lease.own_events
+    ]
+    return own + [
         {
             "id": str(uuid.uuid5(uuid.UUID(lease.id), event_type)),
             "lease_id": lease.id,
@@ -165,12 +229,28 @@ def host_document(host: FakeHost, version: Version) -> JsonObject:
     document |= {"traits": [], "properties": host.properties}
     if version is Version.V1_1:
         return document
+    return {**document, **_standing(host)}
+
+
+def floatingip_document(floatingip: FakeFloatingIP, version: Version) -> JsonObject:
+    document: dict[str, JsonValue] = {
+        "id": floatingip.id,
+        "floating_network_id": floatingip.floating_network_id,
+        "subnet_id": floatingip.subnet_id,
+        "floating_ip_address": floatingip.floating_ip_address,
+        "reservable": floatingip.reservable,
+        "created_at": stamp(floatingip.created_at, version),
+        "updated_at": None,
+    }
+    return {**document, **_standing(floatingip)} if version is Version.V1_2 else document
+
+
+def _standing(resource: FakeHost | FakeFloatingIP) -> JsonObject:
     return {
-        **document,
-        "enabled": host.disabled_reason is None,
-        "disabled_reason": host.disabled_reason,
-        "health": host.health,
-        "health_reason": host.health_reason,
+        "enabled": resource.disabled_reason is None,
+        "disabled_reason": resource.disabled_reason,
+        "health": resource.health,
+        "health_reason": resource.health_reason,
         "health_since": None,
     }
 
@@ -190,7 +270,6 @@ def affected_document(
 
 
 def lease_host_document(lease: FakeLease, reservation: FakeReservation, host: FakeHost) -> JsonObject:
-    held = {"PENDING": "planned", "ACTIVE": "held"}
     return {
         "id": host.id,
         "hypervisor_hostname": host.hypervisor_hostname,
@@ -199,6 +278,26 @@ def lease_host_document(lease: FakeLease, reservation: FakeReservation, host: Fa
         "memory_mb": host.memory_mb,
         "local_gb": host.local_gb,
         "properties": host.properties,
+        **_part(lease, reservation),
+    }
+
+
+def lease_floatingip_document(
+    lease: FakeLease, reservation: FakeReservation, floatingip: FakeFloatingIP
+) -> JsonObject:
+    return {
+        "id": floatingip.id,
+        "floating_network_id": floatingip.floating_network_id,
+        "subnet_id": floatingip.subnet_id,
+        "floating_ip_address": floatingip.floating_ip_address,
+        **_part(lease, reservation),
+    }
+
+
+def _part(lease: FakeLease, reservation: FakeReservation) -> JsonObject:
+    """Since when, until when and how far something is a lease's."""
+    held = {"PENDING": "planned", "ACTIVE": "held"}
+    return {
         "reservation_id": reservation.id,
         "start_date": date(lease.start, Version.V1_1),
         "end_date": date(lease.end, Version.V1_1),
@@ -207,12 +306,12 @@ def lease_host_document(lease: FakeLease, reservation: FakeReservation, host: Fa
 
 
 def allocation_document(
-    host_id: str,
+    resource_id: str,
     parts: list[tuple[FakeLease, FakeReservation]],
     version: Version,
 ) -> JsonObject:
     return {
-        "resource_id": host_id,
+        "resource_id": resource_id,
         "reservations": [
             {
                 "id": reservation.id,

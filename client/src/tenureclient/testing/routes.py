@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 from urllib.parse import urlencode
 
 from tenureclient.testing import documents
-from tenureclient.testing.cloud import FakeCloud, FakeHost, FakeLease, Refusal
+from tenureclient.testing.cloud import FakeCloud
+from tenureclient.testing.stock import FakeFloatingIP, FakeHost, FakeLease, Refusal
 from tenureclient.wire import JsonObject, JsonValue, Version, read_moment, rfc3339
 
 T = TypeVar("T")
+R = TypeVar("R", FakeHost, FakeFloatingIP)
+_CHANGES: Mapping[str, frozenset[str]] = {
+    "disable": frozenset({"dry_run", "reason"}),
+    "enable": frozenset({"dry_run"}),
+    "reallocate": frozenset({"dry_run", "lease_id", "running"}),
+}
 Outcome = tuple[int, JsonObject | None]
 
 
@@ -87,11 +95,17 @@ class Routes:
                 return 200, {"history": list(self._cloud.lease(lease_id).history)}
             case ("GET", "v1", "leases", lease_id, "hosts") if newer:
                 return 200, self._lease_hosts(self._cloud.lease(lease_id))
+            case ("GET", "v1", "leases", lease_id, "floatingips") if newer:
+                return 200, self._lease_floatingips(self._cloud.lease(lease_id))
+            case ("POST", "v1", "leases", lease_id, "reservations") if newer:
+                return 201, self._add_reservation(self._cloud.lease(lease_id), call)
             case ("DELETE", "v1", "leases", lease_id, "reservations", reservation_id) if newer:
                 self._cloud.drop(self._cloud.lease(lease_id), reservation_id)
                 return 204, None
             case (_, "v1", "os-hosts", *_):
                 return self._dispatch_hosts(call)
+            case (_, "v1", "floatingips", *_):
+                return self._dispatch_floatingips(call)
         raise Refusal(404, "NotFound", "The requested URL was not found on the server.")
 
     def _dispatch_hosts(self, call: Call) -> Outcome:
@@ -101,7 +115,7 @@ class Routes:
             case ("POST",):
                 return 201, self._create_host(call)
             case ("GET", "allocations"):
-                return 200, self._list_allocations(call)
+                return 200, self._list_allocations(self._cloud.hosts, call)
             case ("GET", "properties"):
                 return 200, self._list_properties(call)
             case ("PATCH", "properties", name):
@@ -119,18 +133,47 @@ class Routes:
             case ("POST", host_id, "disable" | "enable" | "reallocate" as action) if (
                 call.version is Version.V1_2
             ):
-                return 200, self._change_host(self._cloud.host(host_id), action, call)
+                host = self._cloud.host(host_id)
+                return 200, self._change(host, "host", documents.host_document, action, call)
+        raise Refusal(404, "NotFound", "The requested URL was not found on the server.")
+
+    def _dispatch_floatingips(self, call: Call) -> Outcome:
+        newer = call.version is not Version.V1_0
+        match (call.method, *call.parts[2:]):
+            case ("GET",):
+                return 200, self._list_floatingips(call)
+            case ("POST",):
+                return 201, self._create_floatingip(call)
+            case ("GET", "allocations") if newer:
+                return 200, self._list_allocations(self._cloud.floatingips, call)
+            case ("GET", floatingip_id):
+                found = self._cloud.floatingip(floatingip_id)
+                return 200, {"floatingip": documents.floatingip_document(found, call.version)}
+            case ("DELETE", floatingip_id):
+                self._cloud.remove_floatingip(floatingip_id)
+                return 204, None
+            case ("GET", floatingip_id, "allocation") if newer:
+                self._cloud.floatingip(floatingip_id)
+                return 200, {"allocation": self._allocation(floatingip_id, call)}
+            case ("POST", floatingip_id, "disable" | "enable" | "reallocate" as action) if (
+                call.version is Version.V1_2
+            ):
+                found = self._cloud.floatingip(floatingip_id)
+                return 200, self._change(found, "floatingip", documents.floatingip_document, action, call)
         raise Refusal(404, "NotFound", "The requested URL was not found on the server.")
 
     # Leases
 
     def _lease(self, lease: FakeLease, call: Call) -> JsonObject:
-        return {"lease": documents.lease_document(lease, call.version)}
+        return {"lease": self._document(lease, call)}
+
+    def _document(self, lease: FakeLease, call: Call) -> JsonObject:
+        return documents.lease_document(lease, call.version, self._cloud.flavors)
 
     def _list_leases(self, call: Call) -> JsonObject:
         leases = list(self._cloud.leases.values())
         if call.version is Version.V1_0:
-            return {"leases": [documents.lease_document(lease, call.version) for lease in leases]}
+            return {"leases": [self._document(lease, call) for lease in leases]}
         texts: Mapping[str, Callable[[FakeLease], str]] = {
             "name": lambda lease: lease.name,
             "status": lambda lease: lease.status,
@@ -157,7 +200,7 @@ class Routes:
             "leases",
             leases,
             lambda lease: lease.id,
-            lambda lease: documents.lease_document(lease, call.version),
+            lambda lease: self._document(lease, call),
         )
 
     def _create_lease(self, call: Call) -> JsonObject:
@@ -177,6 +220,7 @@ class Routes:
             end or self._cloud.now,
             before_end,
             reservations,
+            documents.read_events(call.fields, call.version),
         )
         return self._lease(lease, call)
 
@@ -204,6 +248,7 @@ class Routes:
             end=end,
             before_end=before_end,
             parameters=parameters,
+            own_events=documents.read_events(call.fields, call.version),
         )
         return self._lease(lease, call)
 
@@ -222,6 +267,76 @@ class Routes:
                 for host_id in reservation.host_ids
             ]
         }
+
+    def _lease_floatingips(self, lease: FakeLease) -> JsonObject:
+        return {
+            "floatingips": [
+                documents.lease_floatingip_document(lease, reservation, self._cloud.floatingip(floatingip_id))
+                for reservation in lease.reservations
+                for floatingip_id in reservation.floatingip_ids
+            ]
+        }
+
+    def _add_reservation(self, lease: FakeLease, call: Call) -> JsonObject:
+        try:
+            self._cloud.add(lease, documents.read_reservation(call.body, "reservation"))
+        except Refusal as refusal:
+            # The body is the reservation: its fields are called by their own names.
+            refusal.field = refusal.field and refusal.field.rpartition(".")[2]
+            raise
+        return self._lease(lease, call)
+
+    # Addresses
+
+    def new_floatingip(self, network_id: str, address: str) -> FakeFloatingIP:
+        floatingip = FakeFloatingIP(
+            id=str(uuid.uuid5(uuid.NAMESPACE_URL, f"{network_id}/{address}")),
+            floating_network_id=network_id,
+            subnet_id=str(uuid.uuid5(uuid.NAMESPACE_URL, network_id)),
+            floating_ip_address=address,
+            reservable=True,
+            created_at=self._cloud.now,
+        )
+        self._cloud.floatingips[floatingip.id] = floatingip
+        return floatingip
+
+    def _list_floatingips(self, call: Call) -> JsonObject:
+        found = list(self._cloud.floatingips.values())
+        if call.version is Version.V1_0:
+            return {"floatingips": [documents.floatingip_document(one, call.version) for one in found]}
+        found = [
+            one
+            for one in found
+            if call.query.get("floating_ip_address") in (None, one.floating_ip_address)
+            and call.query.get("reservable") in (None, str(one.reservable).lower())
+        ]
+        key = call.query.get("sort_key", "id")
+        found.sort(key=lambda one: str(getattr(one, key)), reverse=call.query.get("sort_dir") == "desc")
+        return self._page(
+            call,
+            "floatingips",
+            found,
+            lambda one: one.id,
+            lambda one: documents.floatingip_document(one, call.version),
+        )
+
+    def _create_floatingip(self, call: Call) -> JsonObject:
+        known = frozenset({"floating_network_id", "floating_ip_address"})
+        documents.check_fields(call.fields, known, call.version)
+        for name in sorted(known):
+            if not isinstance(call.fields.get(name), str):
+                raise Refusal(400, "MissingParameter", f"Missing parameter {name}", field=name)
+        network_id, address = (
+            str(call.fields[name]) for name in ("floating_network_id", "floating_ip_address")
+        )
+        made = [
+            (one.floating_network_id, one.floating_ip_address) for one in self._cloud.floatingips.values()
+        ]
+        if (network_id, address) in made:
+            message = f"Floating IP {address} is registered already."
+            raise Refusal(409, "Conflict", message, field="floating_ip_address")
+        floatingip = self.new_floatingip(network_id, address)
+        return {"floatingip": documents.floatingip_document(floatingip, call.version)}
 
     # Hosts
 
@@ -276,16 +391,18 @@ class Routes:
                 host.properties[key] = str(value)
         return {"host": documents.host_document(host, call.version)}
 
-    def _change_host(self, host: FakeHost, action: str, call: Call) -> JsonObject:
-        known = {"disable": {"reason"}, "enable": set(), "reallocate": {"lease_id", "running"}}[action]
-        documents.check_fields(call.fields, frozenset({"dry_run", *known}), call.version)
+    def _change(
+        self, resource: R, one: str, document: Callable[[R, Version], JsonObject], action: str, call: Call
+    ) -> JsonObject:
+        """Close, open or empty a host or an address."""
+        documents.check_fields(call.fields, _CHANGES[action], call.version)
         dry_run = call.fields.get("dry_run") is True
-        shown = replace(host) if dry_run else host
+        shown = replace(resource) if dry_run else resource
         if action != "reallocate":
-            shown.reservable = action == "enable" and host.health == "well"
+            shown.reservable = action == "enable" and resource.health == "well"
             shown.disabled_reason = None if action == "enable" else str(call.fields.get("reason", ""))
         affected = []
-        for lease, reservation in self._cloud.allocated_to(host.id):
+        for lease, reservation in self._cloud.allocated_to(resource.id):
             if action == "enable" or lease.status not in ("PENDING", "ACTIVE"):
                 continue
             if call.fields.get("lease_id") not in (None, lease.id):
@@ -294,21 +411,21 @@ class Routes:
             if action == "reallocate" and lease.status == "ACTIVE" and not call.fields.get("running"):
                 reason = "The lease is running; it loses nothing unless that is asked for."
             elif action == "reallocate":
-                moves_to = self._cloud.move_off(host.id, lease, reservation, dry_run=dry_run)
+                moves_to = self._cloud.move_off(resource.id, lease, reservation, dry_run=dry_run)
                 reason = "No other is free for it."
             affected.append(
                 documents.affected_document(lease, reservation, moves_to, None if moves_to else reason)
             )
         return {
-            "host": documents.host_document(shown, call.version),
+            one: document(shown, call.version),
             "dry_run": dry_run,
             "reservations": list[JsonValue](affected),
         }
 
     # Allocations and properties
 
-    def _list_allocations(self, call: Call) -> JsonObject:
-        found = [self._allocation(host_id, call) for host_id in self._cloud.hosts]
+    def _list_allocations(self, resource_ids: Iterable[str], call: Call) -> JsonObject:
+        found = [self._allocation(resource_id, call) for resource_id in resource_ids]
         if call.version is Version.V1_0:
             return {"allocations": list(found)}
         if call.query.get("lease_id") or call.query.get("reservation_id"):
@@ -321,14 +438,14 @@ class Routes:
             lambda allocation: allocation,
         )
 
-    def _allocation(self, host_id: str, call: Call) -> JsonObject:
+    def _allocation(self, resource_id: str, call: Call) -> JsonObject:
         parts = [
             (lease, reservation)
-            for lease, reservation in self._cloud.allocated_to(host_id)
+            for lease, reservation in self._cloud.allocated_to(resource_id)
             if call.query.get("lease_id") in (None, lease.id)
             and call.query.get("reservation_id") in (None, reservation.id)
         ]
-        return documents.allocation_document(host_id, parts, call.version)
+        return documents.allocation_document(resource_id, parts, call.version)
 
     def _list_properties(self, call: Call) -> JsonObject:
         names = sorted({name for host in self._cloud.hosts.values() for name in host.properties})

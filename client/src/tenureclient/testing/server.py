@@ -16,8 +16,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from keystoneauth1 import session, token_endpoint
 
 from tenureclient.client import Client
-from tenureclient.testing.cloud import FakeCloud, FakeHost, FakeLease
+from tenureclient.testing.cloud import FakeCloud
 from tenureclient.testing.routes import Call, Routes
+from tenureclient.testing.stock import FakeFlavor, FakeFloatingIP, FakeHost, FakeLease
 from tenureclient.wire import JsonObject, JsonValue, Version
 
 _HEADER = "OpenStack-API-Version"
@@ -91,6 +92,10 @@ class FakeServer:
     def hosts(self) -> Mapping[str, FakeHost]:
         return self._cloud.hosts
 
+    @property
+    def floatingips(self) -> Mapping[str, FakeFloatingIP]:
+        return self._cloud.floatingips
+
     def client(self) -> Client:
         """Return a client of this server. When it waits, the server's clock moves and nobody sleeps."""
         signed_in = session.Session(auth=token_endpoint.Token(self.url, self.token))
@@ -126,6 +131,20 @@ class FakeServer:
             host.vcpus, host.memory_mb, host.local_gb = vcpus, memory_mb, local_gb
             host.availability_zone = availability_zone
             return host
+
+    def add_floatingip(self, address: str, *, network_id: str = "public") -> FakeFloatingIP:
+        """Add a reservable address of an external network."""
+        with self._lock:
+            return self._routes.new_floatingip(network_id, address)
+
+    def add_flavor(
+        self, flavor_id: str, *, name: str = "", vcpus: int = 1, memory_mb: int = 1024, disk_gb: int = 10
+    ) -> FakeFlavor:
+        """Add a flavor, of which instances can be reserved."""
+        with self._lock:
+            flavor = FakeFlavor(flavor_id, name or flavor_id, vcpus, memory_mb, disk_gb)
+            self._cloud.flavors[flavor_id] = flavor
+            return flavor
 
     def set_status(self, lease_id: str, status: str, reason: str | None = None) -> None:
         """Put a lease into a status, for example ERROR with its reason."""

@@ -1,0 +1,132 @@
+"""floatingip list, show, create, delete, disable, enable, reallocate"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from tenureclient.cli.command import ReservationLister, ReservationShowOne
+from tenureclient.cli.inventory import (
+    DeleteCommand,
+    DisableCommand,
+    EnableCommand,
+    OfFloatingIPs,
+    ReallocateCommand,
+    add_reservable,
+)
+from tenureclient.cli.render import fields, floatingip_row, table
+
+_LISTED = ("id", "floating_ip_address", "floating_network_id")
+_SORTABLE = (*_LISTED, "subnet_id")
+
+
+class ListFloatingIPs(ReservationLister):
+    """List the floating IPs that can be reserved.
+
+    With -c any field of a floating IP can be asked for.
+    """
+
+    examples = (
+        ("--network 5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0001", "those of one network"),
+        ("--not-reservable -c floating_ip_address -c disabled_reason", "which are closed, and why"),
+    )
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--sort-by",
+            metavar="<floatingip_column>",
+            choices=_SORTABLE,
+            default="id",
+            help=f"Field to sort by: {', '.join(_SORTABLE)} (default: id)",
+        )
+        parser.add_argument("--network", metavar="NETWORK_ID", help="Only those of this network")
+        add_reservable(parser, "floating IPs", "closed")
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+        found = sorted(
+            (
+                floatingip
+                for floatingip in self.client().floatingips.list(reservable=parsed_args.reservable)
+                if parsed_args.network in (None, floatingip.floating_network_id)
+            ),
+            key=lambda floatingip: (getattr(floatingip, parsed_args.sort_by), floatingip.id),
+        )
+        zone = self.surroundings.zone
+        return table(found, lambda one: floatingip_row(one, zone), _LISTED, parsed_args.columns)
+
+
+class ShowFloatingIP(OfFloatingIPs, ReservationShowOne):
+    """Show a floating IP: its network, and whether it can be reserved."""
+
+    examples = (("203.0.113.20", "by address"),)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        self.add_one(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+        found = self.client().floatingips.find(parsed_args.resource)
+        return fields(floatingip_row(found, self.surroundings.zone))
+
+
+class CreateFloatingIP(ReservationShowOne):
+    """Make an address of an external network reservable.
+
+    The address lies in a subnet of the network, outside of its allocation pools (what lies in them,
+    Neutron gives to anybody), is not the gateway, and nobody has it.
+    """
+
+    examples = (("5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0001 203.0.113.20", "one address"),)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("network", metavar="NETWORK_ID", help="Id of the external network")
+        parser.add_argument("address", metavar="FLOATING_IP_ADDRESS", help="Address in that network")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+        made = self.client().floatingips.create(parsed_args.network, parsed_args.address)
+        return fields(floatingip_row(made, self.surroundings.zone))
+
+
+class DeleteFloatingIP(OfFloatingIPs, DeleteCommand):
+    """Take floating IPs out of the reservation service. No lease may need them any more."""
+
+    examples = (("203.0.113.20", "one address"),)
+
+
+class DisableFloatingIP(OfFloatingIPs, DisableCommand):
+    """Close a floating IP to new reservations.
+
+    Who has reserved it keeps it; the list shows them. It is shown before it is done.
+    """
+
+    examples = (
+        ("203.0.113.20 --reason 'on a block list'", "and be asked before it is done"),
+        ("203.0.113.20 --dry-run", "see who has it"),
+    )
+
+
+class EnableFloatingIP(OfFloatingIPs, EnableCommand):
+    """Open a floating IP to reservations again."""
+
+    examples = (("203.0.113.20", "and be asked before it is done"),)
+
+
+class ReallocateFloatingIP(OfFloatingIPs, ReallocateCommand):
+    """Give those who have reserved a floating IP another one, as far as there are any.
+
+    What runs keeps it, unless --running says otherwise. The list shows what becomes of each; it is shown
+    before it is done. To keep the address free, disable it first.
+    """
+
+    lost = "connections"
+    examples = (
+        ("203.0.113.20 --dry-run", "see who would get which other one"),
+        ("203.0.113.20 --lease bio-42 --yes", "of one lease, without being asked"),
+    )

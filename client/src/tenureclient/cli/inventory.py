@@ -1,0 +1,196 @@
+"""What the commands for hosts and for floating IPs have in common: delete, disable, enable, reallocate."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from osc_lib import exceptions
+
+from tenureclient.addresses import FloatingIPChange
+from tenureclient.cli.command import ReservationCommand, ReservationLister
+from tenureclient.cli.render import affected_row, table
+from tenureclient.client import Client
+from tenureclient.floatingips import FloatingIPs
+from tenureclient.hosts import Hosts
+from tenureclient.models import HostChange
+
+Change = HostChange | FloatingIPChange
+
+
+class OfInventory(ReservationCommand):
+    """A command for things of one kind, which are named by ``metavar``."""
+
+    noun: ClassVar[str]
+    metavar: ClassVar[str]
+    name_or_id: ClassVar[str]
+
+    def inventory(self, client: Client) -> Hosts | FloatingIPs:
+        """Everything of this kind."""
+        raise NotImplementedError
+
+    def add_one(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("resource", metavar=self.metavar, help=f"{self.name_or_id} of the {self.noun}")
+
+
+def add_reservable(parser: argparse.ArgumentParser, nouns: str, others: str) -> None:
+    """Add the choice between those that take reservations and those that do not, as far as it is made."""
+    reservable = parser.add_mutually_exclusive_group()
+    reservable.add_argument(
+        "--reservable", action="store_true", default=None, help=f"Only {nouns} that take reservations"
+    )
+    reservable.add_argument(
+        "--not-reservable",
+        dest="reservable",
+        action="store_false",
+        default=None,
+        help=f"Only {nouns} that take none, for example {others} ones",
+    )
+
+
+class OfHosts(OfInventory):
+    noun = "host"
+    metavar = "HOST"
+    name_or_id = "Name or id"
+
+    def inventory(self, client: Client) -> Hosts:
+        return client.hosts
+
+
+class OfFloatingIPs(OfInventory):
+    noun = "floating IP"
+    metavar = "FLOATINGIP"
+    name_or_id = "Address or id"
+
+    def inventory(self, client: Client) -> FloatingIPs:
+        return client.floatingips
+
+
+class DeleteCommand(OfInventory):
+    """A command that takes things out of the service."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "resources", metavar=self.metavar, nargs="+", help=f"{self.name_or_id} of a {self.noun}"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        inventory = self.inventory(self.client())
+        for name in parsed_args.resources:
+            inventory.delete(inventory.find(name).id)
+            self.output.write(f"Deleted {self.noun}: {name}\n")
+
+
+class ChangeCommand(OfInventory, ReservationLister):
+    """A command that changes what its reservations have: first it is told what comes of it, then done."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        self.add_one(parser)
+        parser.add_argument("--dry-run", action="store_true", help="Only show what would be done")
+        parser.add_argument("--yes", action="store_true", help="Do it without asking")
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+        client = self.client()
+        resource_id = self.inventory(client).find(parsed_args.resource).id
+        if not parsed_args.yes or parsed_args.dry_run:
+            plan = self.change(client, resource_id, parsed_args, dry_run=True)
+            if parsed_args.dry_run:
+                return self._table(plan, parsed_args)
+            self._confirm(self.describe(parsed_args.resource, plan))
+        return self._table(self.change(client, resource_id, parsed_args, dry_run=False), parsed_args)
+
+    def change(self, client: Client, resource_id: str, parsed_args: Any, *, dry_run: bool) -> Change:
+        """Do it, or have it told."""
+        raise NotImplementedError
+
+    def describe(self, name: str, plan: Change) -> str:
+        """What would be done, in a sentence."""
+        raise NotImplementedError
+
+    def _confirm(self, sentence: str) -> None:
+        """Go on only where whoever sits there agrees."""
+        if not self.app.stdin.isatty():
+            raise exceptions.CommandError(
+                f"{sentence} Nothing was done. Say --yes to do it without being asked."
+            )
+        self.app.stderr.write(f"{sentence} Do it? [y/N] ")
+        self.app.stderr.flush()
+        if self.app.stdin.readline().strip().lower() not in {"y", "yes"}:
+            raise exceptions.CommandError("Nothing was done.")
+
+    def _table(
+        self, change: Change, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+        zone = self.surroundings.zone
+        shown = ("lease_id", "status", "start_date", "end_date", "moves_to", "reason")
+        return table(change.reservations, lambda one: affected_row(one, zone), shown, parsed_args.columns)
+
+
+class DisableCommand(ChangeCommand):
+    """A command that closes something to new reservations."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--reason", metavar="TEXT", default="", help="Why, for other administrators")
+        return parser
+
+    def change(self, client: Client, resource_id: str, parsed_args: Any, *, dry_run: bool) -> Change:
+        return self.inventory(client).disable(resource_id, reason=parsed_args.reason, dry_run=dry_run)
+
+    def describe(self, name: str, plan: Change) -> str:
+        return (
+            f"{name} takes no new reservations; those that have a part in it keep it:"
+            f" {len(plan.reservations)}."
+        )
+
+
+class EnableCommand(ChangeCommand):
+    """A command that opens something to reservations again."""
+
+    def change(self, client: Client, resource_id: str, parsed_args: Any, *, dry_run: bool) -> Change:
+        return self.inventory(client).enable(resource_id, dry_run=dry_run)
+
+    def describe(self, name: str, plan: Change) -> str:
+        if plan.resource.reservable:
+            return f"{name} takes reservations again."
+        return f"{name} takes reservations again as soon as it is well; it is {plan.resource.health}."
+
+
+class ReallocateCommand(ChangeCommand):
+    """A command that moves what is booked on something to others."""
+
+    #: What running reservations lose with it.
+    lost: ClassVar[str]
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--lease", metavar="LEASE", help="Only of this lease, by name or id")
+        parser.add_argument(
+            "--running",
+            action="store_true",
+            help=f"Also what has started: the lease gets another {self.noun} and loses its {self.lost} on"
+            " this one",
+        )
+        return parser
+
+    def change(self, client: Client, resource_id: str, parsed_args: Any, *, dry_run: bool) -> Change:
+        lease_id = None if parsed_args.lease is None else client.leases.find(parsed_args.lease).id
+        return self.inventory(client).reallocate(
+            resource_id, lease_id=lease_id, running=parsed_args.running, dry_run=dry_run
+        )
+
+    def describe(self, name: str, plan: Change) -> str:
+        moving = [one for one in plan.reservations if one.moves_to is not None]
+        running = sum(one.status == "held" for one in moving)
+        lost = f" {running} of them run, and lose their {self.lost} there." if running else ""
+        return (
+            f"Of {len(plan.reservations)} reservations on {name}, {len(moving)} move to other"
+            f" {self.noun}s.{lost}"
+        )

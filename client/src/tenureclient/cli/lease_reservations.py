@@ -1,0 +1,108 @@
+"""lease reservation list, add, drop"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from osc_lib import exceptions
+
+from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne
+from tenureclient.cli.lease_options import add_wait_options, wait_for
+from tenureclient.cli.render import fields, reservation_row, table
+from tenureclient.cli.reservation_options import add_reservation_options, read_reservations
+from tenureclient.leases import ACTIVE, SETTLED
+
+
+class ListReservations(ReservationLister):
+    """List the reservations of a lease, with what is needed to use them.
+
+    flavor_id is the flavor to boot the instances of a reservation with, from the start of the lease on.
+    server_group_id is the group that they belong to, where the reservation has a rule for hosts. Servers
+    on reserved hosts are booted with the reservation's id as a hint:
+
+      openstack server create --flavor FLAVOR_ID --hint group=SERVER_GROUP_ID ...
+      openstack server create --hint reservation=RESERVATION_ID ...
+    """
+
+    examples = (
+        ("bio-42", "what it has"),
+        ("bio-42 -f value -c flavor_id", "for 'openstack server create --flavor'"),
+        ("bio-42 -f json -c id -c parameters", "with everything that each asks for"),
+    )
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+        lease = self.client().leases.find(parsed_args.lease)
+        zone = self.surroundings.zone
+        shown = ("id", "resource_type", "status", "flavor_id", "server_group_id")
+        return table(lease.reservations, lambda one: reservation_row(one, zone), shown, parsed_args.columns)
+
+
+class AddReservation(ReservationShowOne):
+    """Book one more thing in a lease, for the rest of its time.
+
+    What the lease has already stays as it is. When the new thing is not free, the answer says why, and
+    nothing changes. In a lease that runs, it is there when the lease is ACTIVE again.
+    """
+
+    examples = (
+        ("bio-42 --hosts 1", "one more host"),
+        (
+            "bio-42 --floating-ips 2 --network 5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0001 --wait -f value -c id",
+            "two addresses, waiting until they are there; prints the reservation's id",
+        ),
+    )
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
+        add_reservation_options(parser)
+        add_wait_options(parser, "until the lease has a lasting status again")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+        wanted = read_reservations(parsed_args)
+        if len(wanted) != 1:
+            raise exceptions.CommandError(
+                "Say one thing to add, with --hosts, --instances, --floating-ips or --reservation; here are"
+                f" {len(wanted)}."
+            )
+        client = self.client()
+        before = client.leases.find(parsed_args.lease)
+        lease = client.leases.add_reservation(before.id, wanted[0])
+        known = {reservation.id for reservation in before.reservations}
+        added = next(one.id for one in lease.reservations if one.id not in known)
+        if parsed_args.wait:
+            lease = wait_for(client, lease.id, parsed_args, SETTLED if before.status == "PENDING" else ACTIVE)
+        reservation = next(one for one in lease.reservations if one.id == added)
+        return fields(reservation_row(reservation, self.surroundings.zone))
+
+
+class DropReservation(ReservationCommand):
+    """Give one reservation of a lease back; the others stay."""
+
+    examples = (("bio-42 708732fc-f222-4437-acc2-3b9d36539b4c", "as shown by 'lease reservation list'"),)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
+        parser.add_argument("reservation", metavar="RESERVATION", help="Id of the reservation")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        client = self.client()
+        lease = client.leases.find(parsed_args.lease)
+        if parsed_args.reservation not in {reservation.id for reservation in lease.reservations}:
+            ids = ", ".join(reservation.id for reservation in lease.reservations) or "none"
+            raise exceptions.CommandError(
+                f"Lease {lease.name} has no reservation '{parsed_args.reservation}'; it has: {ids}"
+            )
+        client.leases.drop_reservation(lease.id, parsed_args.reservation)
+        self.output.write(f"Dropped reservation: {parsed_args.reservation}\n")

@@ -1,0 +1,190 @@
+"""Options that say what to reserve: by themselves, or as ``--reservation`` in full words."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+
+from osc_lib import exceptions
+
+from tenureclient.cli.command import reading
+from tenureclient.conditions import CONDITION_FORMS, conditions_to_json
+from tenureclient.reservation_request import BEFORE_END_ACTIONS, ReservationRequest
+from tenureclient.reservation_text import parse_amount, parse_count, parse_reservation, parse_size
+
+#: Which option says how many, and which ones describe what is counted.
+_DETAILS = {
+    "instances": ("flavor", "vcpus", "ram", "disk", "affinity"),
+    "floating_ips": ("network", "addresses"),
+}
+_OPTIONS = {"addresses": "--address", "floating_ips": "--floating-ips", "affinity": "--affinity"}
+
+
+def add_reservation_options(parser: argparse.ArgumentParser) -> None:
+    hosts = parser.add_argument_group("whole hosts")
+    hosts.add_argument(
+        "--hosts",
+        metavar="COUNT",
+        type=reading(parse_count),
+        help="Reserve whole hosts: 2, or 2-4 for at least 2 and up to 4",
+    )
+    hosts.add_argument(
+        "--with",
+        dest="conditions",
+        metavar="CONDITION",
+        action="append",
+        default=[],
+        help="What each of the hosts must have, or each host that an instance of a size of its own is on:"
+        f" {CONDITION_FORMS} (may be repeated; all must hold)",
+    )
+    _add_instances(parser.add_argument_group("instances, on hosts that serve others as well"))
+    _add_floating_ips(parser.add_argument_group("floating IPs"))
+    general = parser.add_argument_group("reservations in general")
+    general.add_argument(
+        "--before-end-action",
+        metavar="ACTION",
+        choices=BEFORE_END_ACTIONS,
+        help="What is done at the moment before the end, for what the options above reserve: none, snapshot"
+        " (of each server), notify (a notification of the service) or default (as the operator has set)",
+    )
+    general.add_argument(
+        "--reservation",
+        metavar="KEY=VALUE[,KEY=VALUE...]",
+        type=reading(parse_reservation),
+        action="append",
+        default=[],
+        help="A reservation of any resource type in full words, such as"
+        " resource_type=physical:host,min=1,max=2; commas in brackets or quotes belong to the value (may be"
+        " repeated)",
+    )
+    # How things are printed is the last that anybody looks for.
+    parser._action_groups.sort(key=lambda group: "formatter" in (group.title or ""))
+
+
+def _add_instances(parser: argparse._ArgumentGroup) -> None:
+    parser.add_argument(
+        "--instances",
+        metavar="COUNT",
+        type=reading(parse_amount),
+        help="Reserve room for this many instances, of the size that the next options say",
+    )
+    parser.add_argument(
+        "--flavor", metavar="FLAVOR_ID", help="The size and the needs of a flavor of the cloud"
+    )
+    parser.add_argument(
+        "--vcpus", metavar="COUNT", type=reading(parse_amount), help="Virtual processors of each"
+    )
+    parser.add_argument(
+        "--ram", metavar="SIZE", type=reading(parse_size("m")), help="Memory of each, in MB, or such as 4g"
+    )
+    parser.add_argument(
+        "--disk",
+        metavar="SIZE",
+        type=reading(parse_size("g")),
+        help="Disk of each, in GB, or such as 1t (default: 0, for those that boot from a volume)",
+    )
+    rule = parser.add_mutually_exclusive_group()
+    rule.add_argument(
+        "--affinity", action="store_true", default=None, help="All of them on one host (default: no rule)"
+    )
+    rule.add_argument(
+        "--anti-affinity",
+        dest="affinity",
+        action="store_false",
+        default=None,
+        help="Each of them on a host of its own",
+    )
+
+
+def _add_floating_ips(parser: argparse._ArgumentGroup) -> None:
+    parser.add_argument(
+        "--floating-ips",
+        metavar="COUNT",
+        type=reading(parse_amount),
+        help="Reserve this many addresses (default: as many as there are --address)",
+    )
+    parser.add_argument("--network", metavar="NETWORK_ID", help="Id of the external network that they are of")
+    parser.add_argument(
+        "--address",
+        dest="addresses",
+        metavar="ADDRESS",
+        action="append",
+        default=[],
+        help="An address that must be among them (may be repeated)",
+    )
+
+
+def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRequest]:
+    """Return what the options say, in the order of their help; what is in full words comes last."""
+    conditions_to_json(parsed_args.conditions)  # what cannot be read is told before anything else
+    short = [
+        request.with_before_end(parsed_args.before_end_action)
+        for request in (*_hosts(parsed_args), *_instances(parsed_args), *_floating_ips(parsed_args))
+    ]
+    if parsed_args.before_end_action and not short:
+        raise exceptions.CommandError(
+            "--before-end-action: it is for --hosts, --instances and --floating-ips; a --reservation has"
+            " before_end=... of its own."
+        )
+    return [*short, *parsed_args.reservation]
+
+
+def _hosts(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
+    if parsed_args.conditions:
+        if parsed_args.hosts is None and parsed_args.instances is None:
+            raise exceptions.CommandError("--with: say how many hosts with --hosts, or --instances.")
+        if parsed_args.hosts is not None and parsed_args.instances is not None:
+            raise exceptions.CommandError(
+                "--with: it is not clear whether it is for the hosts or for the instances; write one of them"
+                " as --reservation."
+            )
+    if parsed_args.hosts is not None:
+        least, most = parsed_args.hosts
+        yield ReservationRequest.hosts(least, most, conditions=parsed_args.conditions)
+
+
+def _instances(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
+    amount = parsed_args.instances
+    if amount is None:
+        _refuse_details(parsed_args, "instances")
+        return
+    if parsed_args.flavor is not None:
+        for name in ("vcpus", "ram", "disk"):
+            if getattr(parsed_args, name) is not None:
+                raise exceptions.CommandError(f"--{name}: the size is that of the flavor; give either.")
+        if parsed_args.conditions:
+            raise exceptions.CommandError("--with: the flavor itself says which hosts its instances need.")
+        yield ReservationRequest.flavor(parsed_args.flavor, amount, affinity=parsed_args.affinity)
+        return
+    if parsed_args.vcpus is None or parsed_args.ram is None:
+        raise exceptions.CommandError(
+            "--instances: say of which size, with --flavor, or with --vcpus and --ram."
+        )
+    yield ReservationRequest.instances(
+        amount,
+        vcpus=parsed_args.vcpus,
+        memory_mb=parsed_args.ram,
+        disk_gb=parsed_args.disk or 0,
+        affinity=parsed_args.affinity,
+        conditions=parsed_args.conditions,
+    )
+
+
+def _floating_ips(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
+    amount, addresses = parsed_args.floating_ips, parsed_args.addresses
+    if amount is None and not addresses:
+        _refuse_details(parsed_args, "floating_ips")
+        return
+    if parsed_args.network is None:
+        raise exceptions.CommandError("--floating-ips: say of which network, with --network.")
+    if amount is not None and amount < len(addresses):
+        raise exceptions.CommandError(f"--floating-ips: {amount} is less than there are --address.")
+    yield ReservationRequest.floatingips(parsed_args.network, amount, addresses=addresses)
+
+
+def _refuse_details(parsed_args: argparse.Namespace, counted: str) -> None:
+    """Refuse what describes things that nobody asked for."""
+    for name in _DETAILS[counted]:
+        if getattr(parsed_args, name) not in (None, []):
+            option, count = (_OPTIONS.get(one, f"--{one}") for one in (name, counted))
+            raise exceptions.CommandError(f"{option}: say how many with {count}.")

@@ -1,0 +1,301 @@
+"""Which hosts and addresses a lease of the fake server gets, or how far the choice came."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tenureclient.testing.stock import (
+    HOST_FACTS,
+    FakeFlavor,
+    FakeFloatingIP,
+    FakeHost,
+    FakeLease,
+    FakeReservation,
+    Refusal,
+)
+from tenureclient.wire import JsonValue
+
+_COMPARISONS: Mapping[str, Callable[[float | str, float | str], bool]] = {
+    "==": operator.eq,
+    "=": operator.eq,
+    "!=": operator.ne,
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+Term = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What one instance needs of its host."""
+
+    vcpus: int
+    memory_mb: int
+    disk_gb: int
+
+    def __mul__(self, count: int) -> Size:
+        return Size(self.vcpus * count, self.memory_mb * count, self.disk_gb * count)
+
+    def __add__(self, other: Size) -> Size:
+        return Size(self.vcpus + other.vcpus, self.memory_mb + other.memory_mb, self.disk_gb + other.disk_gb)
+
+
+NOTHING = Size(0, 0, 0)
+
+
+@dataclass(slots=True)
+class Choice:
+    """Chooses for one lease: for one reservation after the other, none of which gets what another has."""
+
+    hosts: Mapping[str, FakeHost]
+    floatingips: Mapping[str, FakeFloatingIP]
+    flavors: Mapping[str, FakeFlavor]
+    #: The leases that have something in the period.
+    others: Sequence[FakeLease]
+    chosen: list[FakeReservation] = field(default_factory=list)
+
+    def choose(self, number: int, reservation: FakeReservation) -> None:
+        """Give the reservation what it asks for. Raises ``Refusal`` where that is not there."""
+        match reservation.resource_type:
+            case "physical:host":
+                reservation.host_ids = self._hosts(number, reservation)
+            case "virtual:instance" | "flavor:instance":
+                reservation.host_ids = self._instances(number, reservation)
+            case "virtual:floatingip":
+                reservation.floatingip_ids = self._floatingips(number, reservation)
+        self.chosen.append(reservation)
+
+    def another_host(self, reservation: FakeReservation) -> str | None:
+        """Return a host that could take the place of one that the reservation has."""
+        terms = _terms_of(reservation, "")
+        return next(
+            (
+                host.id
+                for host in self.hosts.values()
+                if host.reservable and all(_holds(term, host) for term in terms) and self._is_free(host)
+            ),
+            None,
+        )
+
+    def another_floatingip(self, reservation: FakeReservation) -> str | None:
+        """Return an address that could take the place of one that the reservation has."""
+        return next((one.id for one in self._free_floatingips(reservation)), None)
+
+    def _hosts(self, number: int, reservation: FakeReservation) -> list[str]:
+        place = f"reservations[{number}]"
+        least, most = (_count(reservation.parameters.get(key), f"{place}.{key}") for key in ("min", "max"))
+        if most < least:
+            raise Refusal(
+                400,
+                "InvalidParameter",
+                "Invalid values for min/max of hosts. Max must be equal to or larger than min.",
+                field=f"{place}.max",
+            )
+        terms = _terms_of(reservation, place)
+        reservable = [host for host in self.hosts.values() if host.reservable]
+        matching = [host for host in reservable if all(_holds(term, host) for term in terms)]
+        free = [host.id for host in matching if self._is_free(host)]
+        if len(free) < least:
+            counts = {"reservable": len(reservable), "matching": len(matching), "free": len(free)}
+            raise self._shortfall("hosts", "min", least, number, reservation, counts, terms)
+        return free[:most]
+
+    def _instances(self, number: int, reservation: FakeReservation) -> list[str]:
+        place = f"reservations[{number}]"
+        amount = _count(reservation.parameters.get("amount"), f"{place}.amount")
+        size = self.size_of(reservation, place)
+        affinity = reservation.parameters.get("affinity")
+        terms = _terms_of(reservation, place)
+        reservable = [host for host in self.hosts.values() if host.reservable]
+        matching = [
+            host
+            for host in reservable
+            if all(_holds(term, host) for term in terms) and _units(_all_of(host), size)
+        ]
+        rooms = {host.id: self._room(host, size) for host in matching}
+        if affinity is False:
+            rooms = {host_id: min(1, room) for host_id, room in rooms.items()}
+        fitting = max(rooms.values(), default=0) if affinity is True else sum(rooms.values())
+        if fitting < amount:
+            counts = {
+                "reservable": len(reservable),
+                "matching": len(matching),
+                "roomy": sum(room > 0 for room in rooms.values()),
+                "fitting": fitting,
+            }
+            raise self._shortfall("instances", "amount", amount, number, reservation, counts, terms)
+        if affinity is True:
+            rooms = {host_id: room for host_id, room in rooms.items() if room >= amount}
+        return [host_id for host_id, room in rooms.items() for _ in range(room)][:amount]
+
+    def _floatingips(self, number: int, reservation: FakeReservation) -> list[str]:
+        place = f"reservations[{number}]"
+        amount = _count(reservation.parameters.get("amount"), f"{place}.amount")
+        required = reservation.parameters.get("required_floatingips") or []
+        named = [_address(address, place) for address in required] if isinstance(required, list) else []
+        free = self._free_floatingips(reservation)
+        wanted = [one for one in free if one.floating_ip_address in named]
+        others = [one for one in free if one.floating_ip_address not in named]
+        if len(wanted) < len(named) or len(free) < amount:
+            reservable = [one for one in self.floatingips.values() if one.reservable]
+            matching = [one for one in reservable if _is_of(one, reservation)]
+            counts = {"reservable": len(reservable), "matching": len(matching), "free": len(free)}
+            raise self._shortfall("floating IPs", "amount", amount, number, reservation, counts, [])
+        return [one.id for one in (*wanted, *others)][:amount]
+
+    def _free_floatingips(self, reservation: FakeReservation) -> list[FakeFloatingIP]:
+        taken = {one for other in self._in_use() for one in other.floatingip_ids}
+        return [
+            one
+            for one in self.floatingips.values()
+            if one.reservable and _is_of(one, reservation) and one.id not in taken
+        ]
+
+    def size_of(self, reservation: FakeReservation, place: str) -> Size:
+        """What one of the instances needs. Raises ``Refusal`` where the flavor is not known."""
+        parameters = reservation.parameters
+        if reservation.resource_type == "virtual:instance":
+            vcpus, memory_mb = (
+                _count(parameters.get(key), f"{place}.{key}") for key in ("vcpus", "memory_mb")
+            )
+            disk_gb = parameters.get("disk_gb")
+            return Size(vcpus, memory_mb, disk_gb if isinstance(disk_gb, int) else 0)
+        flavor = self.flavors.get(str(parameters.get("flavor_id")))
+        if flavor is None:
+            raise Refusal(
+                400,
+                "InvalidParameter",
+                f"Flavor {parameters.get('flavor_id')} could not be found.",
+                field=f"{place}.flavor_id",
+            )
+        return Size(flavor.vcpus, flavor.memory_mb, flavor.disk_gb)
+
+    def _in_use(self) -> Iterable[FakeReservation]:
+        """What has something in the period, of this lease as far as it is chosen, and of others."""
+        yield from self.chosen
+        for lease in self.others:
+            yield from (reservation for reservation in lease.reservations if not reservation.dropped)
+
+    def _is_free(self, host: FakeHost) -> bool:
+        return not any(host.id in reservation.host_ids for reservation in self._in_use())
+
+    def _room(self, host: FakeHost, size: Size) -> int:
+        """How many instances of a size still fit on a host."""
+        used = NOTHING
+        for reservation in self._in_use():
+            parts = reservation.host_ids.count(host.id)
+            if parts and reservation.resource_type == "physical:host":
+                return 0
+            if parts:
+                used += self.size_of(reservation, "") * parts
+        return _units(_all_of(host) + used * -1, size)
+
+    def _shortfall(
+        self,
+        noun: str,
+        counted: str,
+        requested: int,
+        number: int,
+        reservation: FakeReservation,
+        counts: Mapping[str, int],
+        terms: Sequence[Term],
+    ) -> Refusal:
+        known = set(HOST_FACTS).union(*(host.properties for host in self.hosts.values()))
+        left = list(counts.values())[-1]
+        return Refusal(
+            409,
+            "NotEnoughResources",
+            f"Not enough {noun} available: {requested} asked, {left} free",
+            field=f"reservations[{number}].{counted}",
+            details={
+                "resource_type": reservation.resource_type,
+                "reservation": number,
+                "requested": requested,
+                "stages": [{"stage": stage, "count": count} for stage, count in counts.items()],
+                "unknown_properties": [key for _, key, _ in terms if key not in known],
+            },
+        )
+
+
+def _is_of(floatingip: FakeFloatingIP, reservation: FakeReservation) -> bool:
+    """Whether an address is of the network that is asked for."""
+    return floatingip.floating_network_id == reservation.parameters.get("network_id")
+
+
+def _all_of(host: FakeHost) -> Size:
+    return Size(host.vcpus, host.memory_mb, host.local_gb)
+
+
+def _units(room: Size, size: Size) -> int:
+    """How many of a size there is room for."""
+    counts = [room.vcpus // size.vcpus, room.memory_mb // size.memory_mb]
+    if size.disk_gb:
+        counts.append(room.disk_gb // size.disk_gb)
+    return max(0, min(counts))
+
+
+def _address(text: JsonValue, place: str) -> str:
+    try:
+        return str(ipaddress.ip_address(str(text)))
+    except ValueError:
+        raise Refusal(
+            400,
+            "InvalidParameter",
+            f"IP address {text} is invalid form.",
+            field=f"{place}.required_floatingips",
+        ) from None
+
+
+def _terms_of(reservation: FakeReservation, place: str) -> list[Term]:
+    return [
+        term
+        for key in ("hypervisor_properties", "resource_properties")
+        for term in _terms(reservation.parameters.get(key), f"{place}.{key}")
+    ]
+
+
+def _count(value: JsonValue, place: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise Refusal(400, "InvalidParameter", f"Malformed parameter {place.rpartition('.')[2]}", field=place)
+    return value
+
+
+def _terms(expression: JsonValue, place: str) -> list[tuple[str, str, str]]:
+    if expression in (None, ""):
+        return []
+    try:
+        document: JsonValue = json.loads(str(expression))
+    except ValueError:
+        document = "unreadable"
+    terms = document[1:] if isinstance(document, list) and document[:1] == ["and"] else [document]
+    if document == []:
+        return []
+    read = []
+    for term in terms:
+        if not (
+            isinstance(term, list)
+            and len(term) == 3
+            and all(isinstance(part, str) for part in term)
+            and term[0] in _COMPARISONS
+            and str(term[1]).startswith("$")
+        ):
+            raise Refusal(400, "InvalidParameter", f"Malformed requirements {expression}", field=place)
+        read.append((str(term[0]), str(term[1])[1:], str(term[2])))
+    return read
+
+
+def _holds(term: tuple[str, str, str], host: FakeHost) -> bool:
+    comparison, key, wanted = term
+    fact = host.fact(key)
+    if fact is None:
+        return False
+    try:
+        return _COMPARISONS[comparison](float(fact), float(wanted))
+    except ValueError:
+        return _COMPARISONS[comparison](fact, wanted)

@@ -1,0 +1,128 @@
+"""What the fake server has and lends: hosts, addresses, flavors, leases; and how it says no."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from tenureclient.wire import JsonObject, JsonValue
+
+
+class Refusal(Exception):
+    """The fake server says no, with the words of API 1.1."""
+
+    def __init__(
+        self,
+        code: int,
+        name: str,
+        message: str,
+        *,
+        field: str | None = None,
+        details: JsonObject | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.name = name
+        self.message = message
+        self.field = field
+        self.details = details
+
+
+@dataclass(slots=True)
+class FakeHost:
+    """A compute host. A test may change its fields at any time."""
+
+    id: str
+    hypervisor_hostname: str
+    vcpus: int
+    memory_mb: int
+    local_gb: int
+    availability_zone: str
+    reservable: bool
+    properties: dict[str, str]
+    created_at: datetime
+    disabled_reason: str | None = None
+    #: well, disabled, down or gone; a host that is not well should not be reservable.
+    health: str = "well"
+    health_reason: str | None = None
+
+    def fact(self, key: str) -> str | None:
+        own = self.properties.get(key)
+        if own is not None or key not in HOST_FACTS:
+            return own
+        return str(getattr(self, key))
+
+
+HOST_FACTS = frozenset(["id", "hypervisor_hostname", "vcpus", "memory_mb", "local_gb", "availability_zone"])
+
+
+@dataclass(slots=True)
+class FakeFloatingIP:
+    """An address of an external network. A test may change its fields at any time."""
+
+    id: str
+    floating_network_id: str
+    subnet_id: str
+    floating_ip_address: str
+    reservable: bool
+    created_at: datetime
+    disabled_reason: str | None = None
+    #: well or gone; one that is not well should not be reservable.
+    health: str = "well"
+    health_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FakeFlavor:
+    """A flavor of the cloud, of which instances can be reserved."""
+
+    id: str
+    name: str
+    vcpus: int
+    memory_mb: int
+    disk_gb: int
+
+
+@dataclass(slots=True)
+class FakeReservation:
+    """A request inside a lease, and what was chosen for it."""
+
+    id: str
+    resource_type: str
+    parameters: dict[str, JsonValue]
+    #: Of instances, the host of each of them.
+    host_ids: list[str] = field(default_factory=list)
+    floatingip_ids: list[str] = field(default_factory=list)
+    dropped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FakeEvent:
+    """A moment of which the owner of a lease wants to be told, with what is told."""
+
+    id: str
+    time: datetime
+    message: str
+
+
+@dataclass(slots=True)
+class FakeLease:
+    """A lease. A test may change its fields; ``set_status`` of the server records it as well."""
+
+    id: str
+    name: str
+    start: datetime
+    end: datetime
+    before_end: datetime | None
+    status: str
+    status_reason: str | None
+    degraded: bool
+    created_at: datetime
+    reservations: list[FakeReservation]
+    history: list[JsonObject] = field(default_factory=list)
+    #: The events that its owner wants to be told: id, time and message.
+    own_events: list[FakeEvent] = field(default_factory=list)
+
+    def holds(self, start: datetime, end: datetime) -> bool:
+        """Whether it has a part in that period."""
+        return self.status in ("PENDING", "ACTIVE") and self.start < end and start < self.end
