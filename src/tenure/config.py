@@ -114,6 +114,13 @@ _MANAGER = (
         help="How often a start, a change or a before-end action is tried; an end is tried for ever.",
     ),
     cfg.IntOpt(
+        "before_end_patience",
+        default=60,
+        min=0,
+        help="For how many minutes the end of a reservation waits for what is to be done before it and is not done, "
+        "such as images that are being saved. Then its servers are deleted all the same.",
+    ),
+    cfg.IntOpt(
         "repair_interval",
         default=60,
         min=1,
@@ -260,8 +267,13 @@ _HOST = (
     cfg.StrOpt(
         "before_end",
         default="",
-        choices=[("", "nothing"), ("snapshot", "an image is made of each server, for its owner")],
-        help="What is done to the servers of a lease at its before-end event, where the user has not said it.",
+        choices=[
+            ("", "nothing"),
+            ("snapshot", "an image is made of each server, for its owner"),
+            ("notify", "a notification that names the reservation"),
+        ],
+        help="What is done for a reservation of hosts at the before-end event of its lease, where the user has not "
+        "said it.",
     ),
     cfg.BoolOpt(
         "enable_notification_monitor", default=False, help="Whether to listen to Nova's notifications of failed hosts."

@@ -213,6 +213,7 @@ def _rules(conf: ConfigOpts) -> Rules:
         cleaning_time=timedelta(minutes=conf.cleaning_time),
         notice_before_end=timedelta(minutes=conf.manager.minutes_before_end_lease),
         max_attempts=conf.manager.max_attempts,
+        before_end_patience=timedelta(minutes=conf.manager.before_end_patience),
         preemption_notice=timedelta(seconds=conf.manager.preemption_notice),
         healing_horizon=timedelta(minutes=conf["physical:host"].healing_interval),
         replace_after=timedelta(minutes=replace_after) if replace_after >= 0 else None,

@@ -118,7 +118,8 @@ WRONG: dict[str, Mapping[str, Sequence[object]]] = {
         "count": (None, *OLD_COUNTS[1:], "1"),
         "count or null": (*OLD_COUNTS[1:], "1"),
         "expression": (True, 5, HUGE, "nonsense", "[1", '["=="]', '["or"]', "[[]]", "a\0b", LONG, *LISTS),
-        "before_end": (True, 5, "email", HUGE, *LISTS),
+        "before_end": (True, 5, "email", "Notify", HUGE, *LISTS),
+        "before_end of an address": (True, 5, "email", "snapshot", HUGE, *LISTS),
         "list": (None, True, 5, "x", {}, [5], [None], ["x"], [[]], HUGE),
         "id": (None, True, 5, "", "x" * 65, "a\0b", HUGE, *LISTS),
         "reference": (None, True, 5, "", "x" * 256, "a\0b", HUGE, *LISTS),
@@ -219,9 +220,10 @@ ADDRESS_PARAMETERS = {
     "amount": "size",
     "network_id": "network",
     "required_floatingips": "addresses",
+    "before_end": "before_end of an address",
 }
-#: 1.0 takes a reservation of no address at all.
-OLD_ADDRESS_PARAMETERS = {**ADDRESS_PARAMETERS, "amount": "disk"}
+#: 1.0 takes a reservation of no address at all, and knows of nothing that is done before its end.
+OLD_ADDRESS_PARAMETERS = {"amount": "disk", "network_id": "network", "required_floatingips": "addresses"}
 #: What a parameter must have in a request, at 1.0 and from 1.1 on.
 REQUIRED = {
     "virtual:instance": ("amount", "vcpus", "memory_mb", "disk_gb", "affinity", "resource_properties"),
@@ -653,7 +655,7 @@ _UNTIL_1_1 = (
 OTHERS = {
     "instances": ({**INSTANCES, "before_end": "default"}, INSTANCE_PARAMETERS, "INSTANCES"),
     "flavors": ({**FLAVORS, "before_end": "default"}, FLAVOR_PARAMETERS, "FLAVORS"),
-    "addresses": (ADDRESSES, ADDRESS_PARAMETERS, "ADDRESSES"),
+    "addresses": ({**ADDRESSES, "before_end": "default"}, ADDRESS_PARAMETERS, "ADDRESSES"),
 }
 
 

@@ -200,6 +200,7 @@ def test_what_came_with_later_versions_is_not_there(api: Api) -> None:
         ({"reservations": [{**HOSTS, "max": 2**31}]}, "Malformed parameter max"),
         ({"reservations": [{**HOSTS, "min": 2}]}, "Invalid values for min/max of hosts. Max must be equal"),
         ({"reservations": [{**HOSTS, "before_end": "email"}]}, "Malformed parameter before_end"),
+        ({"reservations": [{**HOSTS, "before_end": "notify"}]}, "Malformed parameter before_end"),
         ({"reservations": [{**HOSTS, "resource_properties": ["=="]}]}, "Malformed requirements ['==']"),
         ({"reservations": [{**HOSTS, "resource_properties": "nonsense"}]}, "Malformed requirements nonsense"),
     ],

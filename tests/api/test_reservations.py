@@ -62,12 +62,12 @@ def change(api: Api, lease: dict[str, Any], **parameters: Any) -> dict[str, Any]
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_fields_of_each_type(api: Api, version: str) -> None:
-    """At 1.0 they are Blazar's. From 1.1 on also what is done before the end of instances, and no internal row."""
+    """At 1.0 they are Blazar's. From 1.1 on also what is done before the end of each, and no internal row."""
     api.register_address()
     lease = api.using(version=version).book(reservations=list(ALL))
     for asked, shown in zip(ALL, lease["reservations"], strict=True):
         kind = str(asked["resource_type"])
-        more = {"resource_id"} if version == "1.0" else {"before_end"} if OWN[kind] is SERVERS else set()
+        more = {"resource_id"} if version == "1.0" else {"before_end"}
         assert (shown["resource_type"], shown.keys()) == (kind, COMMON | OWN[kind] | more)
         given = {name: value for name, value in asked.items() if name != "flavor_id"}
         assert {name: shown[name] for name in given} == given
@@ -212,6 +212,8 @@ def test_a_mistake_is_named_by_its_place_in_the_request(api: Api) -> None:
     assert new.get(f"/v1/leases/{lease['id']}").json == {"lease": lease}
     added = new.post(f"/v1/leases/{lease['id']}/reservations", {**INSTANCES, "amount": 5000})
     assert (added.status_code, added.json["field"]) == (409, "amount")
+    details = added.json["details"]
+    assert (details["resource_type"], details["reservation"]) == ("virtual:instance", 0)
 
 
 def test_whatever_was_asked_for_can_be_absent(api: Api) -> None:
@@ -234,3 +236,39 @@ def test_a_reservation_of_a_type_that_is_not_installed_any_more_is_shown(api: Ap
         schemas = LeaseSchemas([one for one in api.world.service.parts.types if one.name == "physical:host"], version)
         [shown] = json.loads(json.dumps(schemas.show(stored)))["reservations"]
         assert (shown["id"], shown["required_floatingips"]) == (lease["reservations"][0]["id"], [ADDRESS])
+
+
+ACTIONS = ("default", "snapshot", "notify", "none", "")
+
+
+@pytest.mark.parametrize("asked", [HOSTS, INSTANCES, FLAVORS, ADDRESSES], ids=lambda one: str(one["resource_type"]))
+def test_what_is_done_before_the_end_is_said_for_each_reservation(api: Api, asked: dict[str, Any]) -> None:
+    api, old = api.using(version="1.1"), api
+    api.register_address()
+    actions = [action for action in ACTIONS if asked is not ADDRESSES or action != "snapshot"]
+    for action in actions:
+        lease = api.book(reservations=[{**asked, "before_end": action}])
+        assert lease["reservations"][0]["before_end"] == action
+        for other in actions:
+            assert change(api, lease, before_end=other)["before_end"] == other
+            shown = old.get(f"/v1/leases/{lease['id']}").json["lease"]["reservations"][0]
+            assert shown.get("before_end") == (other if asked is HOSTS else None)
+            kept = old.put(f"/v1/leases/{lease['id']}", {"reservations": [shown]})  # as it was shown
+            assert kept.status_code == 200, kept.text
+        assert api.get(f"/v1/leases/{lease['id']}").json["lease"]["reservations"][0]["before_end"] == actions[-1]
+        api.delete(f"/v1/leases/{lease['id']}")
+
+
+def test_an_address_has_no_snapshot(api: Api) -> None:
+    api = api.using(version="1.1")
+    api.register_address()
+    refused = api.post("/v1/leases", api.lease_body(reservations=[{**ADDRESSES, "before_end": "snapshot"}]))
+    assert (refused.status_code, refused.json["field"]) == (400, "reservations[0].before_end")
+    assert "An address has no snapshot" in refused.json["error_message"]
+
+
+def test_1_0_ignores_what_it_does_not_know_of_an_address(api: Api) -> None:
+    api.register_address()
+    lease = api.book(reservations=[{**ADDRESSES, "before_end": "snapshot"}])
+    shown = api.using(version="1.1").get(f"/v1/leases/{lease['id']}").json["lease"]["reservations"][0]
+    assert shown["before_end"] == "default"

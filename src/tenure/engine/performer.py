@@ -14,6 +14,7 @@ from tenure.drivers.contract import (
     CloudDriver,
     CloudError,
     CloudRefused,
+    Order,
     Progress,
     ResourceMissing,
     ResourceOccupied,
@@ -165,28 +166,67 @@ class Performer:
         return lingering if work.undoing else DONE
 
     def _end(self, work: Work, reservation_ids: frozenset[str]) -> Progress:
-        """Take reservations back, each tried whatever became of the others; done when all are."""
-        made, errors = [], []
+        """Take reservations back, each tried whatever became of the others; done when all are.
+
+        Of a lease that ends, others get at once what is given back, whatever the rest still waits for.
+        """
+        made, errors, ended = [], [], []
         for order in work.orders:
             if order.reservation_id not in reservation_ids:
                 continue
-            self._hold_on(work)
             try:
-                made.append(self._driver.ensure_ended(order))
+                progress = self._settle(work, order)
+                if progress.done:
+                    self._hold_on(work)
+                    progress = self._driver.ensure_ended(order)
+                    if progress.done:
+                        ended.append(order.reservation_id)
+                made.append(progress)
+            except CloudError as error:
+                errors.append(error)
+        if work.event_type is EventType.END and 0 < len(ended) < len(made) + len(errors):
+            self._events.given_back(work, ended)
+            self._wake()
+        if errors:
+            raise errors[0]
+        return _together(made)
+
+    def _before_end(self, work: Work) -> Progress:
+        """Do for each reservation what is to be done before its end, whatever became of the others."""
+        made, errors = [], []
+        for order in work.orders:
+            try:
+                made.append(self._settle(work, order))
             except CloudError as error:
                 errors.append(error)
         if errors:
             raise errors[0]
         return _together(made)
 
-    def _before_end(self, work: Work) -> Progress:
-        made = []
-        for order in work.orders:
-            action = work.actions.get(order.reservation_id)
-            if action is not None:
-                self._hold_on(work)
-                made.append(self._driver.before_end(order, action))
-        return _together(made)
+    def _settle(self, work: Work, order: Order) -> Progress:
+        """Do what is to be done before a reservation's end; done also where that is given up.
+
+        Raises ``CloudError`` where it is to be tried again.
+        """
+        action = work.actions.get(order.reservation_id)
+        if action is None:
+            return DONE
+        self._hold_on(work)
+        reason = None
+        try:
+            progress = self._driver.before_end(order, action)
+        except CloudError as error:
+            if work.retries and not isinstance(error, CloudRefused):
+                raise
+            reason = _reason(error)
+        else:
+            if not progress.done and work.waits:
+                return progress
+            reason = None if progress.done else f"{progress.reason} This was not waited for any longer."
+        if reason is not None:
+            LOG.error("%s of reservation %s is given up: %s", action, order.reservation_id, reason)
+        self._events.settled(work, order.reservation_id, reason)
+        return DONE
 
     def _hold_on(self, work: Work) -> None:
         if not self._events.renew(work):

@@ -12,6 +12,8 @@ from pydantic import BaseModel
 from tenure.domain.allocation import Demand
 from tenure.domain.errors import Conflict, InvalidParameter, NotFound, TenureError
 
+#: The action before the end for which nothing is done in the cloud: others are told that the end comes.
+NOTIFY = "notify"
 #: What a type says that has nothing to say.
 NOTHING: Mapping[str, object] = MappingProxyType({})
 
@@ -106,7 +108,7 @@ class ResourceType(Protocol):
         """Whether something is made in the cloud, as the owner, as soon as the lease exists."""
 
     def before_end(self, parameters: Mapping[str, object]) -> str | None:
-        """The action to be done before the end, None for none."""
+        """The action to be done before the end: one of the cloud's, or ``NOTIFY``; None for none."""
 
 
 class ResourceTypes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr, WithJsonSchema
@@ -60,10 +61,17 @@ LenientExpression = Annotated[
     BeforeValidator(_text),
     WithJsonSchema({"type": ["string", "null"], "maxLength": 16384}),
 ]
+#: What is done before the end, as Blazar's clients say it.
 LenientAction = Annotated[
     Literal["default", "snapshot", ""],
     BeforeValidator(_before_end),
     WithJsonSchema({"enum": ["default", "snapshot", "", None]}),
+]
+#: The same in a change: what clients are shown they may send back.
+LenientActionChange = Annotated[
+    Literal["default", "snapshot", "notify", "none", ""],
+    BeforeValidator(_before_end),
+    WithJsonSchema({"enum": ["default", "snapshot", "notify", "none", "", None]}),
 ]
 Count = Annotated[StrictInt, Field(ge=1, le=MAX_AMOUNT)]
 PropertyExpression = Annotated[
@@ -75,9 +83,19 @@ PropertyExpression = Annotated[
     ),
 ]
 BeforeEnd = Annotated[
-    Literal["default", "snapshot", ""],
-    Field(description="What is done before the end: `snapshot`, nothing (empty), or what the operator has set."),
+    Literal["default", "snapshot", "notify", "none", ""],
+    Field(
+        description="What is done before the end: `snapshot` (an image of each server), `notify` (a notification), "
+        "`none` or an empty text, or `default`: what the operator has set."
+    ),
 ]
+
+
+def action_of(parameters: Mapping[str, object], default: str = "") -> str | None:
+    """The action before the end that the parameters ask for, None for none; ``default`` is the operator's."""
+    action = parameters.get("before_end", "default")
+    action = default if action == "default" else str(action)
+    return None if action in {"", "none"} else action
 
 
 _TRUE = ("1", "t", "true", "on", "y", "yes")

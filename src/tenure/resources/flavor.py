@@ -17,8 +17,10 @@ from tenure.resources.fields import (
     BeforeEnd,
     Count,
     LenientAction,
+    LenientActionChange,
     LenientAffinity,
     LenientCount,
+    action_of,
 )
 from tenure.resources.footprint import Footprint, footprint_of
 from tenure.resources.servers import (
@@ -45,8 +47,8 @@ _LenientFlavorId = Annotated[
 ]
 
 
-class LenientFlavorReservation(BaseModel):
-    """A reservation of instances of a flavor, as Blazar takes it."""
+class KeptFlavorReservation(BaseModel):
+    """A reservation of instances of a flavor, as it is kept: with what any version can say."""
 
     model_config = ConfigDict(extra="ignore", title="FlavorReservation")
 
@@ -54,6 +56,12 @@ class LenientFlavorReservation(BaseModel):
     flavor_id: _LenientFlavorId
     amount: _LenientAmount
     affinity: LenientAffinity
+    before_end: BeforeEnd = "default"
+
+
+class LenientFlavorReservation(KeptFlavorReservation):
+    """A reservation of instances of a flavor, as Blazar takes it."""
+
     before_end: LenientAction = "default"
 
 
@@ -77,7 +85,7 @@ class LenientFlavorChange(BaseModel):
     flavor_id: _LenientFlavorId | None = None
     amount: _LenientAmount | None = None
     affinity: LenientAffinity = None
-    before_end: LenientAction | None = None
+    before_end: LenientActionChange | None = None
 
 
 class FlavorChange(BaseModel):
@@ -133,7 +141,7 @@ class FlavorType:
     def merge(
         self, current: Mapping[str, object], change: Mapping[str, object], *, running: bool
     ) -> Mapping[str, object]:
-        after = merged(LenientFlavorReservation, self.name, current, change)
+        after = merged(KeptFlavorReservation, self.name, current, change)
         if running:
             refuse_changes(current, after, but={"amount", "before_end"})
         if after["flavor_id"] == current.get("flavor_id"):
@@ -151,7 +159,7 @@ class FlavorType:
         return {**parameters, **sizes, "resource_properties": json.dumps(fact, sort_keys=True)}
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
-        reservation = LenientFlavorReservation.model_validate({**parameters, "resource_type": self.name})
+        reservation = KeptFlavorReservation.model_validate({**parameters, "resource_type": self.name})
         footprint = _footprint(source_flavor(parameters))
         return Demand(
             inventory=self.inventory,
@@ -174,8 +182,7 @@ class FlavorType:
         return parameters.get("affinity") is not None
 
     def before_end(self, parameters: Mapping[str, object]) -> str | None:
-        action = str(parameters.get("before_end", "default"))
-        return (self._default_before_end if action == "default" else action) or None
+        return action_of(parameters, self._default_before_end)
 
 
 def _footprint(flavor: Mapping[str, Any]) -> Footprint:

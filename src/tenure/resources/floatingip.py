@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictStr, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictStr,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from tenure.domain.address import address_id
@@ -15,7 +24,7 @@ from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.errors import InvalidParameter, InvalidState
 from tenure.domain.requirement import Comparison, Expression
 from tenure.resources.contract import NOTHING, Inventory, Wanted
-from tenure.resources.fields import Count, LenientAmount
+from tenure.resources.fields import Count, LenientAmount, action_of
 from tenure.resources.servers import merged
 
 
@@ -70,6 +79,19 @@ class _Addressed(BaseModel):
         return self
 
 
+def _no_image(value: object) -> object:
+    if value == "snapshot":
+        raise PydanticCustomError("no_snapshot", "An address has no snapshot: before_end is none or notify")
+    return value
+
+
+_BeforeEnd = Annotated[
+    Literal["default", "notify", "none", ""],
+    BeforeValidator(_no_image),
+    Field(description="What is done before the end: `notify` (a notification); nothing for every other."),
+]
+
+
 class LenientAddressReservation(_Addressed):
     """A reservation of floating IP addresses, as Blazar takes it."""
 
@@ -81,6 +103,12 @@ class LenientAddressReservation(_Addressed):
     required_floatingips: _Addresses = Field(default_factory=list)
 
 
+class KeptAddressReservation(LenientAddressReservation):
+    """A reservation of floating IP addresses, as it is kept: with what any version can say."""
+
+    before_end: _BeforeEnd = "default"
+
+
 class FloatingIPReservation(_Addressed):
     """A reservation of ``amount`` addresses of an external network."""
 
@@ -90,6 +118,7 @@ class FloatingIPReservation(_Addressed):
     network_id: _Network
     amount: Count
     required_floatingips: _Addresses = Field(default_factory=list)
+    before_end: _BeforeEnd = "default"
 
 
 class LenientAddressChange(_Addressed):
@@ -110,6 +139,7 @@ class FloatingIPChange(_Addressed):
     network_id: _Network | None = None
     amount: Count | None = None
     required_floatingips: _Addresses | None = None
+    before_end: _BeforeEnd | None = None
 
 
 class FloatingIPAnswer(BaseModel):
@@ -118,6 +148,12 @@ class FloatingIPAnswer(BaseModel):
     network_id: str
     amount: int
     required_floatingips: list[str] = Field(default_factory=list)
+
+
+class StrictFloatingIPAnswer(FloatingIPAnswer):
+    """What is shown of a reservation of floating IP addresses from 1.1 on."""
+
+    before_end: str = "default"
 
 
 class FloatingIPType:
@@ -143,12 +179,12 @@ class FloatingIPType:
         return FloatingIPChange if strict else LenientAddressChange
 
     def answer_model(self, *, strict: bool) -> type[BaseModel]:
-        return FloatingIPAnswer
+        return StrictFloatingIPAnswer if strict else FloatingIPAnswer
 
     def merge(
         self, current: Mapping[str, object], change: Mapping[str, object], *, running: bool
     ) -> Mapping[str, object]:
-        after: dict[str, Any] = merged(LenientAddressReservation, self.name, current, change)
+        after: dict[str, Any] = merged(KeptAddressReservation, self.name, current, change)
         if after["network_id"] != current.get("network_id"):
             raise InvalidParameter("network_id cannot be changed", field="network_id")
         if after["required_floatingips"] not in ([], current.get("required_floatingips")):
@@ -165,7 +201,7 @@ class FloatingIPType:
         return parameters
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
-        reservation = LenientAddressReservation.model_validate({**parameters, "resource_type": self.name})
+        reservation = KeptAddressReservation.model_validate({**parameters, "resource_type": self.name})
         network = reservation.network_id
         return Demand(
             inventory=self.inventory,
@@ -185,4 +221,4 @@ class FloatingIPType:
         return False
 
     def before_end(self, parameters: Mapping[str, object]) -> str | None:
-        return None
+        return action_of(parameters)

@@ -17,9 +17,11 @@ from tenure.resources.fields import (
     BeforeEnd,
     Count,
     LenientAction,
+    LenientActionChange,
     LenientCount,
     LenientExpression,
     PropertyExpression,
+    action_of,
 )
 
 
@@ -43,8 +45,8 @@ class _Ranged(BaseModel):
         return self
 
 
-class LenientHostReservation(_Ranged):
-    """A reservation of hosts, as Blazar takes it."""
+class KeptHostReservation(_Ranged):
+    """A reservation of hosts, as it is kept: with what any version can say."""
 
     model_config = ConfigDict(extra="ignore", title="HostReservation")
 
@@ -53,6 +55,12 @@ class LenientHostReservation(_Ranged):
     max: LenientCount
     hypervisor_properties: LenientExpression
     resource_properties: LenientExpression
+    before_end: BeforeEnd = "default"
+
+
+class LenientHostReservation(KeptHostReservation):
+    """A reservation of hosts, as Blazar takes it."""
+
     before_end: LenientAction = "default"
 
 
@@ -78,7 +86,7 @@ class LenientHostChange(_Ranged):
     max: LenientCount | None = None
     hypervisor_properties: LenientExpression | None = None
     resource_properties: LenientExpression | None = None
-    before_end: LenientAction | None = None
+    before_end: LenientActionChange | None = None
 
 
 class HostChange(_Ranged):
@@ -137,7 +145,7 @@ class HostType:
     ) -> Mapping[str, object]:
         given = {name: value for name, value in change.items() if value is not None}
         try:
-            merged = LenientHostReservation.model_validate({**current, **given, "resource_type": self.name})
+            merged = KeptHostReservation.model_validate({**current, **given, "resource_type": self.name})
         except ValidationError as error:
             raise InvalidParameter(error.errors()[0]["msg"], field="max") from None
         return merged.model_dump(exclude={"resource_type"})
@@ -155,7 +163,7 @@ class HostType:
         return False
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
-        reservation = LenientHostReservation.model_validate({**parameters, "resource_type": self.name})
+        reservation = KeptHostReservation.model_validate({**parameters, "resource_type": self.name})
         return Demand(
             inventory=self.inventory,
             noun=self.noun,
@@ -169,5 +177,4 @@ class HostType:
         )
 
     def before_end(self, parameters: Mapping[str, object]) -> str | None:
-        action = str(parameters.get("before_end", "default"))
-        return (self._default_before_end if action == "default" else action) or None
+        return action_of(parameters, self._default_before_end)

@@ -17,11 +17,13 @@ from tenure.resources.fields import (
     BeforeEnd,
     Count,
     LenientAction,
+    LenientActionChange,
     LenientAffinity,
     LenientAmount,
     LenientCount,
     LenientExpression,
     PropertyExpression,
+    action_of,
 )
 from tenure.resources.servers import (
     answer_model_of_servers,
@@ -39,8 +41,8 @@ _LenientDisk = Annotated[LenientAmount, Field(ge=0)]
 _LenientAmount = Annotated[LenientCount, check_amount]
 
 
-class LenientInstanceReservation(BaseModel):
-    """A reservation of instances, as Blazar takes it."""
+class KeptInstanceReservation(BaseModel):
+    """A reservation of instances, as it is kept: with what any version can say."""
 
     model_config = ConfigDict(extra="ignore", title="InstanceReservation")
 
@@ -51,6 +53,12 @@ class LenientInstanceReservation(BaseModel):
     disk_gb: _LenientDisk
     affinity: LenientAffinity
     resource_properties: LenientExpression
+    before_end: BeforeEnd = "default"
+
+
+class LenientInstanceReservation(KeptInstanceReservation):
+    """A reservation of instances, as Blazar takes it."""
+
     before_end: LenientAction = "default"
 
 
@@ -80,7 +88,7 @@ class LenientInstanceChange(BaseModel):
     disk_gb: _LenientDisk | None = None
     affinity: LenientAffinity = None
     resource_properties: LenientExpression | None = None
-    before_end: LenientAction | None = None
+    before_end: LenientActionChange | None = None
 
 
 class InstanceChange(BaseModel):
@@ -121,7 +129,7 @@ class InstanceType:
     def merge(
         self, current: Mapping[str, object], change: Mapping[str, object], *, running: bool
     ) -> Mapping[str, object]:
-        after = merged(LenientInstanceReservation, self.name, current, change)
+        after = merged(KeptInstanceReservation, self.name, current, change)
         if running:
             refuse_changes(current, after, but={"amount", "before_end"})
         return after
@@ -133,7 +141,7 @@ class InstanceType:
         return parameters
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
-        reservation = LenientInstanceReservation.model_validate({**parameters, "resource_type": self.name})
+        reservation = KeptInstanceReservation.model_validate({**parameters, "resource_type": self.name})
         sizes = {"VCPU": reservation.vcpus, "MEMORY_MB": reservation.memory_mb, "DISK_GB": reservation.disk_gb}
         return Demand(
             inventory=self.inventory,
@@ -153,5 +161,4 @@ class InstanceType:
         return parameters.get("affinity") is not None
 
     def before_end(self, parameters: Mapping[str, object]) -> str | None:
-        action = str(parameters.get("before_end", "default"))
-        return (self._default_before_end if action == "default" else action) or None
+        return action_of(parameters, self._default_before_end)

@@ -30,6 +30,8 @@ class Rules:
     notice_before_end: timedelta = timedelta(minutes=60)
     #: How many attempts at a start, an update or a before-end action before it is given up.
     max_attempts: int = 10
+    #: For how long an end waits for what is to be done before it, such as images that are being saved.
+    before_end_patience: timedelta = timedelta(minutes=60)
     #: How long before a start servers in its way are told; zero where nobody may use what is reserved before.
     preemption_notice: timedelta = timedelta(0)
     #: The delay before the second attempt; it doubles with each one.
@@ -152,6 +154,6 @@ def remember(
     )
 
 
-def tell(tx: Transaction, topic: str, lease: Lease, *, now: datetime) -> None:
-    """Write a message about the lease, to be delivered after the commit."""
-    tx.outbox.add(key=new_id(), lease_id=lease.id, topic=topic, payload=announce(lease), now=now)
+def tell(tx: Transaction, topic: str, lease: Lease, *, now: datetime, **more: object) -> None:
+    """Write a message about the lease, and ``more`` beside that, to be delivered after the commit."""
+    tx.outbox.add(key=new_id(), lease_id=lease.id, topic=topic, payload={**announce(lease), **more}, now=now)

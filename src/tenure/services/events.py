@@ -23,6 +23,15 @@ from tenure.domain.lease import (
 from tenure.domain.resource import Registration
 from tenure.drivers.contract import Order, Progress, ResourceRef
 from tenure.resources.contract import ResourceTypes
+from tenure.services.before_end import (
+    begin_to_wait,
+    has_failed,
+    is_awaited,
+    is_retried,
+    outstanding,
+    settle,
+    tell_of_the_end,
+)
 from tenure.services.context import Rules, apply, new_id, remember, tell
 from tenure.services.healing import flag, lacking, want_mended
 from tenure.services.orders import leftover_order, orders_of, planned_orders
@@ -36,6 +45,9 @@ _AT_ONCE = 500
 #: What the cloud has made that clients are told of, by reservation.
 Made = Mapping[str, Mapping[str, object]]
 
+#: The events at which what is to be done before the end is done.
+_NEAR_THE_END = frozenset({EventType.BEFORE_END, EventType.END})
+_TO_COME = frozenset({EventStatus.UNDONE, EventStatus.IN_PROGRESS})
 _ACTIONS: Mapping[EventType, Action] = {EventType.START: Action.START, EventType.END: Action.END}
 
 
@@ -50,8 +62,12 @@ class Work:
     attempts: int
     lease: Lease
     orders: tuple[Order, ...]
-    #: What to do before the end, by reservation.
-    actions: Mapping[str, str]
+    #: What the cloud is still to do before the end, by reservation.
+    actions: Mapping[str, str] = field(default_factory=dict)
+    #: Whether what of it is not done is waited for.
+    waits: bool = True
+    #: Whether what of it fails is tried again.
+    retries: bool = True
     #: The reservations that an update gives back, or that it had added and that is undone.
     dropped: frozenset[str] = frozenset()
     #: Whether an update was refused, and the cloud is being made to match the lease as it was before.
@@ -222,13 +238,43 @@ class EventService:
 
         return self._db.write(record)
 
-    def noticed(self, work: Work) -> None:
-        """Record that what was to be done before the end is done."""
+    def settled(self, work: Work, reservation_id: str, reason: str | None = None) -> None:
+        """Record that what was to be done before a reservation's end is done, or for what ``reason`` it is given up.
+
+        Nothing is recorded where the claim is lost.
+        """
 
         def record(tx: Transaction) -> None:
             now = tx.now()
-            if self._done(tx, work, now):
+            stored = tx.events.get(work.event_id)
+            if stored is None or stored.claim_token != work.token:
+                return
+            actions = {reservation_id: work.actions[reservation_id]}
+            settle(tx, self._lease(tx, work), actions, now=now, failed=reason is not None)
+            if reason is not None:
+                self._say(tx, work, reason, now)
+
+        self._db.write(record)
+
+    def noticed(self, work: Work) -> None:
+        """Record that what was to be done before the end is done, or given up."""
+
+        def record(tx: Transaction) -> None:
+            now = tx.now()
+            outcome = EventStatus.ERROR if has_failed(tx, work.lease) else EventStatus.DONE
+            if self._done(tx, work, now, outcome=outcome):
                 tell(tx, "lease.event.before_end_lease", self._lease(tx, work), now=now)
+
+        self._db.write(record)
+
+    def given_back(self, work: Work, reservation_ids: Collection[str]) -> None:
+        """Record that some reservations of a lease that ends are given back, while others are not yet."""
+
+        def record(tx: Transaction) -> None:
+            now = tx.now()
+            stored = tx.events.get(work.event_id)
+            if stored is not None and stored.claim_token == work.token:
+                self._give_back(tx, self._lease(tx, work), reservation_ids, now)
 
         self._db.write(record)
 
@@ -240,15 +286,7 @@ class EventService:
             if not self._done(tx, work, now):
                 return
             lease = self._lease(tx, work)
-            ids = [reservation.id for reservation in lease.reservations]
-            tx.allocations.release(ids, until=now + self._rules.cleaning_time)
-            tx.allocations.remove_planned(ids)
-            failed = any(
-                event.event_type is EventType.START and event.status is EventStatus.ERROR for event in lease.events
-            )
-            status = ReservationStatus.ERROR if failed else ReservationStatus.DELETED
-            ids = [one.id for one in lease.reservations if one.status is not ReservationStatus.DELETED]
-            tx.leases.change_reservations(ids, now=now, status=status.value)
+            failed = self._give_back(tx, lease, [reservation.id for reservation in lease.reservations], now)
             if lease.status is LeaseStatus.DELETING:
                 lease = apply(tx, lease, Action.DELETED, actor=ENGINE, now=now)
                 tell(tx, "lease.delete", lease, now=now)
@@ -455,7 +493,40 @@ class EventService:
                 reason = self._cancel_others(tx, lease, event.id, now)
             apply(tx, lease, action, actor=ENGINE, now=now, reason=reason, keep_reason=True)
         attempts = tx.events.claim(stored, token=token, until=now + self._rules.claim_time, now=now)
-        return self._work(tx, stored, self._lease_of(tx, lease.id), token, attempts=attempts)
+        claimed = self._lease_of(tx, lease.id)
+        if event.event_type in _NEAR_THE_END:
+            self._tell_of_the_end(tx, lease, claimed, event.event_type, now)
+        return self._work(tx, stored, claimed, token, attempts=attempts)
+
+    def _tell_of_the_end(
+        self, tx: Transaction, before: Lease, lease: Lease, event_type: EventType, now: datetime
+    ) -> None:
+        """Have told what is to be told before the end; ``before`` is the lease as it was before the claim."""
+        tell_of_the_end(tx, self._types, lease, now=now)
+        if event_type is not EventType.END:
+            return
+        notice = before.event(EventType.BEFORE_END)
+        runs = before.status in {LeaseStatus.ACTIVE, LeaseStatus.UPDATING}
+        if runs and notice is not None and notice.status in _TO_COME and notice.due_at <= now:
+            tell(tx, "lease.event.before_end_lease", lease, now=now)  # what it has left undone, the end does
+        if outstanding(tx, self._types, lease):
+            begin_to_wait(tx, lease, now=now)
+
+    def _give_back(self, tx: Transaction, lease: Lease, reservation_ids: Collection[str], now: datetime) -> bool:
+        """Free what these reservations had; whether the lease had failed to start."""
+        tx.allocations.release(reservation_ids, until=now + self._rules.cleaning_time)
+        tx.allocations.remove_planned(reservation_ids)
+        failed = any(
+            event.event_type is EventType.START and event.status is EventStatus.ERROR for event in lease.events
+        )
+        status = ReservationStatus.ERROR if failed else ReservationStatus.DELETED
+        ids = [
+            one.id
+            for one in lease.reservations
+            if one.id in reservation_ids and one.status is not ReservationStatus.DELETED
+        ]
+        tx.leases.change_reservations(ids, now=now, status=status.value)
+        return failed
 
     def _cancel_others(self, tx: Transaction, lease: Lease, event_id: str, now: datetime) -> str | None:
         """End what has not run: a lease that is over does not start. Says so where that broke the promise."""
@@ -473,6 +544,7 @@ class EventService:
         undoing = bool(payload.get("undoing"))
         replaced = {} if undoing else payload.get("replaced", {})
         without = _ids(payload, "added" if undoing else "replaced")
+        near_the_end = stored.event.event_type in _NEAR_THE_END
         return Work(
             event_id=stored.event.id,
             token=token,
@@ -481,12 +553,9 @@ class EventService:
             attempts=attempts,
             lease=lease,
             orders=tuple(orders_of(tx, [lease], held_only=stored.event.event_type is EventType.END, without=without)),
-            actions={
-                one.id: action
-                for one in lease.reservations
-                if one.status is not ReservationStatus.DELETED
-                and (action := self._types[one.resource_type].before_end(one.parameters))
-            },
+            actions=outstanding(tx, self._types, lease) if near_the_end else {},
+            waits=stored.event.event_type is not EventType.END or is_awaited(tx, lease, self._rules, now=tx.now()),
+            retries=stored.event.event_type is not EventType.END or is_retried(lease, self._rules, attempts=attempts),
             dropped=frozenset(payload.get("new" if undoing else "dropped", ())),
             undoing=undoing,
             replaced=replaced,

@@ -11,7 +11,7 @@ from tenure.domain.errors import InvalidParameter, Unavailable
 from tenure.domain.lease import Lease
 from tenure.domain.request import LeaseChange
 from tenure.drivers.contract import CloudBusy, CloudError
-from tenure.resources.contract import ResourceTypes
+from tenure.resources.contract import NOTIFY, ResourceTypes
 from tenure.services.context import Effects
 from tenure.store.database import OutcomeUnknown
 
@@ -30,7 +30,7 @@ class Trusts:
     def asked_for(self, resource_type: str, parameters: Mapping[str, object]) -> str | None:
         """The parameter for which something is to be done as the owner of such a reservation; None where nothing is."""
         kind = self._types[resource_type]
-        if kind.before_end(parameters) is not None:
+        if kind.before_end(parameters) not in {None, NOTIFY}:
             return _BEFORE_END
         return _AFFINITY if kind.is_prepared(parameters) else None
 

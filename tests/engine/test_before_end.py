@@ -1,0 +1,325 @@
+"""What is done before reservations end: each its own, awaited before anything of it is deleted, none twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tenure.domain.lease import EventStatus, EventType, Lease, LeaseStatus, ReservationStatus
+from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
+from tenure.drivers.simulated import EffectKind, Fault, FaultKind
+from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
+from tenure.services.context import Rules
+from tenure.services.outbox import Message
+from tests.support.engines import (
+    HOUR,
+    MINUTE,
+    POINTS,
+    SECOND,
+    Checkpoints,
+    Killed,
+    assert_all_in_pool,
+    effects_of,
+    event_of,
+    lease_of,
+    rebuild,
+)
+from tests.support.world import ADMIN, NOW, OWNER, World, open_world, reservation
+
+NOTIFIED = "lease.reservation.before_end"
+NOTICE = "lease.event.before_end_lease"
+ADDRESS = "203.0.113.10"
+
+
+@pytest.fixture
+def told(world: World) -> list[Message]:
+    """All that others are told."""
+    messages: list[Message] = []
+    rebuild(world, sink=messages.append)
+    return messages
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[World]:
+    """A cloud whose operator has no event before the end."""
+    with open_world(f"sqlite:///{tmp_path / 'hasty.db'}", rules=Rules(notice_before_end=timedelta(0))) as world:
+        yield world
+
+
+def instances(action: str) -> ReservationRequest:
+    size = {"vcpus": 1, "memory_mb": 1024, "disk_gb": 0, "affinity": None, "resource_properties": ""}
+    return ReservationRequest("virtual:instance", {**size, "amount": 1, "before_end": action})
+
+
+def flavors(action: str) -> ReservationRequest:
+    parameters = {"flavor_id": "1", "amount": 1, "affinity": None, "before_end": action}
+    return ReservationRequest("flavor:instance", parameters)
+
+
+def addresses(world: World, action: str) -> ReservationRequest:
+    world.resources.register(ADMIN, "virtual:floatingip", f"{PUBLIC_NETWORK}/{ADDRESS}", {})
+    parameters = {"network_id": PUBLIC_NETWORK, "amount": 1, "required_floatingips": [], "before_end": action}
+    return ReservationRequest("virtual:floatingip", parameters)
+
+
+def hosts(action: str, amount: int = 1) -> ReservationRequest:
+    return reservation(amount, amount, before_end=action)
+
+
+def book(world: World, *reservations: ReservationRequest, notice: timedelta | None = None) -> Lease:
+    """A lease of three hours that has begun; the event comes ``notice`` before its end."""
+    end = NOW + 3 * HOUR
+    at = end - notice if notice else None
+    lease = world.leases.create(OWNER, LeaseRequest("lease", NOW, end, before_end_at=at, reservations=reservations))
+    world.engine.settle()
+    return lease_of(world, lease.id)
+
+
+def boot(world: World, lease: Lease, place: int = 0) -> None:
+    one = lease.reservations[place]
+    if one.resource_type == "physical:host":
+        world.cloud.world.boot_server(OWNER.project_id, reservation_id=one.id)
+    else:
+        world.cloud.world.instances.boot(OWNER.project_id, one.id)
+
+
+def change(world: World, lease: Lease, action: str, place: int = 0) -> Lease:
+    asked = ReservationChange(lease.reservations[place].id, {"before_end": action})
+    return world.leases.update(OWNER, lease.id, LeaseChange(reservations=(asked,)))
+
+
+def notified(told: list[Message]) -> list[object]:
+    """The reservations of which others were told, in order."""
+    return [message.payload["reservation_id"] for message in told if message.topic == NOTIFIED]
+
+
+def images(world: World) -> list[tuple[str, str]]:
+    return [(image.reservation_id, image.status.value) for image in world.cloud.world.images()]
+
+
+def end_of(world: World, lease: Lease, place: int = 0) -> ReservationStatus:
+    return lease_of(world, lease.id).reservations[place].status
+
+
+# --- which action
+
+
+def test_each_reservation_has_its_own_action(world: World, told: list[Message]):
+    lease = book(world, hosts("snapshot"), instances("notify"), flavors("none"), addresses(world, "notify"), hosts(""))
+    for place in (0, 1, 2, 4):
+        boot(world, lease, place)
+    ids = [one.id for one in lease.reservations]
+    world.pass_time(2 * HOUR)
+    assert images(world) == [(ids[0], "active")]
+    assert notified(told) == [ids[1], ids[3]]
+    assert [message.topic for message in told].count(NOTICE) == 1
+    assert event_of(world, lease.id, EventType.BEFORE_END).status is EventStatus.DONE
+    world.pass_time(HOUR)
+    assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
+    assert (len(images(world)), len(notified(told))) == (1, 2)
+
+
+@pytest.mark.parametrize("make", [hosts, instances, flavors])
+def test_servers_of_every_type_are_imaged(world: World, make: Callable[[str], ReservationRequest]):
+    lease = book(world, make("snapshot"))
+    boot(world, lease)
+    world.pass_time(3 * HOUR)
+    assert images(world) == [(lease.reservations[0].id, "active")]
+    assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
+
+
+def test_a_notification_tells_of_the_lease_and_of_the_reservation(world: World, told: list[Message]):
+    lease = book(world, hosts("notify"))
+    world.pass_time(2 * HOUR)
+    (message,) = [message for message in told if message.topic == NOTIFIED]
+    assert message.payload["reservation_id"] == lease.reservations[0].id
+    assert (message.payload["lease_id"], message.payload["status"]) == (lease.id, "ACTIVE")
+    assert message.payload["end_date"] == "2030-01-01T13:00:00.000000"
+
+
+def test_to_notify_needs_no_trust(world: World):
+    book(world, hosts("notify"))
+    assert world.cloud.world.trusts() == frozenset()
+    changed = book(world, hosts("none"))
+    change(world, changed, "notify")
+    assert world.cloud.world.trusts() == frozenset()
+    change(world, changed, "snapshot")
+    assert len(world.cloud.world.trusts()) == 1
+
+
+@pytest.mark.parametrize("make", [hosts, instances, flavors, addresses])
+def test_the_action_of_what_runs_can_be_changed(
+    world: World, told: list[Message], make: Callable[..., ReservationRequest]
+):
+    lease = book(world, make(world, "none") if make is addresses else make("none"))
+    assert change(world, lease, "notify").reservations[0].parameters["before_end"] == "notify"
+    world.pass_time(2 * HOUR)
+    assert notified(told) == [lease.reservations[0].id]
+
+
+def test_what_is_asked_for_after_the_event_is_done_at_the_end(world: World, told: list[Message]):
+    lease = book(world, hosts("none"), hosts("snapshot"))
+    boot(world, lease)
+    boot(world, lease, 1)
+    world.pass_time(2 * HOUR)
+    change(world, lease, "snapshot")
+    grown = world.leases.add_reservation(OWNER, lease.id, hosts("notify"))
+    world.pass_time(HOUR - SECOND)
+    assert images(world) == [(lease.reservations[1].id, "active")]
+    world.pass_time(SECOND)
+    assert images(world) == [(lease.reservations[1].id, "active"), (lease.reservations[0].id, "active")]
+    assert notified(told) == [grown.reservations[2].id]
+
+
+def test_what_was_done_is_not_done_again_when_the_end_moves(world: World, told: list[Message]):
+    lease = book(world, hosts("snapshot"), hosts("notify"))
+    boot(world, lease)
+    world.pass_time(2 * HOUR)
+    world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + 9 * HOUR))
+    world.pass_time(9 * HOUR)
+    assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
+    assert len(images(world)) == len(notified(told)) == 1
+
+
+# --- the end waits for it
+
+
+def test_an_end_waits_for_an_image_and_others_do_not_wait_for_that_end(world: World):
+    lease = book(world, hosts("snapshot"), hosts("none", 3), notice=5 * MINUTE)
+    boot(world, lease)
+    world.cloud.inject(Fault(FaultKind.SLOW, verb="before_end", until=NOW + 3 * HOUR + 20 * MINUTE, reason="saving"))
+    after = world.leases.create(
+        OWNER, LeaseRequest("next", NOW + 3 * HOUR, NOW + 5 * HOUR, reservations=(hosts("none", 3),))
+    )
+    world.pass_time(3 * HOUR)
+    waiting = lease_of(world, lease.id)
+    assert (waiting.status, waiting.status_reason) == (LeaseStatus.TERMINATING, "saving")
+    assert [one.status for one in waiting.reservations] == [ReservationStatus.ACTIVE, ReservationStatus.DELETED]
+    assert lease_of(world, after.id).status is LeaseStatus.ACTIVE
+    assert (images(world), effects_of(world, EffectKind.SERVER_DELETED)) == (
+        [(lease.reservations[0].id, "saving")],
+        [],
+    )
+    world.pass_time(20 * MINUTE + 30 * SECOND)
+    assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
+    assert images(world) == [(lease.reservations[0].id, "active")]
+    assert len(effects_of(world, EffectKind.SERVER_DELETED)) == 1
+
+
+def test_an_end_that_comes_early_waits_as_well(world: World, told: list[Message]):
+    lease = book(world, instances("snapshot"), hosts("notify"))
+    boot(world, lease)
+    world.cloud.inject(Fault(FaultKind.SLOW, verb="before_end", until=NOW + HOUR + MINUTE, reason="saving"))
+    world.pass_time(HOUR)
+    world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + HOUR))
+    world.engine.settle()
+    assert lease_of(world, lease.id).status_reason == "saving"
+    assert effects_of(world, EffectKind.SERVER_DELETED) == []
+    world.pass_time(2 * MINUTE)
+    assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
+    assert images(world) == [(lease.reservations[0].id, "active")]
+    topics = [message.topic for message in told]
+    assert (topics.count(NOTICE), topics.count(NOTIFIED), topics.count("lease.event.end_lease")) == (1, 1, 1)
+
+
+def test_without_an_event_it_is_done_at_the_end(hasty: World):
+    lease = book(hasty, hosts("snapshot"))
+    assert lease.event(EventType.BEFORE_END) is None
+    boot(hasty, lease)
+    hasty.cloud.inject(Fault(FaultKind.SLOW, verb="before_end", until=NOW + 3 * HOUR + MINUTE, reason="saving"))
+    hasty.pass_time(3 * HOUR)
+    assert lease_of(hasty, lease.id).status is LeaseStatus.TERMINATING
+    hasty.pass_time(2 * MINUTE)
+    assert lease_of(hasty, lease.id).status is LeaseStatus.TERMINATED
+    assert images(hasty) == [(lease.reservations[0].id, "active")]
+
+
+def test_what_fails_while_the_cloud_is_away_is_tried_again_at_the_end(world: World):
+    lease = book(world, hosts("snapshot"), hosts("none", 3))
+    boot(world, lease)
+    fault = world.cloud.inject(Fault(FaultKind.BUSY, verb="before_end", count=None, reason="away"))
+    world.pass_time(2 * HOUR + 10 * MINUTE)
+    assert event_of(world, lease.id, EventType.BEFORE_END).status is EventStatus.ERROR
+    world.cloud.clear_faults(fault)
+    world.pass_time(HOUR)
+    assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
+    assert images(world) == [(lease.reservations[0].id, "active")]
+
+
+def test_what_fails_at_the_end_too_is_given_up(world: World):
+    """It had been tried for minutes an hour before, and once more: then the end comes."""
+    lease = book(world, hosts("snapshot"))
+    boot(world, lease)
+    world.cloud.inject(Fault(FaultKind.BUSY, verb="before_end", count=None, reason="away"))
+    world.pass_time(3 * HOUR)
+    after = lease_of(world, lease.id)
+    assert (after.status, after.status_reason) == (LeaseStatus.TERMINATED, "before_end: away (busy)")
+    assert_all_in_pool(world)
+
+
+def test_what_begins_to_fail_at_the_end_is_tried_for_minutes(world: World):
+    lease = book(world, hosts("snapshot"), hosts("none", 3), notice=SECOND)
+    boot(world, lease)
+    world.cloud.inject(Fault(FaultKind.BUSY, verb="before_end", count=8, reason="away"))
+    world.pass_time(3 * HOUR)
+    waiting = lease_of(world, lease.id)
+    assert (waiting.status, end_of(world, lease), end_of(world, lease, 1)) == (
+        LeaseStatus.TERMINATING,
+        ReservationStatus.ACTIVE,
+        ReservationStatus.DELETED,
+    )
+    world.pass_time(10 * MINUTE)
+    assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
+    assert images(world) == [(lease.reservations[0].id, "active")]
+
+
+def test_what_is_refused_for_one_is_done_for_the_others(world: World, told: list[Message]):
+    lease = book(world, hosts("snapshot"), hosts("snapshot"), hosts("notify"))
+    boot(world, lease)
+    boot(world, lease, 1)
+    first, second, third = (one.id for one in lease.reservations)
+    world.cloud.inject(Fault(FaultKind.REFUSED, verb="before_end", reservation_id=first, count=None, reason="quota"))
+    world.pass_time(2 * HOUR)
+    after = lease_of(world, lease.id)
+    assert (after.status, after.status_reason) == (LeaseStatus.ACTIVE, "before_end: quota (refused)")
+    assert event_of(world, lease.id, EventType.BEFORE_END).status is EventStatus.ERROR
+    assert (images(world), notified(told)) == ([(second, "active")], [third])
+    world.pass_time(HOUR)
+    assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
+
+
+def test_who_deletes_a_lease_does_not_wait(world: World):
+    lease = book(world, hosts("snapshot"))
+    boot(world, lease)
+    world.leases.delete(OWNER, lease.id)
+    assert images(world) == []
+    assert_all_in_pool(world)
+
+
+# --- who is killed
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("event", [EventType.BEFORE_END, EventType.END])
+def test_killed_at_any_point_it_is_done_once(
+    world: World, told: list[Message], checkpoints: Checkpoints, event: EventType, point: str
+):
+    if event is EventType.END:  # nothing is done before
+        rebuild(world, rules=replace(world.service.parts.rules, notice_before_end=timedelta(0)))
+    lease = book(world, hosts("snapshot"), instances("notify"), hosts("snapshot"))
+    boot(world, lease)
+    boot(world, lease, 2)
+    checkpoints.kill_at(f"{event.value}:{point}")
+    with pytest.raises(Killed):
+        world.pass_time(4 * HOUR)
+    rebuild(world)
+    world.pass_time(4 * HOUR)
+    assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
+    assert sorted(images(world)) == sorted((lease.reservations[place].id, "active") for place in (0, 2))
+    assert notified(told) == [lease.reservations[1].id]
+    assert len(effects_of(world, EffectKind.IMAGE_MADE)) == 2
+    assert_all_in_pool(world)
