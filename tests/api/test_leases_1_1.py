@@ -96,7 +96,7 @@ def test_a_reservation_can_be_dropped(api: Api) -> None:
     assert api.delete(f"/v1/leases/{lease['id']}/reservations/{'x' * 65}").status_code == 404
 
     changed = api.put(f"/v1/leases/{lease['id']}", {"reservations": [{"id": dropped, "min": 1, "max": 2}]})
-    assert (changed.status_code, changed.json["field"]) == (400, "reservations")
+    assert (changed.status_code, changed.json["field"]) == (400, "reservations[0].id")
     api.world.pass_time(timedelta(hours=1, minutes=5))
     assert states() == {dropped: "deleted", kept: "active"}
     assert len(api.get(f"/v1/leases/{lease['id']}/hosts").json["hosts"]) == 1
@@ -271,7 +271,7 @@ def test_a_mistake_is_named_with_its_place(shared_api: Api, change: dict[str, An
         ({"reservations": [{}]}, "reservations[0].id"),
         ({"reservations": [{"id": "RESERVATION", "min": 0}]}, "reservations[0].min"),
         ({"reservations": [{"id": "x", "resource_type": "physical:host", "min": 0}]}, "reservations[0].min"),
-        ({"reservations": [{"id": "x", "min": 0}]}, "reservations"),
+        ({"reservations": [{"id": "x", "min": 0}]}, "reservations[0].id"),
         ({"reservations": [{"id": "x", "resource_type": "physical:ship"}]}, "reservations[0]"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import falcon
 
@@ -19,7 +20,7 @@ from tenure.api.schemas.queries import LeaseListQuery, query_of, read_query, ref
 from tenure.api.schemas.resources import WireInventory
 from tenure.api.schemas.texts import MAX_ID
 from tenure.api.versions import OLDEST, Version
-from tenure.domain.errors import NotFound, TenureError
+from tenure.domain.errors import NotEnoughResources, NotFound, TenureError
 from tenure.domain.request import LeaseQuery
 from tenure.services.manager import Manager
 
@@ -150,6 +151,8 @@ class LeaseReservations:
             lease = self._manager.leases.add_reservation(actor, _possible(lease_id), request)
         except TenureError as error:
             error.field = _below_reservation(error.field)
+            if isinstance(error, NotEnoughResources):
+                error.shortfall = replace(error.shortfall, reservation=0)  # the body has this one alone
             raise
         answer(resp, {"lease": schemas.show(lease)}, falcon.HTTP_CREATED)
 

@@ -46,6 +46,8 @@ class Demand:
     parameter: str = "amount"
     #: What a unit takes at once of one provider, where that is not all of it; what the cloud's limits are about.
     portions: tuple[Capacity, ...] = ()
+    #: The type of reservation that asks, for the refusal.
+    resource_type: str = ""
 
     @property
     def units_together(self) -> int:

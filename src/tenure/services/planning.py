@@ -389,7 +389,7 @@ class Planner:
         kept: int | None,
     ) -> Shortfall:
         return Shortfall(
-            resource_type=demand.inventory,
+            resource_type=demand.resource_type or demand.inventory,
             noun=demand.noun,
             requested=demand.minimum if requested is None else requested,
             stages=self._tx.allocations.stages(demand, period, now=self._now, ignoring=None, without=without),
