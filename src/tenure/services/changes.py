@@ -60,7 +60,7 @@ def check_notice(notice_at: datetime, starts_at: datetime, ends_at: datetime) ->
 def demand_of(types: ResourceTypes, resource_type: str, parameters: Mapping[str, object], position: int) -> Demand:
     """What a reservation asks of the ledger; raises ``InvalidParameter`` that names the reservation's field."""
     try:
-        return types[resource_type].demand(parameters)
+        return replace(types[resource_type].demand(parameters), resource_type=resource_type)
     except InvalidParameter as error:
         field = f"reservations[{position}].{error.field}" if error.field else f"reservations[{position}]"
         raise InvalidParameter(error.message, field=field) from None
