@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from keystoneauth1.session import Session
-from kombu.connection import Connection
-from kombu.exceptions import OperationalError
 
-from tests.support.site import RABBITMQ_URL, Site, have_testbed, moment, wait_for
+from tests.support.consumer import Consumer
+from tests.support.site import Site, have_testbed, moment, wait_for
 
 #: What Blazar's payload has; its consumers read any of it.
 PAYLOAD = {
@@ -29,45 +26,6 @@ PAYLOAD = {
     "updated_at",
     "degraded",
 }
-
-
-@dataclass
-class Consumer:
-    """One who takes notifications off a queue, and comes back when the connection is lost."""
-
-    queue: str
-    heard: list[dict[str, Any]] = field(default_factory=list)
-
-    def listen(self) -> None:
-        """Take whatever is there now."""
-        with Connection(RABBITMQ_URL, connect_timeout=5) as bus:
-            channel = bus.default_channel
-            while (message := channel.basic_get(self.queue)) is not None:
-                envelope = json.loads(message.body)
-                assert envelope["oslo.version"] == "2.0"
-                self.heard.append(json.loads(envelope["oslo.message"]))
-                channel.basic_ack(message.delivery_tag)
-
-    def types(self, lease_id: str) -> list[str]:
-        """The types of what was heard of a lease, in the order in which they came; repetitions count once."""
-        keys: dict[str, str] = {}
-        for one in self.heard:
-            if one["payload"]["lease_id"] == lease_id:
-                keys.setdefault(one["message_id"], one["event_type"])
-        return list(keys.values())
-
-    def wait(self, lease_id: str, *types: str) -> None:
-        """Listen until exactly these were heard of a lease, in this order."""
-
-        def complete() -> bool:
-            try:
-                self.listen()
-            except (OperationalError, OSError):
-                return False  # the message bus is not back yet
-            return len(self.types(lease_id)) >= len(types)
-
-        wait_for(f"{', '.join(types)} after {', '.join(self.types(lease_id))}", complete, pause=0.25)
-        assert self.types(lease_id) == list(types)
 
 
 @pytest.fixture

@@ -1,0 +1,176 @@
+"""Servers that may use what is reserved until it is wanted: they are told, stopped and gone when a lease starts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from keystoneauth1.session import Session
+
+from testbed.openstack import extra_names
+from tests.support.cloud import Cloud
+from tests.support.consumer import Consumer
+from tests.support.site import FREE_POOL, HOSTS, Lease, Server, Site, have_testbed, moment, open_site, wait_for
+
+NOTICE_SECONDS = 60
+#: Hosts beside those of the testbed, and servers on all of them.
+EXTRA, SERVERS = 6, 50
+#: What a start may take with everybody gone, and its lease's status to be seen.
+LATE = timedelta(seconds=5)
+
+
+@pytest.fixture(scope="module")
+def noticing(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    options = {"manager": {"preemption_notice": NOTICE_SECONDS}}
+    with open_site(tmp_path_factory.mktemp("preemption"), cloud, managers=2, options=options) as site:
+        yield site
+
+
+@pytest.fixture
+def preemptible(noticing: Site) -> Iterator[dict[int, str]]:
+    """Flavors of servers that others may displace, by their memory in MiB."""
+    api, made = noticing.nova.api, {}
+    for memory in (256, 4096):
+        flavor = {"name": f"preemptible-{memory}", "vcpus": 1, "ram": memory, "disk": 1}
+        made[memory] = api.post("/flavors", json={"flavor": flavor}).json()["flavor"]["id"]
+        specs = {"extra_specs": {"blazar:preemptible": "true"}}
+        api.post(f"/flavors/{made[memory]}/os-extra_specs", json=specs)
+    yield made
+    noticing.nova.delete_booted()
+    noticing.clear()
+    for flavor in made.values():
+        api.delete(f"/flavors/{flavor}")
+
+
+@dataclass
+class Watch:
+    """What became of servers, as it is seen by one who looks again and again."""
+
+    site: Site
+    servers: list[Server]
+    places: dict[str, str]
+    #: When each was to leave, as it was told.
+    told: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    stopped: set[str] = field(default_factory=set)
+
+    def look(self) -> set[str]:
+        """The ids of those that are there."""
+        found = self.site.nova.api.get("/servers/detail?all_tenants=1").json()["servers"]
+        mine = {one["id"]: one for one in found if one["id"] in self.places}
+        for one in mine.values():
+            if told := one["metadata"].get("tenure:leaves_at"):
+                self.told[one["id"]].add(told)
+            if one["status"] == "SHUTOFF":
+                self.stopped.add(one["id"])
+        return set(mine)
+
+    def on(self, hosts: set[str]) -> set[str]:
+        """Those that were booted on these hosts."""
+        return {server for server, place in self.places.items() if place in hosts}
+
+
+def watch(site: Site, servers: list[Server]) -> Watch:
+    return Watch(site, servers, {server.id: server.place() for server in servers})
+
+
+def started(lease: Lease, watched: Watch, start: datetime) -> None:
+    """Look on until the lease has started; raises ``AssertionError`` where that is late."""
+
+    def active() -> bool:
+        watched.look()
+        return bool(lease.show()["status"] == "ACTIVE")
+
+    wait_for("the start", active, seconds=3 * NOTICE_SECONDS, pause=1)
+    assert datetime.now(UTC) - start < LATE
+
+
+def actions(site: Site, server: str) -> list[str]:
+    """What was done to a server, from the first on; Nova knows it of those that are gone as well."""
+    done: list[dict[str, Any]] = site.nova.api.get(f"/servers/{server}/os-instance-actions").json()["instanceActions"]
+    return [one["action"] for one in sorted(done, key=lambda one: str(one["start_time"]))]
+
+
+def test_exactly_those_in_the_way_of_a_start_are_told_and_gone_by_then(
+    noticing: Site, preemptible: dict[int, str], demo: Session, other: Session
+):
+    site = noticing
+    have_testbed("extra", str(EXTRA))
+    try:
+        hosts = {*HOSTS, *extra_names(EXTRA)}
+        site.register(*sorted(hosts))
+        assert hosts <= (site.nova.members(FREE_POOL) or set())
+        watched = watch(site, site.nova.boot_many(other, SERVERS, flavor=preemptible[256]))
+        assert set(watched.places.values()) <= hosts
+        start = datetime.now(UTC) + timedelta(seconds=NOTICE_SECONDS + 15)
+        lease = site.book(demo, 4, start=f"{start:%Y-%m-%dT%H:%M:%SZ}")
+        planned = lease.seen_by(site.admin).hosts("planned")
+        in_the_way = watched.on(planned)
+        assert len(planned) == 4
+        assert in_the_way
+        assert watched.look() == set(watched.places)
+        assert not watched.told
+
+        started(lease, watched, start.replace(microsecond=0))
+
+        assert site.nova.members(lease.reservation) == planned
+        assert watched.look() == set(watched.places) - in_the_way
+        assert set(watched.told) == in_the_way
+        assert {len(times) for times in watched.told.values()} == {1}
+        assert {datetime.fromisoformat(time) for times in watched.told.values() for time in times} == {
+            start.replace(microsecond=0)
+        }
+        for server in in_the_way:
+            assert actions(site, server) == ["create", "stop", "delete"]
+        consumer = Consumer(f"{site.topic}.info")
+        consumer.listen()
+        heard = [one["payload"]["server_id"] for one in consumer.heard if one["event_type"] == "lease.preemption"]
+        assert set(heard) == in_the_way
+        lease.delete()
+        lease.wait_until_gone()
+    finally:
+        site.nova.delete_booted()
+        site.clear()
+        have_testbed("extra", "0")
+
+
+def test_instances_displace_no_more_than_they_need(
+    noticing: Site, preemptible: dict[int, str], demo: Session, other: Session
+):
+    """Three servers of 4 GiB on a host of 16: one has to go for an instance of 5."""
+    site = noticing
+    site.register("compute-1")
+    servers = []
+    for _ in range(3):  # one after another: the youngest is known
+        servers.append(site.nova.boot(other, flavor=preemptible[4096]))
+        assert servers[-1].place() == "compute-1"
+    watched = watch(site, servers)
+    start = datetime.now(UTC) + timedelta(seconds=NOTICE_SECONDS + 10)
+    asked = {"resource_type": "virtual:instance", "amount": 1, "vcpus": 1, "memory_mb": 5120, "disk_gb": 1}
+    lease = site.reserve(demo, asked, start=f"{start:%Y-%m-%dT%H:%M:%SZ}")
+    started(lease, watched, start.replace(microsecond=0))
+    assert site.nova.boot(demo, flavor=lease.reservation).place() == "compute-1"
+    assert watched.look() == {server.id for server in servers[:2]}
+    assert set(watched.told) == {servers[2].id}
+    assert watched.stopped == {servers[2].id}
+
+
+def test_what_ends_before_the_next_start_displaces_nobody(
+    noticing: Site, preemptible: dict[int, str], demo: Session, other: Session
+):
+    """A lease from now until the next one, and a preemptible server beside both that nobody needs to move."""
+    site = noticing
+    site.register("compute-1", "compute-2")
+    later = site.book(demo, on="compute-1", start=moment(hours=5), seconds=6 * 3600)
+    soon = site.book(demo, on="compute-1", seconds=3600)
+    soon.wait("ACTIVE")
+    server = site.nova.boot(other, flavor=preemptible[256])
+    assert server.place() == "compute-2"
+    assert soon.hosts() == {"compute-1"}
+    assert later.show()["status"] == "PENDING"
+    found = server.show()
+    assert found is not None
+    assert found["metadata"] == {}
