@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -33,6 +34,24 @@ _ALLOCATIONS_OF_NOTHING = """
 """
 _RESERVATIONS_OF_NO_LEASE = """
     SELECT r.id, r.lease_id FROM reservations r LEFT JOIN leases l ON l.id = r.lease_id WHERE l.id IS NULL
+"""
+#: Units of one reservation on one resource, and the rule by which they lie on resources.
+_SPREAD = """
+    SELECT r.id AS reservation_id, r.resource_type AS resource_type, r.parameters AS parameters,
+           a.resource_id AS resource_id, a.units AS units, a.amounts AS amounts, a.exclusive AS exclusive
+    FROM allocations a JOIN reservations r ON r.id = a.reservation_id
+    WHERE a.state <> 'released'
+    ORDER BY r.id, a.id
+"""
+_HOLDINGS = """
+    SELECT r.id AS reservation_id, r.resource_type AS resource_type, r.parameters AS parameters,
+           r.status AS status, l.status AS lease_status, l.project_id AS project_id,
+           s.external_id AS external_id, s.name AS name, a.units AS units
+    FROM reservations r JOIN leases l ON l.id = r.lease_id
+    LEFT JOIN allocations a ON a.reservation_id = r.id AND a.state = 'held'
+    LEFT JOIN resources s ON s.id = a.resource_id
+    WHERE l.deleted_at IS NULL AND l.status IN ('PENDING', 'ACTIVE') AND r.status <> 'deleted'
+    ORDER BY r.id, a.id
 """
 _EMPTY = "SELECT id, resource_id FROM allocations WHERE NOT starts_at < ends_at"
 #: What nobody has any more, and the ledger keeps from others.
@@ -65,6 +84,22 @@ class StoredLease:
     reservation_ids: frozenset[str]
     #: The resources that it has a part in now, by their external ids.
     hosts: tuple[str, ...]
+    #: How many units each of its reservations has or is to have.
+    units: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a reservation of a lease that waits or runs has by now."""
+
+    reservation_id: str
+    resource_type: str
+    project_id: str
+    running: bool
+    parameters: Mapping[str, Any]
+    #: By external id of the resource: its name, and how many units of it.
+    names: Mapping[str, str]
+    units: Mapping[str, int]
 
 
 def overbooked(url: str) -> list[str]:
@@ -118,7 +153,34 @@ def faults(url: str, *, now: datetime | None = None) -> list[str]:
         for row in connection.execute(text(_RESERVATIONS)).mappings():
             if now is None or _moment(row["lease_ends_at"]) > now:
                 found += _incomplete(dict(row))
+        found += _misplaced(connection)
     return found
+
+
+def _misplaced(connection: Connection) -> list[str]:
+    """Reservations whose units lie otherwise than they asked for, or take something else."""
+    places: dict[str, Counter[int]] = {}
+    affinities: dict[str, object] = {}
+    wrong = []
+    for row in connection.execute(text(_SPREAD)).mappings():
+        number, parameters = row["reservation_id"], _document(row["parameters"])
+        places.setdefault(number, Counter())[row["resource_id"]] += row["units"]
+        affinities[number] = False if row["exclusive"] else parameters.get("affinity")
+        if row["resource_type"] == "virtual:instance":
+            sizes = {
+                "VCPU": parameters["vcpus"],
+                "MEMORY_MB": parameters["memory_mb"],
+                "DISK_GB": parameters["disk_gb"],
+            }
+            due = {name: size * row["units"] for name, size in sizes.items() if size}
+            if _document(row["amounts"]) != due:
+                wrong.append(f"reservation {number} takes {row['amounts']} of resource {row['resource_id']}, not {due}")
+    for number, units in places.items():
+        if affinities[number] is True and len(units) > 1:
+            wrong.append(f"reservation {number} is to be together and lies on {dict(units)}")
+        if affinities[number] is False and max(units.values()) > 1:
+            wrong.append(f"reservation {number} is to be apart and lies on {dict(units)}")
+    return wrong
 
 
 def _incomplete(row: dict[str, Any]) -> list[str]:
@@ -142,25 +204,54 @@ def leases(url: str) -> dict[str, StoredLease]:
     """All leases that were ever made."""
     reservations: dict[str, list[str]] = {}
     hosts: dict[str, list[str]] = {}
+    units: dict[str, Counter[str]] = {}
     with _connected(url) as connection:
         for lease_id, reservation_id in connection.execute(text("SELECT lease_id, id FROM reservations")):
             reservations.setdefault(lease_id, []).append(reservation_id)
-        for lease_id, host in connection.execute(
+        for lease_id, reservation_id, host, count in connection.execute(
             text(
-                "SELECT r.lease_id, s.external_id FROM allocations a JOIN reservations r ON r.id = a.reservation_id "
-                "JOIN resources s ON s.id = a.resource_id WHERE a.state <> 'released'"
+                "SELECT r.lease_id, r.id, s.external_id, a.units FROM allocations a "
+                "JOIN reservations r ON r.id = a.reservation_id JOIN resources s ON s.id = a.resource_id WHERE a.state <> 'released'"
             )
         ):
             hosts.setdefault(lease_id, []).append(host)
+            units.setdefault(lease_id, Counter())[reservation_id] += count
         return {
             lease_id: StoredLease(
                 status,
                 deleted_at is not None,
                 frozenset(reservations.get(lease_id, ())),
                 tuple(sorted(hosts.get(lease_id, ()))),
+                units.get(lease_id, {}),
             )
             for lease_id, status, deleted_at in connection.execute(text("SELECT id, status, deleted_at FROM leases"))
         }
+
+
+def holdings(url: str) -> list[Holding]:
+    """What every reservation of a lease that waits or runs has by now: one that waits has nothing."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    with _connected(url) as connection:
+        for row in connection.execute(text(_HOLDINGS)).mappings():
+            rows.setdefault(row["reservation_id"], []).append(dict(row))
+    found = []
+    for number, parts in rows.items():
+        first, units = parts[0], Counter[str]()
+        for one in parts:
+            if one["external_id"] is not None:
+                units[one["external_id"]] += one["units"]
+        found.append(
+            Holding(
+                number,
+                first["resource_type"],
+                first["project_id"],
+                first["lease_status"] == "ACTIVE",
+                _document(first["parameters"]),
+                {one["external_id"]: one["name"] for one in parts if one["external_id"] is not None},
+                units,
+            )
+        )
+    return found
 
 
 def ends(url: str) -> dict[str, datetime]:

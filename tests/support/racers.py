@@ -1,4 +1,4 @@
-"""Clients that compete for a few hosts over HTTP: a process of threads that make, change and delete leases.
+"""Clients that compete for a few resources over HTTP: a process of threads that make, change and delete leases.
 
 ``run`` starts the process, waits for it and returns what each answer promised. The program itself needs nothing but
 the standard library: it shares no code with the service that it talks to.
@@ -30,13 +30,17 @@ OWN, SHARED = 4, 12
 class Race:
     """What the clients do: ``operations`` in all, by ``threads`` spread over the services at ``ports``."""
 
-    ports: Sequence[int]
+    ports: Sequence[int] = ()
     tokens: Sequence[str]
     threads: int = 16
     operations: int = 10_000
     seed: int = 0
     #: The hours ahead in which leases are planned: with few hosts, so narrow that most of it is taken.
     hours: int = 12
+    #: What leases are of: the types of their reservations, each of these as likely as the others.
+    mixtures: Sequence[Sequence[str]] = (("physical:host",),)
+    #: Of the addresses that are asked for.
+    network_id: str = ""
     #: How long a whole race may take.
     limit_seconds: float = 570
 
@@ -47,7 +51,10 @@ class Promise:
 
     start: str
     end: str
-    hosts: int
+    #: How many units each reservation has, by id.
+    units: dict[str, int]
+    #: The type of each reservation, by id.
+    types: dict[str, str]
     shared: bool
     deleted: bool = False
     changes: int = 0
@@ -108,6 +115,10 @@ class _Racers:
         self.shared: list[str] = []
         self.base = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
 
+    @property
+    def is_mixed(self) -> bool:
+        return any(len(mixture) > 1 for mixture in self.race.mixtures)
+
     def take(self) -> bool:
         """Whether there is another operation to do."""
         with self.guard:
@@ -157,6 +168,8 @@ class _Racer(threading.Thread):
             self.make()
         elif chance < 0.9:
             self.change(self.random.choice(self.own))
+        elif chance < 0.94 and self.racers.is_mixed:
+            self.more_or_less(self.random.choice(self.own))
         else:
             self.delete(self.own.pop(self.random.randrange(len(self.own))))
         if chance < 0.05 and self.own:
@@ -183,18 +196,17 @@ class _Racer(threading.Thread):
         else:
             begin, finish = self.period()
             start, end = _text(begin), _text(finish)
-        hosts = self.random.choice([1, 1, 1, 2, 3])
-        body: dict[str, Any] = {
-            "name": "race",
-            "start_date": start,
-            "end_date": end,
-            "reservations": [{"resource_type": "physical:host", "min": hosts, "max": hosts}],
-        }
+        reservations = [self.reservation(kind) for kind in self.random.choice(self.racers.race.mixtures)]
+        body: dict[str, Any] = {"name": "race", "start_date": start, "end_date": end, "reservations": reservations}
         status, answer = self.call("POST", "/v1/leases", body)
         if status != 201:
             return
         lease = answer["lease"]
-        promise = Promise(lease["start_date"], lease["end_date"], hosts, shared, ends=[lease["end_date"]])
+        promise = Promise(
+            lease["start_date"], lease["end_date"], _units(lease), _types(lease), shared, ends=[lease["end_date"]]
+        )
+        if [_amount(one) for one in lease["reservations"]] != [_amount(one) for one in reservations]:
+            self.wrong(f"asked for {reservations}, got {lease}")
         if not at_once and (lease["start_date"], lease["end_date"]) != (start, end):
             self.wrong(f"asked for {start} to {end}, got {lease}")
         with self.racers.guard:
@@ -217,18 +229,10 @@ class _Racer(threading.Thread):
         elif chance < 0.85:
             begin, finish = self.period()
             body = {"start_date": _text(begin), "end_date": _text(finish)}
-        else:
-            body = {}
-        hosts = promise.hosts
-        if not body and not promise.shared:
-            status, answer = self.call("GET", f"/v1/leases/{lease_id}", counted=False)
-            if status != 200:
-                return
-            hosts = self.random.randint(1, 3)
-            reservation = answer["lease"]["reservations"][0]["id"]
-            body = {"reservations": [{"id": reservation, "min": hosts, "max": hosts}]}
-        elif not body:
+        elif promise.shared or not promise.units:
             body = {"end_date": _text(end + STEP)}
+        else:
+            body = {"reservations": [self.other_amount(promise)]}
         status, answer = self.call("PUT", f"/v1/leases/{lease_id}", body)
         if status != 200:
             return
@@ -236,9 +240,28 @@ class _Racer(threading.Thread):
         if "end_date" in body and lease["end_date"] != body["end_date"]:
             self.wrong(f"asked for the end {body['end_date']}, got {lease}")
         with self.racers.guard:
-            promise.start, promise.end, promise.hosts = lease["start_date"], lease["end_date"], hosts
+            promise.start, promise.end = lease["start_date"], lease["end_date"]
+            if "reservations" in body:
+                promise.units = _units(lease)
             promise.changes += 1
             promise.ends.append(lease["end_date"])
+
+    def more_or_less(self, lease_id: str) -> None:
+        """Drop one of several reservations, or add one, while nobody else changes the lease."""
+        promise = self.racers.report.promises[lease_id]
+        if len(promise.units) > 1:
+            dropped = self.random.choice(sorted(promise.units))
+            status, _ = self.call("DELETE", f"/v1/leases/{lease_id}/reservations/{dropped}")
+            if status == 204:
+                with self.racers.guard:
+                    del promise.units[dropped]  # no change where the lease is over, and so not counted
+            return
+        kind = self.random.choice(self.random.choice(self.racers.race.mixtures))
+        status, answer = self.call("POST", f"/v1/leases/{lease_id}/reservations", self.reservation(kind))
+        if status == 201:
+            with self.racers.guard:
+                promise.units, promise.types = _units(answer["lease"]), _types(answer["lease"])
+                promise.changes += 1
 
     def delete(self, lease_id: str) -> None:
         status, _ = self.call("DELETE", f"/v1/leases/{lease_id}")
@@ -256,6 +279,37 @@ class _Racer(threading.Thread):
             self.wrong(f"lease {lease_id} was granted and is not there")
 
     # --- inside
+
+    def reservation(self, kind: str) -> dict[str, Any]:
+        """What is asked for of a type: so much that a few of them fill what there is."""
+        affinity = self.random.choice([None, None, True, False])
+        if kind == "virtual:instance":
+            size = {"vcpus": self.random.choice([8, 16, 32]), "memory_mb": 16_384, "disk_gb": 10}
+            return {"resource_type": kind, "amount": self.random.randint(1, 5), "affinity": affinity, **size}
+        if kind == "flavor:instance":
+            flavor = self.random.choice(["4", "5"])  # one of the two takes GPUs, of which few hosts have few
+            return {
+                "resource_type": kind,
+                "amount": self.random.randint(1, 4),
+                "affinity": affinity,
+                "flavor_id": flavor,
+            }
+        if kind == "virtual:floatingip":
+            return {
+                "resource_type": kind,
+                "amount": self.random.randint(1, 3),
+                "network_id": self.racers.race.network_id,
+            }
+        hosts = self.random.choice([1, 1, 1, 2, 3])
+        return {"resource_type": kind, "min": hosts, "max": hosts}
+
+    def other_amount(self, promise: Promise) -> dict[str, Any]:
+        """One reservation of the lease, with another number."""
+        number = self.random.choice(sorted(promise.units))
+        amount = self.random.randint(1, 3 if promise.types[number] == "physical:host" else 5)
+        if promise.types[number] == "physical:host":
+            return {"id": number, "min": amount, "max": amount}
+        return {"id": number, "amount": amount}
 
     def period(self) -> tuple[datetime, datetime]:
         begin = self.racers.base + STEP * self.random.randrange(self.racers.race.hours * 6)
@@ -285,6 +339,19 @@ class _Racer(threading.Thread):
     def wrong(self, what: str) -> None:
         with self.racers.guard:
             self.racers.report.wrong.append(what)
+
+
+def _amount(reservation: dict[str, Any]) -> int:
+    amount: int = reservation.get("min", reservation.get("amount", 0))
+    return amount
+
+
+def _units(lease: dict[str, Any]) -> dict[str, int]:
+    return {one["id"]: _amount(one) for one in lease["reservations"] if one["status"] != "deleted"}
+
+
+def _types(lease: dict[str, Any]) -> dict[str, str]:
+    return {one["id"]: one["resource_type"] for one in lease["reservations"]}
 
 
 def _text(moment: datetime) -> str:

@@ -14,23 +14,26 @@ from tenure.drivers.simulated import SimulatedCloud
 from tenure.store import schema
 from tenure.store.database import Database
 from tests.support import ledger
+from tests.support.agreement import ADDRESS
 from tests.support.racers import Report
 from tests.support.world import HOST
 
 TOKEN = "token-of-the-racers"
 
 
-def lay_out(url: str, folder: Path, hosts: int) -> tuple[Path, Path]:
-    """A schema, a cloud with reservable hosts, a file of tokens; where the cloud and the tokens are."""
+def lay_out(url: str, folder: Path, hosts: int, addresses: int = 0) -> tuple[Path, Path]:
+    """A schema, a cloud with reservable hosts and addresses, a file of tokens; where the cloud and the tokens are."""
     tokens, cloud_path = folder / "tokens.yaml", folder / "cloud.db"
     write_token_file(tokens, [TokenUser("racer", "racer", "race", "race", ("member", "reader"), TOKEN)])
     cloud = SimulatedCloud.create(cloud_path, hosts=hosts)
     db = Database(url)
     try:
         schema.upgrade(db)
-        found = cloud.discover(HOST)
+        found = list(cloud.discover(HOST))
+        for number in range(addresses):
+            found.append(cloud.look_up(ADDRESS, f"{cloud.world.addresses.public}/203.0.113.{10 + number}"))
         for one in found:
-            cloud.ensure_registered(HOST, ResourceRef(one.external_id, one.name, one.region))
+            cloud.ensure_registered(one.resource_type, ResourceRef(one.external_id, one.name, one.region))
         now = datetime.now(UTC)
         db.write(lambda tx: tx.resources.add_many(found, [{} for _ in found], now=now))
     finally:
@@ -75,8 +78,8 @@ def broken_promises(url: str, report: Report) -> list[str]:
             wrong.append(f"lease {lease_id} ends at {ends[lease_id]}, granted was {granted}")
         if promise.changes > updates[lease_id] or (promise.shared and promise.changes != updates[lease_id]):
             wrong.append(f"lease {lease_id}: {promise.changes} changes were granted, {updates[lease_id]} are known")
-        if lease.status == "PENDING" and not promise.shared and len(lease.hosts) != promise.hosts:
-            wrong.append(f"lease {lease_id} has {lease.hosts}, granted were {promise.hosts}")
+        if lease.status in {"PENDING", "ACTIVE"} and not promise.shared and lease.units != promise.units:
+            wrong.append(f"{lease.status} lease {lease_id} has {lease.units}, granted were {promise.units}")
         if lease.deleted and lease.hosts:
             wrong.append(f"lease {lease_id} is deleted and has {lease.hosts}")
     return wrong

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from tenure.store.database import Database
 
 THREADS = 16
 SECONDS = 60.0
+#: Often, so that the repair competes with everything else as well.
+REPAIR = timedelta(seconds=10)
 
 
 @dataclass
@@ -81,6 +84,7 @@ def _manage(url: str, cloud: Path, tokens: Path, connection: Connection) -> None
             authorize=Policies().authorize,
             clock=SystemClock(),
             workers=THREADS,
+            repair_interval=REPAIR,
         )
     )
     app = create_app(service.manager, service.parts.types, authenticate=lambda inner: TokenFileAuth(inner, tokens))
