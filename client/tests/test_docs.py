@@ -49,7 +49,9 @@ def manual_examples() -> list[str]:
     text = MANUAL.read_text() if MANUAL.exists() else ""
     return [
         line
-        for line in re.findall(r"^ +tenure ((?:lease|host|floatingip|allocation) [^\[\n]*)$", text, re.MULTILINE)
+        for line in re.findall(
+            r"^ +tenure ((?:lease|host|floatingip|allocation) [^\[\n]*)$", text, re.MULTILINE
+        )
         if not re.search(r"\b(LEASE|HOST|FLOATINGIP|NETWORK_ID|PROPERTY_NAME)\b", line)
     ]
 

@@ -1,0 +1,237 @@
+"""The commands for instances, flavors and floating IPs, in this process against a fake server."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from conftest import Run
+from tenureclient.testing import FakeServer
+
+NETWORK = "5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0001"
+
+
+def sent(server: FakeServer) -> Any:
+    """The body of the last request that had one."""
+    return next(request.body for request in reversed(server.requests) if request.body is not None)
+
+
+@pytest.fixture
+def stocked(server: FakeServer) -> FakeServer:
+    """Two hosts, a flavor and two addresses."""
+    for number in (1, 2):
+        server.add_host(f"c{number}", vcpus=8)
+        server.add_floatingip(f"203.0.113.2{number}", network_id=NETWORK)
+    server.add_flavor("3", name="m1.medium", vcpus=2, memory_mb=4096)
+    return server
+
+
+def test_several_types_are_booked_in_one_lease(stocked: FakeServer, tenure: Run) -> None:
+    outcome = tenure(
+        *("lease", "create", "lab", "--instances", "2", "--flavor", "3", "--anti-affinity"),
+        *("--floating-ips", "2", "--network", NETWORK, "--address", "203.0.113.22"),
+        *("--before-end-action", "notify", "--reservation"),
+        "resource_type=virtual:instance,amount=1,vcpus=1,memory_mb=512,disk_gb=0,affinity=None",
+        *("--wait", "-f", "json"),
+    )
+    assert outcome.code == 0, outcome.errors
+    assert sent(stocked)["reservations"] == [
+        {
+            "resource_type": "flavor:instance",
+            "flavor_id": "3",
+            "amount": 2,
+            "affinity": False,
+            "before_end": "notify",
+        },
+        {
+            "resource_type": "virtual:floatingip",
+            "network_id": NETWORK,
+            "amount": 2,
+            "required_floatingips": ["203.0.113.22"],
+            "before_end": "notify",
+        },
+        {
+            "resource_type": "virtual:instance",
+            "amount": 1,
+            "vcpus": 1,
+            "memory_mb": 512,
+            "disk_gb": 0,
+            "affinity": None,
+        },
+    ]
+    lease = json.loads(outcome.output)
+    assert lease["status"] == "ACTIVE"
+    listed = json.loads(tenure("lease", "reservation", "list", "lab", "-f", "json").output)
+    assert [one["flavor_id"] for one in listed] == [listed[0]["id"], None, listed[2]["id"]]
+    assert [one["server_group_id"] is None for one in listed] == [False, True, True]
+    held = tenure("lease", "floatingips", "lab", "-f", "value", "-c", "floating_ip_address", "-c", "status")
+    assert held.output == "203.0.113.22 held\n203.0.113.21 held\n"
+
+
+def test_a_size_is_written_with_or_without_its_unit(stocked: FakeServer, tenure: Run) -> None:
+    outcome = tenure(
+        *("lease", "create", "web", "--instances", "2", "--vcpus", "2", "--ram", "4g", "--disk", "20"),
+        *("--with", "hypervisor_hostname=c1", "--affinity"),
+    )
+    assert outcome.code == 0, outcome.errors
+    [reservation] = sent(stocked)["reservations"]
+    assert reservation == {
+        "resource_type": "virtual:instance",
+        "amount": 2,
+        "vcpus": 2,
+        "memory_mb": 4096,
+        "disk_gb": 20,
+        "affinity": True,
+        "resource_properties": '["==", "$hypervisor_hostname", "c1"]',
+    }
+
+
+def test_a_table_names_the_flavor_that_was_asked_for(stocked: FakeServer, tenure: Run) -> None:
+    shown = tenure("lease", "create", "web", "--instances", "1", "--flavor", "3").output
+    assert "flavor=m1.medium (3)" in shown
+    assert "extra_specs" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--instances", "2"], "--instances: say of which size"),
+        (["--instances", "2", "--vcpus", "2"], "--instances: say of which size"),
+        (["--instances", "two"], "'two' is not a count"),
+        (["--instances", "0", "--flavor", "3"], "'0' is not a count"),
+        (["--flavor", "3"], "--flavor: say how many with --instances"),
+        (["--affinity"], "--affinity: say how many with --instances"),
+        (["--ram", "4x"], "'4x' is not a size"),
+        (["--disk", "100m"], "'100m' is not a size"),
+        (["--instances", "1", "--flavor", "3", "--vcpus", "2"], "--vcpus: the size is that of the flavor"),
+        (["--instances", "1", "--flavor", "3", "--with", "a=1"], "--with: the flavor itself says"),
+        (
+            ["--instances", "1", "--vcpus", "1", "--ram", "1g", "--hosts", "1", "--with", "a=1"],
+            "--with: it is not clear",
+        ),
+        (["--affinity", "--anti-affinity"], "not allowed with"),
+        (["--floating-ips", "1"], "--network"),
+        (["--network", "x"], "--network: say how many with --floating-ips"),
+        (["--address", "203.0.113.21"], "--network"),
+        (["--network", "x", "--floating-ips", "1", "--address", "a", "--address", "b"], "less than"),
+        (["--before-end-action", "snapshot"], "--before-end-action: it is for"),
+        (["--before-end-action", "shout", "--hosts", "1"], "invalid choice"),
+        (["--hosts", "1", "--notify", "now", "x"], "--notify: 'now' is not possible"),
+        (["--hosts", "1", "--notify", "soonish", "x"], "--notify: 'soonish' is not a date"),
+    ],
+)
+def test_mistakes_are_named(tenure: Run, arguments: list[str], complaint: str) -> None:
+    outcome = tenure("lease", "create", "bio", *arguments)
+    assert outcome.code != 0
+    assert complaint in outcome.errors
+
+
+def test_a_shortfall_of_instances_is_shown_by_its_stages(stocked: FakeServer, tenure: Run) -> None:
+    outcome = tenure("lease", "create", "web", "--instances", "9", "--flavor", "3")
+    assert outcome.code == 1
+    lines = [" ".join(line.split()) for line in outcome.errors.splitlines()]
+    assert lines[1:7] == [
+        "field: reservations[0].amount",
+        "asked: 9 of flavor:instance (number 1)",
+        "can be reserved at all 2",
+        "of those, match the properties 2",
+        "of those, with room for the whole period 2",
+        "instances that fit there 8",
+    ]
+
+
+def test_a_reservation_is_added_shown_and_dropped(stocked: FakeServer, tenure: Run) -> None:
+    assert tenure("lease", "create", "lab", "--hosts", "1").code == 0
+    added = tenure(
+        *("lease", "reservation", "add", "lab", "--floating-ips", "1", "--network", NETWORK),
+        *("--wait", "-f", "json"),
+    )
+    assert added.code == 0, added.errors
+    reservation = json.loads(added.output)
+    assert (reservation["resource_type"], reservation["status"]) == ("virtual:floatingip", "active")
+    assert reservation["parameters"]["network_id"] == NETWORK
+    refused = tenure("lease", "reservation", "add", "lab", "--floating-ips", "2", "--network", NETWORK)
+    assert refused.code == 1
+    assert "field: amount\n  asked: 2 of virtual:floatingip\n" in refused.errors
+    for nothing in ([], ["--hosts", "1", "--floating-ips", "1", "--network", NETWORK]):
+        outcome = tenure("lease", "reservation", "add", "lab", *nothing)
+        assert outcome.code == 1
+        assert "Say one thing to add" in outcome.errors
+    assert tenure("lease", "reservation", "drop", "lab", reservation["id"]).code == 0
+    listed = tenure("lease", "reservation", "list", "lab", "-f", "value", "-c", "status")
+    assert listed.output == "active\ndeleted\n"
+
+
+def test_instances_become_more(stocked: FakeServer, tenure: Run) -> None:
+    made = tenure("lease", "create", "web", "--instances", "1", "--flavor", "3", "-f", "json")
+    [reservation] = json.loads(made.output)["reservations"]
+    changed = tenure("lease", "set", "web", "--reservation", f"id={reservation['id']},amount=3,affinity=none")
+    assert changed.code == 0, changed.errors
+    assert sent(stocked)["reservations"] == [{"id": reservation["id"], "amount": 3, "affinity": None}]
+
+
+def test_floating_ips(server: FakeServer, tenure: Run) -> None:
+    made = tenure("floatingip", "create", NETWORK, "203.0.113.21", "-f", "json")
+    assert json.loads(made.output)["floating_ip_address"] == "203.0.113.21"
+    server.add_floatingip("203.0.113.20", network_id=NETWORK)
+    server.add_floatingip("198.51.100.7", network_id="another")
+    listed = tenure(
+        *("floatingip", "list", "--sort-by", "floating_ip_address", "--network", NETWORK, "-f", "json")
+    )
+    rows = json.loads(listed.output)
+    assert [row["floating_ip_address"] for row in rows] == ["203.0.113.20", "203.0.113.21"]
+    assert list(rows[0]) == ["id", "floating_ip_address", "floating_network_id"]
+    shown = json.loads(tenure("floatingip", "show", "203.0.113.21", "-f", "json").output)
+    assert (shown["enabled"], shown["health"]) == (True, "well")
+    again = tenure("floatingip", "create", NETWORK, "203.0.113.21")
+    assert again.code == 1
+    assert "is registered already.\n  field: floating_ip_address\n" in again.errors
+    deleted = tenure("floatingip", "delete", "203.0.113.20", shown["id"])
+    assert deleted.output == f"Deleted floating IP: 203.0.113.20\nDeleted floating IP: {shown['id']}\n"
+    assert "no floating IP" in tenure("floatingip", "show", "203.0.113.21").errors
+
+
+def test_a_floating_ip_is_closed_emptied_and_opened(stocked: FakeServer, tenure: Run) -> None:
+    tenure("lease", "create", "web", "--floating-ips", "1", "--network", NETWORK)
+    asked = tenure("floatingip", "disable", "203.0.113.21", "--reason", "listed")
+    assert asked.code == 1
+    assert "203.0.113.21 takes no new reservations; those that have a part in it keep it: 1." in asked.errors
+    assert tenure("floatingip", "disable", "203.0.113.21", "--reason", "listed", "--yes").code == 0
+    closed = tenure("floatingip", "list", "--not-reservable", "-f", "value", "-c", "disabled_reason")
+    assert closed.output == "listed\n"
+    warned = tenure("floatingip", "reallocate", "203.0.113.21", "--lease", "web", "--running")
+    assert "1 move to other floating IPs. 1 of them run, and lose their connections there." in warned.errors
+    assert tenure("floatingip", "reallocate", "203.0.113.21", "--running", "--yes").code == 0
+    held = tenure("lease", "floatingips", "web", "-f", "value", "-c", "floating_ip_address")
+    assert held.output == "203.0.113.22\n"
+    assert tenure("floatingip", "enable", "203.0.113.21", "--yes").code == 0
+
+
+def test_allocations_of_floating_ips(stocked: FakeServer, tenure: Run) -> None:
+    tenure("lease", "create", "web", "--floating-ips", "1", "--network", NETWORK)
+    (lease,) = stocked.leases.values()
+    mine = json.loads(tenure("allocation", "list", "floatingip", "--lease-id", lease.id, "-f", "json").output)
+    assert [one["reservations"][0]["lease_id"] for one in mine] == [lease.id]
+    shown = tenure("allocation", "show", "floatingip", "203.0.113.22", "-f", "json")
+    assert json.loads(shown.output)["reservations"] == []
+
+
+def test_something_is_told_at_a_moment(stocked: FakeServer, tenure: Run) -> None:
+    made = tenure("lease", "create", "bio", "--hosts", "1", "--notify", "14:00", "eat")
+    assert made.code == 0, made.errors
+    assert sent(stocked)["events"] == [{"time": "2027-03-01T13:00:00Z", "message": "eat"}]
+    assert "2027-03-01 14:00 CET notify_lease UNDONE: eat" in tenure("lease", "wait", "bio").output
+    assert tenure("lease", "set", "bio", "--notify", "15:00", "work").code == 0
+    first, second = sent(stocked)["events"]
+    assert (first["message"], "id" in first, second) == (
+        "eat",
+        True,
+        {"time": "2027-03-01T14:00:00Z", "message": "work"},
+    )
+    assert tenure("lease", "set", "bio", "--drop-notify", first["id"]).code == 0
+    assert [event["message"] for event in sent(stocked)["events"]] == ["work"]
+    missing = tenure("lease", "set", "bio", "--drop-notify", first["id"])
+    assert missing.code == 1
+    assert "has no such event" in missing.errors
