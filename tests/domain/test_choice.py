@@ -65,15 +65,16 @@ def test_the_least_special_come_first():
     assert chosen(found, 3) == [2, 3, 1]
 
 
-def test_then_the_tightest_gap():
+def test_then_the_tightest_gap_where_what_is_left_stays_in_one_piece():
     found = [
         candidate(1),
-        candidate(2, before=0),
-        candidate(3, before=5, behind=5),
-        candidate(4, before=0, behind=1),
+        candidate(2, before=5, behind=5),
+        candidate(3, behind=0),
+        candidate(4, before=1, behind=0),
         candidate(5, before=0, behind=0),
+        candidate(6, before=1, behind=1),
     ]
-    assert chosen(found, 5) == [5, 4, 3, 2, 1]
+    assert chosen(found, 6) == [5, 4, 3, 6, 2, 1]
 
 
 def test_then_the_id_turned_by_the_request():
@@ -144,8 +145,10 @@ def test_scarcity_counts_what_is_special(
 
 
 class TestParts:
-    def room(self, resource_id: int, units: int, *, idle: int = 0, is_named: bool = False) -> Candidate:
-        return replace(candidate(resource_id), units=units, idle=idle * DAY, is_named=is_named)
+    def room(
+        self, resource_id: int, units: int, *, idle: int = 0, is_named: bool = False, before: int | None = None
+    ) -> Candidate:
+        return replace(candidate(resource_id, before=before), units=units, idle=idle * DAY, is_named=is_named)
 
     def places(self, found: list[Candidate], demand: Demand) -> list[tuple[int, int]]:
         return [(place.resource_id, place.units) for place in choose(found, demand, PERIOD, turn=0)]
@@ -153,6 +156,10 @@ class TestParts:
     def test_they_gather_where_others_are_all_the_while(self):
         found = [self.room(1, 8, idle=1), self.room(2, 8), self.room(3, 8, idle=1)]
         assert self.places(found, wanted(10, Spread.ANY)) == [(2, 8), (1, 2)]
+
+    def test_then_where_no_gap_is_left(self):
+        found = [self.room(1, 4, idle=1, before=0), self.room(2, 3, before=1), self.room(3, 8, before=0)]
+        assert self.places(found, wanted(14, Spread.ANY)) == [(3, 8), (2, 3), (1, 3)]
 
     def test_the_tightest_room_that_is_large_enough_comes_first(self):
         found = [self.room(1, 8), self.room(2, 3), self.room(3, 4)]

@@ -135,22 +135,23 @@ def choose(candidates: Iterable[Candidate], demand: Demand, period: Period, *, t
     2. the least special resources, so that a scarce one is left for those who ask for it;
     3. where the least time begins in which a resource that was wholly free is not any more: requests that take parts
        gather on resources that are in use all the while, and whole ones stay free for long;
-    4. the tightest fit: the fewest units that could still be had there afterwards, so that large rooms stay large;
-    5. the tightest gap: the least time left idle before and behind the period in the free stretch around it, so
-       that long gaps stay whole;
+    4. the tightest gap: the least time left idle on the nearer side of the period, in the free stretch around it, and
+       then on the other: what is left is in one piece where there is a choice, and long gaps stay whole;
+    5. the tightest fit: the fewest units that could still be had there afterwards, so that large rooms stay large;
     6. the id, turned by ``turn`` (made from the request's id), so that requests made at the same time do not all
        reach for the same resource.
     """
 
-    def preference(candidate: Candidate) -> tuple[bool, int, timedelta, int, timedelta, bool, int]:
+    def preference(candidate: Candidate) -> tuple[bool, int, timedelta, timedelta, timedelta, int, bool, int]:
         before = period.start - candidate.free_since if candidate.free_since else _ENDLESS
         behind = candidate.free_until - period.end if candidate.free_until else _ENDLESS
         return (
             not candidate.is_named,
             candidate.scarcity,
             candidate.idle,
+            min(before, behind),
+            max(before, behind),
             max(0, candidate.units - demand.maximum),
-            before + behind,
             candidate.resource_id < turn,
             candidate.resource_id,
         )
