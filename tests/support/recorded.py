@@ -29,7 +29,8 @@ NETWORK = "630c66c3-7839-4fa4-b5d4-e060272a420c"
 ADDRESSES = "172.24.4."
 FLAVOR = "2aa1680d-b8e0-4596-865d-6dc224dd9622"
 
-UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+#: Ids in what errors say.
+IDS = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=host )\d+")
 
 #: The forms of moments that answers have; any other text is a text like others.
 FORMS = (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}"), re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"))
@@ -265,7 +266,7 @@ class Replay:
         if exchange.status < 400 or "error_message" not in exchange.response:
             return
         theirs, ours = self._ours(exchange.response["error_message"]), answer.document["error_message"]
-        begins_alike = UUID.sub("-", ours).startswith(UUID.sub("-", theirs.strip(" .")))
+        begins_alike = IDS.sub("-", ours).startswith(IDS.sub("-", theirs.strip(" .")))
         if begins_alike is (exchange.number in TEXTS):
             yield f"said: {theirs}"
 
@@ -274,8 +275,9 @@ class Replay:
         if (exchange.method, exchange.path, exchange.status) != ("POST", "/v1/leases", 201):
             return
         theirs = exchange.response["lease"]["id"]
-        if not any(theirs in later.path for later in self.exchanges[exchange.number + 1 :]):
-            self.delete(f"/v1/leases/{self.called[theirs]}")
+        ours = self.called.get(theirs)
+        if ours is not None and not any(theirs in later.path for later in self.exchanges[exchange.number + 1 :]):
+            self.delete(f"/v1/leases/{ours}")
 
 
 def _headers(exchange: Exchange, answer: Answer) -> Iterator[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -11,8 +12,11 @@ from tenure.domain.actor import Actor
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import CloudBusy, CloudDriver, ResourceRef
 from tenure.engine.performer import Performer
+from tenure.engine.repair import take_back
 from tenure.engine.workers import Lane, Workers
 from tenure.services.events import EventService, Work
+
+LOG = logging.getLogger(__name__)
 
 #: How long a request waits for the cloud to do what belongs to a lease; then it is answered while that goes on.
 ANSWER_SECONDS = 10.0
@@ -57,6 +61,11 @@ class AtOnce:
         """Make one attempt at a due event, or see how one ends that is being made."""
         self._attempt(event_id, lambda: self._events.claim(event_id))
 
+    def take_back(self, reservation_ids: Collection[str]) -> None:
+        """Take back what was made for reservations that are over; what is not done at once is left to the repair."""
+        if reservation_ids:
+            self._wait_for(min(reservation_ids), partial(self._take_back, reservation_ids))
+
     def wake(self) -> None:
         """Say that something new is due."""
         self._wake()
@@ -93,11 +102,20 @@ class AtOnce:
 
     def _attempt(self, event_id: str, take: Callable[[], Work | None]) -> bool:
         """Have an attempt made, and wait for the one that is being made, as long as may be; whether it is this one."""
+        return self._wait_for(event_id, partial(self._performer.attempt, event_id, take))
 
-        begun = self._workers.begin(event_id, Lane.REQUESTS, partial(self._performer.attempt, event_id, take))
+    def _take_back(self, reservation_ids: Collection[str]) -> None:
+        try:
+            for reservation_id in reservation_ids:
+                take_back(self._events, self._driver, reservation_id)
+        except Exception:
+            LOG.exception("reservations that are over could not be taken back; the repair will")
+
+    def _wait_for(self, key: str, attempt: Callable[[], object]) -> bool:
+        begun = self._workers.begin(key, Lane.REQUESTS, attempt)
         if self._places.acquire(blocking=False):
             try:
-                self._workers.wait(event_id, self._answer_seconds)
+                self._workers.wait(key, self._answer_seconds)
             finally:
                 self._places.release()
         return begun

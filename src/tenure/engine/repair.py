@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from tenure.drivers.contract import DONE, CloudBusy, CloudDriver, CloudError, ResourceOccupied, ResourceRef
+from tenure.drivers.contract import CloudBusy, CloudDriver, CloudError, ResourceOccupied, ResourceRef
 from tenure.services.events import EventService
 
 LOG = logging.getLogger(__name__)
@@ -40,6 +40,16 @@ class DriftTally:
         with self._guard:
             self.mended[resource_type] += 1
         self.on_mended(resource_type)
+
+
+def take_back(events: EventService, driver: CloudDriver, reservation_id: str) -> bool:
+    """Take back the effects of a reservation that is over; whether they are gone."""
+    try:
+        order = events.leftover(reservation_id)
+        return order is None or driver.ensure_ended(order).done
+    except CloudError as error:
+        LOG.warning("taking back reservation %s will be tried again: %s", reservation_id, error)
+        return False
 
 
 class Repair:
@@ -111,14 +121,8 @@ class Repair:
         for reservation_id in sorted(over):
             LOG.warning("reservation %s is over and still has effects; taking them back", reservation_id)
             self.tally.count_found(inventory)
-            try:
-                order = self._events.leftover(reservation_id)
-                progress = self._driver.ensure_ended(order) if order is not None else DONE
-            except CloudError as error:
-                LOG.warning("taking back reservation %s will be tried again: %s", reservation_id, error)
-            else:
-                if progress.done:
-                    self.tally.count_mended(inventory)
+            if take_back(self._events, self._driver, reservation_id):
+                self.tally.count_mended(inventory)
         return len(over)
 
     def _tell_strange(self, inventory: str, strange: set[str]) -> None:

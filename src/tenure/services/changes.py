@@ -186,6 +186,8 @@ class LeaseChanger:
         self._tx.leases.change(lease, now=self._now)
         self._note(lease, what)
         tell(self._tx, "lease.update", self._again(lease), now=self._now)
+        if self._types[reservation.resource_type].is_prepared(reservation.parameters):
+            return self._claimed(lease, EventType.PREPARE)
         return None, ""
 
     # --- what may change
@@ -414,18 +416,32 @@ class LeaseChanger:
         self._note(lease, what)
         changed = self._again(lease)
         tell(self._tx, "lease.update", changed, now=self._now)
+        if lease.status is LeaseStatus.PENDING and any(
+            self._types[one.resource_type].is_prepared(parameters)
+            for one in changed.reservations
+            if one.id in self._parameters_before
+            for parameters in (one.parameters, self._parameters_before[one.id])
+        ):
+            return changed, *self._claimed(lease, EventType.PREPARE)
         return changed, None, ""
 
     def _follow(self, lease: Lease, *, payload: Mapping[str, object], reason: str, **values: Any) -> tuple[str, str]:
         """Have the cloud follow a change of a running lease: an event that whoever asked carries out at once."""
+        claimed = self._claimed(lease, EventType.UPDATE, payload)
+        apply(self._tx, lease, Action.UPDATE, actor=self._actor, now=self._now, **values)
+        self._note(lease, reason, status=LeaseStatus.UPDATING)
+        return claimed
+
+    def _claimed(
+        self, lease: Lease, event_type: EventType, payload: Mapping[str, object] | None = None
+    ) -> tuple[str, str]:
+        """A new event for whoever asks to carry out: its id and the token of his claim."""
         token = new_id()
         now = self._tx.now()
         if any(one.claim_token and one.ready_at and one.ready_at > now for one in self._tx.events.of_lease(lease.id)):
             raise LeaseBusy(lease.status)  # the cloud is doing something for it: what is due before its end
-        event = Event(new_id(), lease.id, EventType.UPDATE, now, EventStatus.IN_PROGRESS, 1, self._now)
+        event = Event(new_id(), lease.id, event_type, now, EventStatus.IN_PROGRESS, 1, self._now)
         self._tx.events.add([event], claim=(token, now + self._rules.claim_time), payload=payload)
-        apply(self._tx, lease, Action.UPDATE, actor=self._actor, now=self._now, **values)
-        self._note(lease, reason, status=LeaseStatus.UPDATING)
         return event.id, token
 
     def _note(self, lease: Lease, reason: str, *, status: LeaseStatus | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -60,6 +60,9 @@ class Effects(Protocol):
 
     def try_now(self, event_id: str) -> None:
         """Make one attempt at a due event, or see how one ends that is being made."""
+
+    def take_back(self, reservation_ids: Collection[str]) -> None:
+        """Take back what was made for reservations that are over, or leave it to the repair."""
 
     def wake(self) -> None:
         """Say that something new is due."""

@@ -163,15 +163,17 @@ class LeaseService:
         """
         now = self._clock.now()
 
-        def work(tx: Transaction) -> str | None:
+        def work(tx: Transaction) -> tuple[str | None, list[str]]:
             lease = self._visible(tx, actor, lease_id, "blazar:leases:delete", deleted=True, lock=True)
             if lease.status is LeaseStatus.DELETED:
-                return None
-            return self._delete(tx, actor, lease, now)
+                return None, []
+            return self._delete(tx, actor, lease, now), [one.id for one in lease.reservations if self._is_made(one)]
 
-        event_id = self._db.write(work)
+        event_id, made = self._db.write(work)
         if event_id is not None:
             self._effects.try_now(event_id)
+        else:
+            self._effects.take_back(made)
         self._effects.wake()
 
     def add_reservation(
@@ -219,21 +221,24 @@ class LeaseService:
         """Give one reservation of a lease back; no error for one that is dropped already."""
         now = self._clock.now()
 
-        def work(tx: Transaction) -> tuple[str | None, str]:
+        def work(tx: Transaction) -> tuple[str | None, str, bool]:
             lease = self._visible(tx, actor, lease_id, "blazar:leases:put", lock=True)
             reservation = next((one for one in lease.reservations if one.id == reservation_id), None)
             if reservation is None:
                 raise NotFound(f"Object with {{'reservation_id': '{reservation_id}'}} not found")
             if reservation.status is ReservationStatus.DELETED:
-                return None, ""
+                return None, "", False
             if lease.status in BUSY:
                 raise LeaseBusy(lease.status)
-            return LeaseChanger(tx, self._types, self._rules, actor, now).drop(lease, reservation)
+            changer = LeaseChanger(tx, self._types, self._rules, actor, now)
+            return *changer.drop(lease, reservation), self._is_made(reservation)
 
-        event_id, token = self._db.write(work)
+        event_id, token, is_made = self._db.write(work)
         if event_id is not None:
             self._effects.carry_out(event_id, token)
             self._outcome(lease_id, event_id)
+        elif is_made:
+            self._effects.take_back([reservation_id])
         self._effects.wake()
 
     def history(self, actor: Actor, lease_id: str) -> tuple[HistoryEntry, ...]:
@@ -388,6 +393,12 @@ class LeaseService:
 
     def _is_prepared(self, request: LeaseRequest) -> bool:
         return any(self._types[one.resource_type].is_prepared(one.parameters) for one in request.reservations)
+
+    def _is_made(self, reservation: Reservation) -> bool:
+        """Whether something may have been made for a reservation that was never started."""
+        kind = self._types[reservation.resource_type]
+        made = kind.is_prepared(reservation.parameters) or reservation.effects != kind.effects(reservation.id)
+        return made and reservation.status is ReservationStatus.PENDING
 
     def _new_lease(
         self,

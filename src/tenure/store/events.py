@@ -236,6 +236,7 @@ def claimable(now: datetime) -> ColumnElement[bool]:
             _OTHER.ready_at <= now,
         ),
     )
+    preparing = [LeaseStatus.CREATING.value, LeaseStatus.PENDING.value]
     starting = [LeaseStatus.PENDING.value, LeaseStatus.STARTING.value]
     return and_(
         # Not by the time of the deletion: SQLite would walk its index through all leases that there are.
@@ -245,7 +246,7 @@ def claimable(now: datetime) -> ColumnElement[bool]:
             and_(EventRow.rank == EventType.END.rank, not_(notice_due)),
             and_(EventRow.rank == EventType.START.rank, LeaseRow.ends_at > now, LeaseRow.status.in_(starting)),
             and_(EventRow.rank == EventType.UPDATE.rank, LeaseRow.status == LeaseStatus.UPDATING.value),
-            and_(EventRow.rank == EventType.PREPARE.rank, LeaseRow.status == LeaseStatus.CREATING.value),
+            and_(EventRow.rank == EventType.PREPARE.rank, LeaseRow.status.in_(preparing)),
             and_(EventRow.rank == EventType.BEFORE_END.rank, LeaseRow.status == LeaseStatus.ACTIVE.value),
             # What is about to end need not be mended.
             and_(
