@@ -1,4 +1,4 @@
-"""Each guard against two holders is needed, and suffices: two bookings of the last host, led past each other.
+"""Each guard against two holders is needed, and suffices: two bookings of the last room, led past each other.
 
 Nothing here is left to chance. Two requests go through the real service, and both have searched before either writes.
 The guard in question is taken out by a small patch; then the ledger is judged by ``tests.support.ledger``.
@@ -19,14 +19,15 @@ import pytest
 from sqlalchemy import Connection, event, text
 
 from tenure.domain.errors import NotEnoughResources
-from tenure.domain.request import LeaseChange
+from tenure.domain.request import LeaseChange, LeaseRequest, ReservationRequest
+from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.services.planning import Planner
 from tenure.store.allocations import AllocationStore
 from tenure.store.database import Database, begin_immediate
 from tenure.store.resources import ResourceStore
 from tests.support import ledger
 from tests.support.databases import MARIADB, POSTGRESQL, SQLITE
-from tests.support.world import NOW, OWNER, World, open_world
+from tests.support.world import ADMIN, NOW, OWNER, World, open_world, reservation
 
 pytestmark = pytest.mark.races
 
@@ -70,6 +71,7 @@ class Outcome:
     met: bool
     #: How often a search was made: two, and one more for each that began anew.
     searches: int
+    #: What the ledger promises twice.
     overlaps: list[str]
 
 
@@ -136,13 +138,47 @@ def race(
         patch.setattr(Database, "_turn", lambda _database: nullcontext())  # of the writers of one process
         done = [one.result(2 * SECONDS) for one in [pool.submit(granted, work) for work in works]]
     url = world.db.engine.url.render_as_string(hide_password=False)
-    return Outcome(done.count(True), done.count(False), meeting.held, len(searches), ledger.overlaps(url))
+    twice = ledger.overlaps(url) + ledger.overbooked(url)
+    return Outcome(done.count(True), done.count(False), meeting.held, len(searches), twice)
 
 
 def book_twice(world: World, monkeypatch: pytest.MonkeyPatch, *, wait: float = SECONDS) -> Outcome:
     """Two bookings of the only host for the same hour."""
     works: list[Callable[[], object]] = [lambda: world.book(1, start=1)] * 2
     return race(world, monkeypatch, "candidates", works, wait)
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """Two requests, of which the only host, or the only address, has room for one."""
+
+    first: ReservationRequest
+    second: ReservationRequest
+
+    def book(self, world: World, monkeypatch: pytest.MonkeyPatch, *, wait: float = SECONDS) -> Outcome:
+        """Both, for the same hour, at once."""
+        world.resources.register(ADMIN, "virtual:floatingip", f"{PUBLIC_NETWORK}/203.0.113.10", {})
+        requests = [
+            LeaseRequest("lease", NOW + HOUR, NOW + 2 * HOUR, reservations=(one,)) for one in (self.first, self.second)
+        ]
+        works: list[Callable[[], object]] = [partial(world.leases.create, OWNER, one) for one in requests]
+        return race(world, monkeypatch, "candidates", works, wait)
+
+
+#: The host has 32 processors.
+SIZE: dict[str, object] = {"memory_mb": 1024, "disk_gb": 0, "resource_properties": ""}
+INSTANCES = ReservationRequest("virtual:instance", {"amount": 2, "vcpus": 9, "affinity": None, **SIZE})
+APART = ReservationRequest("virtual:instance", {"amount": 1, "vcpus": 20, "affinity": False, **SIZE})
+FLAVORS = ReservationRequest("flavor:instance", {"amount": 8, "flavor_id": "3", "affinity": True})
+ADDRESS = ReservationRequest(
+    "virtual:floatingip", {"network_id": PUBLIC_NETWORK, "amount": 1, "required_floatingips": []}
+)
+PARTS = [
+    pytest.param(Rivals(INSTANCES, INSTANCES), id="instances"),
+    pytest.param(Rivals(FLAVORS, APART), id="a flavor and an instance"),
+    pytest.param(Rivals(reservation(1, 1), INSTANCES), id="a host and instances"),
+]
+EVERY_TYPE = [*PARTS, pytest.param(Rivals(ADDRESS, ADDRESS), id="addresses")]
 
 
 def move_twice(world: World, monkeypatch: pytest.MonkeyPatch, *, wait: float = SECONDS) -> Outcome:
@@ -166,6 +202,16 @@ def test_with_every_guard_one_of_two_gets_the_last_host(fresh_database, monkeypa
     assert (outcome.booked, outcome.refused, outcome.met) == (1, 1, together)
 
 
+@pytest.mark.parametrize("database", EVERY_DATABASE)
+@pytest.mark.parametrize("rivals", EVERY_TYPE)
+def test_with_every_guard_one_of_two_gets_the_last_room(fresh_database, monkeypatch, database: str, rivals: Rivals):
+    together = database != SQLITE
+    with fresh_database(database) as url, open_world(url, hosts=1) as world:
+        outcome = rivals.book(world, monkeypatch, wait=SECONDS if together else 0.5)
+    assert outcome.overlaps == []
+    assert (outcome.booked, outcome.refused, outcome.met) == (1, 1, together)
+
+
 # --- the versions
 
 
@@ -181,6 +227,25 @@ def test_without_versions_and_constraint_postgresql_books_the_last_host_twice(fr
     with fresh_database(POSTGRESQL) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
         drop_constraint(world)
         outcome = book_twice(world, monkeypatch)
+    assert (outcome.booked, outcome.met, len(outcome.overlaps)) == (2, True, 1)
+
+
+@pytest.mark.parametrize("database", EVERY_DATABASE[1:])
+@pytest.mark.parametrize("rivals", PARTS)
+def test_without_versions_the_last_room_is_promised_twice(fresh_database, monkeypatch, database: str, rivals: Rivals):
+    """PostgreSQL's constraint is there: of parts it knows nothing."""
+    with fresh_database(database) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
+        outcome = rivals.book(world, monkeypatch)
+    assert (outcome.booked, outcome.met) == (2, True)
+    assert outcome.overlaps != []
+
+
+@pytest.mark.parametrize("database", EVERY_DATABASE[1:])
+def test_without_versions_and_constraint_an_address_is_promised_twice(fresh_database, monkeypatch, database: str):
+    with fresh_database(database) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
+        if database == POSTGRESQL:
+            drop_constraint(world)
+        outcome = Rivals(ADDRESS, ADDRESS).book(world, monkeypatch)
     assert (outcome.booked, outcome.met, len(outcome.overlaps)) == (2, True, 1)
 
 
@@ -204,6 +269,14 @@ def test_the_constraint_alone_suffices_on_postgresql(fresh_database, monkeypatch
     with fresh_database(POSTGRESQL) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
         assert has_constraint(world)
         outcome = book_twice(world, monkeypatch)
+    assert outcome.overlaps == []
+    assert (outcome.booked, outcome.refused, outcome.met) == (1, 1, True)
+
+
+@pytest.mark.postgresql
+def test_the_constraint_alone_suffices_for_addresses(fresh_database, monkeypatch):
+    with fresh_database(POSTGRESQL) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
+        outcome = Rivals(ADDRESS, ADDRESS).book(world, monkeypatch)
     assert outcome.overlaps == []
     assert (outcome.booked, outcome.refused, outcome.met) == (1, 1, True)
 

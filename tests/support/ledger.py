@@ -211,7 +211,8 @@ def leases(url: str) -> dict[str, StoredLease]:
         for lease_id, reservation_id, host, count in connection.execute(
             text(
                 "SELECT r.lease_id, r.id, s.external_id, a.units FROM allocations a "
-                "JOIN reservations r ON r.id = a.reservation_id JOIN resources s ON s.id = a.resource_id WHERE a.state <> 'released'"
+                "JOIN reservations r ON r.id = a.reservation_id JOIN resources s ON s.id = a.resource_id "
+                "WHERE a.state <> 'released'"
             )
         ):
             hosts.setdefault(lease_id, []).append(host)
