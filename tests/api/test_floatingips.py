@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tenure.drivers.simulated.catalogue import PRIVATE_NETWORK as PRIVATE
 from tests.api.rig import ADDRESS, ADDRESSES, HOSTS, NETWORK, Api
 
 PATH = "/v1/floatingips"
@@ -94,7 +95,8 @@ def test_an_address_from_1_1_on(admin: Api, version: str) -> None:
             "Valid subnet for the floating IP 10.9.9.9 is not found.",
             "address",
         ),
-        ({**BODY, "floating_network_id": "nope"}, 400, "Failed to find network nope", "address"),
+        ({**BODY, "floating_network_id": "nope"}, 400, "Failed to find network nope", "network"),
+        ({**BODY, "floating_network_id": PRIVATE}, 400, f"The network {PRIVATE} is not external.", "network"),
         ({**BODY, "floating_ip_address": "bogus"}, 400, "IP address bogus is invalid form.", "address"),
         ({**BODY, "floating_ip_address": "fe80::1%eth0"}, 400, "IP address fe80::1%eth0 is invalid form.", "address"),
         ({"floating_network_id": NETWORK}, 400, "Missing parameter floating_ip_address", "address"),

@@ -138,6 +138,7 @@ class AddressContract:
             with pytest.raises(CloudRefused, match=network_id) as caught:
                 rig.driver.look_up(FLOATING_IP, f"{network_id}/{rig.addresses[0]}")
             assert not isinstance(caught.value, CloudNotFound)
+            assert caught.value.about == "floating_network_id"
 
     def test_does_not_find_an_address_of_no_subnet(self, rig: AddressRig):
         with pytest.raises(CloudNotFound, match=rig.elsewhere):

@@ -26,7 +26,14 @@ class CloudBusy(CloudError):
 
 
 class CloudRefused(CloudError):
-    """It will not work however often it is tried."""
+    """It will not work however often it is tried.
+
+    ``about`` is the fact that is wrong where a reference is made of several, such as ``floating_network_id``.
+    """
+
+    def __init__(self, *args: object, about: str | None = None) -> None:
+        super().__init__(*args)
+        self.about = about
 
 
 class CloudNotFound(CloudRefused):

@@ -383,12 +383,13 @@ def _translated(stock: Inventory, reference: str) -> Iterator[None]:
     try:
         yield
     except CloudNotFound as error:
-        raise NotFound(stock.say(stock.unknown, reference=reference, error=error), field=stock.reference) from None
+        text = stock.say(stock.unknown, reference=reference, error=error)
+        raise NotFound(text, field=error.about or stock.reference) from None
     except CloudAmbiguous as error:
         raise Conflict(str(error), field=stock.reference) from None
     except ResourceOccupied as error:
         raise Conflict(stock.say(stock.occupied, reference=reference, error=error), field=stock.reference) from None
     except CloudRefused as error:
-        raise stock.refusal(str(error), field=stock.reference) from None
+        raise stock.refusal(str(error), field=error.about or stock.reference) from None
     except CloudBusy as error:
         raise Unavailable(f"The cloud does not answer as it should: {error}") from None

@@ -212,7 +212,9 @@ class ResourceStore:
 
     def set_properties(self, seen: Resource, properties: Mapping[str, str], *, now: datetime) -> None:
         """Replace the resource's own properties; raises ``Overtaken`` where it changed since it was read."""
-        self._swap(seen, properties=dict(properties), scarcity=scarcity(properties, seen.traits, seen.capacity), updated_at=now)
+        self._swap(
+            seen, properties=dict(properties), scarcity=scarcity(properties, seen.traits, seen.capacity), updated_at=now
+        )
         self._rewrite_details(seen.id)
         self._know_properties(seen.resource_type, properties, now)
 

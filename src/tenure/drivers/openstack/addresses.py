@@ -67,7 +67,7 @@ class Addresses:
         except CloudNotFound:
             is_external = False
         if not is_external:
-            raise CloudRefused(f"Failed to find network {network_id[:80]}")
+            raise CloudRefused(f"Failed to find network {network_id[:80]}", about="floating_network_id")
         subnet = _subnet_of(self._network.subnets(network_id), address)
         if subnet is None:
             raise CloudNotFound(f"Valid subnet for the floating IP {address} is not found.")

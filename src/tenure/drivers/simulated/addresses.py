@@ -50,9 +50,9 @@ class Addresses:
             if not text or (network is None and not network_id):
                 raise CloudNotFound(f"There is no floating IP {reference}.")
             if network is None:
-                raise CloudRefused(f"Failed to find network {network_id}")
+                raise CloudRefused(f"Failed to find network {network_id}", about="floating_network_id")
             if not network["external"]:
-                raise CloudRefused(f"The network {network_id} is not external.")
+                raise CloudRefused(f"The network {network_id} is not external.", about="floating_network_id")
             subnet, address = _subnet_of(tx, network_id, text)
         if _is_used_by(subnet, address):
             raise CloudRefused(
