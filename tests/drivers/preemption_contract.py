@@ -15,7 +15,7 @@ import pytest
 
 from tenure.clock import SimulatedClock
 from tenure.drivers.contract import CloudBusy, Order, Preempted, Progress, ResourceOccupied, ResourceRef
-from tests.drivers.contract import finished, order_of
+from tests.drivers.contract import drift_of, finished, order_of
 from tests.drivers.instance_contract import InstanceRig, instances
 
 NOTICE = timedelta(seconds=60)
@@ -249,3 +249,20 @@ class PreemptionContract:
 
         progress = finished(rig, call)
         assert progress.done, progress.reason
+
+    def test_sees_who_takes_the_room_of_what_runs_and_a_start_mends_it(
+        self, rig: PreemptionRig, hosts: list[ResourceRef]
+    ):
+        """The hosts of instances stay in the pool, where preemptible servers may come at any time."""
+        order = parts(rig, hosts[0], 3)
+        self.started(rig, order)
+        share = quarter(rig, hosts[0])
+        tolerated, in_the_way = (rig.boot_preemptible(hosts[0], rig.neighbour, share) for _ in range(2))
+        assert in_the_way is not None
+        (drift,) = drift_of(rig, [order], hosts[1:])
+        assert (drift.reservation_id, drift.resource) == ("r-1", hosts[0])
+        assert in_the_way in drift.what
+        self.started(rig, order)
+        assert drift_of(rig, [order], hosts[1:]) == []
+        assert rig.servers() == {tolerated}
+        assert sum(rig.boot_reserved(hosts[0], rig.owner) is not None for _ in range(4)) == 3

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tenure.drivers.contract import CloudRefused, ResourceRef
-from tests.drivers.contract import drift_of
-from tests.drivers.preemption_contract import PreemptionContract, PreemptionRig, parts, quarter
+from tests.drivers.preemption_contract import PreemptionContract, PreemptionRig
 from tests.drivers.test_simulated_instances import SimulatedInstanceRig
 
 
@@ -41,20 +40,3 @@ class TestPreemption(PreemptionContract):
         rig = SimulatedPreemptionRig(tmp_path / "cloud.db")
         yield rig
         rig.cloud.close()
-
-    def test_sees_who_takes_the_room_of_what_runs_and_a_start_mends_it(
-        self, rig: PreemptionRig, hosts: list[ResourceRef]
-    ):
-        """The hosts of instances stay in the pool, where preemptible servers may come at any time."""
-        order = parts(rig, hosts[0], 3)
-        self.started(rig, order)
-        share = quarter(rig, hosts[0])
-        tolerated, in_the_way = (rig.boot_preemptible(hosts[0], rig.neighbour, share) for _ in range(2))
-        assert in_the_way is not None
-        (drift,) = drift_of(rig, [order], hosts[1:])
-        assert (drift.reservation_id, drift.resource) == ("r-1", hosts[0])
-        assert in_the_way in drift.what
-        self.started(rig, order)
-        assert drift_of(rig, [order], hosts[1:]) == []
-        assert rig.servers() == {tolerated}
-        assert sum(rig.boot_reserved(hosts[0], rig.owner) is not None for _ in range(4)) == 3

@@ -341,9 +341,14 @@ def _server(found: Mapping[str, Any], tells_hints: bool) -> Server:
         updated_at=instant(found.get("updated")),
         flavor_of=str(flavor.get("original_name") or "").removeprefix(FLAVOR_PREFIX) or None,
         created_at=instant(found.get("created")),
-        preemptible=str(specs.get(_PREEMPTIBLE, "")).strip().lower() in _TRUE,
+        preemptible=is_preemptible(specs),
         metadata=dict(found.get("metadata") or {}),
     )
+
+
+def is_preemptible(extra_specs: Mapping[str, str]) -> bool:
+    """Whether servers of a flavor with these extra specs may be removed where others have a right to their room."""
+    return str(extra_specs.get(_PREEMPTIBLE, "")).strip().lower() in _TRUE
 
 
 def instant(text: str | None) -> datetime | None:

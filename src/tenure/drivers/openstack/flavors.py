@@ -6,14 +6,14 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote
 
 from tenure.domain.actor import Actor
 from tenure.drivers.contract import CloudError, CloudNotFound, CloudRefused, Order
-from tenure.drivers.openstack.compute import FLAVOR_PREFIX
+from tenure.drivers.openstack.compute import FLAVOR_PREFIX, is_preemptible
 from tenure.drivers.openstack.layout import RESERVATION_KEY
 from tenure.drivers.openstack.placement import OWN_CLASSES
 from tenure.drivers.openstack.session import Calls, Conflict, Request
@@ -98,6 +98,7 @@ class Flavors:
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
+        self._listed: Sequence[Flavor] | None = None
 
     def seen_by(self, actor: Actor, reference: str) -> Flavor:
         """The flavor of that id, if the caller's project may use it; raises ``CloudNotFound``."""
@@ -123,14 +124,23 @@ class Flavors:
 
     def of_reservations(self) -> dict[str, Flavor]:
         """All flavors that are named as those of reservations are, by the reservation's id."""
-        found: dict[str, Flavor] = {}
+        return {one.id: one for one in self._all() if one.name == f"{FLAVOR_PREFIX}{one.id}"}
+
+    def preemptible(self) -> list[str]:
+        """The ids of all flavors whose servers are preemptible."""
+        return [one.id for one in self._all() if is_preemptible(one.extra_specs)]
+
+    def _all(self) -> Sequence[Flavor]:
+        """Every flavor there is, as it is told for the first time."""
+        if self._listed is not None:
+            return self._listed
+        found: list[Flavor] = []
         params = {"is_public": "None", "limit": _PAGE}
         while True:
             page = self._send("GET", "/flavors/detail", params=params)
-            for one in map(_flavor, page["flavors"]):
-                if one.name == f"{FLAVOR_PREFIX}{one.id}":
-                    found[one.id] = one
+            found += map(_flavor, page["flavors"])
             if not any(link.get("rel") == "next" for link in page.get("flavors_links") or ()):
+                self._listed = found
                 return found
             params = {**params, "marker": page["flavors"][-1]["id"]}
 

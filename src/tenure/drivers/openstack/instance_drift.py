@@ -8,19 +8,22 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from tenure.drivers.contract import Drift, Order, ResourceRef
-from tenure.drivers.openstack.compute import Hypervisor
+from tenure.drivers.openstack.compute import Compute, Hypervisor
 from tenure.drivers.openstack.flavors import AFFINITY_KEY, Flavors, flavor_for
 from tenure.drivers.openstack.groups import ServerGroup, ServerGroups, policy_of
 from tenure.drivers.openstack.instances import metadata_changes
 from tenure.drivers.openstack.layout import Layout
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.placement import PREFIX
+from tenure.drivers.openstack.preemption import Preemption
 from tenure.drivers.openstack.session import Calls
 from tenure.drivers.openstack.units import class_of, inventories, inventory_of
 
 #: How many calls one look spends on what Nova, and what Placement, tells of one thing at a time; of more things the
 #: others are looked at the next time.
 _LOOKS: Final = 200
+#: The same for hosts where preemptible servers run beside units of reservations: Placement takes six calls for each.
+_CROWDED: Final = 50
 _TURN: Final = timedelta(minutes=1)
 
 _T = TypeVar("_T")
@@ -29,8 +32,9 @@ _T = TypeVar("_T")
 class InstanceDrift:
     """Reservations of instances as they are in the cloud, with the calls of one verb. Reads only."""
 
-    def __init__(self, calls: Calls, options: OpenStackOptions, now: datetime) -> None:
+    def __init__(self, calls: Calls, compute: Compute, options: OpenStackOptions, now: datetime) -> None:
         self._calls = calls
+        self._compute = compute
         self._options = options
         self._now = now
         self._flavors = Flavors(calls)
@@ -74,6 +78,7 @@ class InstanceDrift:
         yield from self._drift_of_access([order for order in orders if order.reservation_id in flavors])
         if providers is not None:
             yield from self._drift_of_units(orders, hypervisors, providers)
+            yield from self._drift_of_room(orders, hypervisors)
 
     def _drift_of_aggregate(
         self, order: Order, layout: Layout, hypervisors: Mapping[str, Hypervisor], group_ids: Sequence[str]
@@ -134,12 +139,27 @@ class InstanceDrift:
                     what = f"has {found.get('total', 0)} units on {host.name}, not {units}"
                     yield _of(order, _resource(order, host), what)
 
-    def _in_turn(self, things: Sequence[_T]) -> Sequence[_T]:
+    def _drift_of_room(self, orders: Sequence[Order], hypervisors: Mapping[str, Hypervisor]) -> Iterator[Drift]:
+        """Preemptible servers come at any time, and may take what an instance is yet to be booted in."""
+        preemption = Preemption(self._calls, self._compute, self._options, self._now)
+        preemptible = preemption.preemptible()
+        crowded = {
+            resource.external_id: (order, host, resource)
+            for order in orders
+            for resource in order.resources
+            if (host := hypervisors.get(resource.external_id)) is not None and host.service_host in preemptible
+        }
+        for external_id in self._in_turn(sorted(crowded), _CROWDED):
+            order, host, resource = crowded[external_id]
+            for server in preemption.taking_room(order, host, resource, preemptible[host.service_host]):
+                yield _of(order, resource, f"has no room for its instances beside preemptible server {server.id}")
+
+    def _in_turn(self, things: Sequence[_T], looks: int = _LOOKS) -> Sequence[_T]:
         """As many as fit into one look; all of them, one after the other, with time."""
-        if len(things) <= _LOOKS:
+        if len(things) <= looks:
             return things
-        first = int((self._now - datetime(1970, 1, 1, tzinfo=UTC)) / _TURN) * _LOOKS
-        return [things[(first + number) % len(things)] for number in range(_LOOKS)]
+        first = int((self._now - datetime(1970, 1, 1, tzinfo=UTC)) / _TURN) * looks
+        return [things[(first + number) % len(things)] for number in range(looks)]
 
 
 def _group_id(order: Order, told: Mapping[str, str], fitting: Sequence[str]) -> str | None:

@@ -58,6 +58,20 @@ class Preemption:
         self._compute.delete_servers([server for server in found if not server.vanishing])
         return len(found)
 
+    def preemptible(self) -> dict[str, list[Server]]:
+        """The preemptible servers by the host of their service; of flavors that are there no more, none."""
+        found: dict[str, list[Server]] = {}
+        for flavor_id in self._flavors.preemptible():
+            for server in self._compute.servers_of_flavor(flavor_id):
+                found.setdefault(server.service_host, []).append(server)
+        return found
+
+    def taking_room(
+        self, order: Order, host: Hypervisor, resource: ResourceRef, servers: Sequence[Server]
+    ) -> list[Server]:
+        """Those of a host's preemptible servers that have the room of an instance of the order, and do not go yet."""
+        return [server for server in self._fewest(order, host, resource, servers) if not server.vanishing]
+
     def _in_the_way(self, order: Order, whole: bool) -> list[tuple[Server, ResourceRef]]:
         known = self._compute.hypervisors_known([one.external_id for one in order.resources])
         layout = Layout(self._compute.aggregates(), self._options)
@@ -91,10 +105,12 @@ class Preemption:
 
     def _fewest(self, order: Order, host: Hypervisor, resource: ResourceRef, servers: Sequence[Server]) -> list[Server]:
         """Those that must go so that the order and who runs there have room: those told before, else the youngest."""
-        takes = self._placement.allocations([server.id for server in servers])
         going = [server for server in servers if server.vanishing]
         staying = [server for server in servers if not server.vanishing]
         missing = self._missing_room(order, host, order.units.get(resource.external_id, 0))
+        if not _lacking(missing, (), {}):
+            return [one for one in going if LEAVES_AT in one.metadata]
+        takes = self._placement.allocations([server.id for server in servers])
         missing.subtract(sum((takes[server.id] for server in going), Counter()))
         chosen: list[Server] = []
         for server in sorted(staying, key=_told_and_youngest):
