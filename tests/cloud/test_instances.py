@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from keystoneauth1.session import Session
 
-from tests.support.site import FREE_POOL, HOSTS, Lease, Site, answered, wait_for
+from tests.support.cloud import Cloud
+from tests.support.site import FREE_POOL, HOSTS, Lease, Site, answered, moment, open_site, wait_for
 
 NOWHERE = "No valid host was found"
 
@@ -27,8 +28,7 @@ def reservation_of(lease: Lease) -> dict[str, Any]:
 def assert_nothing_left(site: Site, lease: Lease) -> None:
     assert lease.reservation not in site.nova.aggregates()
     assert site.nova.api.get(f"/flavors/{lease.reservation}", raise_exc=False).status_code == 404
-    kind = f"CUSTOM_RESERVATION_{lease.reservation.upper().replace('-', '_')}"
-    assert site.nova.placement.get(f"/resource_classes/{kind}", raise_exc=False).status_code == 404
+    assert site.nova.placement.get(f"/resource_classes/{class_of(lease)}", raise_exc=False).status_code == 404
     groups = site.nova.api.get("/os-server-groups?all_projects=1").json()["server_groups"]
     assert f"reservation:{lease.reservation}" not in {group["name"] for group in groups}
 
@@ -115,6 +115,106 @@ def test_what_a_flavor_asks_for_is_what_its_host_has(site: Site, demo: Session):
     finally:
         site.nova.delete_booted()
         site.nova.api.delete(f"/flavors/{made}")
+
+
+def class_of(lease: Lease) -> str:
+    return f"CUSTOM_RESERVATION_{lease.reservation.upper().replace('-', '_')}"
+
+
+def seen_of(site: Site, lease: Lease) -> dict[str, Any]:
+    """All that is in the cloud of a reservation of instances, but for its server group."""
+    nova, placement = site.nova.api, site.nova.placement
+    flavor = nova.get(f"/flavors/{lease.reservation}", raise_exc=False)
+    found: dict[str, Any] = {"flavor": None, "access": None}
+    if flavor.status_code == 200:
+        found["flavor"] = {name: value for name, value in flavor.json()["flavor"].items() if name != "links"}
+        access = nova.get(f"/flavors/{lease.reservation}/os-flavor-access").json()["flavor_access"]
+        found["access"] = [one["tenant_id"] for one in access]
+    aggregate = site.nova.aggregates().get(lease.reservation)
+    found["aggregate"] = aggregate and (sorted(aggregate["hosts"]), aggregate["metadata"])
+    for name, provider in site.nova.providers().items():
+        inventories = placement.get(f"/resource_providers/{provider['uuid']}/inventories").json()["inventories"]
+        found[name] = inventories.get(class_of(lease), {}).get("total")
+    return found
+
+
+def test_what_is_changed_behind_our_back_is_mended(
+    cloud: Cloud, demo: Session, other: Session, tmp_path_factory: pytest.TempPathFactory
+):
+    options = {"manager": {"repair_interval": 2}}
+    with open_site(tmp_path_factory.mktemp("mending"), cloud, options=options) as site:
+        nova, placement = site.nova.api, site.nova.placement
+        site.register("compute-1", "compute-2")
+        lease = site.reserve(demo, instances(2, affinity=False))
+        lease.wait("ACTIVE")
+        right = seen_of(site, lease)
+        assert right["access"] == [demo.get_project_id()]
+        assert (right["blazar_compute-1"], right["blazar_compute-2"]) == (1, 1)
+        flavor = f"/flavors/{lease.reservation}"
+
+        def on_aggregate(body: dict[str, object]) -> None:
+            number = site.nova.aggregates()[lease.reservation]["id"]
+            nova.post(f"/os-aggregates/{number}/action", json=body)
+
+        def let_in() -> None:
+            nova.post(f"{flavor}/action", json={"addTenantAccess": {"tenant": other.get_project_id()}})
+
+        def shut_out() -> None:
+            nova.post(f"{flavor}/action", json={"removeTenantAccess": {"tenant": demo.get_project_id()}})
+
+        def forget_units() -> None:
+            uuid = site.nova.providers()["blazar_compute-1"]["uuid"]
+            placement.delete(f"/resource_providers/{uuid}/inventories/{class_of(lease)}")
+
+        def delete_aggregate() -> None:
+            for host in ("compute-1", "compute-2"):
+                on_aggregate({"remove_host": {"host": host}})
+            nova.delete(f"/os-aggregates/{site.nova.aggregates()[lease.reservation]['id']}")
+
+        for meddle in (
+            lambda: nova.delete(flavor),
+            lambda: nova.post(f"{flavor}/os-extra_specs", json={"extra_specs": {f"resources:{class_of(lease)}": "2"}}),
+            let_in,
+            shut_out,
+            lambda: on_aggregate({"remove_host": {"host": "compute-1"}}),
+            lambda: on_aggregate({"set_metadata": {"metadata": {"reservation": "another"}}}),
+            delete_aggregate,
+            forget_units,
+        ):
+            meddle()
+            assert seen_of(site, lease) != right
+            wait_for("it to be mended", lambda: seen_of(site, lease) == right, seconds=30, pause=0.5)
+
+        group = reservation_of(lease)["server_group_id"]
+        nova.delete(f"/os-server-groups/{group}")
+        wait_for("another server group", lambda: reservation_of(lease)["server_group_id"] != group, seconds=30)
+        group = reservation_of(lease)["server_group_id"]
+        servers = [site.nova.boot(demo, flavor=lease.reservation, group=group) for _ in range(2)]
+        assert {server.place() for server in servers} == {"compute-1", "compute-2"}
+        lease.delete()
+        lease.wait_until_gone()
+        assert_nothing_left(site, lease)
+
+
+def test_what_runs_is_kept_before_it_ends(site: Site, demo: Session):
+    """An image of each server, made as its owner, and ready before the server is deleted."""
+    site.register("compute-1")
+    images = site.cloud.service(demo, "image")
+    lease = site.reserve(demo, instances(2, before_end="snapshot"))
+    lease.wait("ACTIVE")
+    servers = [site.nova.boot(demo, flavor=lease.reservation) for _ in range(2)]
+    assert [server.place() for server in servers] == ["compute-1"] * 2
+    lease.change(end_date=moment(seconds=20), before_end_date=moment(seconds=2))
+    lease.wait("TERMINATED", seconds=90)
+    assert [server.show() for server in servers] == [None, None]
+    found = images.get(f"/v2/images?owner={demo.get_project_id()}&visibility=private").json()["images"]
+    kept = [one for one in found if one.get("base_image_ref") and one.get("instance_uuid") in {s.id for s in servers}]
+    try:
+        assert sorted(one["instance_uuid"] for one in kept) == sorted(server.id for server in servers)
+        assert {one["status"] for one in kept} == {"active"}
+    finally:
+        for one in kept:
+            images.delete(f"/v2/images/{one['id']}")
 
 
 def test_hosts_instances_and_addresses_start_and_end_together(site: Site, demo: Session):
