@@ -138,6 +138,8 @@ def test_pages_and_filters(latest: Api) -> None:
     assert found["floating_ip_address"] == "203.0.113.20"
     assert len(latest.get(f"{PATH}?reservable=true").json["floatingips"]) == 3
     assert latest.get(f"{PATH}?reservable=false").json == {"floatingips": []}
+    assert len(latest.get(f"{PATH}?floating_network_id={NETWORK}").json["floatingips"]) == 3
+    assert latest.get(f"{PATH}?floating_network_id={PRIVATE}").json == {"floatingips": []}
     nowhere = latest.get(f"{PATH}?marker=4711")
     assert (nowhere.status_code, nowhere.json["field"]) == (400, "marker")
 

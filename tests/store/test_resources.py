@@ -341,6 +341,13 @@ class TestPages:
         assert page(db, reservable=False) == ["b"]
         assert page(db, name="b", reservable=True) == []
 
+    def test_what_the_cloud_says_of_them(self, db: Database):
+        add(db, found("x", "x", network="n1", subnet="s1"))
+        add(db, found("y", "y", network="n1", subnet="s2"))
+        assert page(db, facts={"network": "n1"}) == ["x", "y"]
+        assert page(db, facts={"network": "n1", "subnet": "s2"}) == ["y"]
+        assert page(db, facts={"network": "N1"}) == page(db, facts={"net": "n1"}) == []
+
     def test_a_marker_must_be_there(self, db: Database):
         others: tuple[dict[str, Any], ...] = ({"order": ResourceOrder.NAME}, {"descending": True}, {"name": "a"})
         for asked in ({}, *others):

@@ -36,6 +36,15 @@ class ReservationRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class UserEvent:
+    """An event that an owner defines: when others are to be told, and what; ``event_id`` where there is one already."""
+
+    at: datetime
+    message: str
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseRequest:
     """A lease to be made."""
 
@@ -44,6 +53,7 @@ class LeaseRequest:
     ends_at: When
     before_end_at: datetime | Moment | None = None
     reservations: tuple[ReservationRequest, ...] = ()
+    events: tuple[UserEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +74,8 @@ class LeaseChange:
     ends_at: When | None = None
     before_end_at: When | None = None
     reservations: tuple[ReservationChange, ...] = ()
+    #: All that the owner has defined, as it is to be.
+    events: tuple[UserEvent, ...] | None = None
 
     @property
     def only_name(self) -> bool:
@@ -108,7 +120,10 @@ class ResourceOrder(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResourceQuery:
-    """Which resources to list, and which page of them. ``marker`` is the external id of the last one seen."""
+    """Which resources to list, and which page of them.
+
+    ``marker`` is the external id of the last one seen. ``facts`` are what the cloud must say of each.
+    """
 
     resource_type: str
     limit: int
@@ -117,6 +132,7 @@ class ResourceQuery:
     descending: bool = False
     name: str | None = None
     reservable: bool | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,13 +143,7 @@ class ResourceStore:
         """The external ids of the resources of which the cloud says so."""
         rows = self._session.execute(
             select(ResourceRow.external_id)
-            .join(AttributeRow, AttributeRow.resource_id == ResourceRow.id)
-            .where(
-                AttributeRow.key == key_of(name, value),
-                AttributeRow.value == value,
-                AttributeRow.name == name,
-                ResourceRow.resource_type == resource_type,
-            )
+            .where(ResourceRow.resource_type == resource_type, _says(name, value))
             .order_by(ResourceRow.id)
         )
         return list(rows.scalars())
@@ -188,6 +182,7 @@ class ResourceStore:
             statement = statement.where(ResourceRow.name == query.name)
         if query.reservable is not None:
             statement = statement.where(ResourceRow.reservable == query.reservable)
+        statement = statement.where(*(_says(name, value) for name, value in query.facts.items()))
         by_name = query.order is ResourceOrder.NAME
         if query.marker is not None:
             marker = self.marker(query.resource_type, query.marker)
@@ -517,6 +512,14 @@ def _attributes(row: ResourceRow) -> list[dict[str, object]]:
         }
         for name, value in texts.items()
     ]
+
+
+def _says(name: str, value: str) -> ColumnElement[bool]:
+    """Whether the cloud, or else its operator, says so of a resource; an index answers it."""
+    said = select(AttributeRow.resource_id).where(
+        AttributeRow.key == key_of(name, value), AttributeRow.value == value, AttributeRow.name == name
+    )
+    return ResourceRow.id.in_(said)
 
 
 def _limits(found: DiscoveredResource) -> dict[str, dict[str, int]]:

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from tenure.api.context import version_of
 from tenure.api.schemas.moments import Rfc3339
 from tenure.api.schemas.refusals import check
-from tenure.api.schemas.texts import PRINTABLE, Address, ExternalId, Identifier, Name
+from tenure.api.schemas.texts import PRINTABLE, Address, ExternalId, Identifier, Name, NetworkId
 from tenure.api.versions import OLDEST
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import LeaseStatus
@@ -118,6 +118,11 @@ class ResourceListQuery(Query):
         """The name of what is looked for."""
         return None
 
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What the cloud must say of it."""
+        return {}
+
     def to_domain(self, resource_type: str) -> ResourceQuery:
         return ResourceQuery(
             resource_type=resource_type,
@@ -127,6 +132,7 @@ class ResourceListQuery(Query):
             descending=self.sort_dir == "desc",
             name=self.named,
             reservable=self.reservable,
+            facts=self.facts,
         )
 
 
@@ -146,6 +152,7 @@ class HostListQuery(ResourceListQuery):
 class FloatingIPListQuery(ResourceListQuery):
     sort_key: FloatingIPSortKey = FloatingIPSortKey.ID
     floating_ip_address: Address | None = None
+    floating_network_id: NetworkId | None = None
 
     @property
     def order(self) -> ResourceOrder:
@@ -154,6 +161,10 @@ class FloatingIPListQuery(ResourceListQuery):
     @property
     def named(self) -> str | None:
         return self.floating_ip_address
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        return {} if self.floating_network_id is None else {"floating_network_id": self.floating_network_id}
 
 
 class AllocationQuery(Query):
