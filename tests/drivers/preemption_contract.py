@@ -236,6 +236,15 @@ class PreemptionContract:
         order = order_of(project_id=rig.owner, resource_type="virtual:floatingip")
         assert list(rig.driver.make_way(order, deadline=deadline)) == []
 
+    def test_nobody_stays_for_not_having_been_told(
+        self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
+    ):
+        """Whoever boots in the last moment, or takes away again what he was told, makes no start late."""
+        rig.clock.set(deadline - timedelta(seconds=6))
+        server = rig.boot_preemptible(hosts[0], rig.neighbour)
+        assert ids(rig.driver.make_way(whole(rig, hosts[0]), deadline=deadline)) == {server}
+        assert rig.servers() == set()
+
     def started(self, rig: PreemptionRig, order: Order) -> None:
         """Start it, and wait for what vanishes."""
 

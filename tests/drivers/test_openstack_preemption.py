@@ -94,13 +94,13 @@ class TestWholeHosts:
 
     def test_what_comes_late_has_less_time(self, cloud: FakeOpenStack, driver: OpenStackCloud, clock: SimulatedClock):
         (host,) = registered(driver, cloud, 1)
-        deadline = BEGIN + timedelta(seconds=20)
+        deadline = BEGIN + timedelta(seconds=32)
         server = boot(cloud)
         driver.make_way(order(host), deadline=deadline)
-        clock.advance(timedelta(seconds=14))
+        clock.advance(timedelta(seconds=17))
         driver.make_way(order(host), deadline=deadline)
         assert cloud.servers[server].status == "SHUTOFF"
-        clock.advance(timedelta(seconds=1))
+        clock.advance(timedelta(seconds=7))
         driver.make_way(order(host), deadline=deadline)
         assert cloud.servers == {}
 

@@ -21,6 +21,8 @@ LEAVES_AT: Final = "tenure:leaves_at"
 TOLD_AT: Final = "tenure:told_at"
 #: How long before the deadline a server is deleted at the latest; less where it was told late.
 _MARGIN: Final = timedelta(seconds=15)
+#: The same whenever it was told: longer than the time between two looks, so that nobody who hides it makes a start late.
+_LAST: Final = timedelta(seconds=6)
 
 
 class Preemption:
@@ -44,7 +46,7 @@ class Preemption:
         left = deadline - self._now
         for server, _ in found:
             notice = deadline - (since[server.id] or self._now)
-            if left <= min(_MARGIN, notice / 4):
+            if left <= max(_LAST, min(_MARGIN, notice / 4)):
                 deleted += [] if server.vanishing else [server]
             elif left <= notice / 2 and server.status == "ACTIVE" and server.task is None:
                 stopped.append(server)

@@ -25,6 +25,8 @@ LEAVES_AT: Final = "tenure:leaves_at"
 TOLD_AT: Final = "tenure:told_at"
 #: How long before the deadline a server is deleted at the latest; less where it was told late.
 _MARGIN: Final = timedelta(seconds=15)
+#: The same whenever it was told: longer than the time between two looks, so that nobody who hides it makes a start late.
+_LAST: Final = timedelta(seconds=6)
 
 
 class Preemption:
@@ -41,7 +43,7 @@ class Preemption:
         for server, _ in found:
             told_at = self._tell(call, server, deadline)
             left = deadline - self._clock.now()
-            if left <= min(_MARGIN, (deadline - told_at) / 4):
+            if left <= max(_LAST, min(_MARGIN, (deadline - told_at) / 4)):
                 self._effects.delete_preemptible(call, server)
             elif left <= (deadline - told_at) / 2:
                 self._stop(call, server)
