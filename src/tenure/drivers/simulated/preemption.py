@@ -25,7 +25,7 @@ LEAVES_AT: Final = "tenure:leaves_at"
 TOLD_AT: Final = "tenure:told_at"
 #: How long before the deadline a server is deleted at the latest; less where it was told late.
 _MARGIN: Final = timedelta(seconds=15)
-#: The same whenever it was told: longer than the time between two looks, so that nobody who hides it makes a start late.
+#: The same whenever it was told: more than lies between two looks: nobody who hides it makes a start late.
 _LAST: Final = timedelta(seconds=6)
 
 
