@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tenure.domain.errors import Conflict
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
+from tenure.drivers.contract import CloudRefused
 from tenure.drivers.simulated import Fault, FaultKind
-from tests.support.engines import HOUR, status_of
+from tests.support.engines import HOUR, status_of, watch
 from tests.support.world import NOW, OWNER, World
 
 
@@ -55,6 +57,30 @@ def test_a_cloud_that_does_not_answer_keeps_no_lease_from_being_deleted(world: W
     assert list(groups(world)) == shown(lease)[:1]
     assert world.service.repair.run() == 1
     assert groups(world) == {}
+
+
+def test_it_goes_with_a_lease_that_cannot_be_made(world: World):
+    asked: list[str] = []
+
+    def refuse(verb: str, *_: object) -> None:
+        asked.append(verb)
+        if verb == "ensure_prepared" and asked.count(verb) == 2:
+            raise CloudRefused("Quota exceeded, too many server groups.")
+
+    watch(world, refuse)
+    with pytest.raises(Conflict, match="Quota exceeded"):
+        book(world, instances(True), instances(False))
+    assert groups(world) == {}
+    assert world.service.repair.run() == 0
+
+
+def test_it_goes_with_a_lease_whose_start_was_missed(world: World):
+    lease = book(world)
+    world.clock.advance(3 * HOUR)
+    world.engine.settle()
+    assert status_of(world, lease.id) is LeaseStatus.TERMINATED
+    assert groups(world) == {}
+    assert world.service.repair.run() == 0
 
 
 def test_it_goes_with_a_reservation_that_is_dropped(world: World):

@@ -353,6 +353,7 @@ class LeaseService:
         with self._db.read() as tx:
             found = tx.leases.get(lease.id, deleted=True)
         if found is None or found.status is LeaseStatus.DELETED:
+            self._effects.take_back([one.id for one in lease.reservations if self._is_made(one)])
             raise Conflict(f"The lease cannot be made: {found.status_reason if found else 'it was deleted'}")
         return found
 

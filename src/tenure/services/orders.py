@@ -16,7 +16,7 @@ def orders_of(
 ) -> Iterator[Order]:
     """What the leases hold now, but for the allocations in ``without``: two statements, however many there are.
 
-    With ``held_only`` without reservations that hold nothing.
+    With ``held_only`` without reservations that hold nothing, and for which nothing was made.
     """
     allocations = tx.allocations.of_reservations([one.id for lease in leases for one in lease.reservations])
     resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
@@ -33,7 +33,7 @@ def orders_of(
             units[allocation.reservation_id, refs[allocation.resource_id].external_id] += allocation.units
     for lease in leases:
         for one in lease.reservations:
-            if one.status is not ReservationStatus.DELETED and (one.id in held or not held_only):
+            if one.status is not ReservationStatus.DELETED and (one.id in held or _is_made(one) or not held_only):
                 own = held.get(one.id, {})
                 returning = [ref for number, ref in former.get(one.id, {}).items() if number not in own]
                 counts = {ref.external_id: units[one.id, ref.external_id] for ref in own.values()}
@@ -59,6 +59,11 @@ def leftover_order(tx: Transaction, lease: Lease, reservation: Reservation) -> O
     """A reservation that is over, as a driver takes it back."""
     had = {one.resource_id for one in tx.allocations.of_reservations([reservation.id])}
     return _order(lease, reservation, (), map(_ref, tx.resources.by_ids(had).values()), {})
+
+
+def _is_made(reservation: Reservation) -> bool:
+    """Whether something was made for it in the cloud that has an id of its own."""
+    return any(made not in {None, reservation.id} for made in reservation.effects.values())
 
 
 def _ref(resource: Resource) -> ResourceRef:
