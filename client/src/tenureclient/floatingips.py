@@ -39,13 +39,17 @@ class FloatingIPs(Inventory[FloatingIP, FloatingIPChange]):
         self,
         *,
         floating_ip_address: str | None = None,
+        floating_network_id: str | None = None,
         reservable: bool | None = None,
         sort_key: str = "id",
         descending: bool = False,
     ) -> Iterator[FloatingIP]:
         """Yield the addresses that fit; further pages are fetched as they are needed."""
         return self._list(
-            name=floating_ip_address, reservable=reservable, sort_key=sort_key, descending=descending
+            {"floating_ip_address": floating_ip_address, "floating_network_id": floating_network_id},
+            reservable=reservable,
+            sort_key=sort_key,
+            descending=descending,
         )
 
     def _named(self, name: str) -> Iterator[FloatingIP]:

@@ -48,7 +48,10 @@ class Hosts(Inventory[Host, HostChange]):
     ) -> Iterator[Host]:
         """Yield the hosts that fit; further pages are fetched as they are needed."""
         return self._list(
-            name=hypervisor_hostname, reservable=reservable, sort_key=sort_key, descending=descending
+            {"hypervisor_hostname": hypervisor_hostname},
+            reservable=reservable,
+            sort_key=sort_key,
+            descending=descending,
         )
 
     def update(self, host_id: str, *, properties: Mapping[str, str]) -> Host:

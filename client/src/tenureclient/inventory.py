@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -95,12 +95,17 @@ class Inventory(Generic[R, C]):
 
     def _named(self, name: str) -> Iterator[R]:
         """Yield those with this name."""
-        return self._list(name=name, reservable=None, sort_key="id", descending=False)
+        return self._list({self._kind.name: name}, reservable=None, sort_key="id", descending=False)
 
     def _list(
-        self, *, name: str | None, reservable: bool | None, sort_key: str, descending: bool
+        self,
+        filters: Mapping[str, str | None],
+        *,
+        reservable: bool | None,
+        sort_key: str,
+        descending: bool,
     ) -> Iterator[R]:
-        """Yield those that fit; further pages are fetched as they are needed."""
+        """Yield those whose fields are these, as far as they are given; pages are fetched as needed."""
         kind = self._kind
         keys = ("id", kind.name)
         if sort_key not in keys:
@@ -108,8 +113,8 @@ class Inventory(Generic[R, C]):
                 f"{kind.noun.capitalize()}s can be sorted by {', '.join(keys)}, not by {sort_key}."
             )
         query = {"limit": str(_PAGE), "sort_key": sort_key, "sort_dir": "desc" if descending else "asc"}
-        if name is not None:
-            query[kind.name] = name
+        wanted = {name: value for name, value in filters.items() if value is not None}
+        query |= wanted
         if reservable is not None:
             query["reservable"] = "true" if reservable else "false"
         pages = self._transport.pages(kind.path, items=kind.many, query=query, read=kind.read, newest=True)
@@ -120,7 +125,8 @@ class Inventory(Generic[R, C]):
             fitting = [
                 one
                 for one in (first, *pages)
-                if name in (None, getattr(one, kind.name)) and reservable in (None, one.reservable)
+                if all(getattr(one, name) == value for name, value in wanted.items())
+                and reservable in (None, one.reservable)
             ]
             yield from sorted(fitting, key=lambda one: str(getattr(one, sort_key)), reverse=descending)
             return

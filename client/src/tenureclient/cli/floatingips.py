@@ -48,10 +48,8 @@ class ListFloatingIPs(ReservationLister):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         found = sorted(
-            (
-                floatingip
-                for floatingip in self.client().floatingips.list(reservable=parsed_args.reservable)
-                if parsed_args.network in (None, floatingip.floating_network_id)
+            self.client().floatingips.list(
+                floating_network_id=parsed_args.network, reservable=parsed_args.reservable
             ),
             key=lambda floatingip: (getattr(floatingip, parsed_args.sort_by), floatingip.id),
         )

@@ -264,6 +264,7 @@ class Routes:
             "hosts": [
                 documents.lease_host_document(lease, reservation, self._cloud.host(host_id))
                 for reservation in lease.reservations
+                if reservation.resource_type == "physical:host"
                 for host_id in reservation.host_ids
             ]
         }
@@ -308,6 +309,7 @@ class Routes:
             one
             for one in found
             if call.query.get("floating_ip_address") in (None, one.floating_ip_address)
+            and call.query.get("floating_network_id") in (None, one.floating_network_id)
             and call.query.get("reservable") in (None, str(one.reservable).lower())
         ]
         key = call.query.get("sort_key", "id")
