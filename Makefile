@@ -11,7 +11,7 @@ JOBS   ?= auto
 # The distributions beside the server's, each with a pyproject.toml of its own.
 OTHERS := $(patsubst %/pyproject.toml,%,$(wildcard client/pyproject.toml nova/pyproject.toml))
 
-INSTALLED := -e '.[postgresql,mariadb,openstack,test]' $(foreach other,$(OTHERS),-e './$(other)[test]')
+INSTALLED := -e '.[postgresql,mariadb,openstack,test,bench]' $(foreach other,$(OTHERS),-e './$(other)[test]')
 QUICK     := not (postgresql or mariadb or slow or races or crash or cloud)
 
 .DEFAULT_GOAL := help

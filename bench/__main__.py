@@ -14,13 +14,14 @@ from bench.cloud import QUICK as QUICK_CLOUD
 from bench.cloud import measure_cloud
 from bench.http import measure_http
 from bench.operations import OPERATIONS, open_site, times_of
+from bench.placing import measure_all, placing_table, promises
 from bench.plans import show_plans
 from bench.report import cloud_table, lateness_table, scale_table, surroundings, throughput_table
 from bench.scale import HUGE, LARGE, QUICK_LARGE, QUICK_SMALL, SMALL, Say, measure_scale
 from bench.slow_end import measure_lateness
 from tests.support.databases import POSTGRESQL, SQLITE, DatabaseServers, ServerMissing
 
-PARTS = ("scale", "slow-end", "http")
+PARTS = ("scale", "slow-end", "http", "placing")
 #: The one that is measured only where it is asked for: it needs a real cloud, `make cloud`.
 CLOUD = "cloud"
 KINDS = (SQLITE, POSTGRESQL)
@@ -80,6 +81,11 @@ def _measure(
         complaints += [line for one in lateness for line in one.complaints()]
     if "http" in parts:
         report += throughput_table(measure_http(1 if arguments.quick else 5, say))
+    if "placing" in parts:
+        placed, solved = measure_all(servers, quick=arguments.quick, say=say)
+        report += placing_table(placed, solved)
+        complaints += [line for one in (*placed, *solved) for line in one.complaints()]
+        complaints += [] if arguments.quick else promises(placed)
     if CLOUD in parts:
         rounds = arguments.rounds or (5 if arguments.quick else 100)
         found = measure_cloud(rounds, say, size=QUICK_CLOUD if arguments.quick else LARGE_CLOUD)

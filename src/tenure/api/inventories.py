@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
 
 import falcon
 
@@ -14,8 +16,6 @@ from tenure.api.answers import PAGE, answer, answer_list, answer_nothing
 from tenure.api.bodies import read_object
 from tenure.api.context import actor_of, version_of
 from tenure.api.links import Links
-from tenure.api.schemas.floatingips import FLOATING_IPS
-from tenure.api.schemas.hosts import HOSTS
 from tenure.api.schemas.leases import ReservationKind
 from tenure.api.schemas.queries import (
     AllocationListQuery,
@@ -46,9 +46,6 @@ from tenure.domain.request import BookingQuery, ResourceQuery
 from tenure.resources.contract import Inventory
 from tenure.services.manager import Manager
 
-#: The inventories that have URLs where their type is installed.
-INVENTORIES = (HOSTS, FLOATING_IPS)
-
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -66,10 +63,17 @@ class Served:
         return external_id
 
 
+@cache
+def installed_inventories() -> tuple[WireInventory, ...]:
+    """The inventories that are on the wire where their type is installed, ours and others', by their entry points."""
+    return tuple(one.load() for one in sorted(entry_points(group="tenure.inventories"), key=lambda one: one.name))
+
+
 def served_inventories(kinds: Iterable[ReservationKind]) -> tuple[Served, ...]:
     """The inventories of these types that are on the wire."""
     known = {kind.stock.name: kind.stock for kind in kinds if kind.stock is not None}
-    return tuple(Served(wire, known[wire.resource_type]) for wire in INVENTORIES if wire.resource_type in known)
+    wires = installed_inventories()
+    return tuple(Served(wire, known[wire.resource_type]) for wire in wires if wire.resource_type in known)
 
 
 def inventory_routes(served: Served, manager: Manager, links: Links) -> Mapping[str, object]:

@@ -17,7 +17,7 @@ from tenure.api.answers import answer
 from tenure.api.bodies import MAX_BYTES
 from tenure.api.context import call_of
 from tenure.api.errors import VersionNotSupported
-from tenure.api.inventories import INVENTORIES, served_inventories
+from tenure.api.inventories import served_inventories
 from tenure.api.links import Links
 from tenure.api.schemas import answers, queries
 from tenure.api.schemas.answers import Answers, InventoryAnswers
@@ -176,13 +176,8 @@ def _properties(
     )
 
 
-#: What the parts of a path may be.
-_PATH_PARTS: Mapping[str, int] = {
-    "lease_id": MAX_ID,
-    "reservation_id": MAX_ID,
-    "property_name": MAX_EXTERNAL_ID,
-    **{wire.part: MAX_EXTERNAL_ID for wire in INVENTORIES},
-}
+#: How long the parts of a path may be that name something of ours; all others name something of the cloud's.
+_PATH_PARTS: Mapping[str, int] = {"lease_id": MAX_ID, "reservation_id": MAX_ID}
 _REFUSALS: Mapping[int, str] = {
     400: "Something in the request is wrong",
     401: "Authentication is needed",
@@ -306,7 +301,7 @@ def _parameters(operation: Operation, version: Version) -> list[Document]:
             "name": part,
             "in": "path",
             "required": True,
-            "schema": {"type": "string", "minLength": 1, "maxLength": _PATH_PARTS[part]},
+            "schema": {"type": "string", "minLength": 1, "maxLength": _PATH_PARTS.get(part, MAX_EXTERNAL_ID)},
         }
         for part in parts
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 
 from oslo_config import cfg
 from oslo_policy import policy
@@ -180,6 +181,12 @@ def list_rules() -> tuple[policy.RuleDefault, ...]:
     return (*_ROLES, *_LEASES, *_HOSTS, *_FLOATING_IPS)
 
 
+def foreign_rules() -> tuple[policy.RuleDefault, ...]:
+    """The rules of types by others, by their entry points."""
+    found = sorted(entry_points(group="tenure.policies"), key=lambda one: one.name)
+    return tuple(rule for one in found for rule in one.load()())
+
+
 class Policies:
     """Answers whether an actor may do something to a target."""
 
@@ -189,7 +196,7 @@ class Policies:
             conf = cfg.ConfigOpts()
             conf([], project="tenure", default_config_files=[], default_config_dirs=[])
         self._enforcer = policy.Enforcer(conf)
-        self._enforcer.register_defaults(list(list_rules()))
+        self._enforcer.register_defaults([*list_rules(), *foreign_rules()])
         self._enforcer.load_rules()
 
     def authorize(self, rule: str, actor: Actor, target: Mapping[str, str]) -> bool:

@@ -1,0 +1,75 @@
+"""The best that could have been done by who knew all requests before: an exact solver's answer, for small cases.
+
+A request is accepted whole or not at all, and stays where it is put. The planner may move what has not started, but
+knows nothing of what is still to come: it cannot do better than this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ortools.sat.python import cp_model
+
+from bench.demand import Host, Request
+from bench.replay import serves
+from tenure.domain.allocation import Demand, Spread
+from tenure.domain.capacity import Capacity
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The largest worth of accepted requests that was found, and that there can be: the same where it is proven."""
+
+    found: int
+    bound: int
+
+    @property
+    def is_proven(self) -> bool:
+        return self.found == self.bound
+
+
+def best(
+    hosts: Sequence[Host],
+    requests: Sequence[Request],
+    worth: Callable[[Request], int] = lambda _request: 1,
+    *,
+    seconds: float = 20.0,
+) -> Best:
+    """The most that can be accepted of these requests, by what each of them is worth."""
+    model = cp_model.CpModel()
+    accepted = [model.new_bool_var(f"accepted {one.number}") for one in requests]
+    units = [_units(model, one.demand, hosts, taken) for one, taken in zip(requests, accepted, strict=True)]
+    for index, host in enumerate(hosts):
+        for instant in sorted({one.period.start for one in requests}):
+            there = [
+                (taken[index], _amounts(one.demand, host))
+                for one, taken in zip(requests, units, strict=True)
+                if one.period.start <= instant < one.period.end
+            ]
+            for name, capacity in host.capacity.items():
+                model.add(sum(count * amounts[name] for count, amounts in there) <= capacity)
+    model.maximize(sum(taken * worth(one) for one, taken in zip(requests, accepted, strict=True)))
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = seconds
+    solver.parameters.num_workers = 2
+    solver.parameters.random_seed = 1
+    status = solver.solve(model)
+    if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
+        raise RuntimeError(f"the solver says {solver.status_name(status)}")
+    return Best(round(solver.objective_value), int(solver.best_objective_bound + 1e-6))
+
+
+def _units(
+    model: cp_model.CpModel, demand: Demand, hosts: Sequence[Host], taken: cp_model.IntVar
+) -> list[cp_model.LinearExprT]:
+    """How many units of a request are on each host: as many in all as it asks for, or none."""
+    most = {Spread.TOGETHER: 1, Spread.APART: 1, Spread.ANY: demand.minimum}[demand.spread]
+    factor = demand.minimum if demand.spread is Spread.TOGETHER else 1
+    found = [model.new_int_var(0, most if serves(host, demand) else 0, "") for host in hosts]
+    model.add(sum(found) * factor == taken * demand.minimum)
+    return [one * factor for one in found]
+
+
+def _amounts(demand: Demand, host: Host) -> Capacity:
+    return host.capacity if demand.exclusive else demand.amounts

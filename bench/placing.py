@@ -1,0 +1,221 @@
+"""Is what is asked for placed well? Generated demand, placed by ours, by first fit, and by an exact solver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from bench.demand import (
+    Mix,
+    Request,
+    days_of_hosts,
+    instances_by_affinity,
+    instances_with_gpus,
+    plain,
+    requests_of,
+    share,
+    small_instances,
+    whole_hosts,
+    with_gpus,
+)
+from bench.exact import Best, best
+from bench.replay import FirstFitPlanner, Outcome, crowded, free_share, play, play_first_fit
+from tenure.services.planning import Planner
+from tests.support.databases import SQLITE, DatabaseServers
+
+Say = Callable[[str], None]
+
+OURS, FIRST_MOVING, FIRST = "ours", "first fit, plans move", "first fit"
+PLACERS = (OURS, FIRST_MOVING, FIRST)
+#: A stretch counts as long from so much on.
+LONG = timedelta(days=1)
+
+_GPU_WISHES = {small_instances: 4, instances_with_gpus: 2, days_of_hosts: 1}
+_MIXED_WISHES = {small_instances: 3, days_of_hosts: 1}
+#: Little enough for everybody to accept all of it: what differs is what is left free.
+FEW = Mix("instances, few", plain(12), {small_instances: 1}, load=0.3)
+LARGE = (
+    Mix("hosts", plain(16), {whole_hosts: 1}, load=1.0),
+    Mix("instances", plain(8), {small_instances: 1}, load=1.0),
+    Mix("instances by affinity", plain(8), {instances_by_affinity: 1}, load=1.0),
+    Mix("hosts and instances", plain(12), _MIXED_WISHES, load=0.8),
+    Mix("hosts and instances, crowded", plain(12), _MIXED_WISHES, load=1.2),
+    Mix("hosts, instances, GPUs", with_gpus(12), _GPU_WISHES, load=1.0),
+    FEW,
+)
+#: Small enough for the exact solver.
+SMALL = (
+    Mix("hosts", plain(4), {whole_hosts: 1}, load=1.2, days=10),
+    Mix("instances", plain(3), {small_instances: 1}, load=1.2, days=10),
+    Mix("instances by affinity", plain(3), {instances_by_affinity: 1}, load=1.2, days=10),
+    Mix("hosts and instances", plain(4), _MIXED_WISHES, load=1.2, days=10),
+    Mix("hosts, instances, GPUs", with_gpus(4), _GPU_WISHES, load=1.2, days=10),
+)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What somebody made of a demand, over all seeds."""
+
+    accepted: int = 0
+    host_hours: float = 0.0
+    #: The sum of the parts of the hosts' time that was wholly free for long, one for each seed.
+    free: float = 0.0
+
+    def add(self, mix: Mix, outcome: Outcome) -> None:
+        self.accepted += len(outcome.accepted)
+        self.host_hours += sum(_worth(mix, one) for one in outcome.accepted)
+        self.free += free_share(mix.hosts, outcome.placed, mix.window, at_least=LONG)
+
+
+@dataclass(slots=True)
+class Placing:
+    """A demand, from several seeds, and what each made of it."""
+
+    mix: Mix
+    seeds: int = 0
+    offered: int = 0
+    offered_hours: float = 0.0
+    tallies: dict[str, Tally] = field(default_factory=lambda: {name: Tally() for name in PLACERS})
+    #: The most requests, and the most host-hours, of each seed; none where that is too much for the solver.
+    best: list[tuple[Best, Best]] = field(default_factory=list)
+    #: Where more was promised than there is, or more accepted than can be.
+    wrong: list[str] = field(default_factory=list)
+
+    def complaints(self) -> Iterator[str]:
+        yield from (f"{self.mix.name}: {line}" for line in self.wrong)
+
+
+def measure_all(servers: DatabaseServers, *, quick: bool, say: Say) -> tuple[list[Placing], list[Placing]]:
+    """The large demands, and the small ones with what the exact solver makes of them."""
+    large = [replace(mix, days=3) for mix in LARGE] if quick else LARGE
+    seeds = (1, 1) if quick else (3, 5)
+    return (
+        [measure_placing(servers, mix, seeds=_seeds(mix, seeds[0]), solve=False, say=say) for mix in large],
+        [measure_placing(servers, mix, seeds=seeds[1], solve=True, say=say) for mix in SMALL],
+    )
+
+
+def _seeds(mix: Mix, count: int) -> int:
+    """How often it is made up anew; more often where it takes no time."""
+    return 3 * count if mix.name == FEW.name else count
+
+
+def measure_placing(servers: DatabaseServers, mix: Mix, *, seeds: int, solve: bool, say: Say) -> Placing:
+    """Let each place the same requests, of so many seeds."""
+    found = Placing(mix)
+    for seed in range(1, seeds + 1):
+        requests = requests_of(mix, seed)
+        say(f"placing: {mix.name}, {len(mix.hosts)} hosts, {len(requests)} requests, seed {seed}")
+        found.seeds += 1
+        found.offered += len(requests)
+        found.offered_hours += sum(_worth(mix, one) for one in requests)
+        outcomes = {FIRST: play_first_fit(mix, requests)}
+        for name, planner in ((OURS, Planner), (FIRST_MOVING, FirstFitPlanner)):
+            with servers.fresh_database(SQLITE) as url:
+                outcomes[name] = play(mix, requests, url, planner)
+        for name, outcome in outcomes.items():
+            found.tallies[name].add(mix, outcome)
+            found.wrong += [f"{name} promised too much of {where}" for where in crowded(mix.hosts, outcome.placed)]
+        if solve:
+            _solve(found, requests, outcomes)
+    return found
+
+
+def _solve(found: Placing, requests: Sequence[Request], outcomes: dict[str, Outcome]) -> None:
+    mix = found.mix
+
+    def seconds(request: Request) -> int:
+        return round(_worth(mix, request) * 3600)
+
+    most, longest = best(mix.hosts, requests), best(mix.hosts, requests, seconds)
+    found.best.append((most, longest))
+    for name, outcome in outcomes.items():
+        if len(outcome.accepted) > most.bound or sum(map(seconds, outcome.accepted)) > longest.bound:
+            found.wrong.append(f"{name} accepted more than can be")
+
+
+def _worth(mix: Mix, request: Request) -> float:
+    """Host-hours: how many hosts' worth, for how long."""
+    return share(request.demand, mix.hosts) * request.hours
+
+
+def promises(large: Sequence[Placing]) -> Iterator[str]:
+    """What is not as it must be: ours accepts more over all demands, and leaves more free where all is accepted."""
+    few = [one for one in large if one.mix.name == FEW.name]
+    measured: tuple[tuple[str, Sequence[Placing], Callable[[Tally], float]], ...] = (
+        ("requests", large, lambda tally: tally.accepted),
+        ("host-hours", large, lambda tally: tally.host_hours),
+        ("time of hosts free for long where there is little to do", few, lambda tally: tally.free),
+    )
+    for what, demands, measure in measured:
+        ours, others = (sum(measure(one.tallies[name]) for one in demands) for name in (OURS, FIRST))
+        if ours < others:
+            yield f"placing: {what}: {ours:.2f} by ours, {others:.2f} by first fit"
+
+
+def placing_table(large: Sequence[Placing], small: Sequence[Placing]) -> Iterator[str]:
+    """How much of each demand each accepted, and what was left free."""
+    yield "### Placing"
+    for title, found in (("", large), (", small enough for the exact solver", small)):
+        yield ""
+        yield f"Requests accepted{title}:"
+        yield ""
+        yield from _table(found, lambda one: f"{one.offered:,}", lambda _, tally: f"{tally.accepted:,}", _most)
+        yield ""
+        yield f"Host-hours accepted{title}:"
+        yield ""
+        yield from _table(
+            found, lambda one: f"{one.offered_hours:,.0f}", lambda _, tally: f"{tally.host_hours:,.0f}", _longest
+        )
+    yield ""
+    yield "Time of the hosts in which they are wholly free for a day or longer, of all their time:"
+    yield ""
+    yield from _table(large, lambda _: "", lambda one, tally: f"{tally.free / one.seeds:.1%}", lambda _: "")
+    yield ""
+
+
+def _table(
+    found: Sequence[Placing],
+    offered: Callable[[Placing], str],
+    shown: Callable[[Placing, Tally], str],
+    best_of: Callable[[Placing], str],
+) -> Iterator[str]:
+    columns = ["demand", "hosts", "offered", *PLACERS, "the best"]
+    kept = [number for number, name in enumerate(columns) if _is_filled(name, found, offered)]
+    rows = [
+        [
+            one.mix.name,
+            f"{len(one.mix.hosts)}",
+            offered(one),
+            *(shown(one, one.tallies[name]) for name in PLACERS),
+            best_of(one),
+        ]
+        for one in found
+    ]
+    yield "| " + " | ".join(columns[number] for number in kept) + " |"
+    yield "|---|" + "---:|" * (len(kept) - 1)
+    for row in rows:
+        yield "| " + " | ".join(row[number] for number in kept) + " |"
+
+
+def _is_filled(column: str, found: Sequence[Placing], offered: Callable[[Placing], str]) -> bool:
+    if column == "the best":
+        return any(one.best for one in found)
+    return column != "offered" or any(map(offered, found))
+
+
+def _most(one: Placing) -> str:
+    return _best_text([most for most, _ in one.best], unit=1)
+
+
+def _longest(one: Placing) -> str:
+    return _best_text([longest for _, longest in one.best], unit=3600)
+
+
+def _best_text(found: Sequence[Best], *, unit: int) -> str:
+    text = f"{sum(one.found for one in found) / unit:,.0f}"
+    if all(one.is_proven for one in found):
+        return text
+    return f"{text} to {sum(one.bound for one in found) / unit:,.0f}"

@@ -1,0 +1,174 @@
+"""A type that another distribution brings, with an inventory of its own: nothing of ours knows of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+
+#: What its author writes: the type, its inventory on the wire, its rules.
+MODULE = '''
+from dataclasses import replace
+from typing import Literal
+
+from oslo_policy import policy
+from pydantic import BaseModel, ConfigDict
+
+from tenure.api.schemas.floatingips import FLOATING_IPS
+from tenure.domain.allocation import Demand
+from tenure.domain.capacity import WHOLE, Capacity
+from tenure.domain.requirement import Expression
+from tenure.resources.contract import Inventory
+
+
+class LicenceReservation(BaseModel):
+    """Licences of a program."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    resource_type: Literal["acme:licence"]
+    amount: int = 1
+
+
+class LicenceChange(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    amount: int | None = None
+
+
+class LicenceAnswer(BaseModel):
+    amount: int
+
+
+class LicenceType:
+    name = "acme:licence"
+    noun = "licences"
+    inventory = "acme:licence"
+    stock = Inventory("acme:licence", noun="licence", reference="floating_ip_address", rules="acme:licences")
+    growing = frozenset({"amount"})
+
+    def request_model(self, *, strict):
+        return LicenceReservation
+
+    def change_model(self, *, strict):
+        return LicenceChange
+
+    def answer_model(self, *, strict):
+        return LicenceAnswer
+
+    def merge(self, current, change, *, running):
+        return {**current, **{name: value for name, value in change.items() if value is not None}}
+
+    def wanted(self, parameters):
+        return None
+
+    def complete(self, parameters, fact):
+        return parameters
+
+    def demand(self, parameters):
+        amount = parameters["amount"]
+        return Demand(self.inventory, self.noun, amount, amount, Expression(), Capacity({WHOLE: 1}), exclusive=True)
+
+    def effects(self, reservation_id):
+        return {}
+
+    def is_prepared(self, parameters):
+        return False
+
+    def before_end(self, parameters):
+        return None
+
+
+LICENCES = replace(
+    FLOATING_IPS,
+    resource_type="acme:licence",
+    path="/v1/licences",
+    part="licence_id",
+    one="licence",
+    many="licences",
+    links="licences_links",
+    noun="licence",
+    nouns="licences",
+)
+
+
+def rules():
+    return [policy.RuleDefault(f"acme:licences:{verb}", "rule:admin") for verb in ("get", "post")]
+'''
+ENTRY_POINTS = """
+[tenure.resource_types]
+licence = acme:LicenceType
+[tenure.inventories]
+licence = acme:LICENCES
+[tenure.policies]
+licence = acme:rules
+"""
+#: A process of its own, since what is installed is looked for once in each.
+CALLS = """
+import json, sys
+from pathlib import Path
+from tests.api.rig import NETWORK, ADDRESS, open_api
+
+with open_api(Path(sys.argv[1])) as api:
+    api = api.using("admin", "1.2")
+    answers = {
+        "list": api.get("/v1/licences"),
+        "list of a member": api.using("demo").get("/v1/licences"),
+        "register": api.post("/v1/licences", {"floating_network_id": NETWORK, "floating_ip_address": ADDRESS}),
+        "book": api.post("/v1/leases", api.lease_body(reservations=[{"resource_type": "acme:licence", "amount": 2}])),
+        "description": api.get("/openapi.json"),
+    }
+    print(json.dumps({name: [one.status_code, one.json] for name, one in answers.items()}))
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("others")
+    (folder / "acme.py").write_text(MODULE)
+    installed = folder / "acme-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text(ENTRY_POINTS)
+    ledger = folder / "ledger"
+    ledger.mkdir()
+    called = subprocess.run(
+        [sys.executable, "-c", CALLS, str(ledger)],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{REPOSITORY}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert called.returncode == 0, called.stderr
+    found: dict[str, Any] = json.loads(called.stdout)
+    return found
+
+
+def test_its_resources_have_urls_and_stand_under_its_rules(answers: dict[str, Any]):
+    assert answers["list"] == [200, {"licences": []}]
+    assert answers["list of a member"][0] == 403
+
+
+def test_only_the_cloud_must_know_it(answers: dict[str, Any]):
+    status, document = answers["register"]
+    assert (status, document["field"]) == (404, "floating_ip_address")
+    assert "acme:licence" in document["error_message"]
+
+
+def test_leases_know_it(answers: dict[str, Any]):
+    status, document = answers["book"]
+    assert (status, document["error_message"].startswith("Not enough licences available")) == (409, True), document
+
+
+def test_it_is_described(answers: dict[str, Any]):
+    paths = answers["description"][1]["paths"]
+    assert {"/v1/licences", "/v1/licences/{licence_id}", "/v1/leases/{lease_id}/licences"} <= paths.keys()
+    assert "/v1/os-hosts" in paths
