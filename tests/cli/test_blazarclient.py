@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from blazarclient import client as blazar_client
@@ -13,6 +15,7 @@ from blazarclient import exception as blazar_exception
 from keystoneauth1.session import Session
 from keystoneauth1.token_endpoint import Token
 
+from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tests.support.standalone import BIN, Standalone
 
 pytestmark = pytest.mark.slow
@@ -180,6 +183,192 @@ def test_a_refusal_names_its_reason(openstack: Run):
         fails=True,
     )
     assert "Not enough hosts available" in refused
+
+
+def create(openstack: Run, name: str, *reservations: str, start: int = 60, end: int = 180) -> dict[str, Any]:
+    """A lease of these reservations, as that client shows it; its reservations as data."""
+    options = [option for reservation in reservations for option in ("--reservation", reservation)]
+    dates = ("--start-date", in_minutes(start), "--end-date", in_minutes(end))
+    return read_lease(openstack("lease", "create", "-f", "json", *dates, *options, name))
+
+
+def read_lease(text: str) -> dict[str, Any]:
+    """A lease as that client prints it: it writes reservations one below the other, each as JSON."""
+    lease: dict[str, Any] = document(text)
+    decoder, rest, reservations = json.JSONDecoder(), lease["reservations"].strip(), []
+    while rest:
+        reservation, end = decoder.raw_decode(rest)
+        reservations.append(reservation)
+        rest = rest[end:].strip()
+    return {**lease, "reservations": reservations}
+
+
+def test_instances(openstack: Run):
+    lease = create(
+        openstack,
+        "web",
+        "resource_type=virtual:instance,vcpus=2,memory_mb=4096,disk_gb=20,amount=2,affinity=False",
+    )
+    [reservation] = lease["reservations"]
+    assert {name: reservation[name] for name in ("vcpus", "memory_mb", "disk_gb", "amount", "affinity")} == {
+        "vcpus": 2,
+        "memory_mb": 4096,
+        "disk_gb": 20,
+        "amount": 2,
+        "affinity": False,
+    }
+    assert reservation["flavor_id"] == reservation["id"]
+    change = "amount=3,affinity=True,vcpus=1,memory_mb=1024,disk_gb=0,resource_properties="
+    assert "Updated lease" in openstack("lease", "set", "--reservation", f"id={reservation['id']},{change}", "web")
+    [changed] = read_lease(openstack("lease", "show", "-f", "json", "web"))["reservations"]
+    assert [changed[name] for name in ("amount", "affinity", "vcpus", "disk_gb")] == [3, True, 1, 0]
+    assert [row["name"] for row in document(openstack("lease", "list", "-f", "json"))] == ["web"]
+    assert "Deleted lease" in openstack("lease", "delete", "web")
+
+
+def test_instances_of_a_flavor(openstack: Run):
+    lease = create(openstack, "web", "resource_type=flavor:instance,flavor_id=3,amount=2,affinity=None")
+    [reservation] = lease["reservations"]
+    assert (reservation["amount"], reservation["vcpus"], reservation["memory_mb"]) == (2, 2, 4096)
+    assert json.loads(reservation["resource_properties"])["name"] == "m1.medium"
+    assert "Updated lease" in openstack("lease", "set", "--reservation", f"id={reservation['id']},amount=4", "web")
+    [changed] = read_lease(openstack("lease", "show", "-f", "json", "web"))["reservations"]
+    assert changed["amount"] == 4
+    assert "Deleted lease" in openstack("lease", "delete", "web")
+
+
+def test_what_cannot_be_had(blazar: Run):
+    dates = ("--start-date", in_minutes(60), "--end-date", in_minutes(180))
+    for reservation, reason in (
+        ("resource_type=flavor:instance,flavor_id=nope,amount=1", "Flavor nope could not be found"),
+        ("resource_type=flavor:instance,flavor_id=3,amount=100000", "Not enough instances available"),
+        ("resource_type=virtual:instance,vcpus=1,memory_mb=1,disk_gb=1,amount=1,affinity=perhaps", "affinity"),
+        (f"resource_type=virtual:floatingip,network_id={PUBLIC_NETWORK}", "Not enough floating IPs available"),
+    ):
+        refused = blazar("lease-create", *dates, "--reservation", reservation, "no", fails=True)
+        assert reason in refused
+
+
+def test_every_floating_ip_command(openstack: Run):
+    made = document(openstack("floatingip", "create", "-f", "json", PUBLIC_NETWORK, "203.0.113.20"))
+    openstack("floatingip", "create", PUBLIC_NETWORK, "203.0.113.21")
+    assert (made["floating_ip_address"], made["floating_network_id"]) == ("203.0.113.20", PUBLIC_NETWORK)
+    listed = document(openstack("floatingip", "list", "-f", "json", "--sort-by", "floating_ip_address"))
+    assert [row["floating_ip_address"] for row in listed] == ["203.0.113.20", "203.0.113.21"]
+    assert document(openstack("floatingip", "show", "-f", "json", made["id"]))["reservable"] is True
+    refused = openstack("floatingip", "create", PUBLIC_NETWORK, "203.0.113.150", fails=True)
+    assert "allocation_pools" in refused
+    assert "Deleted floatingip" in openstack("floatingip", "delete", made["id"])
+    assert len(document(openstack("floatingip", "list", "-f", "json"))) == 1
+    assert "not found" in openstack("floatingip", "show", made["id"], fails=True)
+
+
+def test_addresses(openstack: Run, blazar: Run):
+    for last in (20, 21, 22):
+        blazar("floatingip-create", PUBLIC_NETWORK, f"203.0.113.{last}")
+    of_network = f"resource_type=virtual:floatingip,network_id={PUBLIC_NETWORK}"
+    lease = create(openstack, "web", f'{of_network},amount=2,required_floatingips=["203.0.113.22"]')
+    [reservation] = lease["reservations"]
+    assert (reservation["amount"], reservation["required_floatingips"]) == (2, ["203.0.113.22"])
+    change = f"id={reservation['id']},amount=1,required_floatingips=[]"
+    assert "Updated lease" in openstack("lease", "set", "--reservation", change, "web")
+    [changed] = read_lease(openstack("lease", "show", "-f", "json", "web"))["reservations"]
+    assert (changed["amount"], changed["required_floatingips"]) == (1, [])
+    assert create(openstack, "one", of_network)["reservations"][0]["amount"] == 1  # that client's default
+
+
+def test_all_types_in_one_lease(openstack: Run, blazar: Run):
+    blazar("floatingip-create", PUBLIC_NETWORK, "203.0.113.20")
+    lease = create(
+        openstack,
+        "lab",
+        "resource_type=physical:host,min=1,max=1",
+        "resource_type=virtual:instance,vcpus=1,memory_mb=1024,disk_gb=1,amount=2",
+        "resource_type=flavor:instance,flavor_id=2,amount=1",
+        f"resource_type=virtual:floatingip,network_id={PUBLIC_NETWORK}",
+    )
+    assert sorted(one["resource_type"] for one in lease["reservations"]) == [
+        "flavor:instance",
+        "physical:host",
+        "virtual:floatingip",
+        "virtual:instance",
+    ]
+    openstack("lease", "set", "--prolong-for", "1h", "--name", "labs", "lab")
+    longer = read_lease(openstack("lease", "show", "-f", "json", "labs"))
+    assert longer["end_date"] > lease["end_date"]
+    [row] = document(openstack("floatingip", "list", "-f", "json"))
+    assert "reserved" in openstack("floatingip", "delete", row["id"], fails=True)
+    openstack("lease", "delete", "labs")
+    openstack("floatingip", "delete", row["id"])
+
+
+def test_the_old_script_has_floating_ips_and_all_types(blazar: Run):
+    blazar("floatingip-create", PUBLIC_NETWORK, "203.0.113.20")
+    listed = blazar("floatingip-list")
+    assert "203.0.113.20" in listed
+    [number] = re.findall(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", listed)[:1]
+    assert "203.0.113.20" in blazar("floatingip-show", number)
+    blazar(
+        "lease-create",
+        "--reservation",
+        "resource_type=virtual:instance,vcpus=1,memory_mb=1024,disk_gb=1,amount=1",
+        "--reservation",
+        f"resource_type=virtual:floatingip,network_id={PUBLIC_NETWORK}",
+        "--start-date",
+        in_minutes(10),
+        "--end-date",
+        in_minutes(30),
+        "old",
+    )
+    shown = blazar("lease-show", "old")
+    assert "virtual:instance" in shown
+    assert "virtual:floatingip" in shown
+    assert "Deleted lease" in blazar("lease-delete", "old")
+    assert "Deleted floatingip" in blazar("floatingip-delete", number)
+
+
+def test_the_library_starts_and_ends_all_types(library):
+    made = library.floatingip.create(PUBLIC_NETWORK, "203.0.113.20")
+    assert library.floatingip.get(made["id"])["floating_ip_address"] == "203.0.113.20"
+    lease = library.lease.create(
+        "lab",
+        "now",
+        in_minutes(60),
+        [
+            {
+                "resource_type": "virtual:instance",
+                "vcpus": 1,
+                "memory_mb": 1024,
+                "disk_gb": 1,
+                "amount": 2,
+                "affinity": True,
+                "resource_properties": "",
+            },
+            {"resource_type": "flavor:instance", "flavor_id": "2", "amount": 1, "affinity": "None"},
+            {
+                "resource_type": "virtual:floatingip",
+                "network_id": PUBLIC_NETWORK,
+                "amount": 1,
+                "required_floatingips": ["203.0.113.20"],
+            },
+        ],
+        [],
+    )
+    assert wait_for(library, lease["id"], "ACTIVE")
+    started = {one["resource_type"]: one for one in library.lease.get(lease["id"])["reservations"]}
+    assert {one["status"] for one in started.values()} == {"active"}
+    assert started["virtual:instance"]["aggregate_id"] is not None
+    assert started["virtual:instance"]["server_group_id"] is not None
+    assert started["flavor:instance"]["server_group_id"] is None
+    more = [{"id": started["virtual:instance"]["id"], "amount": 3}]
+    library.lease.update(lease["id"], reservations=more)
+    assert wait_for(library, lease["id"], "ACTIVE")
+    with pytest.raises(blazar_exception.BlazarClientException):
+        library.lease.update(lease["id"], reservations=[{"id": started["virtual:instance"]["id"], "amount": 1}])
+    library.lease.update(lease["id"], end_date=in_minutes(0))
+    assert wait_for(library, lease["id"], "TERMINATED")
+    library.floatingip.delete(made["id"])
+    assert library.floatingip.list() == []
 
 
 def test_the_library(library):

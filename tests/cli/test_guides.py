@@ -1,4 +1,4 @@
-"""What the README and the guide for people who book say can be typed, from the first command to the last."""
+"""What the README and the guides for people who book say can be typed, from the first command to the last."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.standalone import BIN, Standalone, standalone
 
 REPOSITORY = Path(__file__).parents[2]
 README = REPOSITORY / "README.md"
-GUIDE = REPOSITORY / "docs" / "user" / "booking.md"
+GUIDES = [REPOSITORY / "docs" / "user" / name for name in ("booking.md", "instances.md")]
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -44,7 +44,7 @@ def run(service: Standalone, command: str) -> subprocess.CompletedProcess[str]:
 
 def with_real_ids(service: Standalone, command: str) -> str:
     """The command with the id of the last reservation of the lease that it names."""
-    if not _ID.search(command):
+    if not _ID.search(command) or not re.search(r" (set|drop) ", command):
         return command
     lease = command.split()[3 if " set " in command else 4]
     shown = json.loads(run(service, f"tenure lease show {lease} -f json").stdout)
@@ -80,14 +80,15 @@ def test_make_run_serves_what_the_readme_says():
 
 
 @pytest.mark.slow
-def test_the_guide_can_be_followed(tmp_path: Path):
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+def test_a_guide_can_be_followed(tmp_path: Path, guide: Path):
     with standalone(tmp_path / "data", hosts=8) as service:
-        follow(service)
+        follow(service, guide)
 
 
-def follow(service: Standalone) -> None:
+def follow(service: Standalone, guide: Path) -> None:
     """Type every command of the guide; each does what the guide says."""
-    followed = [(command, said) for command, said in commands(GUIDE) if command.startswith(("tenure ", "openstack "))]
+    followed = [(command, said) for command, said in commands(guide) if command.startswith(("tenure ", "openstack "))]
     assert len(followed) > 20
     for command, said in followed:
         # A date that stands in the guide lies in the future, whenever the test is run.
