@@ -59,6 +59,8 @@ class _Look:
     words: list[str] = field(default_factory=list)
     #: By allocation: the resource it moves to.
     moved: dict[int, int] = field(default_factory=dict)
+    #: The failed resources whose health this rests on: several parts may lie on one, and its version is raised once.
+    rested: set[int] = field(default_factory=set)
 
 
 class Healer:
@@ -185,8 +187,9 @@ class Healer:
 
     def _rest_on(self, look: _Look, resource: Resource) -> None:
         """Move nothing off a resource that has come back since its health was read."""
-        if resource.health is not ResourceHealth.WELL:
+        if resource.health is not ResourceHealth.WELL and resource.id not in look.rested:
             look.planner.touch({resource.id: resource.version})
+            look.rested.add(resource.id)
 
     def _move(self, look: _Look, reservation: Reservation, part: Allocation, resource: Resource) -> bool:
         self._rest_on(look, resource)
