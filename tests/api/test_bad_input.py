@@ -145,6 +145,8 @@ WRONG["1.2"] = {
     **WRONG["1.1"],
     "reason": (None, True, 5, "x" * 1001, "a\0b", HUGE, *LISTS),
     "id or null": WRONG["1.1"]["id"][1:],
+    "message": (None, True, 5, "", "x" * 1001, "a\0b", "\ud800", HUGE, *LISTS),
+    "event type": (None, True, 5, "", "start_lease", "user_defined", HUGE, *LISTS),
 }
 
 
@@ -279,6 +281,15 @@ LEASE_CHANGE = {**LEASE, "reservations": [{"id": "RESERVATION", "min": 1, "max":
 
 def _with(body: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     return {**body, **changes}
+
+
+#: An event of an owner's, and the kinds of its fields.
+EVENT = {"event_type": "notify_lease", "time": "2030-01-02T11:00:00Z", "message": "half time"}
+EVENT_FIELDS = {"event_type": "event type", "time": "date", "message": "message"}
+
+
+def _events(body: Mapping[str, Any], *changes: Mapping[str, object]) -> dict[str, Any]:
+    return {**body, "events": [{**EVENT, **change} for change in changes]}
 
 
 def _reservations(body: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
@@ -897,6 +908,51 @@ ENDPOINTS = (
         ),
     ),
     *(replace(one, version="1.2") for one in _UNTIL_1_1 if one.version == "1.1"),
+    # --- events of owners at 1.2
+    Endpoint(
+        "1.2",
+        "POST",
+        "/v1/leases",
+        good={**LEASE, "events": [EVENT]},
+        fields={("events",): "list", **{("events", 0, name): kind for name, kind in EVENT_FIELDS.items()}},
+        required=(("events", 0, "time"), ("events", 0, "message")),
+        closed=(("events", 0),),
+        also=(
+            Bad("events[0].time", _events(LEASE, {"time": "2030-01-02T09:59:59Z"})),
+            Bad("events[1].time", _events(LEASE, {}, {"time": "2030-01-02T12:00:01Z"})),
+            Bad("events[0].time", _events(LEASE, {"time": "now"})),
+            Bad("events[0].id", _events(LEASE, {"id": "EVENT"})),
+            Bad("events", _events(LEASE, *[{}] * 21)),
+        ),
+        what="events",
+    ),
+    Endpoint(
+        "1.2",
+        "PUT",
+        "/v1/leases/LEASE",
+        good={**LEASE_CHANGE, "events": [{"id": "EVENT", **EVENT}]},
+        fields={
+            ("events",): "list",
+            ("events", 0, "id"): "id",
+            **{("events", 0, name): kind for name, kind in EVENT_FIELDS.items()},
+        },
+        required=(("events", 0, "time"), ("events", 0, "message")),
+        closed=(("events", 0),),
+        also=(
+            Bad("events[0].time", _events({"name": "half"}, {"time": "2030-01-01T09:59:59Z"})),
+            Bad("events[0].time", _events({"name": "half"}, {"time": "2031-01-01T09:59:59Z"})),
+            Bad("events[0].time", _events({"end_date": "2030-01-02T11:30:00Z"}, {"time": "2030-01-02T11:30:01Z"})),
+            Bad("events[0].id", _events({"name": "half"}, {"id": NOWHERE})),
+            Bad("events[0].id", _events({"name": "half"}, {"id": "EVENT"}, {"id": "EVENT"})),
+            Bad("events", _events({"name": "half"}, *[{}] * 21)),
+            Bad(
+                "reservations[0].min",
+                _events({"reservations": [{"id": "RESERVATION", "min": 9, "max": 9}]}),
+                status=409,
+            ),
+        ),
+        what="events",
+    ),
     # --- hosts at 1.2
     Endpoint(
         "1.2",
@@ -942,11 +998,15 @@ class Cloud:
         self.api.book(start=0, hours=100)
         api.world.pass_time(timedelta(seconds=30))
         lease = self.api.book(name="waits", start=24, hours=2)
+        own = (
+            self.api.using(version="1.2").put(f"/v1/leases/{lease['id']}", {"events": [EVENT]}).json["lease"]["events"]
+        )
         address, _ = api.register_address(), api.register_address("203.0.113.11")
         self._ids = {
             "RESERVATION": lease["reservations"][0]["id"],
             "LEASE": lease["id"],
             "FLOATINGIP": address["id"],
+            "EVENT": next(event["id"] for event in own if event["event_type"] == "notify_lease"),
         }
         for what, (reservation, _, its_id) in OTHERS.items():
             other = self.api.book(name=what, start=24, hours=2, reservations=[reservation])

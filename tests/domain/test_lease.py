@@ -112,6 +112,7 @@ def test_events_of_one_time_have_an_order():
         EventType.END,
         EventType.MEND,
         EventType.PREPARE,
+        EventType.NOTIFY,
     ]
 
 

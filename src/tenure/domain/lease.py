@@ -103,6 +103,7 @@ class EventType(StrEnum):
     END = "end_lease"
     MEND = "mend_lease"  # ours: makes the cloud match a running lease again, after somebody changed it there
     PREPARE = "prepare_lease"  # ours: makes what clients must see as soon as the lease exists
+    NOTIFY = "notify_lease"  # the owner's: has others told, in the owner's words
 
     @property
     def rank(self) -> int:
@@ -113,6 +114,10 @@ class EventType(StrEnum):
     def is_internal(self) -> bool:
         """Whether only the engine knows of it."""
         return self in {EventType.UPDATE, EventType.MEND, EventType.PREPARE}
+
+
+#: No lease has more events of its owner's.
+MAX_USER_EVENTS = 20
 
 
 class EventStatus(StrEnum):
@@ -140,6 +145,8 @@ class Event:
     attempts: int
     created_at: datetime
     updated_at: datetime | None = None
+    #: What the owner wants others to be told, where the event is the owner's.
+    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from tenure.domain.request import LeaseChange, Moment, ReservationChange, When
 from tenure.resources.contract import ResourceType, ResourceTypes, Wanted
 from tenure.services.context import Rules, apply, new_id, remember, tell
 from tenure.services.planning import Planner
+from tenure.services.user_events import check_events, replace_events
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent
 
@@ -118,6 +119,7 @@ class LeaseChanger:
         self._added: dict[str, list[int]] = {}
         self._parameters_before: dict[str, Mapping[str, object]] = {}
         self._due_before: dict[str, str] = {}
+        self._events_before: Mapping[str, object] | None = None
         #: The allocations that it had before.
         self._held: list[int] = []
 
@@ -144,6 +146,10 @@ class LeaseChanger:
             position = places.get(reservation.id, number)  # where who asks finds it
             if (moved or asked) and reservation.status is not ReservationStatus.DELETED:
                 self._change_reservation(planner, lease, reservation, position, asked, dates)
+        if change.events is not None:
+            check_events(change.events, dates.starts_at, dates.ends_at)
+            self._events_before = replace_events(self._tx, lease.id, change.events, events, self._now)
+            events = [one for one in events if one.event.event_type is not EventType.NOTIFY]
         if moved or change.before_end_at is not None:
             self._move_events(lease, dates, events)
         return self._finish(lease, change, dates)
@@ -389,6 +395,8 @@ class LeaseChanger:
             if dates.notice_at is not None:
                 return dates.notice_at
             return max(dates.starts_at, dates.ends_at - (lease.ends_at - event.due_at))
+        if event.event_type is EventType.NOTIFY:
+            return min(max(event.due_at, dates.starts_at), dates.ends_at)
         return None
 
     def _finish(self, lease: Lease, change: LeaseChange, dates: _Dates) -> tuple[Lease, str | None, str]:
@@ -409,6 +417,7 @@ class LeaseChanger:
                 "parameters": self._parameters_before,
                 "before": before,
                 "due": self._due_before,
+                **({} if self._events_before is None else {"events": self._events_before}),
             }
             event_id, token = self._follow(lease, payload=payload, reason=what, **values)
             return lease, event_id, token
@@ -438,7 +447,8 @@ class LeaseChanger:
         """A new event for whoever asks to carry out: its id and the token of his claim."""
         token = new_id()
         now = self._tx.now()
-        if any(one.claim_token and one.ready_at and one.ready_at > now for one in self._tx.events.of_lease(lease.id)):
+        at_work = (one for one in self._tx.events.of_lease(lease.id) if one.event.event_type is not EventType.NOTIFY)
+        if any(one.claim_token and one.ready_at and one.ready_at > now for one in at_work):
             raise LeaseBusy(lease.status)  # the cloud is doing something for it: what is due before its end
         event = Event(new_id(), lease.id, event_type, now, EventStatus.IN_PROGRESS, 1, self._now)
         self._tx.events.add([event], claim=(token, now + self._rules.claim_time), payload=payload)
@@ -464,6 +474,8 @@ class LeaseChanger:
             parts.append(f"end_date: {lease.ends_at.isoformat()} → {dates.ends_at.isoformat()}")
         if dates.notice_at is not None:
             parts.append(f"before_end_date: {dates.notice_at.isoformat()}")
+        if change.events is not None:
+            parts.append(f"events: {len(change.events)} of the owner's")
         for one in change.reservations:
             given = sorted(name for name, value in one.parameters.items() if value is not None)
             parts.append(f"reservation {one.reservation_id}: {', '.join(given)}")

@@ -36,6 +36,7 @@ from tenure.services.context import Rules, apply, new_id, remember, tell
 from tenure.services.healing import flag, lacking, want_mended
 from tenure.services.orders import leftover_order, orders_of, planned_orders
 from tenure.services.planning import Planner
+from tenure.services.user_events import due_events, restore_events, tell_event
 from tenure.store.database import Database, Transaction
 from tenure.store.events import StoredEvent
 
@@ -47,6 +48,8 @@ Made = Mapping[str, Mapping[str, object]]
 
 #: The events at which what is to be done before the end is done.
 _NEAR_THE_END = frozenset({EventType.BEFORE_END, EventType.END})
+#: The events whose claim changes nothing of the lease that anybody sees.
+_UNSEEN = frozenset({EventType.MEND, EventType.NOTIFY})
 _TO_COME = frozenset({EventStatus.UNDONE, EventStatus.IN_PROGRESS})
 _ACTIONS: Mapping[EventType, Action] = {EventType.START: Action.START, EventType.END: Action.END}
 
@@ -264,6 +267,17 @@ class EventService:
             outcome = EventStatus.ERROR if has_failed(tx, work.lease) else EventStatus.DONE
             if self._done(tx, work, now, outcome=outcome):
                 tell(tx, "lease.event.before_end_lease", self._lease(tx, work), now=now)
+
+        self._db.write(record)
+
+    def told(self, work: Work) -> None:
+        """Record that an event of the owner's has come: others are told."""
+
+        def record(tx: Transaction) -> None:
+            now = tx.now()
+            if self._done(tx, work, now):
+                lease = self._lease(tx, work)
+                tell_event(tx, lease, next(one for one in lease.events if one.id == work.event_id), now=now)
 
         self._db.write(record)
 
@@ -486,7 +500,7 @@ class EventService:
         token = new_id()
         action = _ACTIONS.get(event.event_type)
         if action is None:
-            tx.leases.change(lease, now=lease.updated_at if event.event_type is EventType.MEND else now)
+            tx.leases.change(lease, now=lease.updated_at if event.event_type in _UNSEEN else now)
         else:
             reason = None
             if event.event_type is EventType.END:
@@ -511,6 +525,9 @@ class EventService:
             tell(tx, "lease.event.before_end_lease", lease, now=now)  # what it has left undone, the end does
         if outstanding(tx, self._types, lease):
             begin_to_wait(tx, lease, now=now)
+        if lease.status is not LeaseStatus.DELETING:
+            for event in due_events(before, now):  # the end has cancelled what was to come
+                tell_event(tx, lease, event, now=now)
 
     def _give_back(self, tx: Transaction, lease: Lease, reservation_ids: Collection[str], now: datetime) -> bool:
         """Free what these reservations had; whether the lease had failed to start."""
@@ -625,6 +642,8 @@ class EventService:
             ends_at = datetime.fromisoformat(before["ends_at"])
             values.update(name=before["name"], starts_at=datetime.fromisoformat(before["starts_at"]), ends_at=ends_at)
             self._hold_until_the_end(tx, replace(lease, ends_at=ends_at), without=_ids(payload, "added"))
+        if "events" in payload:
+            restore_events(tx, lease.id, payload["events"], now)
         for event_id, due in payload.get("due", {}).items():
             event = tx.events.get(event_id)
             if event is not None and event.event.status is EventStatus.UNDONE and event.claim_token is None:

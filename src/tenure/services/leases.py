@@ -41,6 +41,7 @@ from tenure.services.changes import Facts, LeaseChanger, check_notice, complete,
 from tenure.services.context import Authorize, Effects, Rules, apply, new_id, remember, require, tell
 from tenure.services.planning import Planner
 from tenure.services.trusts import Trusts
+from tenure.services.user_events import check_events, new_events
 from tenure.store.database import Database, Transaction
 
 
@@ -87,6 +88,7 @@ class LeaseService:
         if ends_at <= now:
             raise InvalidParameter("End date must be later than current and start date", field="end_date")
         notice_at = self._notice_at(request, starts_at, ends_at, now)
+        check_events(request.events, starts_at, ends_at)
         request = self._with_facts(actor, request)
         demands = [
             demand_of(self._types, one.resource_type, one.parameters, position)
@@ -428,7 +430,8 @@ class LeaseService:
                 Event(new_id(), lease_id, event_type, due_at, EventStatus.UNDONE, 0, now)
                 for event_type, due_at in due.items()
                 if due_at is not None
-            ),
+            )
+            + new_events(lease_id, request.events, now),
             created_at=now,
         )
 

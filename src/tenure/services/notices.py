@@ -51,6 +51,7 @@ def _event(event: Event) -> dict[str, object]:
         "status": event.status.value,
         "created_at": _stamp(event.created_at),
         "updated_at": _stamp(event.updated_at),
+        **({} if event.message is None else {"message": event.message}),
     }
 
 

@@ -54,7 +54,7 @@ class EventStore:
                 "ready_at": claim[1] if claim else event.due_at,
                 "claim_token": claim[0] if claim else None,
                 "attempts": event.attempts,
-                "payload": payload,
+                "payload": payload if event.message is None else {"message": event.message},
                 "created_at": event.created_at,
             }
             for event in events
@@ -192,6 +192,13 @@ class EventStore:
         )
         return bool(removed.rowcount)  # type: ignore[attr-defined]  # a DELETE's result counts rows
 
+    def discard(self, event_ids: Collection[str]) -> None:
+        """Forget events, whoever has claimed them. The caller has locked the lease."""
+        if event_ids:
+            self._session.execute(
+                delete(EventRow).where(EventRow.id.in_(sorted(event_ids))).execution_options(synchronize_session=False)
+            )
+
     def change(self, event_ids: Collection[str], *, now: datetime, **values: Any) -> None:
         """Write values to events that nobody has claimed. The caller has compared and swapped the lease."""
         if event_ids:
@@ -225,6 +232,7 @@ def claimable(now: datetime) -> ColumnElement[bool]:
     at_work = exists().where(
         _OTHER.lease_id == EventRow.lease_id,
         _OTHER.id != EventRow.id,
+        _OTHER.rank != EventType.NOTIFY.rank,
         _OTHER.claim_token.is_not(None),
         _OTHER.ready_at > now,
     )
@@ -238,21 +246,28 @@ def claimable(now: datetime) -> ColumnElement[bool]:
     )
     preparing = [LeaseStatus.CREATING.value, LeaseStatus.PENDING.value]
     starting = [LeaseStatus.PENDING.value, LeaseStatus.STARTING.value]
+    telling = [*starting, LeaseStatus.ACTIVE.value, LeaseStatus.UPDATING.value]
     return and_(
         # Not by the time of the deletion: SQLite would walk its index through all leases that there are.
         LeaseRow.status != LeaseStatus.DELETED.value,
-        not_(at_work),
         or_(
-            and_(EventRow.rank == EventType.END.rank, not_(notice_due)),
-            and_(EventRow.rank == EventType.START.rank, LeaseRow.ends_at > now, LeaseRow.status.in_(starting)),
-            and_(EventRow.rank == EventType.UPDATE.rank, LeaseRow.status == LeaseStatus.UPDATING.value),
-            and_(EventRow.rank == EventType.PREPARE.rank, LeaseRow.status.in_(preparing)),
-            and_(EventRow.rank == EventType.BEFORE_END.rank, LeaseRow.status == LeaseStatus.ACTIVE.value),
-            # What is about to end need not be mended.
+            # To tell others is no work on the lease: it waits for none, and none waits for it.
+            and_(EventRow.rank == EventType.NOTIFY.rank, LeaseRow.status.in_(telling)),
             and_(
-                EventRow.rank == EventType.MEND.rank,
-                LeaseRow.status == LeaseStatus.ACTIVE.value,
-                LeaseRow.ends_at > now,
+                not_(at_work),
+                or_(
+                    and_(EventRow.rank == EventType.END.rank, not_(notice_due)),
+                    and_(EventRow.rank == EventType.START.rank, LeaseRow.ends_at > now, LeaseRow.status.in_(starting)),
+                    and_(EventRow.rank == EventType.UPDATE.rank, LeaseRow.status == LeaseStatus.UPDATING.value),
+                    and_(EventRow.rank == EventType.PREPARE.rank, LeaseRow.status.in_(preparing)),
+                    and_(EventRow.rank == EventType.BEFORE_END.rank, LeaseRow.status == LeaseStatus.ACTIVE.value),
+                    # What is about to end need not be mended.
+                    and_(
+                        EventRow.rank == EventType.MEND.rank,
+                        LeaseRow.status == LeaseStatus.ACTIVE.value,
+                        LeaseRow.ends_at > now,
+                    ),
+                ),
             ),
         ),
     )

@@ -304,7 +304,7 @@ class LeaseStore:
             for event in self._session.execute(
                 select(EventRow)
                 .where(EventRow.lease_id.in_(ids))
-                .order_by(EventRow.lease_id, EventRow.rank, EventRow.created_at, EventRow.id)
+                .order_by(EventRow.lease_id, EventRow.rank, EventRow.created_at, EventRow.due_at, EventRow.id)
                 .execution_options(populate_existing=True)
             ).scalars():
                 events[event.lease_id].append(event_of(event))
@@ -356,6 +356,7 @@ def event_of(row: EventRow) -> Event:
         attempts=row.attempts,
         created_at=row.created_at,
         updated_at=row.updated_at,
+        message=(row.payload or {}).get("message"),
     )
 
 

@@ -277,7 +277,7 @@ class EventRow(Base):
     ready_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     claim_token: Mapped[str | None] = mapped_column(text(36))
     attempts: Mapped[int] = mapped_column(Integer)
-    payload: Mapped[dict[str, Any] | None] = mapped_column(JSON)  # what an update must undo when it fails
+    payload: Mapped[dict[str, Any] | None] = mapped_column(JSON)  # what its type needs beside
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from tenure.api.schemas.leases import SHOWN_EVENTS, ReservationKind
+from tenure.api.schemas.leases import SHOWN_EVENTS, ReservationKind, has_user_events
 from tenure.api.schemas.moments import RFC3339_PATTERN
 from tenure.api.schemas.resources import WireInventory
 from tenure.api.schemas.texts import MAX_PROPERTY_NAME
@@ -196,6 +196,18 @@ class Lease(Answer):
     created_at: Rfc3339Text
     updated_at: Rfc3339Text | None
     events: list[EventDocument]
+
+
+class EventWithMessage(EventDocument):
+    """An event from 1.2 on; ``message`` is what the owner has others told, where the event is the owner's."""
+
+    message: str | None
+
+
+class LeaseWithEvents(Lease):
+    """A lease from 1.2 on."""
+
+    events: list[EventWithMessage]  # type: ignore[assignment]  # nobody writes to it
 
 
 class HistoryEntryDocument(Answer):
@@ -432,7 +444,8 @@ class Answers:
         member: Any = members[0]
         if len(members) > 1:
             member = Annotated[Union[tuple(members)], Field(discriminator="resource_type")]  # noqa: UP007
-        lease = create_model("Lease", __base__=LeaseOf10 if old else Lease, reservations=(list[member], ...))
+        base = LeaseOf10 if old else LeaseWithEvents if has_user_events(version) else Lease
+        lease = create_model("Lease", __base__=base, reservations=(list[member], ...))
         self.lease: type[BaseModel] = create_model("LeaseDocument", __base__=Answer, lease=(lease, ...))
         if old:
             self.leases: type[BaseModel] = create_model("LeaseList", __base__=Answer, leases=(list[lease], ...))

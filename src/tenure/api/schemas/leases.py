@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Protocol, Union, get_args
+from typing import Annotated, Any, Literal, Protocol, Union, get_args
 
 from pydantic import (
     BaseModel,
@@ -28,17 +28,17 @@ from tenure.api.schemas.moments import (
     show_with_t,
 )
 from tenure.api.schemas.refusals import check
-from tenure.api.schemas.texts import MAX_ID, PRINTABLE, LenientName, Name
+from tenure.api.schemas.texts import MAX_ID, PRINTABLE, Identifier, LenientName, Message, Name
 from tenure.api.versions import Version
 from tenure.domain.errors import InvalidParameter
-from tenure.domain.lease import Event, EventType, HistoryEntry, Lease, Reservation
-from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
+from tenure.domain.lease import MAX_USER_EVENTS, Event, EventType, HistoryEntry, Lease, Reservation
+from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest, UserEvent
 from tenure.resources.contract import Inventory
 
 #: No lease has more reservations.
 MAX_RESERVATIONS = 100
 #: The events that clients know; the others are the engine's own affair.
-SHOWN_EVENTS = frozenset({EventType.START, EventType.BEFORE_END, EventType.END})
+SHOWN_EVENTS = frozenset({EventType.START, EventType.BEFORE_END, EventType.END, EventType.NOTIFY})
 
 #: May be absent, and is then None without being asked; null it must not be.
 _OPTIONAL: Any = Field(default_factory=lambda: None)
@@ -117,6 +117,32 @@ class StrictLeaseUpdate(_Strict):
     before_end_date: Rfc3339 = _OPTIONAL
 
 
+class EventCreate(_Strict):
+    """An event that is the owner's: at its time others are told."""
+
+    event_type: Literal["notify_lease"] = "notify_lease"
+    time: Rfc3339
+    message: Message
+
+
+class EventUpdate(EventCreate):
+    """An event of the owner's that is to be; the one of that ``id``, or without one a new one."""
+
+    id: Identifier = _OPTIONAL
+
+
+class LeaseCreateWithEvents(StrictLeaseCreate):
+    """A lease to be made, with events of its owner's, which lie within it."""
+
+    events: list[EventCreate] = Field(default_factory=list, max_length=MAX_USER_EVENTS)
+
+
+class LeaseUpdateWithEvents(StrictLeaseUpdate):
+    """What changes in a lease; what is absent stays. ``events`` are all that the owner's are to be."""
+
+    events: Annotated[list[EventUpdate], Field(max_length=MAX_USER_EVENTS)] = _OPTIONAL
+
+
 class LenientReservationId(BaseModel):
     id: Annotated[StrictStr, Field(max_length=MAX_ID, json_schema_extra={"minLength": 1})]
 
@@ -130,6 +156,8 @@ class LeaseSchemas:
 
     def __init__(self, kinds: Iterable[ReservationKind], version: Version) -> None:
         self._version = version
+        #: Whether owners can have events of their own, and what these say is shown.
+        self._has_events = has_user_events(version)
         self._kinds = tuple(kinds)
         self._names = tuple(kind.name for kind in self._kinds)
         strict = version is not Version.V1_0
@@ -140,12 +168,12 @@ class LeaseSchemas:
         member = _reservation(requests)
         self.create_model: type[BaseModel] = create_model(
             "LeaseCreate",
-            __base__=StrictLeaseCreate if strict else LenientLeaseCreate,
+            __base__=_create_base(version),
             reservations=(_list_of(member), Field(default_factory=list)),
         )
         self.update_model: type[BaseModel] = create_model(
             "LeaseUpdate",
-            __base__=StrictLeaseUpdate if strict else LenientLeaseUpdate,
+            __base__=_update_base(version),
             reservations=(_list_of(_reservation(changes)), Field(default_factory=list)),
         )
         self.add_model: type[BaseModel] = create_model("ReservationCreate", __base__=RootModel[member])  # type: ignore[valid-type]  # known at run time only
@@ -162,6 +190,7 @@ class LeaseSchemas:
                 ReservationRequest(reservation.resource_type, reservation.model_dump(exclude={"resource_type"}))
                 for reservation in given.reservations
             ),
+            events=tuple(UserEvent(one.time, one.message) for one in given.events) if self._has_events else (),
         )
 
     def read_reservation(self, body: Mapping[str, object]) -> ReservationRequest:
@@ -191,7 +220,14 @@ class LeaseSchemas:
                 )
                 for index, reservation in enumerate(given.reservations)
             ),
+            events=self._user_events(given),
         )
+
+    def _user_events(self, given: Any) -> tuple[UserEvent, ...] | None:
+        """What the owner's events are to be, None where they stay."""
+        if not self._has_events or given.events is None:
+            return None
+        return tuple(UserEvent(one.time, one.message, one.id) for one in given.events)
 
     def _changed(self, reservation: Any) -> Document:
         """What changes in a reservation: null names nothing, but where a parameter may be null."""
@@ -201,7 +237,9 @@ class LeaseSchemas:
 
     def show(self, lease: Lease) -> Document:
         """A lease as it is at this version."""
-        return (_show_1_0 if self._version is Version.V1_0 else _show)(lease, self._parameters)
+        if self._version is Version.V1_0:
+            return _show_1_0(lease, self._parameters)
+        return _show(lease, self._parameters, _show_event_with_message if self._has_events else _show_event)
 
     def _parameters(self, reservation: Reservation) -> Document:
         """What the type shows of a reservation; all that there is of one whose type is not installed any more."""
@@ -249,6 +287,23 @@ class LeaseSchemas:
                 field=field,
             )
         return types[reservation_id]
+
+
+def has_user_events(version: Version) -> bool:
+    """Whether owners can have events of their own."""
+    return not version < Version.V1_2
+
+
+def _create_base(version: Version) -> type[BaseModel]:
+    if version is Version.V1_0:
+        return LenientLeaseCreate
+    return LeaseCreateWithEvents if has_user_events(version) else StrictLeaseCreate
+
+
+def _update_base(version: Version) -> type[BaseModel]:
+    if version is Version.V1_0:
+        return LenientLeaseUpdate
+    return LeaseUpdateWithEvents if has_user_events(version) else StrictLeaseUpdate
 
 
 def _nullable(model: type[BaseModel]) -> frozenset[str]:
@@ -354,7 +409,7 @@ def _show_event_1_0(event: Event) -> Document:
     }
 
 
-def _show(lease: Lease, parameters: _Parameters) -> Document:
+def _show(lease: Lease, parameters: _Parameters, show_event: Callable[[Event], Document]) -> Document:
     """A lease, from 1.1 on."""
     before_end = lease.event(EventType.BEFORE_END)
     return {
@@ -371,7 +426,7 @@ def _show(lease: Lease, parameters: _Parameters) -> Document:
         "created_at": show_rfc3339(lease.created_at),
         "updated_at": show_maybe_rfc3339(lease.updated_at),
         "reservations": [_show_reservation(one, parameters(one)) for one in lease.reservations],
-        "events": [_show_event(event) for event in lease.events if event.event_type in SHOWN_EVENTS],
+        "events": [show_event(event) for event in lease.events if event.event_type in SHOWN_EVENTS],
     }
 
 
@@ -399,6 +454,10 @@ def _show_event(event: Event) -> Document:
         "created_at": show_rfc3339(event.created_at),
         "updated_at": show_maybe_rfc3339(event.updated_at),
     }
+
+
+def _show_event_with_message(event: Event) -> Document:
+    return {**_show_event(event), "message": event.message}
 
 
 def show_history_entry(entry: HistoryEntry) -> Document:

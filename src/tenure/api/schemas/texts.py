@@ -79,6 +79,8 @@ PropertyName = Annotated[StrictStr, Field(min_length=1, max_length=MAX_PROPERTY_
 PropertyValue = Annotated[StrictStr, Field(max_length=MAX_PROPERTY_VALUE, pattern=PRINTABLE)]
 #: Why an operator does something, in his own words.
 Reason = Annotated[StrictStr, Field(max_length=1000, pattern=PRINTABLE)]
+#: What an owner has others told at an event.
+Message = Annotated[StrictStr, Field(min_length=1, max_length=1000, pattern=PRINTABLE)]
 #: A property's value at 1.0, which takes every scalar for text.
 LenientProperty = Annotated[
     Annotated[str, Field(max_length=MAX_PROPERTY_VALUE)] | None,

@@ -1,0 +1,7 @@
+"""The stories of ``tests/api/test_user_events.py`` once more, with a message bus between the API and the manager."""
+
+import pytest
+
+from tests.api.test_user_events import *  # noqa: F403
+
+pytestmark = pytest.mark.slow
