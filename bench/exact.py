@@ -40,6 +40,7 @@ def best(
     model = cp_model.CpModel()
     accepted = [model.new_bool_var(f"accepted {one.number}") for one in requests]
     units = [_units(model, one.demand, hosts, taken) for one, taken in zip(requests, accepted, strict=True)]
+    named = {name for one in requests if not one.demand.exclusive for name in one.demand.amounts}
     for index, host in enumerate(hosts):
         for instant in sorted({one.period.start for one in requests}):
             there = [
@@ -47,8 +48,8 @@ def best(
                 for one, taken in zip(requests, units, strict=True)
                 if one.period.start <= instant < one.period.end
             ]
-            for name, capacity in host.capacity.items():
-                model.add(sum(count * amounts[name] for count, amounts in there) <= capacity)
+            for name in named | set(host.capacity):
+                model.add(sum(count * amounts[name] for count, amounts in there) <= host.capacity[name])
     model.maximize(sum(taken * worth(one) for one, taken in zip(requests, accepted, strict=True)))
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds

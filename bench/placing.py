@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from bench.demand import (
     Mix,
     Request,
+    Wisher,
     days_of_hosts,
     instances_by_affinity,
     instances_with_gpus,
@@ -31,8 +32,8 @@ PLACERS = (OURS, FIRST_MOVING, FIRST)
 #: A stretch counts as long from so much on.
 LONG = timedelta(days=1)
 
-_GPU_WISHES = {small_instances: 4, instances_with_gpus: 2, days_of_hosts: 1}
-_MIXED_WISHES = {small_instances: 3, days_of_hosts: 1}
+_GPU_WISHES: Mapping[Wisher, int] = {small_instances: 4, instances_with_gpus: 2, days_of_hosts: 1}
+_MIXED_WISHES: Mapping[Wisher, int] = {small_instances: 3, days_of_hosts: 1}
 #: Little enough for everybody to accept all of it: what differs is what is left free.
 FEW = Mix("instances, few", plain(12), {small_instances: 1}, load=0.3)
 LARGE = (

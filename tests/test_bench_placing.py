@@ -1,0 +1,136 @@
+"""The parts of ``python -m bench placing``, on cases that can be checked by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import timedelta
+
+import pytest
+
+from bench.demand import HOUR, KINDS, ORIGIN, Host, Mix, Request, days_of_hosts, requests_of, share, small_instances
+from bench.exact import best
+from bench.placing import FIRST, LARGE, OURS, Placing, Tally, promises
+from bench.replay import FirstFitPlanner, Outcome, Placed, crowded, free_share, play, play_first_fit
+from tenure.domain.capacity import Capacity
+from tenure.domain.period import Period
+from tests.support.databases import SQLITE
+
+FreshDatabase = Callable[[str], AbstractContextManager[str]]
+
+#: The first one has a processor of graphics, which nothing but its resource class says.
+GPU = Host(1, Capacity({"VCPU": 4, "MEMORY_MB": 64, "VGPU": 1}))
+PLAIN = Host(2, Capacity({"VCPU": 4, "MEMORY_MB": 64}))
+
+
+def mix(*hosts: Host) -> Mix:
+    return Mix("by hand", hosts, {small_instances: 1}, load=1.0)
+
+
+def period(start: int, end: int) -> Period:
+    return Period(ORIGIN + start * HOUR, ORIGIN + end * HOUR)
+
+
+def request(number: int, asked: int, start: int, end: int, resource_type: str, **parameters: object) -> Request:
+    parameters = {"resource_type": resource_type, **parameters}
+    demand = KINDS[resource_type].demand(parameters)
+    return Request(number, ORIGIN + asked * HOUR, period(start, end), resource_type, parameters, demand)
+
+
+def hosts(number: int, asked: int, start: int, end: int, count: int) -> Request:
+    nothing = {"hypervisor_properties": "", "resource_properties": ""}
+    return request(number, asked, start, end, "physical:host", min=count, max=count, **nothing)
+
+
+def instances(
+    number: int, asked: int, start: int, end: int, vcpus: int, amount: int = 1, *, affinity: bool | None = None
+) -> Request:
+    size = {"vcpus": vcpus, "memory_mb": 1, "disk_gb": 0, "amount": amount}
+    return request(number, asked, start, end, "virtual:instance", affinity=affinity, resource_properties="", **size)
+
+
+def gpu(number: int, asked: int, start: int, end: int) -> Request:
+    text = '{"id": "g", "vcpus": 1, "ram": 0, "disk": 0, "extra_specs": {"resources:VGPU": "1"}}'
+    return request(
+        number, asked, start, end, "flavor:instance", flavor_id="g", amount=1, affinity=None, resource_properties=text
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "moving"),
+    [
+        (1, 2),  # before the first has started, it can still be moved out of the way
+        (6, 1),
+    ],
+)
+def test_who_takes_the_first_host_is_in_the_way(fresh_database: FreshDatabase, asked: int, moving: int):
+    cloud, requests = mix(GPU, PLAIN), [instances(0, 0, 5, 10, 4), gpu(1, asked, 7, 9)]
+    assert len(play_first_fit(cloud, requests).accepted) == 1
+    for planner, accepted in ((FirstFitPlanner, moving), (None, 2)):
+        with fresh_database(SQLITE) as url:
+            outcome = play(cloud, requests, url, *filter(None, [planner]))
+        assert len(outcome.accepted) == accepted
+        assert list(crowded(cloud.hosts, outcome.placed)) == []
+    assert best(cloud.hosts, requests).found == 2
+    assert best([PLAIN], requests).found == 1
+
+
+def test_the_best_is_told_by_what_a_request_is_worth():
+    requests = [hosts(0, 0, 0, 10, 2), instances(1, 1, 0, 1, 2), instances(2, 2, 3, 4, 4)]
+
+    def hours(one: Request) -> int:
+        return round(share(one.demand, [GPU, PLAIN]) * one.hours)
+
+    found = [best([GPU, PLAIN], requests), best([GPU, PLAIN], requests, hours)]
+    assert [(one.found, one.is_proven) for one in found] == [(2, True), (20, True)]
+    assert [one.number for one in play_first_fit(mix(GPU, PLAIN), requests).accepted] == [0]
+
+
+@pytest.mark.parametrize(
+    ("affinity", "amount", "accepted"), [(None, 4, 1), (None, 5, 0), (True, 2, 1), (True, 3, 0), (False, 3, 0)]
+)
+def test_the_rules_are_the_same_for_all(
+    fresh_database: FreshDatabase, affinity: bool | None, amount: int, accepted: int
+):
+    cloud, requests = mix(GPU, PLAIN), [instances(0, 0, 0, 10, 2, amount, affinity=affinity)]
+    with fresh_database(SQLITE) as url:
+        assert len(play(cloud, requests, url).accepted) == accepted
+    assert len(play_first_fit(cloud, requests).accepted) == accepted
+    assert best(cloud.hosts, requests).found == accepted
+
+
+def test_what_is_promised_twice_is_found():
+    half, whole = Capacity({"VCPU": 2}), Capacity({"WHOLE": 1})
+    fits = [
+        Placed(1, period(0, 5), half, False),
+        Placed(1, period(3, 8), half, False),
+        Placed(1, period(8, 9), whole, True),
+    ]
+    assert list(crowded([GPU], fits)) == []
+    assert len(list(crowded([GPU], [*fits, Placed(1, period(4, 6), half, False)]))) == 1
+    assert len(list(crowded([GPU], [*fits, Placed(1, period(7, 9), whole, True)]))) == 2
+
+
+def test_only_long_stretches_count_as_free():
+    placed = [Placed(1, period(0, 4), Capacity(), False), Placed(1, period(6, 10), Capacity(), False)]
+    window = period(0, 20)
+    assert free_share([GPU, PLAIN], placed, window, at_least=timedelta(0)) == (2 + 10 + 20) / 40
+    assert free_share([GPU, PLAIN], placed, window, at_least=5 * HOUR) == (10 + 20) / 40
+
+
+def test_demand_is_made_up_the_same_way_each_time():
+    for one in LARGE:
+        requests = requests_of(one, 1)
+        assert requests == requests_of(one, 1) != requests_of(one, 2)
+        assert all(asked.asked_at <= asked.period.start for asked in requests)
+        assert requests == sorted(requests, key=lambda asked: asked.asked_at)
+        offered = sum(share(asked.demand, one.hosts) * asked.hours for asked in requests)
+        assert offered >= one.load * len(one.hosts) * one.days * 24
+
+
+def test_a_broken_promise_is_found():
+    found = Placing(Mix("by hand", [GPU], {days_of_hosts: 1}, load=1.0))
+    found.tallies = {OURS: Tally(3, 10.0, 0.5), FIRST: Tally(4, 9.0, 0.6)}
+    assert [line.partition(":")[0] for line in promises([found])] == ["placing"]
+    found.tallies[OURS].add(found.mix, Outcome([hosts(0, 0, 0, 1, 1)]))
+    assert list(promises([found])) == []
