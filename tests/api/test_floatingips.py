@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -216,6 +217,19 @@ class TestReserved:
         assert asked.get(f"{PATH}/{address['id']}/allocation").json == {"allocation": taken}
         hosts = latest.get("/v1/os-hosts/allocations").json["allocations"]
         assert [one["reservations"] for one in hosts] == [[]] * 4
+
+    @pytest.mark.parametrize("running", [False, True])
+    def test_it_grows_with_what_it_must_have_already_there(self, latest: Api, running: bool) -> None:
+        for address in (ADDRESS, "203.0.113.11", "203.0.113.12"):
+            latest.register_address(address)
+        lease = self.book(latest, required_floatingips=[ADDRESS, "203.0.113.12"], amount=2)
+        if running:
+            latest.world.pass_time(timedelta(hours=1, minutes=5))
+        more = {"reservations": [{"id": lease["reservations"][0]["id"], "amount": 3}]}
+        grown = latest.using("demo").put(f"/v1/leases/{lease['id']}", more)
+        assert grown.status_code == 200, grown.text
+        seen = latest.using("demo").get(f"/v1/leases/{lease['id']}/floatingips").json["floatingips"]
+        assert {one["floating_ip_address"] for one in seen} == {ADDRESS, "203.0.113.11", "203.0.113.12"}
 
     def test_it_cannot_be_taken_back(self, latest: Api) -> None:
         address = latest.register_address()

@@ -90,13 +90,14 @@ class Planner:
     ) -> list[int]:
         """Assign between ``demand.minimum`` and ``demand.maximum`` units to the reservation; the new allocations' ids.
 
+        ``without`` is what it has already: nothing is added there, and what is named is not missing if it is among them.
         Plans of leases that have not started are moved where that makes the room that is missing. Raises
         ``NotEnoughResources`` with the counts of each stage where it does not, and ``Overtaken`` where others have
         given back enough in the meantime.
         """
         named = self._tx.resources.ids_of(demand.inventory, demand.named)
-        if named:
-            self._make_room_on(named, demand.part(1), period, without=without)
+        if wanted := set(named).difference(without):
+            self._make_room_on(wanted, demand.part(1), period, without=without)
         found = self._tx.allocations.candidates(
             demand, period, now=self._now, turn=self._turn, without=without, only=only
         )
@@ -107,7 +108,7 @@ class Planner:
         missing = demand.minimum - sum(units.values())
         if missing > 0 and only is None:
             units |= self._make_room(demand, period, missing, without=[*without, *units])
-        lacking = len(named) < len(demand.named) or not set(named) <= units.keys()
+        lacking = len(named) < len(demand.named) or not wanted <= units.keys()
         if sum(units.values()) < demand.minimum or lacking:
             shortfall = self._shortfall(
                 demand, period, position=position, without=without, requested=requested, kept=kept
