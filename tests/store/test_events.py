@@ -38,8 +38,10 @@ def set_status(db: Database, lease: Lease, status: LeaseStatus) -> None:
     db.write(lambda tx: tx.leases.change(lease, now=NOW, status=status.value))
 
 
-def add_event(db: Database, lease: Lease, event_type: EventType, due_at: datetime) -> Event:
-    event = Event(new_id(), lease.id, event_type, due_at, EventStatus.UNDONE, 0, NOW)
+def add_event(
+    db: Database, lease: Lease, event_type: EventType, due_at: datetime, *, message: str | None = None
+) -> Event:
+    event = Event(new_id(), lease.id, event_type, due_at, EventStatus.UNDONE, 0, NOW, message=message)
     db.write(lambda tx: tx.events.add([event]))
     return event
 
@@ -87,7 +89,10 @@ class TestWhatIsReady:
         update = add_event(db, lease, EventType.UPDATE, NOW)
         notice = add_event(db, lease, EventType.BEFORE_END, NOW)
         end = add_event(db, lease, EventType.END, NOW)
+        word = add_event(db, lease, EventType.NOTIFY, NOW)
+        runs_or_will = {LeaseStatus.PENDING, LeaseStatus.STARTING, LeaseStatus.ACTIVE, LeaseStatus.UPDATING}
         expected = {
+            *([word.id] if status in runs_or_will else []),
             *([stored(db, lease).event.id] if status in {LeaseStatus.PENDING, LeaseStatus.STARTING} else []),
             *([update.id] if status is LeaseStatus.UPDATING else []),
             *([notice.id] if status is LeaseStatus.ACTIVE else []),
@@ -106,6 +111,31 @@ class TestWhatIsReady:
         claim(db, stored(db, lease), now=NOW + 2 * HOUR)
         assert ready(db, NOW + 2 * HOUR + 59 * SECOND) == []
         assert ready(db, NOW + 2 * HOUR + 60 * SECOND) == [end]
+
+    def test_to_tell_others_waits_for_nobody_and_nobody_waits_for_it(self, db: Database):
+        lease = add_lease(db, start=1, end=2)
+        word = add_event(db, lease, EventType.NOTIFY, NOW + HOUR)
+        start = stored(db, lease)
+        at = NOW + HOUR
+        assert ready(db, at) == [word.id, start.event.id]
+        claim(db, start, now=at)
+        assert ready(db, at) == [word.id]
+        other = add_lease(db, start=1, end=2)
+        told = add_event(db, other, EventType.NOTIFY, NOW + HOUR)
+        claim(db, stored(db, other, EventType.NOTIFY), now=at)
+        assert ready(db, at) == [word.id, stored(db, other).event.id]
+        assert told.id not in ready(db, at)
+
+    def test_what_an_owner_says_is_kept(self, db: Database):
+        lease = add_lease(db, start=1, end=2)
+        word = add_event(db, lease, EventType.NOTIFY, NOW + HOUR, message="ü, 東京")
+        with db.read() as tx:
+            assert tx.events.get(word.id).event.message == "ü, 東京"
+            found = tx.leases.get(lease.id)
+            assert {one.event_type: one.message for one in found.events}[EventType.START] is None
+        db.write(lambda tx: tx.events.discard([word.id]))
+        with db.read() as tx:
+            assert tx.events.get(word.id) is None
 
     def test_a_start_waits_for_who_has_the_resource_before_and_nothing_else_does(self, db: Database):
         first, second = add_hosts(db, 2)
