@@ -88,6 +88,16 @@ def test_a_size_is_written_with_or_without_its_unit(stocked: FakeServer, tenure:
     }
 
 
+def test_snapshots_are_of_servers_only(stocked: FakeServer, tenure: Run) -> None:
+    outcome = tenure(
+        *("lease", "create", "lab", "--hosts", "1", "--instances", "1", "--flavor", "3"),
+        *("--floating-ips", "1", "--network", NETWORK, "--before-end-action", "snapshot"),
+    )
+    assert outcome.code == 0, outcome.errors
+    actions = [one.get("before_end") for one in sent(stocked)["reservations"]]
+    assert actions == ["snapshot", "snapshot", None]
+
+
 def test_a_table_names_the_flavor_that_was_asked_for(stocked: FakeServer, tenure: Run) -> None:
     shown = tenure("lease", "create", "web", "--instances", "1", "--flavor", "3").output
     assert "flavor=m1.medium (3)" in shown
@@ -222,7 +232,7 @@ def test_something_is_told_at_a_moment(stocked: FakeServer, tenure: Run) -> None
     made = tenure("lease", "create", "bio", "--hosts", "1", "--notify", "14:00", "eat")
     assert made.code == 0, made.errors
     assert sent(stocked)["events"] == [{"time": "2027-03-01T13:00:00Z", "message": "eat"}]
-    assert "2027-03-01 14:00 CET notify_lease UNDONE: eat" in tenure("lease", "wait", "bio").output
+    assert "2027-03-01 14:00 CET notify_lease UNDONE: eat" in tenure("lease", "show", "bio").output
     assert tenure("lease", "set", "bio", "--notify", "15:00", "work").code == 0
     first, second = sent(stocked)["events"]
     assert (first["message"], "id" in first, second) == (

@@ -157,7 +157,9 @@ class Leases:
             "sort_dir": "desc" if descending else "asc",
             **chosen.to_query(),
         }
-        pages = self._transport.pages("leases", items="leases", query=query, read=Lease.from_wire)
+        pages = self._transport.pages(
+            "leases", items="leases", query=query, read=Lease.from_wire, newest=True
+        )
         first = next(pages, None)
         if first is None:
             return

@@ -18,7 +18,6 @@ from tenureclient.cli.lease_options import (
     read_notify,
     wait_for,
 )
-from tenureclient.client import Client
 from tenureclient.leases import ACTIVE, SETTLED
 from tenureclient.models import Lease
 from tenureclient.moments import NOW, Moment, parse_duration
@@ -76,7 +75,7 @@ class SetLease(ReservationCommand):
         lease = client.leases.find(parsed_args.lease)
         start = start or _moved(lease.start_date, parsed_args.defer_by, parsed_args.advance_by)
         end = end or _moved(lease.end_date, parsed_args.prolong_for, parsed_args.reduce_by)
-        events = self._events(client, lease.id, parsed_args)
+        events = self._events(lease, parsed_args)
         dates = (start, end, before_end)
         if not (parsed_args.name or any(dates) or parsed_args.reservation or events is not None):
             raise exceptions.CommandError("Nothing to change: give a name, a date or a reservation.")
@@ -93,13 +92,10 @@ class SetLease(ReservationCommand):
             wait_for(client, lease.id, parsed_args, _awaited(lease, start, end))
         self.output.write(f"Updated lease: {parsed_args.lease}\n")
 
-    def _events(
-        self, client: Client, lease_id: str, parsed_args: argparse.Namespace
-    ) -> list[OwnEvent] | None:
+    def _events(self, lease: Lease, parsed_args: argparse.Namespace) -> list[OwnEvent] | None:
         """Everything that is to be told at moments of its own; None where that does not change."""
         if not (parsed_args.notify or parsed_args.drop_notify):
             return None
-        lease = client.leases.get(lease_id)  # other than a list, this has what is told
         there = {
             event.id: OwnEvent(event.time, event.message, event.id)
             for event in lease.events

@@ -117,11 +117,15 @@ def _add_floating_ips(parser: argparse._ArgumentGroup) -> None:
 def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRequest]:
     """Return what the options say, in the order of their help; what is in full words comes last."""
     conditions_to_json(parsed_args.conditions)  # what cannot be read is told before anything else
+    action = parsed_args.before_end_action
+    servers = [*_hosts(parsed_args), *_instances(parsed_args)]
+    addresses = list(_floating_ips(parsed_args))
     short = [
-        request.with_before_end(parsed_args.before_end_action)
-        for request in (*_hosts(parsed_args), *_instances(parsed_args), *_floating_ips(parsed_args))
+        *(request.with_before_end(action) for request in servers),
+        # There are no snapshots of addresses.
+        *(request.with_before_end(None if action == "snapshot" else action) for request in addresses),
     ]
-    if parsed_args.before_end_action and not short:
+    if action and not short:
         raise exceptions.CommandError(
             "--before-end-action: it is for --hosts, --instances and --floating-ips; a --reservation has"
             " before_end=... of its own."
