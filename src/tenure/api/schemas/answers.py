@@ -25,8 +25,8 @@ _SHOWN_STATUSES: Any = Literal[tuple(status.value for status in LeaseStatus if s
 _EVENT_TYPES: Any = Literal[tuple(sorted(event_type.value for event_type in SHOWN_EVENTS))]
 _EVENT_STATUSES: Any = Literal[tuple(status.value for status in EventStatus)]
 _RESERVATION_STATUSES: Any = Literal[tuple(status.value for status in ReservationStatus)]
-_HEALTHS: Any = Literal[tuple(health.value for health in ResourceHealth)]
-_ALLOCATION_STATES: Any = Literal[tuple(state.value for state in AllocationState)]
+HEALTHS: Any = Literal[tuple(health.value for health in ResourceHealth)]
+ALLOCATION_STATES: Any = Literal[tuple(state.value for state in AllocationState)]
 
 
 class Answer(BaseModel):
@@ -235,18 +235,7 @@ class LeasedHost(Answer):
     reservation_id: str
     start_date: Rfc3339Text
     end_date: Rfc3339Text
-    status: _ALLOCATION_STATES
-
-
-class LeasedFloatingIP(Answer):
-    id: str
-    floating_network_id: str
-    subnet_id: str
-    floating_ip_address: str
-    reservation_id: str
-    start_date: Rfc3339Text
-    end_date: Rfc3339Text
-    status: _ALLOCATION_STATES
+    status: ALLOCATION_STATES
 
 
 class HostOf10(BaseModel):
@@ -295,44 +284,7 @@ class HostOf12(Host):
 
     enabled: bool
     disabled_reason: str | None
-    health: _HEALTHS
-    health_reason: str | None
-    health_since: Rfc3339Text | None
-
-
-class FloatingIPOf10(Answer):
-    id: str
-    floating_network_id: str
-    subnet_id: str
-    floating_ip_address: str
-    reservable: bool
-    created_at: WithBlank
-    updated_at: WithBlank | None
-
-
-class NewFloatingIPOf10(FloatingIPOf10):
-    """A floating IP that was registered just now: its dates have another form then, as in Blazar."""
-
-    created_at: WithT
-    updated_at: WithT | None
-
-
-class FloatingIP(Answer):
-    id: str
-    floating_network_id: str
-    subnet_id: str
-    floating_ip_address: str
-    reservable: bool
-    created_at: Rfc3339Text
-    updated_at: Rfc3339Text | None
-
-
-class FloatingIPOf12(FloatingIP):
-    """A floating IP from 1.2 on: also whether the operator has enabled it, and what the cloud says of it."""
-
-    enabled: bool
-    disabled_reason: str | None
-    health: _HEALTHS
+    health: HEALTHS
     health_reason: str | None
     health_since: Rfc3339Text | None
 
@@ -344,7 +296,7 @@ class AffectedReservation(Answer):
     lease_id: str
     start_date: Rfc3339Text
     end_date: Rfc3339Text
-    status: _ALLOCATION_STATES
+    status: ALLOCATION_STATES
     moves_to: str | None
     reason: str | None
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from tenure.api.schemas import answers
 from tenure.api.schemas.moments import show_maybe_rfc3339, show_with_blank, show_with_t
-from tenure.api.schemas.queries import FloatingIPListQuery
+from tenure.api.schemas.queries import ResourceListQuery
 from tenure.api.schemas.refusals import check
 from tenure.api.schemas.resources import (
     Document,
@@ -22,7 +23,7 @@ from tenure.api.schemas.resources import (
 )
 from tenure.api.schemas.texts import Address, NetworkId
 from tenure.api.versions import OLDEST, Version
-from tenure.domain.request import LeasedResource
+from tenure.domain.request import LeasedResource, ResourceOrder
 from tenure.domain.resource import Resource
 
 
@@ -42,6 +43,77 @@ class FloatingIPCreate(BaseModel):
 
     floating_network_id: NetworkId
     floating_ip_address: Address
+
+
+class FloatingIPSortKey(StrEnum):
+    ID = "id"
+    FLOATING_IP_ADDRESS = "floating_ip_address"
+
+
+class FloatingIPListQuery(ResourceListQuery):
+    sort_key: FloatingIPSortKey = FloatingIPSortKey.ID
+    floating_ip_address: Address | None = None
+    floating_network_id: NetworkId | None = None
+
+    @property
+    def order(self) -> ResourceOrder:
+        return ResourceOrder.ID if self.sort_key is FloatingIPSortKey.ID else ResourceOrder.NAME
+
+    @property
+    def named(self) -> str | None:
+        return self.floating_ip_address
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        return {} if self.floating_network_id is None else {"floating_network_id": self.floating_network_id}
+
+
+class LeasedFloatingIP(answers.Answer):
+    id: str
+    floating_network_id: str
+    subnet_id: str
+    floating_ip_address: str
+    reservation_id: str
+    start_date: answers.Rfc3339Text
+    end_date: answers.Rfc3339Text
+    status: answers.ALLOCATION_STATES
+
+
+class FloatingIPOf10(answers.Answer):
+    id: str
+    floating_network_id: str
+    subnet_id: str
+    floating_ip_address: str
+    reservable: bool
+    created_at: answers.WithBlank
+    updated_at: answers.WithBlank | None
+
+
+class NewFloatingIPOf10(FloatingIPOf10):
+    """A floating IP that was registered just now: its dates have another form then, as in Blazar."""
+
+    created_at: answers.WithT
+    updated_at: answers.WithT | None
+
+
+class FloatingIP(answers.Answer):
+    id: str
+    floating_network_id: str
+    subnet_id: str
+    floating_ip_address: str
+    reservable: bool
+    created_at: answers.Rfc3339Text
+    updated_at: answers.Rfc3339Text | None
+
+
+class FloatingIPOf12(FloatingIP):
+    """A floating IP from 1.2 on: also whether the operator has enabled it, and what the cloud says of it."""
+
+    enabled: bool
+    disabled_reason: str | None
+    health: answers.HEALTHS
+    health_reason: str | None
+    health_since: answers.Rfc3339Text | None
 
 
 def read_registration(body: Mapping[str, Any], version: Version) -> Registration:
@@ -89,12 +161,12 @@ def show_leased_floatingip(leased: LeasedResource) -> Document:
 
 def _answer(version: Version) -> type[BaseModel]:
     if version is OLDEST:
-        return answers.FloatingIPOf10
-    return answers.FloatingIP if version < Version.V1_2 else answers.FloatingIPOf12
+        return FloatingIPOf10
+    return FloatingIP if version < Version.V1_2 else FloatingIPOf12
 
 
 def _answer_new(version: Version) -> type[BaseModel]:
-    return answers.NewFloatingIPOf10 if version is OLDEST else _answer(version)
+    return NewFloatingIPOf10 if version is OLDEST else _answer(version)
 
 
 FLOATING_IPS = WireInventory(
@@ -114,6 +186,6 @@ FLOATING_IPS = WireInventory(
     show_leased=show_leased_floatingip,
     answer=_answer,
     answer_new=_answer_new,
-    leased_answer=answers.LeasedFloatingIP,
+    leased_answer=LeasedFloatingIP,
     allocations_since=Version.V1_1,
 )

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from tenure.api.context import version_of
 from tenure.api.schemas.moments import Rfc3339
 from tenure.api.schemas.refusals import check
-from tenure.api.schemas.texts import PRINTABLE, Address, ExternalId, Identifier, Name, NetworkId
+from tenure.api.schemas.texts import PRINTABLE, ExternalId, Identifier, Name
 from tenure.api.versions import OLDEST
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import LeaseStatus
@@ -56,11 +56,6 @@ Flag = Annotated[str, Field(max_length=255, pattern=PRINTABLE)]
 class HostSortKey(StrEnum):
     ID = "id"
     HYPERVISOR_HOSTNAME = "hypervisor_hostname"
-
-
-class FloatingIPSortKey(StrEnum):
-    ID = "id"
-    FLOATING_IP_ADDRESS = "floating_ip_address"
 
 
 ShownStatus = StrEnum(  # type: ignore[misc]  # its members are those of another enum
@@ -147,24 +142,6 @@ class HostListQuery(ResourceListQuery):
     @property
     def named(self) -> str | None:
         return self.hypervisor_hostname
-
-
-class FloatingIPListQuery(ResourceListQuery):
-    sort_key: FloatingIPSortKey = FloatingIPSortKey.ID
-    floating_ip_address: Address | None = None
-    floating_network_id: NetworkId | None = None
-
-    @property
-    def order(self) -> ResourceOrder:
-        return ResourceOrder.ID if self.sort_key is FloatingIPSortKey.ID else ResourceOrder.NAME
-
-    @property
-    def named(self) -> str | None:
-        return self.floating_ip_address
-
-    @property
-    def facts(self) -> Mapping[str, str]:
-        return {} if self.floating_network_id is None else {"floating_network_id": self.floating_network_id}
 
 
 class AllocationQuery(Query):
