@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tenure.factory import load_types
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -172,3 +175,17 @@ def test_it_is_described(answers: dict[str, Any]):
     paths = answers["description"][1]["paths"]
     assert {"/v1/licences", "/v1/licences/{licence_id}", "/v1/leases/{lease_id}/licences"} <= paths.keys()
     assert "/v1/os-hosts" in paths
+
+
+@pytest.mark.parametrize("folder", ["domain", "store", "services", "engine", "rpc", "api"])
+def test_what_all_types_share_names_none(folder: str):
+    """Only the modules that bring an inventory of ours onto the wire say whose it is."""
+    names = {kind.name for kind in load_types()}
+    root = REPOSITORY / "src" / "tenure" / folder
+    found = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in names
+    }
+    assert found == ({"schemas/hosts.py", "schemas/floatingips.py"} if folder == "api" else set())
