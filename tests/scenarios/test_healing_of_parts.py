@@ -141,6 +141,20 @@ class TestHostsFail:
                 fail(world, failed, health=HostHealth.UP)
             assert_sound(world, database_url)
 
+    def test_others_move_to_the_hosts_of_who_must_be_apart(self, database_url: str):
+        """Two of three hosts have half the room. What failed can only go to the third, which others fill."""
+        with open_world(database_url, hosts=3) as world:
+            small = world.book(2, start=1, hypervisor_properties='["==", "$vcpus", "32"]')
+            others = book(world, instances(4), start=1, hours=1)
+            world.leases.delete(OWNER, small.id)
+            plan = book(world, instances(2, False), start=1, hours=1)
+            assert where(world, others) == {"sim-host-003": 4}
+            fail(world, "sim-host-001")
+            assert flags(world, plan) == WELL
+            assert where(world, plan) == {"sim-host-002": 1, "sim-host-003": 1}
+            assert where(world, others) == {"sim-host-002": 1, "sim-host-003": 3}
+            assert_sound(world, database_url)
+
     def test_where_there_is_no_room_it_is_told_until_there_is(self, database_url: str):
         with open_world(database_url, hosts=2) as world:
             plan, other = book(world, instances(3), start=1), book(world, instances(1), start=1)
