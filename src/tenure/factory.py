@@ -116,9 +116,9 @@ def build(parts: Parts) -> Service:
     )
     repair = Repair(events, parts.driver, inventories, tally=tally, wake=wake)
     healing = HealingService(parts.db, parts.types, parts.rules, wake, look)
-    watched = {kind.stock.name for kind in parts.types if kind.stock is not None and kind.stock.is_watched}
-    health_check = HealthCheck(healing, parts.driver, watched)
-    refresh = Refresh(InventoryService(parts.db, parts.clock), healing, parts.driver, watched)
+    listed = {kind.stock.name for kind in parts.types if kind.stock is not None and kind.stock.is_listed}
+    health_check = HealthCheck(healing, parts.driver, inventories)
+    refresh = Refresh(InventoryService(parts.db, parts.clock), healing, parts.driver, listed)
     health = Periodic(
         "health",
         health_check.run_if_asked if parts.health_interval is None else health_check.run,

@@ -381,6 +381,32 @@ class AddressContract:
             rig.take(address, rig.neighbour)
         assert self.drift(rig, [order], *rig.addresses[1:]) == [("r-1", rig.addresses[0]), (None, rig.addresses[1])]
 
+    def test_those_that_strangers_have_are_not_well(self, rig: AddressRig):
+        ours, free, lost, unknown = rig.addresses
+        rig.driver.ensure_started(addressed(rig, ours))
+        for address in (lost, unknown):
+            rig.take(address, rig.neighbour)
+        registered = {address: ref(rig, address) for address in (ours, free, lost)}
+        health = rig.driver.check(FLOATING_IP, iter(registered.values()))
+        assert {address: health[one.external_id].well for address, one in registered.items()} == {
+            ours: True,
+            free: True,
+            lost: False,
+        }
+        assert rig.neighbour in str(health[registered[lost].external_id].reason)
+        assert len(health) == len(registered)
+        assert rig.driver.check(FLOATING_IP) == {}
+
+    def test_what_the_owner_has_of_his_own_is_taken_over(self, rig: AddressRig):
+        """He may write to what says that it is his reservation's, and so hide it."""
+        order = addressed(rig, rig.addresses[0])
+        rig.take(rig.addresses[0], rig.owner)
+        rig.associate(rig.addresses[0])
+        rig.driver.ensure_started(order)
+        assert rig.holders()[rig.addresses[0]] == given(rig.owner, in_use=True)
+        assert rig.driver.ensure_ended(order).done
+        assert rig.holders() == {}
+
     def test_sees_one_address_too_many_and_a_start_mends_it(self, rig: AddressRig):
         rig.driver.ensure_started(addressed(rig, *rig.addresses[:2]))
         order = addressed(rig, rig.addresses[0])

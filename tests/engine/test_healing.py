@@ -210,7 +210,8 @@ class TestNotifications:
             looks = asked.count("check")
             world.service.healing.report(HOST, service, Health(True))
             wait_until(lambda: resource(world, "sim-host-001").reservable)
-        assert (looks, asked.count("check")) == (int(polling), looks + 1)
+        each = len({kind.inventory for kind in world.service.parts.types})
+        assert (looks, asked.count("check")) == (each * int(polling), looks + each)
 
     def test_without_polling_it_is_asked_until_it_tells_of_the_recovery_too(self, world: World):
         """As of a host that is enabled first, and started then; the cloud is asked no more when it works."""

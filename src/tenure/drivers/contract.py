@@ -231,10 +231,11 @@ class CloudDriver(Protocol):
         Of what is named so, take back only what the ledger knows to be over: others may use the same cloud.
         """
 
-    def check(self, resource_type: str) -> Mapping[str, Health]:
+    def check(self, resource_type: str, registered: Iterable[ResourceRef] = ()) -> Mapping[str, Health]:
         """The health of every resource of the type, by external id. Reads only.
 
-        Complete or an error: a resource that is missing here counts as gone.
+        ``registered`` are those of the ledger, read when they are looked at: a driver whose cloud has a list of its own
+        need not look. Complete or an error: a resource that is missing here counts as gone.
         """
 
     def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:

@@ -52,7 +52,7 @@ class HealthCheck:
         for inventory in self._inventories:
             asked_at = self._healing.now()
             try:
-                healths = self._driver.check(inventory)
+                healths = self._driver.check(inventory, self._healing.registered(inventory))
             except CloudError as error:
                 LOG.warning("the health of resources will be asked for again: %s", error)
                 answered = False

@@ -45,8 +45,8 @@ class Inventory:
     reference: str
     rules: str
     refusal: type[TenureError] = Conflict
-    #: Whether the cloud tells of each of them whether it works, and how large it is.
-    is_watched: bool = True
+    #: Whether the cloud has a list of all there are, which is looked through for what has changed.
+    is_listed: bool = True
     missing: str = "{Noun} {id} not found."
     unknown: str = "{error}"
     occupied: str = "{error}"

@@ -168,7 +168,7 @@ class FloatingIPType:
         reference="floating_ip_address",
         rules="blazar:floatingips",
         refusal=InvalidParameter,
-        is_watched=False,
+        is_listed=False,
     )
     growing = frozenset({"amount"})
 

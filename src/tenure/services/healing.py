@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -27,7 +27,7 @@ from tenure.domain.lease import (
 from tenure.domain.period import Period
 from tenure.domain.request import AffectedPart
 from tenure.domain.resource import Resource, ResourceHealth
-from tenure.drivers.contract import Health
+from tenure.drivers.contract import Health, ResourceRef
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules, apply, new_id, remember, tell
 from tenure.services.planning import Planner
@@ -379,6 +379,13 @@ class HealingService:
         with self._db.read() as tx:
             return tx.now()
 
+    def registered(self, resource_type: str) -> Iterator[ResourceRef]:
+        """The registered resources of the type as a driver sees them; read when the first one is taken."""
+        with self._db.read() as tx:
+            found = tx.resources.registered(resource_type)
+        for one in found:
+            yield ResourceRef(*one)
+
     def observe(self, resource_type: str, healths: Mapping[str, Health], *, asked_at: datetime | None = None) -> int:
         """Take over the health of all resources of a type, by external id; of how many it changed.
 
@@ -475,8 +482,8 @@ class HealingService:
                 return _Heard.KNOWN
             if not may_recover and _BADNESS[health] < _BADNESS[resource.health]:
                 return _Heard.DOUBTED
-            if asked_at is not None and resource.health_since is not None and resource.health_since > asked_at:
-                return _Heard.KNOWN
+            if asked_at is not None and (resource.health_since or resource.created_at) > asked_at:
+                return _Heard.KNOWN  # or not there yet when the cloud was asked
             now = tx.now()
             tx.resources.change(resource, now=now, health=health, health_reason=reason, health_since=now)
             return _Heard.NEWS

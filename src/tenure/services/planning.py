@@ -90,7 +90,7 @@ class Planner:
     ) -> list[int]:
         """Assign between ``demand.minimum`` and ``demand.maximum`` units to the reservation; the new allocations' ids.
 
-        ``without`` is what it has already: nothing is added there, and what is named is not missing if it is among them.
+        ``without`` is what it has already: nothing is added there, and what is named need not be anywhere else.
         Plans of leases that have not started are moved where that makes the room that is missing. Raises
         ``NotEnoughResources`` with the counts of each stage where it does not, and ``Overtaken`` where others have
         given back enough in the meantime.
@@ -196,8 +196,9 @@ class Planner:
             found = place.resource_id
         elif make_room:
             part = demand.part(allocation.units)
-            excluded = {allocation.resource_id, *without, *self._apart_from(allocation, demand)}
-            found = next(iter(self._make_room(part, period, part.minimum, without=excluded)), None)
+            closed = {allocation.resource_id, *without}
+            excluded = closed | self._apart_from(allocation, demand)  # to which others may move all the same
+            found = next(iter(self._make_room(part, period, part.minimum, without=excluded, closed=closed)), None)
         if found is not None and demand.spread is Spread.TOGETHER:
             self._gathered[allocation.reservation_id] = found
         return found
@@ -212,15 +213,16 @@ class Planner:
             mine, _ = self._tx.allocations.with_versions([allocation.reservation_id])
             units = sum(one.units for one in mine)
         part = demand.part(units)
+        apart = self._apart_from(allocation, demand)
         found = self._tx.allocations.candidates(
             part,
             period,
             now=self._now,
             turn=self._turn,
-            without={allocation.resource_id, *without, *self._apart_from(allocation, demand)},
+            without={allocation.resource_id, *without, *apart},
             only=None if gathered is None else [gathered],
         )
-        if not found:
+        if not found and not apart and gathered is None:  # others may go to where this one must not
             self._nowhere.append((part, period))
         return next(iter(self.pick(found, part, period)), None)
 
@@ -243,15 +245,20 @@ class Planner:
         *,
         without: Collection[int],
         only: Collection[int] | None = None,
+        closed: Collection[int] | None = None,
     ) -> dict[int, int]:
-        """Make room for up to ``missing`` units by moving plans elsewhere; for how many there is, by resource."""
+        """Make room for up to ``missing`` units by moving plans elsewhere; for how many there is, by resource.
+
+        None is made on what is ``without``, and nothing is moved to what is ``closed``, which is the same unless given.
+        """
+        closed = without if closed is None else closed
         blocked = self._tx.allocations.blocked_by_plans(
             demand, period, now=self._now, fixed=self._fixed, without=without, only=only, limit=ROOM_SAMPLE + missing
         )
         if blocked and self._nowhere and demand.expression.comparisons:
             # Where nothing at all is free, no plan that lasts as long can move: one look instead of one for each.
             anything = replace(demand.part(1), expression=Expression(()), required=frozenset(), forbidden=frozenset())
-            if not self._tx.allocations.candidates(anything, period, now=self._now, turn=self._turn, without=without):
+            if not self._tx.allocations.candidates(anything, period, now=self._now, turn=self._turn, without=closed):
                 self._nowhere.append((anything, period))
         demands = self._demands(plan for _, plans in blocked.values() for plan in plans)
         made: dict[int, int] = {}
@@ -267,7 +274,7 @@ class Planner:
                 version, plans = again[resource_id]
                 demands |= self._demands(plans)  # also of those that others have just put there
             fits = None if demand.exclusive else partial(self._has_room, resource_id, demand, period)
-            if self._move_all(resource_id, version, plans, demands, fits, without=[*without, *made]):
+            if self._move_all(resource_id, version, plans, demands, fits, without=[*closed, *made]):
                 made[resource_id] = min(missing - sum(made.values()), self._units_on(resource_id, demand, period))
         return made
 

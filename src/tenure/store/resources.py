@@ -132,6 +132,18 @@ class ResourceStore:
         ).scalars()
         return {row.id: _resource(row) for row in rows}
 
+    def registered(self, resource_type: str) -> list[tuple[str, str, str]]:
+        """External id, name and region of the registered resources."""
+        rows = self._session.execute(
+            select(ResourceRow.external_id, ResourceRow.name, ResourceRow.region)
+            .where(
+                ResourceRow.resource_type == resource_type,
+                ResourceRow.registration == Registration.REGISTERED.value,
+            )
+            .order_by(ResourceRow.id)
+        )
+        return [(row.external_id, row.name, row.region) for row in rows]
+
     def healths(self, resource_type: str) -> list[tuple[str, ResourceHealth]]:
         """What is known of the health of every resource of the type, by external id."""
         rows = self._session.execute(

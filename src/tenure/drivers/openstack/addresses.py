@@ -108,9 +108,15 @@ class Addresses:
     def held(self) -> list[str]:
         return sorted({name for one in self._network.floating_ips() for name in _reservations(one)})
 
-    def check(self) -> dict[str, Health]:
-        """Nothing: which addresses are registered is not known here."""
-        return {}
+    def check(self, registered: Iterable[ResourceRef]) -> dict[str, Health]:
+        """All are well but those that somebody else has."""
+        healths = {one.external_id: Health(True) for one in registered}
+        if healths:
+            for one in self._network.floating_ips():
+                number = address_id(one.network_id, one.address)
+                if number in healths and not _reservations(one):
+                    healths[number] = Health(False, f"{_owned(one)}.")
+        return healths
 
     def drift(self, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Iterator[Drift]:
         found = self._network.floating_ips()
@@ -212,8 +218,15 @@ class Addresses:
 
 
 def _refuse_others(order: Order, wanted: Mapping[str, ResourceRef], found: Iterable[FloatingIP]) -> None:
-    """Refuse addresses that others have. Another reservation's end may be under way."""
-    others = {one.address: one for one in found if order.reservation_id not in _reservations(one)}
+    """Refuse addresses that others have. Another reservation's end may be under way.
+
+    What the owner's project has there, and nothing says for whom, is the reservation's: he may write to it himself.
+    """
+    others = {
+        one.address: one
+        for one in found
+        if order.reservation_id not in _reservations(one) and (_reservations(one) or one.project_id != order.project_id)
+    }
     foreign = {wanted[address].external_id: _owned(one) for address, one in others.items() if not _reservations(one)}
     if foreign:
         raise ResourceOccupied(foreign)

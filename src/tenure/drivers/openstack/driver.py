@@ -57,7 +57,7 @@ class Inventory(Protocol):
 
     def held(self) -> list[str]: ...
 
-    def check(self) -> dict[str, Health]: ...
+    def check(self, registered: Iterable[ResourceRef]) -> dict[str, Health]: ...
 
     def drift(self, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Iterator[Drift]: ...
 
@@ -136,9 +136,9 @@ class OpenStackCloud:
         inventory = self._inventory("held", resource_type)
         return inventory.held() if inventory is not None else []
 
-    def check(self, resource_type: str) -> Mapping[str, Health]:
+    def check(self, resource_type: str, registered: Iterable[ResourceRef] = ()) -> Mapping[str, Health]:
         inventory = self._inventory("check", resource_type)
-        return inventory.check() if inventory is not None else {}
+        return inventory.check(registered) if inventory is not None else {}
 
     def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
         inventory = self._inventory("drift", resource_type)

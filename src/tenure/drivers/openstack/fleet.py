@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from tenure.domain.capacity import Capacity
@@ -70,7 +70,8 @@ class Fleet:
     def held(self) -> list[str]:
         return sorted({*self._layout().reservations(), *self._instances.held()})
 
-    def check(self) -> dict[str, Health]:
+    def check(self, registered: Iterable[ResourceRef]) -> dict[str, Health]:
+        """Of all that Nova lists."""
         return {one.external_id: _health(one) for one in self._compute.hypervisors()}
 
     def drift(self, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Iterator[Drift]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ipaddress import ip_address, ip_network
 from typing import Final
 
@@ -16,6 +16,7 @@ from tenure.drivers.contract import (
     CloudBusy,
     CloudNotFound,
     CloudRefused,
+    Health,
     Order,
     Progress,
     ResourceMissing,
@@ -75,6 +76,22 @@ class Addresses:
         if row is not None and not marks_of(row):
             raise ResourceOccupied({resource.external_id: _in_use(row)})
 
+    def check(self, registered: Iterable[ResourceRef]) -> dict[str, Health]:
+        """All are well but those that somebody else has, or that there is no network for any more."""
+        healths: dict[str, Health] = {}
+        with self._state.look() as tx:
+            for resource in registered:
+                try:
+                    row = _floating_ip(tx, _network_of(tx, resource), resource.name)
+                except CloudNotFound as error:
+                    healths[resource.external_id] = Health(False, str(error))
+                    continue
+                if row is not None and not marks_of(row):
+                    healths[resource.external_id] = Health(False, f"{_in_use(row)}.")
+                else:
+                    healths[resource.external_id] = Health(True)
+        return healths
+
     def unregister(self, call: Call, resource: ResourceRef) -> None:
         with self._state.look() as tx:
             try:
@@ -130,7 +147,7 @@ class Addresses:
         with self._state.look() as tx:
             for resource in order.resources:
                 row = _floating_ip(tx, network_id, resource.name)
-                if row is not None and order.reservation_id not in marks_of(row):
+                if row is not None and not _is_for(order, row):
                     if marks_of(row):
                         holder = min(marks_of(row))
                         raise CloudBusy(f"{resource.name} is not released yet by reservation {holder}.")
@@ -152,7 +169,7 @@ class Addresses:
     def _make(self, call: Call, order: Order, network_id: str, resource: ResourceRef) -> bool:
         with self._state.change() as tx:
             row = _floating_ip(tx, network_id, resource.name)
-            if row is not None and order.reservation_id in marks_of(row):
+            if row is not None and _is_for(order, row):
                 return False
             if row is not None:
                 raise ResourceOccupied({resource.external_id: _in_use(row)})
@@ -220,6 +237,12 @@ def _floating_ip(tx: sqlite3.Connection, network_id: str, address: str) -> sqlit
         "SELECT * FROM floating_ip WHERE network_id = ? AND address = ?", (network_id, address)
     ).fetchone()
     return row
+
+
+def _is_for(order: Order, row: sqlite3.Row) -> bool:
+    """Whether an address that somebody has is the order's; what its owner has and nothing says for whom is, too."""
+    marks = marks_of(row)
+    return order.reservation_id in marks or (not marks and row["project_id"] == order.project_id)
 
 
 def _in_use(row: sqlite3.Row) -> str:

@@ -202,9 +202,10 @@ class SimulatedCloud:
                     found |= self._instances.held(tx)
             return sorted(found)
 
-    def check(self, resource_type: str) -> Mapping[str, Health]:
-        """The health of hosts. Of addresses nothing is known here: which are registered, the ledger knows."""
+    def check(self, resource_type: str, registered: Iterable[ResourceRef] = ()) -> Mapping[str, Health]:
         with self._faults.call(Scope("check")):
+            if resource_type == FLOATING_IP:
+                return self._addresses.check(registered)
             return self._hosts.check() if resource_type == HOST else {}
 
     def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
