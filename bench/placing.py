@@ -21,14 +21,15 @@ from bench.demand import (
     with_gpus,
 )
 from bench.exact import Best, best
-from bench.replay import FirstFitPlanner, Outcome, crowded, free_share, play, play_first_fit
+from bench.replay import FirstFitPlanner, Outcome, by_choice, by_order, crowded, free_share, play, play_unmoved
 from tenure.services.planning import Planner
 from tests.support.databases import SQLITE, DatabaseServers
 
 Say = Callable[[str], None]
 
-OURS, FIRST_MOVING, FIRST = "ours", "first fit, plans move", "first fit"
-PLACERS = (OURS, FIRST_MOVING, FIRST)
+OURS, OURS_STAYING = "ours", "ours, plans stay"
+FIRST_MOVING, FIRST = "first fit, plans move", "first fit"
+PLACERS = (OURS, OURS_STAYING, FIRST_MOVING, FIRST)
 #: A stretch counts as long from so much on.
 LONG = timedelta(days=1)
 
@@ -112,7 +113,10 @@ def measure_placing(servers: DatabaseServers, mix: Mix, *, seeds: int, solve: bo
         found.seeds += 1
         found.offered += len(requests)
         found.offered_hours += sum(_worth(mix, one) for one in requests)
-        outcomes = {FIRST: play_first_fit(mix, requests)}
+        outcomes = {
+            FIRST: play_unmoved(mix, requests, by_order),
+            OURS_STAYING: play_unmoved(mix, requests, by_choice),
+        }
         for name, planner in ((OURS, Planner), (FIRST_MOVING, FirstFitPlanner)):
             with servers.fresh_database(SQLITE) as url:
                 outcomes[name] = play(mix, requests, url, planner)
@@ -121,6 +125,8 @@ def measure_placing(servers: DatabaseServers, mix: Mix, *, seeds: int, solve: bo
             found.wrong += [f"{name} promised too much of {where}" for where in crowded(mix.hosts, outcome.placed)]
         if solve:
             _solve(found, requests, outcomes)
+    tallies = (f"{name} {one.accepted} ({one.host_hours:.0f} host-hours)" for name, one in found.tallies.items())
+    say(f"placing: {mix.name}: of {found.offered} accepted: {', '.join(tallies)}")
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -13,12 +13,12 @@ from zlib import crc32
 from sqlalchemy import select
 
 from bench.demand import HOUR, ORIGIN, Host, Mix, Request
-from tenure.domain.allocation import Candidate, Demand, Place, Spread
-from tenure.domain.capacity import WHOLE, Capacity, units_free
+from tenure.domain.allocation import Candidate, Demand, Place, Spread, choose
+from tenure.domain.capacity import WHOLE, Capacity, idle_time, units_free
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import Lease, LeaseStatus, Reservation, ReservationStatus
 from tenure.domain.period import Period
-from tenure.domain.resource import DiscoveredResource
+from tenure.domain.resource import DiscoveredResource, scarcity
 from tenure.factory import load_types
 from tenure.services.context import Rules
 from tenure.services.planning import Planner
@@ -43,6 +43,10 @@ class Outcome:
 
     accepted: list[Request] = field(default_factory=list)
     placed: list[Placed] = field(default_factory=list)
+
+
+#: A way to choose: how many units go to which hosts, of those that have room; where it begins, if that is any matter.
+Pick = Callable[[Sequence[Candidate], Demand, Period, int], dict[int, int]]
 
 
 class FirstFitPlanner(Planner):
@@ -167,14 +171,15 @@ def _discovered(host: Host) -> DiscoveredResource:
     return DiscoveredResource("physical:host", str(host.number), name, host.capacity, traits=host.traits)
 
 
-def play_first_fit(mix: Mix, requests: Sequence[Request]) -> Outcome:
-    """What is done without any thought: the first hosts that have room, and there it stays."""
+def play_unmoved(mix: Mix, requests: Sequence[Request], pick: Pick) -> Outcome:
+    """What comes of a way to choose where nothing moves that was placed: without the ledger, and all hosts seen."""
     outcome = Outcome()
+    rng = random.Random(1)
     booked: dict[int, list[Placed]] = {host.number: [] for host in mix.hosts}
     for request in requests:
         demand, period = request.demand, request.period
-        rooms = {host.number: room_on(host, booked[host.number], demand, period) for host in mix.hosts}
-        units = first_fit(rooms, demand)
+        found = [_candidate(host, booked[host.number], demand, period) for host in mix.hosts]
+        units = pick([one for one in found if one.units], demand, period, rng.randrange(1, len(mix.hosts) + 1))
         if sum(units.values()) < demand.minimum:
             continue
         outcome.accepted.append(request)
@@ -182,6 +187,29 @@ def play_first_fit(mix: Mix, requests: Sequence[Request]) -> Outcome:
             booked[number].append(Placed(number, period, demand.amounts.times(count), demand.exclusive))
     outcome.placed = [one for placed in booked.values() for one in placed]
     return outcome
+
+
+def by_order(found: Sequence[Candidate], demand: Demand, period: Period, turn: int) -> dict[int, int]:
+    """First fit: the first hosts that have room."""
+    return first_fit({one.resource_id: one.units for one in found}, demand)
+
+
+def by_choice(found: Sequence[Candidate], demand: Demand, period: Period, turn: int) -> dict[int, int]:
+    """Our order of preference."""
+    return {place.resource_id: place.units for place in choose(found, demand, period, turn=turn)}
+
+
+def _candidate(host: Host, placed: Sequence[Placed], demand: Demand, period: Period) -> Candidate:
+    periods = [one.period for one in placed]
+    return Candidate(
+        host.number,
+        1,
+        scarcity(host.properties, host.traits, host.capacity),
+        max((one.end for one in periods if one.end <= period.start), default=None),
+        min((one.start for one in periods if one.start >= period.end), default=None),
+        room_on(host, placed, demand, period),
+        timedelta(0) if demand.exclusive else idle_time((one for one in periods if one.overlaps(period)), period),
+    )
 
 
 def room_on(host: Host, placed: Sequence[Placed], demand: Demand, period: Period) -> int:

@@ -11,7 +11,7 @@ import pytest
 from bench.demand import HOUR, KINDS, ORIGIN, Host, Mix, Request, days_of_hosts, requests_of, share, small_instances
 from bench.exact import best
 from bench.placing import FIRST, LARGE, OURS, Placing, Tally, promises
-from bench.replay import FirstFitPlanner, Outcome, Placed, crowded, free_share, play, play_first_fit
+from bench.replay import FirstFitPlanner, Outcome, Placed, by_choice, by_order, crowded, free_share, play, play_unmoved
 from tenure.domain.capacity import Capacity
 from tenure.domain.period import Period
 from tests.support.databases import SQLITE
@@ -65,7 +65,8 @@ def gpu(number: int, asked: int, start: int, end: int) -> Request:
 )
 def test_who_takes_the_first_host_is_in_the_way(fresh_database: FreshDatabase, asked: int, moving: int):
     cloud, requests = mix(GPU, PLAIN), [instances(0, 0, 5, 10, 4), gpu(1, asked, 7, 9)]
-    assert len(play_first_fit(cloud, requests).accepted) == 1
+    assert len(play_unmoved(cloud, requests, by_order).accepted) == 1
+    assert len(play_unmoved(cloud, requests, by_choice).accepted) == 2
     for planner, accepted in ((FirstFitPlanner, moving), (None, 2)):
         with fresh_database(SQLITE) as url:
             outcome = play(cloud, requests, url, *filter(None, [planner]))
@@ -83,7 +84,7 @@ def test_the_best_is_told_by_what_a_request_is_worth():
 
     found = [best([GPU, PLAIN], requests), best([GPU, PLAIN], requests, hours)]
     assert [(one.found, one.is_proven) for one in found] == [(2, True), (20, True)]
-    assert [one.number for one in play_first_fit(mix(GPU, PLAIN), requests).accepted] == [0]
+    assert [one.number for one in play_unmoved(mix(GPU, PLAIN), requests, by_order).accepted] == [0]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_the_rules_are_the_same_for_all(
     cloud, requests = mix(GPU, PLAIN), [instances(0, 0, 0, 10, 2, amount, affinity=affinity)]
     with fresh_database(SQLITE) as url:
         assert len(play(cloud, requests, url).accepted) == accepted
-    assert len(play_first_fit(cloud, requests).accepted) == accepted
+    assert len(play_unmoved(cloud, requests, by_order).accepted) == accepted
     assert best(cloud.hosts, requests).found == accepted
 
 
