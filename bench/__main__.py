@@ -82,10 +82,10 @@ def _measure(
     if "http" in parts:
         report += throughput_table(measure_http(1 if arguments.quick else 5, say))
     if "placing" in parts:
-        placed, solved = measure_all(servers, quick=arguments.quick, say=say)
-        report += placing_table(placed, solved)
-        complaints += [line for one in (*placed, *solved) for line in one.complaints()]
-        complaints += [] if arguments.quick else promises(placed)
+        placings = measure_all(servers, quick=arguments.quick, say=say)
+        report += placing_table(placings)
+        complaints += placings.complaints()
+        complaints += [] if arguments.quick else promises(placings)
     if CLOUD in parts:
         rounds = arguments.rounds or (5 if arguments.quick else 100)
         found = measure_cloud(rounds, say, size=QUICK_CLOUD if arguments.quick else LARGE_CLOUD)

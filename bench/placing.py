@@ -29,7 +29,9 @@ Say = Callable[[str], None]
 
 OURS, OURS_STAYING = "ours", "ours, plans stay"
 FIRST_MOVING, FIRST = "first fit, plans move", "first fit"
-PLACERS = (OURS, OURS_STAYING, FIRST_MOVING, FIRST)
+PLACERS = (OURS, FIRST_MOVING, FIRST)
+#: The order of preference alone, where nothing moves that was placed.
+STAYING = (OURS_STAYING, FIRST)
 #: A stretch counts as long from so much on.
 LONG = timedelta(days=1)
 
@@ -79,23 +81,46 @@ class Placing:
     seeds: int = 0
     offered: int = 0
     offered_hours: float = 0.0
-    tallies: dict[str, Tally] = field(default_factory=lambda: {name: Tally() for name in PLACERS})
+    tallies: dict[str, Tally] = field(default_factory=dict)
     #: The most requests, and the most host-hours, of each seed; none where that is too much for the solver.
     best: list[tuple[Best, Best]] = field(default_factory=list)
     #: Where more was promised than there is, or more accepted than can be.
     wrong: list[str] = field(default_factory=list)
 
+    def add(self, requests: Sequence[Request], outcomes: Mapping[str, Outcome]) -> None:
+        """What each made of the requests of one more seed."""
+        self.seeds += 1
+        self.offered += len(requests)
+        self.offered_hours += sum(_worth(self.mix, one) for one in requests)
+        for name, outcome in outcomes.items():
+            self.tallies.setdefault(name, Tally()).add(self.mix, outcome)
+            self.wrong += [f"{name} promised too much of {where}" for where in crowded(self.mix.hosts, outcome.placed)]
+
     def complaints(self) -> Iterator[str]:
         yield from (f"{self.mix.name}: {line}" for line in self.wrong)
 
 
-def measure_all(servers: DatabaseServers, *, quick: bool, say: Say) -> tuple[list[Placing], list[Placing]]:
-    """The large demands, and the small ones with what the exact solver makes of them."""
+@dataclass(frozen=True, slots=True)
+class Placings:
+    """All that was measured."""
+
+    staying: Sequence[Placing]
+    large: Sequence[Placing]
+    small: Sequence[Placing]
+
+    def complaints(self) -> Iterator[str]:
+        for one in (*self.staying, *self.large, *self.small):
+            yield from one.complaints()
+
+
+def measure_all(servers: DatabaseServers, *, quick: bool, say: Say) -> Placings:
+    """All demands: the large ones where nothing moves, and on the ledger; the small ones with the exact solver."""
     large = [replace(mix, days=3) for mix in LARGE] if quick else LARGE
-    seeds = (1, 1) if quick else (3, 5)
-    return (
-        [measure_placing(servers, mix, seeds=_seeds(mix, seeds[0]), solve=False, say=say) for mix in large],
-        [measure_placing(servers, mix, seeds=seeds[1], solve=True, say=say) for mix in SMALL],
+    often, seeds, small_seeds = (2, 1, 1) if quick else (20, 3, 5)
+    return Placings(
+        [measure_order(mix, seeds=often, say=say) for mix in large],
+        [measure_placing(servers, mix, seeds=_seeds(mix, seeds), solve=False, say=say) for mix in large],
+        [measure_placing(servers, mix, seeds=small_seeds, solve=True, say=say) for mix in SMALL],
     )
 
 
@@ -110,23 +135,26 @@ def measure_placing(servers: DatabaseServers, mix: Mix, *, seeds: int, solve: bo
     for seed in range(1, seeds + 1):
         requests = requests_of(mix, seed)
         say(f"placing: {mix.name}, {len(mix.hosts)} hosts, {len(requests)} requests, seed {seed}")
-        found.seeds += 1
-        found.offered += len(requests)
-        found.offered_hours += sum(_worth(mix, one) for one in requests)
-        outcomes = {
-            FIRST: play_unmoved(mix, requests, by_order),
-            OURS_STAYING: play_unmoved(mix, requests, by_choice),
-        }
+        outcomes = {FIRST: play_unmoved(mix, requests, by_order)}
         for name, planner in ((OURS, Planner), (FIRST_MOVING, FirstFitPlanner)):
             with servers.fresh_database(SQLITE) as url:
                 outcomes[name] = play(mix, requests, url, planner)
-        for name, outcome in outcomes.items():
-            found.tallies[name].add(mix, outcome)
-            found.wrong += [f"{name} promised too much of {where}" for where in crowded(mix.hosts, outcome.placed)]
+        found.add(requests, outcomes)
         if solve:
             _solve(found, requests, outcomes)
     tallies = (f"{name} {one.accepted} ({one.host_hours:.0f} host-hours)" for name, one in found.tallies.items())
     say(f"placing: {mix.name}: of {found.offered} accepted: {', '.join(tallies)}")
+    return found
+
+
+def measure_order(mix: Mix, *, seeds: int, say: Say) -> Placing:
+    """The order of preference alone: where nothing moves, and so without the ledger."""
+    say(f"placing: {mix.name}, where nothing moves")
+    found = Placing(mix)
+    for seed in range(1, seeds + 1):
+        requests = requests_of(mix, seed)
+        ways = {OURS_STAYING: by_choice, FIRST: by_order}
+        found.add(requests, {name: play_unmoved(mix, requests, pick) for name, pick in ways.items()})
     return found
 
 
@@ -148,38 +176,51 @@ def _worth(mix: Mix, request: Request) -> float:
     return share(request.demand, mix.hosts) * request.hours
 
 
-def promises(large: Sequence[Placing]) -> Iterator[str]:
-    """What is not as it must be: ours accepts more over all demands, and leaves more free where all is accepted."""
-    few = [one for one in large if one.mix.name == FEW.name]
-    measured: tuple[tuple[str, Sequence[Placing], Callable[[Tally], float]], ...] = (
-        ("requests", large, lambda tally: tally.accepted),
-        ("host-hours", large, lambda tally: tally.host_hours),
-        ("time of hosts free for long where there is little to do", few, lambda tally: tally.free),
+def promises(found: Placings) -> Iterator[str]:
+    """What is not as it must be.
+
+    Ours accepts more than first fit over all demands, with plans that move and without, and leaves more hosts free for
+    long where all is accepted.
+    """
+    everything: tuple[tuple[str, Callable[[Tally], float]], ...] = (
+        ("requests", lambda tally: tally.accepted),
+        ("host-hours", lambda tally: tally.host_hours),
     )
-    for what, demands, measure in measured:
-        ours, others = (sum(measure(one.tallies[name]) for one in demands) for name in (OURS, FIRST))
-        if ours < others:
-            yield f"placing: {what}: {ours:.2f} by ours, {others:.2f} by first fit"
+    for what, measure in everything:
+        yield from _worse(what, found.large, OURS, measure)
+        yield from _worse(f"{what} where nothing moves", found.staying, OURS_STAYING, measure)
+    few = [one for one in found.staying if one.mix.name == FEW.name]
+    yield from _worse("time free for long", few, OURS_STAYING, lambda tally: tally.free)
 
 
-def placing_table(large: Sequence[Placing], small: Sequence[Placing]) -> Iterator[str]:
+def _worse(what: str, demands: Sequence[Placing], name: str, measure: Callable[[Tally], float]) -> Iterator[str]:
+    ours, others = (sum(measure(one.tallies[placer]) for one in demands) for placer in (name, FIRST))
+    if ours < others:
+        yield f"placing: {what}: {ours:.2f} by ours, {others:.2f} by first fit"
+
+
+def placing_table(found: Placings) -> Iterator[str]:
     """How much of each demand each accepted, and what was left free."""
     yield "### Placing"
-    for title, found in (("", large), (", small enough for the exact solver", small)):
+    for title, demands in (
+        ("", found.large),
+        (", small enough for the exact solver", found.small),
+        (", where nothing moves", found.staying),
+    ):
         yield ""
         yield f"Requests accepted{title}:"
         yield ""
-        yield from _table(found, lambda one: f"{one.offered:,}", lambda _, tally: f"{tally.accepted:,}", _most)
+        yield from _table(demands, lambda one: f"{one.offered:,}", lambda _, tally: f"{tally.accepted:,}", _most)
         yield ""
         yield f"Host-hours accepted{title}:"
         yield ""
         yield from _table(
-            found, lambda one: f"{one.offered_hours:,.0f}", lambda _, tally: f"{tally.host_hours:,.0f}", _longest
+            demands, lambda one: f"{one.offered_hours:,.0f}", lambda _, tally: f"{tally.host_hours:,.0f}", _longest
         )
     yield ""
-    yield "Time of the hosts in which they are wholly free for a day or longer, of all their time:"
+    yield "Time of the hosts in which they are wholly free for a day or longer, of all their time, where nothing moves:"
     yield ""
-    yield from _table(large, lambda _: "", lambda one, tally: f"{tally.free / one.seeds:.1%}", lambda _: "")
+    yield from _table(found.staying, lambda _: "", lambda one, tally: f"{tally.free / one.seeds:.1%}", lambda _: "")
     yield ""
 
 
@@ -189,14 +230,15 @@ def _table(
     shown: Callable[[Placing, Tally], str],
     best_of: Callable[[Placing], str],
 ) -> Iterator[str]:
-    columns = ["demand", "hosts", "offered", *PLACERS, "the best"]
+    placers = PLACERS if OURS in found[0].tallies else STAYING
+    columns = ["demand", "hosts", "offered", *placers, "the best"]
     kept = [number for number, name in enumerate(columns) if _is_filled(name, found, offered)]
     rows = [
         [
             one.mix.name,
             f"{len(one.mix.hosts)}",
             offered(one),
-            *(shown(one, one.tallies[name]) for name in PLACERS),
+            *(shown(one, one.tallies[name]) for name in placers),
             best_of(one),
         ]
         for one in found

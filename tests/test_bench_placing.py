@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import pytest
 
-from bench.demand import HOUR, KINDS, ORIGIN, Host, Mix, Request, days_of_hosts, requests_of, share, small_instances
+from bench.demand import HOUR, KINDS, ORIGIN, Host, Mix, Request, requests_of, share, small_instances
 from bench.exact import best
-from bench.placing import FIRST, LARGE, OURS, Placing, Tally, promises
+from bench.placing import FEW, FIRST, LARGE, OURS, OURS_STAYING, Placing, Placings, Tally, promises
 from bench.replay import FirstFitPlanner, Outcome, Placed, by_choice, by_order, crowded, free_share, play, play_unmoved
 from tenure.domain.capacity import Capacity
 from tenure.domain.period import Period
@@ -130,8 +130,12 @@ def test_demand_is_made_up_the_same_way_each_time():
 
 
 def test_a_broken_promise_is_found():
-    found = Placing(Mix("by hand", [GPU], {days_of_hosts: 1}, load=1.0))
-    found.tallies = {OURS: Tally(3, 10.0, 0.5), FIRST: Tally(4, 9.0, 0.6)}
-    assert [line.partition(":")[0] for line in promises([found])] == ["placing"]
-    found.tallies[OURS].add(found.mix, Outcome([hosts(0, 0, 0, 1, 1)]))
-    assert list(promises([found])) == []
+    found = Placing(FEW)
+    found.tallies = {OURS: Tally(4, 9.0, 0.5), OURS_STAYING: Tally(3, 10.0, 0.5), FIRST: Tally(4, 10.0, 0.6)}
+    broken = [line.split(":")[1].strip() for line in promises(Placings([found], [found], []))]
+    assert broken == ["requests where nothing moves", "host-hours", "time free for long"]
+    found.tallies[FIRST] = Tally()
+    assert list(promises(Placings([found], [found], []))) == []
+    crowd = [Placed(1, period(0, 2), Capacity({"WHOLE": 1}), True)] * 2
+    found.add([hosts(0, 0, 0, 2, 1)], {OURS: Outcome([], crowd)})
+    assert list(found.complaints()) == [f"{FEW.name}: {OURS} promised too much of host 1 at 2030-01-01 00:00"]
