@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tenureclient import ReservationRequest
 from tenureclient.cli.command import ReservationCommand
 from tenureclient.cli.shell import TenureShell
 from tenureclient.testing import FakeServer
@@ -70,6 +71,23 @@ def test_every_example_of_the_help_can_be_read(command: str, plain_logging: None
     parser = parser_of(command)
     for arguments, _ in COMMANDS[command].load().examples:
         assert parser.parse_args(shlex.split(arguments))
+
+
+def python_blocks() -> list[str]:
+    text = README.read_text() if README.exists() else ""
+    return re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def test_what_the_readme_requests_can_be_requested() -> None:
+    [block] = [block for block in python_blocks() if block.startswith("ReservationRequest.")]
+    known = {"ReservationRequest": ReservationRequest, "network_id": "5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0001"}
+    for line in block.splitlines():
+        assert isinstance(eval(line, known), ReservationRequest), line
+
+
+@pytest.mark.parametrize("number", range(len(python_blocks())))
+def test_the_programs_of_the_readme_can_be_read(number: int) -> None:
+    assert compile(python_blocks()[number], str(README), "exec")
 
 
 def test_every_public_part_of_the_fake_server_is_in_the_readme() -> None:

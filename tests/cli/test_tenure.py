@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tests.support.standalone import BIN, Standalone
 
 pytestmark = pytest.mark.slow
@@ -117,3 +118,113 @@ def test_a_member_sees_the_leases_of_his_project_only(client: Run):
     assert document(client("lease", "list", "-f", "json", cloud="tenure-demo")) == []
     client("lease", "show", "theirs", cloud="tenure-demo", code=1)
     assert "403" in client("host", "list", cloud="tenure-demo", code=1).stderr
+
+
+def register(client: Run, *last: int) -> list[str]:
+    """Make these addresses reservable; their ids."""
+    return [
+        document(client("floatingip", "create", PUBLIC_NETWORK, f"203.0.113.{number}", "-f", "json"))["id"]
+        for number in last
+    ]
+
+
+@pytest.mark.parametrize("program", [["tenure"], ["openstack", "reservation"]], ids=" ".join)
+def test_instances_a_flavor_and_addresses_in_one_lease(service: Standalone, program: list[str]):
+    client = runner(service, *program)
+    register(client, 20, 21)
+    made = client(
+        *("lease", "create", "lab", "--instances", "2", "--flavor", "3", "--anti-affinity"),
+        *("--floating-ips", "1", "--network", PUBLIC_NETWORK, "--address", "203.0.113.21"),
+        *("--reservation", "resource_type=virtual:instance,amount=1,vcpus=1,memory_mb=512,disk_gb=0"),
+        *("--for", "2h", "--wait", "-f", "json"),
+        cloud="tenure-demo",
+    )
+    lease = document(made)
+    assert {one["resource_type"]: one["status"] for one in lease["reservations"]} == {
+        "flavor:instance": "active",
+        "virtual:floatingip": "active",
+        "virtual:instance": "active",
+    }
+    listed = document(client("lease", "reservation", "list", "lab", "-f", "json", cloud="tenure-demo"))
+    of_type = {one["resource_type"]: one for one in listed}
+    assert of_type["flavor:instance"]["flavor_id"] == of_type["flavor:instance"]["id"]
+    assert of_type["flavor:instance"]["server_group_id"] is not None
+    assert of_type["virtual:instance"]["server_group_id"] is None
+    [address] = document(client("lease", "floatingips", "lab", "-f", "json", cloud="tenure-demo"))
+    assert (address["floating_ip_address"], address["status"]) == ("203.0.113.21", "held")
+
+
+def test_a_reservation_is_added_to_what_runs_and_dropped(client: Run):
+    register(client, 20)
+    client("lease", "create", "bio", *LEASES_OF_ONE_HOST, "--wait")
+    wanted = ("--floating-ips", "1", "--network", PUBLIC_NETWORK)
+    added = document(client("lease", "reservation", "add", "bio", *wanted, "--wait", "-f", "json"))
+    assert (added["resource_type"], added["status"]) == ("virtual:floatingip", "active")
+    refused = client("lease", "reservation", "add", "bio", *wanted, code=1)
+    assert "Not enough floating IPs available" in refused.stderr
+    assert "field: amount\n  asked: 1 of virtual:floatingip\n" in refused.stderr
+    client("lease", "reservation", "drop", "bio", added["id"])
+    kinds = document(client("lease", "reservation", "list", "bio", "-f", "json", "-c", "status", "-c", "resource_type"))
+    assert {one["resource_type"]: one["status"] for one in kinds} == {
+        "physical:host": "active",
+        "virtual:floatingip": "deleted",
+    }
+
+
+def test_instances_become_more_and_are_counted(client: Run):
+    made = document(
+        client(
+            *("lease", "create", "web", "--instances", "1", "--vcpus", "2", "--ram", "4g", "--disk", "20"),
+            *("--with", "vcpus>=8", "--before-end-action", "snapshot", "--wait", "-f", "json"),
+        )
+    )
+    [reservation] = made["reservations"]
+    assert (reservation["memory_mb"], reservation["before_end"]) == (4096, "snapshot")
+    client("lease", "set", "web", "--reservation", f"id={reservation['id']},amount=3", "--wait")
+    [changed] = document(client("lease", "show", "web", "-f", "json"))["reservations"]
+    assert changed["amount"] == 3
+    smaller = client("lease", "set", "web", "--reservation", f"id={reservation['id']},amount=1", code=1)
+    assert "an active reservation doesn't allow to reduce" in smaller.stderr
+    many = client("lease", "create", "many", "--instances", "9999", "--flavor", "3", code=1)
+    assert "asked: 9999 of flavor:instance (number 1)" in many.stderr
+    assert "instances that fit there" in many.stderr
+    unknown = client("lease", "create", "none", "--instances", "1", "--flavor", "nope", code=1)
+    assert "Flavor nope could not be found" in unknown.stderr
+    assert "field: reservations[0].flavor_id" in unknown.stderr
+
+
+def test_floating_ips_from_their_registration_to_their_end(client: Run):
+    first, second = register(client, 20, 21)
+    listed = document(client("floatingip", "list", "--network", PUBLIC_NETWORK, "-f", "json"))
+    assert {row["id"] for row in listed} == {first, second}
+    for address, reason in (
+        ("203.0.113.150", "used in allocation_pools"),
+        ("203.0.113.20", "is registered already"),
+    ):
+        refused = client("floatingip", "create", PUBLIC_NETWORK, address, code=1)
+        assert reason in refused.stderr
+        assert "field: floating_ip_address" in refused.stderr
+    client("lease", "create", "web", "--floating-ips", "1", "--network", PUBLIC_NETWORK, "--address", "203.0.113.20")
+    assert "409 Conflict" in client("floatingip", "delete", "203.0.113.20", code=1).stderr
+    client("floatingip", "disable", "203.0.113.21", "--reason", "listed", "--yes")
+    shown = document(client("floatingip", "show", "203.0.113.21", "-f", "json"))
+    assert (shown["reservable"], shown["disabled_reason"]) == (False, "listed")
+    [mine] = [one for one in document(client("allocation", "list", "floatingip", "-f", "json")) if one["reservations"]]
+    assert mine["resource_id"] == first
+    client("floatingip", "enable", second, "--yes")
+    client("floatingip", "delete", "203.0.113.21")
+    seen = client("floatingip", "list", "-f", "value", "-c", "floating_ip_address", cloud="tenure-demo")
+    assert seen.stdout == "203.0.113.20\n"
+    assert "403" in client("floatingip", "delete", first, cloud="tenure-demo", code=1).stderr
+
+
+def test_something_is_told_at_moments_of_its_own(client: Run):
+    client("lease", "create", "bio", *LEASES_OF_ONE_HOST, "--notify", "+30m", "half an hour")
+    client("lease", "set", "bio", "--notify", "+1h", "half time")
+    events = document(client("lease", "show", "bio", "-f", "json", "-c", "events"))["events"]
+    own = {event["message"]: event["id"] for event in events if event["event_type"] == "notify_lease"}
+    assert own.keys() == {"half an hour", "half time"}
+    client("lease", "set", "bio", "--drop-notify", own["half time"])
+    assert "half time" not in client("lease", "show", "bio").stdout
+    late = client("lease", "set", "bio", "--notify", "+9h", "too late", code=1)
+    assert "events" in late.stderr
