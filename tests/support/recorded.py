@@ -240,9 +240,7 @@ class Replay:
             yield "no request id"
         found = [*_headers(exchange, answer), *self._body(exchange, answer, differing)]
         if difference is None:
-            found += self._text(exchange, answer)
-        if difference is None:
-            yield from found
+            yield from [*found, *self._text(exchange, answer)]
         elif answer.status >= 400 and not isinstance(answer.document.get("error_message"), str):
             yield "does not say why"
         elif not found and answer.status == exchange.status:
