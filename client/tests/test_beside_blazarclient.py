@@ -138,7 +138,9 @@ def test_ours_has_all_commands_where_the_environment_says_so(both: Environment) 
     ours = both.run("openstack", "reservation", "lease", "list", "--help", client="tenure")
     assert "provided by the tenure-client plugin" in ours.stdout
     assert list(json.loads(listed.stdout)[0]) == ["id", "name", "start_date", "end_date", "status"]
-    theirs = both.run("openstack", "reservation", "floatingip", "list", "--help", client="tenure")
+    addresses = both.run("openstack", "reservation", "floatingip", "list", "--help", client="tenure")
+    assert "provided by the tenure-client plugin" in addresses.stdout
+    theirs = both.run("openstack", "reservation", "floatingip", "list", "--help")
     assert "provided by the python-blazarclient plugin" in theirs.stdout
 
 

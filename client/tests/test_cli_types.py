@@ -66,6 +66,8 @@ def test_several_types_are_booked_in_one_lease(stocked: FakeServer, tenure: Run)
     listed = json.loads(tenure("lease", "reservation", "list", "lab", "-f", "json").output)
     assert [one["flavor_id"] for one in listed] == [listed[0]["id"], None, listed[2]["id"]]
     assert [one["server_group_id"] is None for one in listed] == [False, True, True]
+    aggregates = tenure("lease", "reservation", "list", "lab", "-f", "value", "-c", "aggregate_id")
+    assert aggregates.output == "1\nNone\n1\n"
     held = tenure("lease", "floatingips", "lab", "-f", "value", "-c", "floating_ip_address", "-c", "status")
     assert held.output == "203.0.113.22 held\n203.0.113.21 held\n"
 

@@ -52,6 +52,15 @@ def test_nothing_of_python_blazarclient_is_missing(tenure: Run, command: str) ->
     assert [argument for argument in BLAZARCLIENT[command].split() if argument not in words] == []
 
 
+def test_the_types_are_explained_where_they_are_asked_for(tenure: Run) -> None:
+    for command in (["lease", "create"], ["lease", "reservation", "add"]):
+        shown = tenure(*command, "--help").output
+        for resource_type in ("physical:host", "virtual:instance", "flavor:instance", "virtual:floatingip"):
+            assert f"\n  {resource_type}\n" in shown
+        # What matters comes before how things are printed.
+        assert shown.index("--instances COUNT ") < shown.index("output formatters:")
+
+
 def test_the_groups_of_commands_belong_together() -> None:
     alone = {command.name: command.value for command in entry_points(group="openstack.tenure.v1")}
     beside = {command.name: command.value for command in entry_points(group="openstack.tenure_additions.v1")}

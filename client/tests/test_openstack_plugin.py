@@ -65,6 +65,19 @@ def test_a_lease_from_beginning_to_end(server: FakeServer, openstack: Run) -> No
     assert openstack("reservation", "lease", "show", "bio").code == 1
 
 
+def test_addresses_are_registered_booked_and_added(openstack: Run) -> None:
+    for address in ("203.0.113.20", "203.0.113.21"):
+        assert openstack("reservation", "floatingip", "create", "net", address).code == 0
+    wanted = ("--floating-ips", "1", "--network", "net")
+    assert openstack("reservation", "lease", "create", "bio", *wanted).code == 0
+    added = openstack("reservation", "lease", "reservation", "add", "bio", *wanted, "-f", "json")
+    assert json.loads(added.output)["resource_type"] == "virtual:floatingip", added.errors
+    listed = openstack(
+        "reservation", "lease", "floatingips", "bio", "-f", "value", "-c", "floating_ip_address"
+    )
+    assert listed.output == "203.0.113.20\n203.0.113.21\n"
+
+
 def test_a_refusal_is_readable(openstack: Run) -> None:
     refused = openstack("reservation", "lease", "create", "bio", "--hosts", "1")
     assert refused.code == 1

@@ -8,8 +8,8 @@ order of directories on the disk would decide whose commands are found. So the r
 * alone, this client has all commands;
 * beside python-blazarclient that client keeps its option and its commands, and this one adds what it
   lacks;
-* with ``OS_RESERVATION_CLIENT=tenure`` in the environment this client has all of its commands, and the
-  other one only those that this one lacks.
+* with ``OS_RESERVATION_CLIENT=tenure`` in the environment this client has all of its commands; there is
+  none that only the other one has.
 """
 
 from __future__ import annotations
@@ -87,8 +87,7 @@ def check_api_version(version: str) -> bool:
 def _load_commands_last() -> None:
     """Move this plugin to the end, since the last one with a command of a name has it.
 
-    So the commands that only python-blazarclient has, those for floating IPs, stay. The list is
-    replaced and not changed, because OpenStackClient is walking through it just now.
+    The list is replaced and not changed, because OpenStackClient is walking through it just now.
     """
     manager = sys.modules.get("openstackclient.common.clientmanager")
     plugins = getattr(manager, "PLUGIN_MODULES", None)

@@ -157,6 +157,7 @@ def reservation_row(reservation: Reservation, zone: tzinfo | None) -> Row:
         "status": reservation.status,
         "flavor_id": reservation.flavor_id,
         "server_group_id": reservation.server_group_id,
+        "aggregate_id": reservation.parameters.get("aggregate_id"),
         "parameters": DataColumn(reservation.parameters, _parameter_lines(reservation)),
         "missing_resources": reservation.missing_resources,
         "resources_changed": reservation.resources_changed,

@@ -20,6 +20,23 @@ _DETAILS = {
 _OPTIONS = {"addresses": "--address", "floating_ips": "--floating-ips", "affinity": "--affinity"}
 
 
+#: What a reservation in full words may say; what is in brackets may be left out.
+_TYPES = """resource types, for --reservation (what is in brackets may be left out):
+  physical:host
+    min=COUNT [max=COUNT] [resource_properties=EXPRESSION] [hypervisor_properties=EXPRESSION]
+  virtual:instance
+    amount=COUNT vcpus=COUNT memory_mb=MB disk_gb=GB [affinity=true|false|none]
+    [resource_properties=EXPRESSION]
+  flavor:instance
+    amount=COUNT flavor_id=ID [affinity=true|false|none]
+  virtual:floatingip
+    network_id=ID [amount=COUNT] [required_floatingips=["ADDRESS", ...]]
+  all of them
+    [before_end=none|snapshot|notify|default]
+  EXPRESSION is ["==", "$PROPERTY", "VALUE"], or ["and", EXPRESSION, EXPRESSION, ...]; besides == there are
+  != >= <= > and <."""
+
+
 def add_reservation_options(parser: argparse.ArgumentParser) -> None:
     hosts = parser.add_argument_group("whole hosts")
     hosts.add_argument(
@@ -57,6 +74,7 @@ def add_reservation_options(parser: argparse.ArgumentParser) -> None:
         " resource_type=physical:host,min=1,max=2; commas in brackets or quotes belong to the value (may be"
         " repeated)",
     )
+    parser.epilog = f"{parser.epilog}\n\n{_TYPES}"
     # How things are printed is the last that anybody looks for.
     parser._action_groups.sort(key=lambda group: "formatter" in (group.title or ""))
 
