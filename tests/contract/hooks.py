@@ -27,6 +27,7 @@ _CHOICE = (
     "Malformed requirements",
     r"Flavor (.|\n)* could not be found",
 )
+_EVENTS = ("The event must lie between the start and the end of the lease", "The time of the event has passed")
 _MARKER = r"marker: there is (no lease|nothing of id) (.|\n)* that a list could go on after\."
 #: The refusals with 400 that a request may meet although it fits the schema, by operation. Nothing else may be refused.
 EXPECTED = {
@@ -36,11 +37,14 @@ EXPECTED = {
     "GET /v1/floatingips": (_MARKER,),
     "GET /v1/floatingips/allocations": (_MARKER,),
     "POST /v1/floatingips": ("Failed to find network",),
-    "POST /v1/leases": (*_DATES, *_CHOICE, "Datetime is out of lease limits"),
+    "POST /v1/leases": (*_DATES, *_CHOICE, *_EVENTS, "Datetime is out of lease limits"),
     f"POST {_LEASE}/reservations": (*_CHOICE, "Invalid lease status"),
     f"PUT {_LEASE}": (
         *_DATES,
         *_CHOICE,
+        *_EVENTS,
+        "(.|\n)* is no event that the lease's owner has defined",
+        "(.|\n)* is named twice",  # an event
         "Datetime is out of lease limits",
         "Please enter valid reservation IDs",
         "A reservation is named twice",
@@ -109,6 +113,12 @@ def _set_dates(body: dict[str, Any], number: int) -> None:
         names = [name for name in ("start_date", "before_end_date", "end_date") if _is(pattern, body.get(name))]
         for month, name in enumerate(names, start=1):
             body[name] = show(f"{year}-{month:02}-{day:02}")
+    if isinstance(body.get("events"), list):
+        began = f"{year}-01-{day:02}T10:00:00Z"  # when the lease begins, where the body says so
+        body["events"] = [
+            {**one, "time": began} if isinstance(one, dict) and _is(RFC3339_PATTERN, one.get("time")) else one
+            for one in body["events"]
+        ]
 
 
 _FORMS: tuple[tuple[str, Callable[[str], str]], ...] = (
@@ -146,7 +156,7 @@ def _is_sound(reservation: object) -> bool:
         and (reservation["min"], reservation["max"]) in ((1, 1), (1, 2), (1, 3))
         and reservation["hypervisor_properties"] in _EXPRESSIONS
         and reservation["resource_properties"] in _EXPRESSIONS
-        and reservation.get("before_end", "") in ("", "default", "snapshot")
+        and reservation.get("before_end", "") in ("", "none", "default", "snapshot", "notify")
     )
 
 
