@@ -1,0 +1,432 @@
+"""What goes wrong with reservations elsewhere, asked of this service over HTTP: tests named for the wrong answers.
+
+They were measured of Blazar 18, or read in its source and its users' reports. What needs more than a request and its
+answer is told where it belongs: races in ``test_races``, ends of the process in ``test_crashes``, slow clouds in
+``test_slow_end`` and ``test_hanging_cloud``, hosts that fail in ``test_healing``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from falcon import testing
+
+from tenure.drivers.simulated import EffectKind, Fault, FaultKind, HostHealth
+from tests.api.rig import ADDRESS, ADDRESSES, FLAVORS, HOSTS, INSTANCES, Api, open_api
+from tests.support import ledger
+from tests.support.agreement import disagreements
+
+HOUR = timedelta(hours=1)
+VERSIONS = ["1.0", "1.2"]
+#: Of each of the four hosts.
+VCPUS = 8
+
+
+@pytest.fixture(params=VERSIONS)
+def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Api]:
+    """Four hosts of eight processors; two addresses."""
+    with open_api(tmp_path) as opened:
+        for host in opened.world.cloud.world.hosts():
+            opened.world.cloud.world.change_host(host.id, facts={"vcpus": VCPUS})
+        opened.world.service.refresh.run()
+        opened.register_address(ADDRESS)
+        opened.register_address("203.0.113.11")
+        yield opened.using(version=request.param)
+
+
+def instances(amount: int = 1, vcpus: int = 1, **more: object) -> dict[str, Any]:
+    return {**INSTANCES, "amount": amount, "vcpus": vcpus, **more}
+
+
+def ask(api: Api, *reservations: dict[str, Any], start: float = 1, hours: float = 1, **more: Any) -> testing.Result:
+    return api.post("/v1/leases", api.lease_body(start=start, hours=hours, reservations=list(reservations), **more))
+
+
+def book(api: Api, *reservations: dict[str, Any], start: float = 1, hours: float = 1, **more: Any) -> dict[str, Any]:
+    answer = ask(api, *reservations, start=start, hours=hours, **more)
+    assert answer.status_code == 201, answer.text
+    lease: dict[str, Any] = answer.json["lease"]
+    return lease
+
+
+def running(api: Api, *reservations: dict[str, Any], hours: float = 5, **more: Any) -> dict[str, Any]:
+    """A lease that has started."""
+    lease = book(api, *reservations, start=1, hours=hours, **more)
+    api.world.pass_time(HOUR)
+    assert shown(api, lease)["status"] == "ACTIVE"
+    return lease
+
+
+def is_refused(api: Api, *reservations: dict[str, Any], start: float = 1, hours: float = 1) -> bool:
+    """Whether there is not enough for it; nothing else is wrong with it."""
+    answer = ask(api, *reservations, start=start, hours=hours)
+    if answer.status_code == 201:
+        return False
+    assert answer.status_code == (400 if api.version == "1.0" else 409)
+    assert "Not enough" in answer.text
+    return True
+
+
+def shown(api: Api, lease: dict[str, Any]) -> dict[str, Any]:
+    answer = api.get(f"/v1/leases/{lease['id']}")
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json["lease"]
+    return found
+
+
+def change(api: Api, lease: dict[str, Any], *changes: dict[str, Any], **more: Any) -> testing.Result:
+    """Change the lease's reservations, in their order."""
+    named = [{"id": one["id"], **what} for one, what in zip(lease["reservations"], changes, strict=False) if what]
+    return api.put(f"/v1/leases/{lease['id']}", {**({"reservations": named} if named else {}), **more})
+
+
+def assert_sound(api: Api) -> None:
+    url = f"sqlite:///{api.database}"
+    assert ledger.faults(url) == []
+    assert disagreements(url, api.world.cloud) == []
+
+
+# --- granted, and cannot be had
+
+
+def test_two_leases_of_instances_overbook_a_host(api: Api):
+    """A reservation was counted once for each host, however many instances it has there: 12 of 8 processors."""
+    first, second = book(api, instances(12, vcpus=2)), book(api, instances(4, vcpus=2))
+    assert is_refused(api, instances(3, vcpus=2))
+    assert_sound(api)
+    api.world.pass_time(HOUR)
+    for lease, count in ((first, 12), (second, 4)):
+        for _ in range(count):
+            api.world.cloud.world.instances.boot("demo-project", lease["reservations"][0]["id"])
+
+
+def test_reservations_of_one_lease_do_not_see_each_other(api: Api):
+    """Each of them alone would fit."""
+    everything = instances(4, vcpus=VCPUS)
+    assert is_refused(api, everything, everything)
+    assert is_refused(api, everything, HOSTS)
+    assert is_refused(api, everything, FLAVORS)
+    assert is_refused(api, {**ADDRESSES, "amount": 2}, ADDRESSES)
+    assert api.get("/v1/leases").json["leases"] == []
+    book(api, everything)
+    assert_sound(api)
+
+
+def test_what_is_made_of_a_flavor_and_of_a_size_are_counted_apart(api: Api):
+    book(api, instances(4, vcpus=VCPUS - 2))
+    book(api, {**FLAVORS, "flavor_id": "3", "amount": 4})
+    assert is_refused(api, FLAVORS)
+    assert is_refused(api, instances(1))
+    assert_sound(api)
+
+
+def test_hosts_that_are_down_are_handed_out(api: Api):
+    for host in ("1", "2", "3"):
+        api.world.cloud.world.mark_host(host, HostHealth.DOWN)
+    api.world.service.health_check.run()
+    assert is_refused(api, {**HOSTS, "min": 2, "max": 2})
+    assert is_refused(api, instances(2, vcpus=VCPUS))
+    book(api, instances(1, vcpus=VCPUS))
+
+
+def test_hosts_are_known_as_they_were_registered(api: Api):
+    """Inventory and traits were frozen."""
+    assert is_refused(api, instances(5, vcpus=VCPUS))
+    assert ask(api, {**FLAVORS, "flavor_id": "5"}).status_code == 201
+    api.world.cloud.world.change_host("1", facts={"vcpus": 2 * VCPUS})
+    api.world.cloud.world.change_host("4", traits=["COMPUTE_NODE"])
+    api.world.service.refresh.run()
+    book(api, instances(5, vcpus=VCPUS), start=3)
+    assert is_refused(api, {**FLAVORS, "flavor_id": "5"}, start=5)
+
+
+# --- refused, and could be had
+
+
+def test_what_begins_when_another_ends_is_refused(api: Api):
+    everything = [instances(4, vcpus=VCPUS), {**ADDRESSES, "amount": 2}]
+    for start in (2, 1, 3):
+        book(api, *everything, start=start)
+    book(api, {**HOSTS, "min": 4, "max": 4}, start=4)
+    book(api, {**FLAVORS, "flavor_id": "3", "amount": 16}, start=5)
+    assert_sound(api)
+
+
+def test_a_busy_hour_beside_the_period_counts_against_it(api: Api):
+    book(api, instances(4, vcpus=VCPUS), start=1)
+    book(api, instances(4, vcpus=VCPUS), start=3)
+    book(api, instances(4, vcpus=VCPUS), start=2)
+
+
+def test_peaks_at_different_times_are_added_up(api: Api):
+    half = instances(4, vcpus=VCPUS // 2)
+    for start in (1, 2, 3):
+        book(api, half, start=start)
+    book(api, half, start=1, hours=3)
+    assert is_refused(api, instances(1), start=1, hours=3)
+
+
+def test_of_15_free_slots_14_can_be_had(api: Api):
+    """Each host counted as used by the whole amount of a lease that touches it."""
+    two_processors = {**FLAVORS, "flavor_id": "3"}
+    book(api, two_processors)
+    for _ in range(3):
+        book(api, {**two_processors, "amount": 5})
+    assert is_refused(api, two_processors)
+    assert_sound(api)
+
+
+def test_a_flavor_cannot_be_reserved_beside_instances(api: Api):
+    """Each later request was an error."""
+    book(api, instances())
+    book(api, FLAVORS)
+    book(api, HOSTS, start=1)
+    lease = book(api, instances(), FLAVORS, ADDRESSES)
+    api.world.pass_time(HOUR)
+    assert shown(api, lease)["status"] == "ACTIVE"
+    assert_sound(api)
+
+
+def test_with_a_reservation_of_a_flavor_a_host_cannot_be_changed(api: Api):
+    running(api, {**FLAVORS, "amount": 4, "affinity": False})
+    properties = {"rack": "r1"} if api.version == "1.0" else {"properties": {"rack": "r1"}}
+    for host in "1", "2", "3", "4":
+        answer = api.using("admin").put(f"/v1/os-hosts/{host}", properties)
+        assert answer.status_code == 200, answer.text
+
+
+def test_a_flavor_has_no_affinity(api: Api):
+    lease = book(api, {**FLAVORS, "amount": 4, "affinity": False})
+    assert is_refused(api, {**FLAVORS, "amount": 5, "affinity": False})
+    assert is_refused(api, {**FLAVORS, "flavor_id": "3", "amount": 4, "affinity": True})
+    together = book(api, {**FLAVORS, "flavor_id": "3", "amount": 3, "affinity": True})
+    api.world.pass_time(HOUR)
+    units = api.world.cloud.world.instances.units
+    assert sorted(units(lease["reservations"][0]["id"]).values()) == [1, 1, 1, 1]
+    assert list(units(together["reservations"][0]["id"]).values()) == [3]
+
+
+def test_the_amount_of_a_flavor_cannot_be_changed(api: Api):
+    lease = running(api, FLAVORS)
+    answer = change(api, lease, {"amount": 5})
+    assert answer.status_code == 200, answer.text
+    assert sum(api.world.cloud.world.instances.units(lease["reservations"][0]["id"]).values()) == 5
+    assert_sound(api)
+
+
+def test_the_disk_of_a_flavor_without_one_is_counted_and_its_swap_forgotten(api: Api):
+    """Servers of a flavor whose disk is 0 boot from volumes."""
+    world = api.world.cloud.world.instances
+    world.add_flavor("volumes", vcpus=1, ram=512, disk=0, swap=2048)
+    for _ in range(3):
+        book(api, instances(4, vcpus=1, disk_gb=319, affinity=False))  # 957 of 960 or more gigabytes
+    book(api, {**FLAVORS, "flavor_id": "volumes", "amount": 1, "affinity": True}, start=1)
+    lease = running(api, {**FLAVORS, "flavor_id": "volumes"})
+    flavor = world.flavors()[lease["reservations"][0]["id"]]
+    assert (flavor.disk, flavor.swap) == (0, 2048)
+
+
+# --- asked for, and never answered; or broken by the question
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        {"vcpus": 0},
+        {"memory_mb": 0},
+        {"vcpus": 0, "memory_mb": 0, "disk_gb": 0},
+        {"amount": 0},
+        {"vcpus": -1},
+        {"disk_gb": -1},
+        {"amount": -1},
+    ],
+)
+def test_instances_of_nothing_are_searched_for_for_ever(api: Api, nothing: dict[str, int]):
+    assert ask(api, instances(**nothing)).status_code == 400
+    lease = book(api, instances())
+    assert change(api, lease, nothing).status_code == 400
+    assert shown(api, lease) == lease
+
+
+def test_a_flavor_that_takes_nothing_is_searched_for_for_ever(api: Api):
+    none = {f"resources:{name}": "0" for name in ("VCPU", "MEMORY_MB", "DISK_GB")}
+    api.world.cloud.world.instances.add_flavor("nothing", vcpus=1, disk=0, extra_specs=none)
+    answer = ask(api, {**FLAVORS, "flavor_id": "nothing"})
+    assert (answer.status_code, "asks for nothing" in answer.text) == (400, True)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"reservations": "none"},
+        {"reservations": [{}]},
+        {"reservations": [{"id": "nothing", "amount": 2}]},
+        {"end_date": "yesterday"},
+        {"end_date": "1999-01-01 00:00"},
+        {"before_end_date": "2999-01-01 00:00"},
+    ],
+)
+def test_a_wrong_request_kills_a_running_lease(api: Api, wrong: dict[str, Any]):
+    lease = running(api, HOSTS, instances(), FLAVORS, ADDRESSES)
+    before = shown(api, lease)
+    assert api.put(f"/v1/leases/{lease['id']}", wrong).status_code in {400, 403, 409}
+    assert shown(api, lease) == before
+    assert_sound(api)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [{"min": 0, "max": -1}],
+        [{}, {"amount": "many"}],
+        [{}, {"vcpus": 4}],
+        [{}, {"amount": 1, "affinity": True}],
+        [{}, {}, {"flavor_id": "no such flavor"}],
+        [{}, {}, {"amount": 1}],
+        [{}, {}, {}, {"amount": 0}],
+        [{}, {}, {}, {"network_id": "no such network"}],
+        [{}, {}, {}, {"required_floatingips": ["203.0.113.99"]}],
+    ],
+)
+def test_a_wrong_change_of_a_reservation_kills_a_running_lease(api: Api, changes: list[dict[str, Any]]):
+    lease = running(api, HOSTS, instances(2), {**FLAVORS, "amount": 2}, ADDRESSES)
+    before = shown(api, lease)
+    answer = change(api, lease, *changes)
+    assert answer.status_code in {400, 404, 409}, answer.text
+    assert shown(api, lease) == before
+    assert_sound(api)
+
+
+def test_a_change_that_is_refused_is_made_by_half(api: Api):
+    """What came before the one that failed stayed."""
+    lease = running(api, HOSTS, instances(2), {**FLAVORS, "amount": 2}, ADDRESSES)
+    before = shown(api, lease)
+    changes = [{"min": 2, "max": 2}, {"amount": 3}, {"amount": 3}, {"amount": 3}]  # of addresses there are two
+    later = {"1.0": "2030-01-01 18:00"}.get(str(api.version), "2030-01-01T18:00:00Z")
+    assert change(api, lease, *changes, name="renamed", end_date=later).status_code in {400, 409}
+    assert shown(api, lease) == before
+    assert_sound(api)
+    changes[-1] = {"amount": 2}
+    answer = change(api, lease, *changes, name="renamed", end_date=later)
+    assert answer.status_code == 200, answer.text
+    assert_sound(api)
+
+
+def test_a_change_that_the_cloud_refuses_is_made_by_half(api: Api):
+    lease = running(api, HOSTS, instances(2), ADDRESSES)
+    before = shown(api, lease)
+    number = lease["reservations"][2]["id"]
+    api.world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", reservation_id=number, count=1))
+    assert change(api, lease, {"min": 2, "max": 2}, {"amount": 3}, {"amount": 2}).status_code == 409
+    api.world.engine.settle()
+    after = shown(api, lease)
+    for one in (before, after):
+        for field in ("updated_at", "status_reason", "events"):
+            one.pop(field, None)
+        for reservation in one["reservations"]:
+            reservation.pop("updated_at")
+    assert after == before
+    assert_sound(api)
+
+
+# --- started and ended
+
+
+@pytest.mark.parametrize("kind", [FaultKind.BUSY, FaultKind.LOST_REPLY])
+def test_one_error_of_the_cloud_ends_a_lease(api: Api, kind: FaultKind):
+    lease = book(api, HOSTS, instances(), FLAVORS, ADDRESSES)
+    for one in lease["reservations"]:
+        api.world.cloud.inject(Fault(kind, verb="ensure_started", reservation_id=one["id"], count=1))
+        api.world.cloud.inject(Fault(kind, verb="ensure_ended", reservation_id=one["id"], count=1))
+    api.world.pass_time(HOUR + timedelta(minutes=5))
+    assert shown(api, lease)["status"] == "ACTIVE"
+    assert_sound(api)
+    api.world.pass_time(2 * HOUR)
+    assert shown(api, lease)["status"] == "TERMINATED"
+    assert_sound(api)
+
+
+def test_one_reservation_that_does_not_end_keeps_the_others_from_it(api: Api):
+    lease = running(api, HOSTS, instances(), ADDRESSES, hours=1)
+    first = lease["reservations"][0]["id"]
+    api.world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_ended", reservation_id=first, count=None))
+    api.world.pass_time(HOUR + timedelta(minutes=2))
+    assert api.world.cloud.world.instances.inventories() == {}
+    assert api.world.cloud.world.addresses.floating_ips() == {}
+    api.world.cloud.clear_faults()
+    api.world.pass_time(HOUR)
+    assert shown(api, lease)["status"] in {"TERMINATED", "ERROR"}
+    assert_sound(api)
+
+
+def test_one_reservation_that_cannot_start_leaves_the_others_behind(api: Api):
+    lease = book(api, HOSTS, instances(), ADDRESSES)
+    last = lease["reservations"][2]["id"]
+    api.world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", reservation_id=last, count=None))
+    api.world.pass_time(HOUR)
+    assert shown(api, lease)["status"] == "ERROR"
+    assert api.world.cloud.world.groups() == {}
+    assert_sound(api)
+    api.world.cloud.clear_faults()
+    book(api, {**HOSTS, "min": 4, "max": 4}, start=0.5)
+
+
+def test_there_are_flavors_and_aggregates_months_before_the_start(api: Api):
+    """But for the server group, which clients must know of."""
+    lease = book(api, instances(2, affinity=False), FLAVORS, HOSTS, ADDRESSES, start=24 * 90)
+    for one in lease["reservations"]:
+        assert api.world.cloud.world.instances.traces(one["id"]) <= {"server group"}
+    assert api.world.cloud.world.addresses.floating_ips() == {}
+    assert api.delete(f"/v1/leases/{lease['id']}").status_code in {200, 204}
+    api.world.engine.settle()
+    api.world.service.repair.run()
+    assert api.world.cloud.world.instances.server_groups() == {}
+
+
+def test_servers_are_deleted_before_their_images_are_saved(api: Api):
+    lease = running(api, {**HOSTS, "before_end": "snapshot"}, hours=2)
+    server = api.world.cloud.world.boot_server("demo-project", reservation_id=lease["reservations"][0]["id"])
+    api.world.pass_time(3 * HOUR)
+    kinds = [effect.kind for effect in api.world.cloud.world.journal(lease["reservations"][0]["id"])]
+    assert kinds.index(EffectKind.IMAGE_MADE) < kinds.index(EffectKind.SERVER_DELETED)
+    assert [(image.server_id, image.status.value) for image in api.world.cloud.world.images()] == [(server, "active")]
+
+
+def test_the_owners_trust_outlives_the_lease(api: Api):
+    lease = running(api, instances(2, affinity=True))
+    assert len(api.world.cloud.world.trusts()) == 1
+    assert api.delete(f"/v1/leases/{lease['id']}").status_code in {200, 204}
+    api.world.pass_time(HOUR)
+    api.world.service.repair.run()
+    assert api.world.cloud.world.trusts() == frozenset()
+
+
+def test_one_reservation_of_a_running_lease_cannot_be_given_back(api: Api):
+    """From 1.1 on it can."""
+    lease = running(api, HOSTS, instances(), ADDRESSES)
+    latest = api.using(version="1.2")
+    for one in lease["reservations"][:2]:
+        answer = latest.delete(f"/v1/leases/{lease['id']}/reservations/{one['id']}")
+        assert answer.status_code == 204, answer.text
+        assert_sound(api)
+    assert shown(latest, lease)["status"] == "ACTIVE"
+    assert len(api.world.cloud.world.addresses.floating_ips()) == 1
+    book(api, {**HOSTS, "min": 4, "max": 4}, start=0.5)
+
+
+# --- whose it is
+
+
+@pytest.mark.parametrize("method", ["get", "put", "delete"])
+def test_leases_of_others_are_changed_and_deleted(api: Api, method: str):
+    lease = book(api, HOSTS, instances(), ADDRESSES)
+    stranger = api.using("other")
+    body = [{"name": "mine"}] if method == "put" else []
+    answer = getattr(stranger, method)(f"/v1/leases/{lease['id']}", *body)
+    assert answer.status_code in {403, 404}, answer.text
+    assert stranger.get("/v1/leases").json["leases"] == []
+    assert shown(api, lease) == lease
