@@ -12,6 +12,7 @@ from typing import Any
 
 from tenure.drivers.simulated import EffectKind, SimulatedCloud
 from tests.support import ledger
+from tests.support.agreement import ADDRESS, HOST, disagreements
 from tests.support.standalone import Caller
 
 
@@ -28,15 +29,19 @@ class Traces:
         with SimulatedCloud(self.cloud) as cloud:
             yield cloud
 
-    def boot(self, lease: dict[str, Any]) -> str:
-        """Boot a server of the lease."""
+    def boot(self, lease: dict[str, Any]) -> None:
+        """Boot a server of the lease on a host of its own, and one of each reservation of instances."""
         with self.opened() as cloud:
-            return cloud.world.boot_server(lease["project_id"], reservation_id=lease["reservations"][0]["id"])
+            for one in lease["reservations"]:
+                if one["resource_type"] == HOST:
+                    cloud.world.boot_server(lease["project_id"], reservation_id=one["id"])
+                elif one["resource_type"] != ADDRESS:
+                    cloud.world.instances.boot(lease["project_id"], one["id"])
 
-    def counts(self, lease: dict[str, Any]) -> dict[EffectKind, int]:
-        """How often each thing was done for the lease."""
+    def counts(self, lease: dict[str, Any], resource_type: str = HOST) -> dict[EffectKind, int]:
+        """How often each thing was done for the lease's reservations of a type."""
         with self.opened() as cloud:
-            ids = [one["id"] for one in lease["reservations"]]
+            ids = [one["id"] for one in lease["reservations"] if one["resource_type"] == resource_type]
             return Counter(effect.kind for one in ids for effect in cloud.world.journal(one))
 
     def has(self, lease: dict[str, Any]) -> tuple[str, ...]:
@@ -48,14 +53,11 @@ class Traces:
     def assert_sound(self, *, idle: bool) -> None:
         """The ledger and the cloud agree, and nothing was done twice; with ``idle`` nobody has anything."""
         assert ledger.faults(self.database) == []
-        stored = ledger.leases(self.database)
         with self.opened() as cloud:
-            groups = cloud.world.groups()
-            assert idle <= (groups == {} and len(cloud.world.pool()) == self.hosts and cloud.world.servers() == [])
-            for one in stored.values():
-                if one.status == "ACTIVE":
-                    held = {host for number in one.reservation_ids for host in groups[number].hosts}
-                    assert held == set(one.hosts)
+            groups, addresses = cloud.world.groups(), cloud.world.addresses.floating_ips()
+            assert idle <= (groups == addresses == {} and len(cloud.world.pool()) == self.hosts)
+            assert idle <= (cloud.world.servers() == [])
+            assert disagreements(self.database, cloud) == []
             holders: dict[str | None, str | None] = {}
             done: Counter[tuple[EffectKind, str | None, str | None, str | None]] = Counter()
             for effect in cloud.world.journal():
@@ -64,7 +66,8 @@ class Traces:
                     holders[effect.host] = effect.reservation_id
                 elif effect.kind is EffectKind.HOST_RETURNED:
                     assert holders.pop(effect.host) == effect.reservation_id
-                done[effect.kind, effect.reservation_id, effect.host, effect.subject] += 1
+                if effect.kind is not EffectKind.INVENTORY_SET:  # which is set anew when there are more
+                    done[effect.kind, effect.reservation_id, effect.host, effect.subject] += 1
         assert {what: times for what, times in done.items() if times > 1} == {}
 
 

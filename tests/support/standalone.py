@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -59,17 +59,19 @@ class Caller:
         delay: float = 0.0,
         notice: float | None = None,
         before_end: str = "snapshot",
+        others: Sequence[Mapping[str, object]] = (),
     ) -> tuple[int, Any]:
         """Ask for a lease that starts ``delay`` seconds from now; ``before_end`` comes ``notice`` seconds from now.
 
-        The status, and the lease or the refusal.
+        It is of so many hosts, if of any, and of ``others``. The status, and the lease or the refusal.
         """
         now = datetime.now(UTC)
+        whole = [{"resource_type": "physical:host", "min": hosts, "max": hosts, "before_end": before_end}]
         body: dict[str, object] = {
             "name": "lease",
             "start_date": rfc3339(now + timedelta(seconds=delay)) if delay else "now",
             "end_date": rfc3339(now + timedelta(seconds=delay + seconds)),
-            "reservations": [{"resource_type": "physical:host", "min": hosts, "max": hosts, "before_end": before_end}],
+            "reservations": [*(whole if hosts else []), *others],
         }
         if notice is not None:
             body["before_end_date"] = rfc3339(now + timedelta(seconds=notice))
