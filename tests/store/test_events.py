@@ -129,10 +129,14 @@ class TestWhatIsReady:
     def test_what_an_owner_says_is_kept(self, db: Database):
         lease = add_lease(db, start=1, end=2)
         word = add_event(db, lease, EventType.NOTIFY, NOW + HOUR, message="ü, 東京")
+        assert stored(db, lease, EventType.NOTIFY).event == word
         with db.read() as tx:
-            assert tx.events.get(word.id).event.message == "ü, 東京"
-            found = tx.leases.get(lease.id)
-            assert {one.event_type: one.message for one in found.events}[EventType.START] is None
+            [found] = tx.leases.by_ids([lease.id])
+        assert {one.event_type: one.message for one in found.events} == {
+            EventType.START: None,
+            EventType.END: None,
+            EventType.NOTIFY: "ü, 東京",
+        }
         db.write(lambda tx: tx.events.discard([word.id]))
         with db.read() as tx:
             assert tx.events.get(word.id) is None
