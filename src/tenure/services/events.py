@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 from zlib import crc32
 
 from tenure.domain.actor import ENGINE
@@ -36,7 +35,8 @@ from tenure.services.context import Rules, apply, new_id, remember, tell
 from tenure.services.healing import flag, lacking, want_mended
 from tenure.services.orders import leftover_order, orders_of, planned_orders
 from tenure.services.planning import Planner
-from tenure.services.user_events import due_events, restore_events, tell_event
+from tenure.services.undoing import hold_until_the_end, ids_in, undo_update, unmake, update_undone
+from tenure.services.user_events import due_events, tell_event
 from tenure.store.database import Database, Transaction
 from tenure.store.events import StoredEvent
 
@@ -206,7 +206,7 @@ class EventService:
             tx.leases.add_effects(effects, now=now)
             lease = self._lease(tx, work)
             if work.undoing:
-                self._undone(tx, work, lease, now)
+                update_undone(tx, work.event_id, lease, now=now)
                 return
             stored = tx.events.get(work.event_id)
             new = ((stored.payload if stored else None) or {}).get("new", ())
@@ -218,7 +218,7 @@ class EventService:
                 tx.allocations.release([reservation_id], until=now + self._rules.cleaning_time, only=allocation_ids)
                 tx.leases.change_reservations([reservation_id], now=now, resources_changed=True)
             if lease.status is LeaseStatus.UPDATING:
-                self._hold_until_the_end(tx, lease)  # an earlier end has waited for this
+                hold_until_the_end(tx, lease, self._rules)  # an earlier end has waited for this
                 if work.replaced:
                     lease = flag(tx, lease, lacking(tx, lease, lease.status_reason), now=now)
                 apply(tx, lease, Action.UPDATED, actor=ENGINE, now=now, keep_reason=lease.degraded)
@@ -560,7 +560,7 @@ class EventService:
         payload = stored.payload or {}
         undoing = bool(payload.get("undoing"))
         replaced = {} if undoing else payload.get("replaced", {})
-        without = _ids(payload, "added" if undoing else "replaced")
+        without = ids_in(payload, "added" if undoing else "replaced")
         near_the_end = stored.event.event_type in _NEAR_THE_END
         return Work(
             event_id=stored.event.id,
@@ -613,76 +613,11 @@ class EventService:
             if end is not None:  # takes back at once what was started in part
                 tx.events.change([end.id], now=now, ready_at=now)
         elif work.event_type is EventType.PREPARE and lease.status is LeaseStatus.CREATING:
-            self._unmake(tx, lease, reason, now)
+            unmake(tx, lease, reason, now=now)
         elif work.event_type is EventType.UPDATE and lease.status is LeaseStatus.UPDATING:
-            self._undo(tx, work, lease, now, reason)
+            undo_update(tx, work.event_id, lease, self._rules, reason, now=now)
         else:
             self._say(tx, work, reason, now)
-
-    def _unmake(self, tx: Transaction, lease: Lease, reason: str, now: datetime) -> None:
-        """Have no lease, where the cloud refuses what clients must see of it; the repair takes back what is there."""
-        ids = [one.id for one in lease.reservations]
-        tx.allocations.remove_planned(ids)
-        tx.leases.change_reservations(ids, now=now, status=ReservationStatus.DELETED.value)
-        tx.events.change([one.event.id for one in tx.events.of_lease(lease.id)], now=now, ready_at=None)
-        lease = apply(tx, lease, Action.DELETE, actor=ENGINE, now=now, reason=reason)
-        apply(tx, lease, Action.DELETED, actor=ENGINE, now=now, keep_reason=True)
-
-    def _undo(self, tx: Transaction, work: Work, lease: Lease, now: datetime, reason: str) -> None:
-        """Make the lease what it was before an update; then the cloud has to follow once more.
-
-        What the update had added stays the lease's until the cloud has it back.
-        """
-        stored = tx.events.get(work.event_id)
-        payload = dict((stored.payload if stored else None) or {})
-        for reservation_id, parameters in payload.get("parameters", {}).items():
-            tx.leases.change_reservations([reservation_id], now=now, parameters=parameters)
-        values: dict[str, object] = {"status_reason": reason}
-        if before := payload.get("before"):
-            ends_at = datetime.fromisoformat(before["ends_at"])
-            values.update(name=before["name"], starts_at=datetime.fromisoformat(before["starts_at"]), ends_at=ends_at)
-            self._hold_until_the_end(tx, replace(lease, ends_at=ends_at), without=_ids(payload, "added"))
-        if "events" in payload:
-            restore_events(tx, lease.id, payload["events"], now)
-        for event_id, due in payload.get("due", {}).items():
-            event = tx.events.get(event_id)
-            if event is not None and event.event.status is EventStatus.UNDONE and event.claim_token is None:
-                due_at = datetime.fromisoformat(due)
-                tx.events.change([event_id], now=now, due_at=due_at, ready_at=due_at)
-        tx.leases.change(lease, now=now, **values)
-        remember(tx, lease.id, "undo", LeaseStatus.UPDATING, LeaseStatus.UPDATING, actor=ENGINE, now=now, reason=reason)
-        tx.events.change(
-            [work.event_id],
-            now=now,
-            payload={**payload, "undoing": True},
-            status=EventStatus.UNDONE.value,
-            ready_at=now,
-            attempts=0,
-        )
-
-    def _hold_until_the_end(self, tx: Transaction, lease: Lease, *, without: Collection[int] = ()) -> None:
-        """Let what the lease holds end with it, but for the allocations in ``without``.
-
-        Never for longer than that, also where the end is past: what comes after may be another's already.
-        """
-        until = lease.ends_at + self._rules.cleaning_time
-        held = [
-            one.id
-            for one in tx.allocations.of_reservations([one.id for one in lease.reservations])
-            if one.state is AllocationState.HELD and one.id not in without and one.period.start < until
-        ]
-        tx.allocations.set_period(held, until)
-
-    def _undone(self, tx: Transaction, work: Work, lease: Lease, now: datetime) -> None:
-        """Give back what an update that was refused had added: the cloud has it no more."""
-        stored = tx.events.get(work.event_id)
-        payload = (stored.payload if stored else None) or {}
-        tx.leases.change_reservations(payload.get("new", ()), now=now, status=ReservationStatus.DELETED.value)
-        added = _ids(payload, "added")
-        allocations = tx.allocations.of_reservations([one.id for one in lease.reservations])
-        tx.allocations.remove([one.id for one in allocations if one.id in added and one.state is AllocationState.HELD])
-        if lease.status is LeaseStatus.UPDATING:
-            apply(tx, lease, Action.UPDATED, actor=ENGINE, now=now, keep_reason=True)
 
     def _say(self, tx: Transaction, work: Work, reason: str, now: datetime) -> None:
         """Show a reason on the lease without changing its status."""
@@ -739,11 +674,6 @@ class EventService:
         if lease is None:
             raise InvalidState(f"The lease {lease_id} has vanished.")
         return lease
-
-
-def _ids(payload: Mapping[str, Any], name: str) -> frozenset[int]:
-    """The allocations that the payload of an update names so, of all reservations."""
-    return frozenset(number for ids in payload.get(name, {}).values() for number in ids)
 
 
 def _want_mended(tx: Transaction, lease_id: str, reservation_ids: Sequence[str]) -> bool:

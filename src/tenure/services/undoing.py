@@ -1,0 +1,91 @@
+"""Undoing what the cloud has refused: a change of a running lease, or a whole lease that was being made."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from tenure.domain.actor import ENGINE
+from tenure.domain.lease import Action, AllocationState, EventStatus, Lease, LeaseStatus, ReservationStatus
+from tenure.services.context import Rules, apply, remember
+from tenure.services.user_events import restore_events
+from tenure.store.database import Transaction
+
+
+def unmake(tx: Transaction, lease: Lease, reason: str, *, now: datetime) -> None:
+    """Have no lease, where the cloud refuses what clients must see of it; the repair takes back what is there."""
+    ids = [one.id for one in lease.reservations]
+    tx.allocations.remove_planned(ids)
+    tx.leases.change_reservations(ids, now=now, status=ReservationStatus.DELETED.value)
+    tx.events.change([one.event.id for one in tx.events.of_lease(lease.id)], now=now, ready_at=None)
+    lease = apply(tx, lease, Action.DELETE, actor=ENGINE, now=now, reason=reason)
+    apply(tx, lease, Action.DELETED, actor=ENGINE, now=now, keep_reason=True)
+
+
+def undo_update(tx: Transaction, event_id: str, lease: Lease, rules: Rules, reason: str, *, now: datetime) -> None:
+    """Make the lease what it was before the update of that event; then the cloud has to follow once more.
+
+    What the update had added stays the lease's until the cloud has it back.
+    """
+    payload = dict(_payload_of(tx, event_id))
+    for reservation_id, parameters in payload.get("parameters", {}).items():
+        tx.leases.change_reservations([reservation_id], now=now, parameters=parameters)
+    values: dict[str, object] = {"status_reason": reason}
+    if before := payload.get("before"):
+        ends_at = datetime.fromisoformat(before["ends_at"])
+        values.update(name=before["name"], starts_at=datetime.fromisoformat(before["starts_at"]), ends_at=ends_at)
+        hold_until_the_end(tx, replace(lease, ends_at=ends_at), rules, without=ids_in(payload, "added"))
+    if "events" in payload:
+        restore_events(tx, lease.id, payload["events"], now)
+    for moved_id, due in payload.get("due", {}).items():
+        event = tx.events.get(moved_id)
+        if event is not None and event.event.status is EventStatus.UNDONE and event.claim_token is None:
+            due_at = datetime.fromisoformat(due)
+            tx.events.change([moved_id], now=now, due_at=due_at, ready_at=due_at)
+    tx.leases.change(lease, now=now, **values)
+    remember(tx, lease.id, "undo", LeaseStatus.UPDATING, LeaseStatus.UPDATING, actor=ENGINE, now=now, reason=reason)
+    tx.events.change(
+        [event_id],
+        now=now,
+        payload={**payload, "undoing": True},
+        status=EventStatus.UNDONE.value,
+        ready_at=now,
+        attempts=0,
+    )
+
+
+def update_undone(tx: Transaction, event_id: str, lease: Lease, *, now: datetime) -> None:
+    """Give back what an update that was refused had added: the cloud has it no more."""
+    payload = _payload_of(tx, event_id)
+    tx.leases.change_reservations(payload.get("new", ()), now=now, status=ReservationStatus.DELETED.value)
+    added = ids_in(payload, "added")
+    allocations = tx.allocations.of_reservations([one.id for one in lease.reservations])
+    tx.allocations.remove([one.id for one in allocations if one.id in added and one.state is AllocationState.HELD])
+    if lease.status is LeaseStatus.UPDATING:
+        apply(tx, lease, Action.UPDATED, actor=ENGINE, now=now, keep_reason=True)
+
+
+def hold_until_the_end(tx: Transaction, lease: Lease, rules: Rules, *, without: Collection[int] = ()) -> None:
+    """Let what the lease holds end with it, but for the allocations in ``without``.
+
+    Never for longer than that, also where the end is past: what comes after may be another's already.
+    """
+    until = lease.ends_at + rules.cleaning_time
+    held = [
+        one.id
+        for one in tx.allocations.of_reservations([one.id for one in lease.reservations])
+        if one.state is AllocationState.HELD and one.id not in without and one.period.start < until
+    ]
+    tx.allocations.set_period(held, until)
+
+
+def ids_in(payload: Mapping[str, Any], name: str) -> frozenset[int]:
+    """The allocations that the payload of an update names so, of all reservations."""
+    return frozenset(number for ids in payload.get(name, {}).values() for number in ids)
+
+
+def _payload_of(tx: Transaction, event_id: str) -> Mapping[str, Any]:
+    stored = tx.events.get(event_id)
+    return (stored.payload if stored else None) or {}
