@@ -21,8 +21,8 @@ SCENARIO_SECONDS = 1200
 API_TESTS = 22
 SCENARIOS = 8
 
-#: How long Keystone is waited for; Blazar knows no limit. Ten clients sign in at once in one scenario, and each costs it
-#: up to two seconds of a processor that is busy with other things.
+#: How long Keystone is waited for; Blazar knows no limit. Ten clients sign in at once in one scenario, and each costs
+#: Keystone up to two seconds of a processor that is busy with other things.
 KEYSTONE_SECONDS = 60
 
 
