@@ -20,6 +20,15 @@ from tenureclient.reservation_request import OwnEvent
 BLAZAR_DATE = "a date without a zone is UTC, as in python-blazarclient"
 
 
+class OfLease(ReservationCommand):
+    """A command for one lease, which is named by its first argument."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
+        return parser
+
+
 def add_wait_options(parser: argparse.ArgumentParser, wanted: str) -> None:
     parser.add_argument("--wait", action="store_true", help=f"Wait {wanted}; the progress goes to stderr")
     add_timeout_option(parser)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from osc_lib import exceptions
 
-from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne
-from tenureclient.cli.lease_options import add_wait_options, wait_for
+from tenureclient.cli.command import ReservationLister, ReservationShowOne
+from tenureclient.cli.lease_options import OfLease, add_wait_options, wait_for
 from tenureclient.cli.render import fields, reservation_row, table
 from tenureclient.cli.reservation_options import add_reservation_options, read_reservations
 from tenureclient.leases import ACTIVE, SETTLED
 
 
-class ListReservations(ReservationLister):
+class ListReservations(OfLease, ReservationLister):
     """List the reservations of a lease, with what is needed to use them.
 
     flavor_id is the flavor to boot the instances of a reservation with, from the start of the lease on.
@@ -31,11 +31,6 @@ class ListReservations(ReservationLister):
         ("bio-42 -f json -c id -c parameters", "with everything that each asks for"),
     )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
-        return parser
-
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
@@ -45,7 +40,7 @@ class ListReservations(ReservationLister):
         return table(lease.reservations, lambda one: reservation_row(one, zone), shown, parsed_args.columns)
 
 
-class AddReservation(ReservationShowOne):
+class AddReservation(OfLease, ReservationShowOne):
     """Book one more thing in a lease, for the rest of its time.
 
     What the lease has already stays as it is. When the new thing is not free, the answer says why, and
@@ -62,7 +57,6 @@ class AddReservation(ReservationShowOne):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
         add_reservation_options(parser)
         add_wait_options(parser, "until the lease has a lasting status again")
         return parser
@@ -85,14 +79,13 @@ class AddReservation(ReservationShowOne):
         return fields(reservation_row(reservation, self.surroundings.zone))
 
 
-class DropReservation(ReservationCommand):
+class DropReservation(OfLease):
     """Give one reservation of a lease back; the others stay."""
 
     examples = (("bio-42 708732fc-f222-4437-acc2-3b9d36539b4c", "as shown by 'lease reservation list'"),)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
         parser.add_argument("reservation", metavar="RESERVATION", help="Id of the reservation")
         return parser
 

@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 from osc_lib import exceptions
 
-from tenureclient.cli.command import ReservationCommand, reading
+from tenureclient.cli.command import reading
 from tenureclient.cli.lease_options import (
     BLAZAR_DATE,
+    OfLease,
     add_notify_option,
     add_wait_options,
     read_date,
@@ -27,7 +28,7 @@ from tenureclient.reservation_text import parse_reservation_change
 _ENDED = frozenset({"TERMINATED"})
 
 
-class SetLease(ReservationCommand):
+class SetLease(OfLease):
     """Change a lease: its name, its dates or its reservations."""
 
     examples = (
@@ -44,7 +45,6 @@ class SetLease(ReservationCommand):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
         parser.add_argument("--name", help="New name for the lease")
         _add_dates(parser)
         parser.add_argument(

@@ -9,7 +9,13 @@ from itertools import islice
 
 from tenureclient import leases
 from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne
-from tenureclient.cli.lease_options import add_timeout_option, add_wait_options, wait_deleted, wait_for
+from tenureclient.cli.lease_options import (
+    OfLease,
+    add_timeout_option,
+    add_wait_options,
+    wait_deleted,
+    wait_for,
+)
 from tenureclient.cli.render import (
     fields,
     history_row,
@@ -78,15 +84,10 @@ class ListLeases(ReservationLister):
         return moment if isinstance(moment, datetime) else self.surroundings.now()
 
 
-class ShowLease(ReservationShowOne):
+class ShowLease(OfLease, ReservationShowOne):
     """Show a lease with its reservations and events."""
 
     examples = (("bio-42", "by name"), ("bio-42 -f json -c status -c end_date", "some fields as JSON"))
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
         return fields(lease_row(self.client().leases.find(parsed_args.lease), self.surroundings.zone))
@@ -116,15 +117,10 @@ class DeleteLease(ReservationCommand):
             self.output.write(f"Deleted lease: {name}\n")
 
 
-class ListLeaseHistory(ReservationLister):
+class ListLeaseHistory(OfLease, ReservationLister):
     """List what happened to a lease: who did what, when and why."""
 
     examples = (("bio-42", "the whole history, oldest first"),)
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
-        return parser
 
     def take_action(
         self, parsed_args: argparse.Namespace
@@ -136,15 +132,10 @@ class ListLeaseHistory(ReservationLister):
         return table(history, lambda entry: history_row(entry, zone), shown, parsed_args.columns)
 
 
-class ListLeaseHosts(ReservationLister):
+class ListLeaseHosts(OfLease, ReservationLister):
     """List the hosts of a lease: planned, held or released."""
 
     examples = (("bio-42", "its hosts"), ("bio-42 -f value -c hypervisor_hostname", "their names only"))
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
-        return parser
 
     def take_action(
         self, parsed_args: argparse.Namespace
@@ -156,7 +147,7 @@ class ListLeaseHosts(ReservationLister):
         return table(hosts, lambda host: lease_host_row(host, zone), shown, parsed_args.columns)
 
 
-class ListLeaseFloatingIPs(ReservationLister):
+class ListLeaseFloatingIPs(OfLease, ReservationLister):
     """List the floating IPs of a lease: planned, held or released.
 
     From the start of the lease on they are floating IPs of the project, and are used like any other:
@@ -169,11 +160,6 @@ class ListLeaseFloatingIPs(ReservationLister):
         ("bio-42 -f value -c floating_ip_address", "the addresses only"),
     )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
-        return parser
-
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
@@ -184,7 +170,7 @@ class ListLeaseFloatingIPs(ReservationLister):
         return table(found, lambda one: lease_floatingip_row(one, zone), shown, parsed_args.columns)
 
 
-class WaitLease(ReservationShowOne):
+class WaitLease(OfLease, ReservationShowOne):
     """Wait until a lease has a status, and show it then.
 
     Ends with an error when the lease comes to an end from which the status cannot follow.
@@ -194,7 +180,6 @@ class WaitLease(ReservationShowOne):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("lease", metavar="LEASE", help="Name or id of the lease")
         parser.add_argument(
             "--until",
             metavar="STATUS",

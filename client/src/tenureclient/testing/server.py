@@ -16,8 +16,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from keystoneauth1 import session, token_endpoint
 
 from tenureclient.client import Client
+from tenureclient.testing.calls import Call
 from tenureclient.testing.cloud import FakeCloud
-from tenureclient.testing.routes import Call, Routes
+from tenureclient.testing.routes import Routes
 from tenureclient.testing.stock import FakeFlavor, FakeFloatingIP, FakeHost, FakeLease
 from tenureclient.wire import JsonObject, JsonValue, Version
 
@@ -127,7 +128,7 @@ class FakeServer:
     ) -> FakeHost:
         """Add a reservable host."""
         with self._lock:
-            host = self._routes.new_host(hypervisor_hostname, dict(properties or {}))
+            host = self._routes.inventory.new_host(hypervisor_hostname, dict(properties or {}))
             host.vcpus, host.memory_mb, host.local_gb = vcpus, memory_mb, local_gb
             host.availability_zone = availability_zone
             return host
@@ -135,7 +136,7 @@ class FakeServer:
     def add_floatingip(self, address: str, *, network_id: str = "public") -> FakeFloatingIP:
         """Add a reservable address of an external network."""
         with self._lock:
-            return self._routes.new_floatingip(network_id, address)
+            return self._routes.inventory.new_floatingip(network_id, address)
 
     def add_flavor(
         self, flavor_id: str, *, name: str = "", vcpus: int = 1, memory_mb: int = 1024, disk_gb: int = 10
