@@ -391,18 +391,44 @@ class TestOthersMeddle:
             assert_sound(world, database_url)
             assert flags(world, lease) == WELL
 
-    def test_an_address_taken_while_it_is_reserved_comes_back(self, database_url: str):
+    def test_an_address_taken_while_it_is_reserved_is_told_and_comes_back(self, database_url: str):
         with open_world(database_url, hosts=1) as world:
             register(world, "203.0.113.10")
             lease = book(world, addresses(world, 1))
-            world.cloud.world.addresses.release("203.0.113.10")
-            world.cloud.world.addresses.take("203.0.113.10", "thief-project")
-            for _ in range(5):
-                look(world)
-                world.pass_time(MINUTE)
+            steal(world, "203.0.113.10")
+            look(world)
+            assert flags(world, lease) == LACKING
+            assert "203.0.113.10" in str(lease_of(world, lease.id).status_reason)
+            with pytest.raises(NotEnoughResources):
+                book(world, addresses(world, 1), start=6)
             world.cloud.world.addresses.release("203.0.113.10")
             look(world)
             world.pass_time(MINUTE)
-            assert_sound(world, database_url)
             assert flags(world, lease) == WELL
             assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
+            assert_sound(world, database_url)
+
+    def test_an_address_taken_for_long_is_replaced(self, database_url: str):
+        with open_world(database_url, hosts=1) as world:
+            register(world, "203.0.113.10", "203.0.113.11")
+            lease = book(world, addresses(world, 1))
+            [taken] = where(world, lease)
+            steal(world, taken)
+            look(world)
+            assert flags(world, lease) == LACKING
+            world.clock.advance(PATIENCE)
+            look(world)
+            [other] = where(world, lease)
+            assert (other != taken, flags(world, lease)) == (True, CHANGED)
+            found = world.cloud.world.addresses.floating_ips()
+            assert (found[other].project_id, found[taken].project_id) == (OWNER.project_id, "thief-project")
+            world.cloud.world.addresses.release(taken)
+            look(world)
+            assert_sound(world, database_url)
+            book(world, addresses(world, 1))
+
+
+def steal(world: World, address: str) -> None:
+    """Another project gets itself an address that its owner has given up."""
+    world.cloud.world.addresses.release(address)
+    world.cloud.world.addresses.take(address, "thief-project")
