@@ -103,10 +103,14 @@ def reserve_refused(site: Site, by: Session, public: str, address: str) -> dict[
 
 
 def test_only_what_nobody_else_gives_away_can_be_reserved(site: Site, public: str):
-    for address, words in ((POOLED, "allocation_pools"), (GATEWAY, "gateway_ip"), (ELSEWHERE, "subnet")):
+    for address, status, words in (
+        (POOLED, 400, "allocation_pools"),
+        (GATEWAY, 400, "gateway_ip"),
+        (ELSEWHERE, 404, "subnet"),
+    ):
         body = {"floating_network_id": public, "floating_ip_address": address}
-        refused = answered(site.admin.post("/floatingips", json=body), 400)
-        assert words in refused["error_message"].lower(), refused
+        refused = answered(site.admin.post("/floatingips", json=body), status)
+        assert words in refused["error_message"], refused
         assert refused["field"] == "floating_ip_address"
     body = {"floating_network_id": "5b0ab5c6-0000-4000-8000-000000000000", "floating_ip_address": FREE}
     assert answered(site.admin.post("/floatingips", json=body), 400)["field"] == "floating_network_id"
@@ -154,8 +158,7 @@ def test_for_an_address_that_a_stranger_took_there_is_another(quick: Site, publi
     try:
         (spare,) = {TOO, THIRD} - {had}
         wait_for("another address", lambda: addresses(mine).keys() == {spare})
-        wait_for("it to be told", lambda: named.show()["degraded"])
-        assert reservation_of(lease)["resources_changed"]
+        wait_for("it to be told", lambda: named.show()["degraded"] and reservation_of(lease)["resources_changed"])
         assert reservation_of(named)["missing_resources"]
     finally:
         for theft in thefts:

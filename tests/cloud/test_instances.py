@@ -200,7 +200,7 @@ def test_what_runs_is_kept_before_it_ends(site: Site, demo: Session):
     """An image of each server, made as its owner, and ready before the server is deleted."""
     site.register("compute-1")
     images = site.cloud.service(demo, "image")
-    lease = site.reserve(demo, instances(2, before_end="snapshot"))
+    lease = site.reserve(demo, instances(2, before_end="snapshot"), before_end_date=moment(minutes=50))
     lease.wait("ACTIVE")
     servers = [site.nova.boot(demo, flavor=lease.reservation) for _ in range(2)]
     assert [server.place() for server in servers] == ["compute-1"] * 2
