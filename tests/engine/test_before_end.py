@@ -292,6 +292,28 @@ def test_what_is_refused_for_one_is_done_for_the_others(world: World, told: list
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
 
 
+def test_the_trust_is_kept_while_something_is_still_done_with_it(world: World):
+    """The end of another reservation fails for good, and the lease is in ERROR, while an image is being saved."""
+    lease = book(world, hosts("snapshot"), hosts("none"))
+    boot(world, lease)
+    saved = NOW + 3 * HOUR + 5 * MINUTE
+    world.cloud.inject(Fault(FaultKind.SLOW, verb="before_end", until=saved, reason="saving"))
+    refused = world.cloud.inject(
+        Fault(FaultKind.REFUSED, verb="ensure_ended", reservation_id=lease.reservations[1].id, count=None, reason="no")
+    )
+    world.pass_time(3 * HOUR + 2 * MINUTE)
+    assert lease_of(world, lease.id).status is LeaseStatus.ERROR
+    world.service.repair.run()
+    assert len(world.cloud.world.trusts()) == 1
+    world.pass_time(5 * MINUTE)
+    assert images(world) == [(lease.reservations[0].id, "active")]
+    world.cloud.clear_faults(refused)
+    world.pass_time(5 * MINUTE)
+    assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
+    world.service.repair.run()
+    assert world.cloud.world.trusts() == frozenset()
+
+
 def test_who_deletes_a_lease_does_not_wait(world: World):
     lease = book(world, hosts("snapshot"))
     boot(world, lease)

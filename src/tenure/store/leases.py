@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, insert, or_, select, update
+from sqlalchemy import and_, exists, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
@@ -148,11 +148,14 @@ class LeaseStore:
         return bool(kept.rowcount == 1)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def idle_trusts(self, limit: int) -> list[str]:
-        """Trusts of leases that are over, no more than ``limit``."""
+        """Trusts of leases that are over, and whose end has nothing left to do; no more than ``limit``."""
         over = (LeaseStatus.TERMINATED.value, LeaseStatus.DELETED.value, LeaseStatus.ERROR.value)
+        ending = exists().where(
+            EventRow.lease_id == LeaseRow.id, EventRow.rank == EventType.END.rank, EventRow.ready_at.is_not(None)
+        )
         found = self._session.execute(
             select(LeaseRow.trust_id)
-            .where(LeaseRow.trust_id.is_not(None), LeaseRow.status.in_(over))
+            .where(LeaseRow.trust_id.is_not(None), LeaseRow.status.in_(over), ~ending)
             .order_by(LeaseRow.trust_id)
             .limit(limit)
         ).scalars()
