@@ -44,6 +44,8 @@ def test_a_first_start_makes_everything_that_a_client_needs(tmp_path: Path):
             assert mode(data_dir / "tokens.yaml") == mode(data_dir / "clouds.yaml") == "0o600"
             clouds = yaml.safe_load((data_dir / "clouds.yaml").read_text())["clouds"]
             users = {one["user_name"]: one for one in yaml.safe_load((data_dir / "tokens.yaml").read_text())["users"]}
+            # A command line takes what begins with "-" for an option, and not for the value of --os-token.
+            assert all(one["token"].isalnum() for one in users.values())
             assert clouds == {
                 f"tenure-{name}": {
                     "auth_type": "admin_token",
