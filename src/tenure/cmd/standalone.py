@@ -204,7 +204,7 @@ def _first_users() -> list[TokenUser]:
             project_id=f"{name}-project",
             project_name=name,
             roles=roles,
-            token=secrets.token_urlsafe(32),
+            token=secrets.token_hex(32),
         )
         for name, roles in (("admin", ("admin", "member", "reader")), ("demo", ("member", "reader")))
     ]
