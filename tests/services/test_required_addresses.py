@@ -1,0 +1,108 @@
+"""Addresses that a reservation requires: it has these, or is told; no other is as good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tenure.domain.errors import NotEnoughResources
+from tenure.domain.lease import Lease, LeaseStatus
+from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
+from tests.support.engines import lease_of
+from tests.support.world import ADMIN, OWNER, World, open_world
+
+ADDRESS = "virtual:floatingip"
+FIRST, SECOND, THIRD = "203.0.113.10", "203.0.113.11", "203.0.113.12"
+HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=1) as world:
+        for address in (FIRST, SECOND, THIRD):
+            world.resources.register(ADMIN, ADDRESS, f"{world.cloud.world.addresses.public}/{address}", {})
+        yield world
+
+
+def book(world: World, amount: int, *required: str, start: float = 1) -> Lease:
+    network = world.cloud.world.addresses.public
+    asked = ReservationRequest(
+        ADDRESS, {"network_id": network, "amount": amount, "required_floatingips": list(required)}
+    )
+    begin = world.clock.now() + start * HOUR
+    lease = world.leases.create(OWNER, LeaseRequest("lease", begin, begin + HOUR, reservations=(asked,)))
+    world.engine.settle()
+    return lease
+
+
+def addresses(world: World, lease: Lease) -> set[str]:
+    return {
+        one.resource.name for one in world.leases.resources(OWNER, lease.id, ADDRESS) if one.state.value != "released"
+    }
+
+
+def steal(world: World, address: str) -> None:
+    """Another project gets itself that address."""
+    world.cloud.world.addresses.release(address)
+    world.cloud.world.addresses.take(address, "thief-project")
+    world.service.health_check.run()
+
+
+def test_who_requires_the_same_is_refused(world: World):
+    """The plan of the first was moved to another address."""
+    first = book(world, 1, THIRD)
+    with pytest.raises(NotEnoughResources):
+        book(world, 1, THIRD)
+    assert addresses(world, first) == {THIRD}
+    book(world, 1, THIRD, start=2)
+
+
+def test_who_requires_none_makes_room_for_who_does(world: World):
+    any_two, third = book(world, 2), None
+    [free] = {FIRST, SECOND, THIRD} - addresses(world, any_two)
+    wanted = sorted(addresses(world, any_two))[0]
+    third = book(world, 1, wanted)
+    assert addresses(world, third) == {wanted}
+    assert addresses(world, any_two) == {FIRST, SECOND, THIRD} - {wanted}
+    assert free in addresses(world, any_two)
+
+
+def test_a_smaller_reservation_keeps_what_it_requires(world: World):
+    lease = book(world, 3, THIRD)
+    [reservation] = lease.reservations
+    world.leases.update(OWNER, lease.id, LeaseChange(reservations=(ReservationChange(reservation.id, {"amount": 1}),)))
+    assert addresses(world, lease) == {THIRD}
+
+
+def test_a_plan_that_cannot_have_it_is_told(world: World):
+    lease = book(world, 1, THIRD)
+    steal(world, THIRD)
+    assert addresses(world, lease) == {THIRD}
+    assert lease_of(world, lease.id).degraded
+    world.cloud.world.addresses.release(THIRD)
+    world.service.health_check.run()
+    assert not lease_of(world, lease.id).degraded
+    world.pass_time(HOUR)
+    assert set(world.cloud.world.addresses.floating_ips()) == {THIRD}
+
+
+def test_a_start_without_it_fails_and_says_so(world: World):
+    lease = book(world, 1, THIRD)
+    world.cloud.world.addresses.take(THIRD, "thief-project")
+    world.pass_time(2 * HOUR)
+    found = lease_of(world, lease.id)
+    assert (found.status, THIRD in str(found.status_reason)) == (LeaseStatus.ERROR, True)
+
+
+def test_one_that_runs_waits_for_it_however_long(world: World):
+    lease = book(world, 1, THIRD, start=0)
+    steal(world, THIRD)
+    world.clock.advance(20 * MINUTE)
+    world.service.health_check.run()
+    world.engine.settle()
+    assert addresses(world, lease) == {THIRD}
+    assert lease_of(world, lease.id).degraded
