@@ -308,7 +308,8 @@ class LeaseChanger:
             demand, period, dict.fromkeys(mine, 1), ignoring=reservation.id, keep_unreservable=False
         )
         planner.touch(good)
-        kept = sorted(good)[: demand.maximum]
+        named = self._tx.resources.ids_of(demand.inventory, demand.named)
+        kept = sorted(good, key=lambda number: (number not in named, number))[: demand.maximum]
         self._tx.allocations.remove([one.id for number, one in mine.items() if number not in kept])
         self._tx.allocations.set_period([mine[number].id for number in kept], end, start=start)
         missing = demand.maximum - len(kept)

@@ -188,7 +188,9 @@ class Planner:
     def _find(
         self, allocation: Allocation, demand: Demand, period: Period, *, without: Collection[int], make_room: bool
     ) -> int | None:
-        """Another resource with room for what the allocation has, touched; None where there is none."""
+        """Another resource with room for what the allocation has, touched; None where there is none that will do."""
+        if self._is_required(allocation, demand):
+            return None
         place = self._place_for(allocation, demand, period, without=without)
         found: int | None = None
         if place is not None:
@@ -225,6 +227,10 @@ class Planner:
         if not found and not apart and gathered is None:  # others may go to where this one must not
             self._nowhere.append((part, period))
         return next(iter(self.pick(found, part, period)), None)
+
+    def _is_required(self, allocation: Allocation, demand: Demand) -> bool:
+        """Whether the reservation names this very resource, so that no other is as good."""
+        return allocation.resource_id in self._tx.resources.ids_of(demand.inventory, demand.named)
 
     def _apart_from(self, allocation: Allocation, demand: Demand) -> set[int]:
         """The resources of its reservation that an allocation must not share. An exclusive one shares none anyway."""
@@ -383,6 +389,8 @@ class Planner:
         return True
 
     def _could_move(self, plan: Allocation, demand: Demand, *, without: Collection[int]) -> bool:
+        if self._is_required(plan, demand):
+            return False
         period = Period(max(plan.period.start, self._now), plan.period.end) if plan.period.end > self._now else None
         return period is not None and self._place_for(plan, demand, period, without=without) is not None
 
