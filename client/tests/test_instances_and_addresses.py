@@ -223,6 +223,14 @@ def test_an_address_is_closed_emptied_and_opened(server: FakeServer) -> None:
     assert client.floatingips.enable(first).floatingip.reservable
 
 
+def test_an_address_that_was_asked_for_by_name_stays(server: FakeServer) -> None:
+    first, _ = addresses(server, 20, 21)
+    client = server.client()
+    book(client, "web", ReservationRequest.floatingips(NETWORK, addresses=["203.0.113.20"]))
+    [kept] = client.floatingips.reallocate(first, running=True).reservations
+    assert kept.moves_to is None
+
+
 def test_who_has_which_address(server: FakeServer) -> None:
     first, second = addresses(server, 20, 21)
     client = server.client()

@@ -87,6 +87,10 @@ class Choice:
         """Return an address that could take the place of one that the reservation has."""
         return next((one.id for one in self._free_floatingips(reservation)), None)
 
+    def requires(self, reservation: FakeReservation, floatingip_id: str) -> bool:
+        """Whether the reservation asks for this very address."""
+        return self.floatingips[floatingip_id].floating_ip_address in _required(reservation, "")
+
     def _hosts(self, number: int, reservation: FakeReservation) -> list[str]:
         place = f"reservations[{number}]"
         least, most = (_count(reservation.parameters.get(key), f"{place}.{key}") for key in ("min", "max"))
@@ -137,8 +141,7 @@ class Choice:
     def _floatingips(self, number: int, reservation: FakeReservation) -> list[str]:
         place = f"reservations[{number}]"
         amount = _count(reservation.parameters.get("amount"), f"{place}.amount")
-        required = reservation.parameters.get("required_floatingips") or []
-        named = [_address(address, place) for address in required] if isinstance(required, list) else []
+        named = _required(reservation, place)
         free = self._free_floatingips(reservation)
         wanted = [one for one in free if one.floating_ip_address in named]
         others = [one for one in free if one.floating_ip_address not in named]
@@ -238,6 +241,11 @@ def _units(room: Size, size: Size) -> int:
     if size.disk_gb:
         counts.append(room.disk_gb // size.disk_gb)
     return max(0, min(counts))
+
+
+def _required(reservation: FakeReservation, place: str) -> list[str]:
+    required = reservation.parameters.get("required_floatingips") or []
+    return [_address(address, place) for address in required] if isinstance(required, list) else []
 
 
 def _address(text: JsonValue, place: str) -> str:

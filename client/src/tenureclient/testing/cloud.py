@@ -198,6 +198,8 @@ class FakeCloud:
         """Give a reservation another host or address for this one; the id of it, None where there is none."""
         choice = self._choice(lease, lease.start, lease.end, mine=True)
         of_hosts = resource_id in reservation.host_ids
+        if not of_hosts and choice.requires(reservation, resource_id):
+            return None
         found = choice.another_host(reservation) if of_hosts else choice.another_floatingip(reservation)
         if found is not None and not dry_run:
             held = reservation.host_ids if of_hosts else reservation.floatingip_ids
