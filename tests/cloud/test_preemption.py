@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from keystoneauth1.session import Session
@@ -35,7 +36,7 @@ def preemptible(noticing: Site) -> Iterator[dict[int, str]]:
     """Flavors of servers that others may displace, by their memory in MiB."""
     api, made = noticing.nova.api, {}
     for memory in (256, 4096):
-        flavor = {"name": f"preemptible-{memory}", "vcpus": 1, "ram": memory, "disk": 1}
+        flavor = {"name": f"preemptible-{memory}-{uuid4().hex[:8]}", "vcpus": 1, "ram": memory, "disk": 1}
         made[memory] = api.post("/flavors", json={"flavor": flavor}).json()["flavor"]["id"]
         specs = {"extra_specs": {"blazar:preemptible": "true"}}
         api.post(f"/flavors/{made[memory]}/os-extra_specs", json=specs)
