@@ -216,7 +216,10 @@ class CloudDriver(Protocol):
         """
 
     def before_end(self, order: Order, action: str) -> Progress:
-        """Do what was asked for before the end (``snapshot``). Doing it again makes no second image."""
+        """Do what was asked for before the end (``snapshot``); not done while images are being saved.
+
+        Nothing of the reservation is taken back before it is done or given up. Doing it again makes no second image.
+        """
 
     def ensure_ended(self, order: Order) -> Progress:
         """Take everything back: delete the lease's servers, then return the resources to the pool.

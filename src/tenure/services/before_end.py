@@ -27,14 +27,14 @@ def outstanding(tx: Transaction, types: ResourceTypes, lease: Lease) -> dict[str
     """The actions that are still to be done, by reservation; none for what never ran, or is being deleted."""
     if lease.status in _GOING:
         return {}
-    settled = (_end_of(tx, lease).payload or {}).get(_SETTLED, {})
-    return {
+    wanted = {
         one.id: action
         for one in lease.reservations
         if one.status is ReservationStatus.ACTIVE
         and (action := types[one.resource_type].before_end(one.parameters)) is not None
-        and settled.get(one.id) != action
     }
+    settled = (_end_of(tx, lease).payload or {}).get(_SETTLED, {}) if wanted else {}
+    return {number: action for number, action in wanted.items() if settled.get(number) != action}
 
 
 def settle(tx: Transaction, lease: Lease, actions: Mapping[str, str], *, now: datetime, failed: bool = False) -> None:

@@ -561,7 +561,8 @@ class EventService:
         undoing = bool(payload.get("undoing"))
         replaced = {} if undoing else payload.get("replaced", {})
         without = ids_in(payload, "added" if undoing else "replaced")
-        near_the_end = stored.event.event_type in _NEAR_THE_END
+        actions = outstanding(tx, self._types, lease) if stored.event.event_type in _NEAR_THE_END else {}
+        at_the_end = bool(actions) and stored.event.event_type is EventType.END
         return Work(
             event_id=stored.event.id,
             token=token,
@@ -570,9 +571,9 @@ class EventService:
             attempts=attempts,
             lease=lease,
             orders=tuple(orders_of(tx, [lease], held_only=stored.event.event_type is EventType.END, without=without)),
-            actions=outstanding(tx, self._types, lease) if near_the_end else {},
-            waits=stored.event.event_type is not EventType.END or is_awaited(tx, lease, self._rules, now=tx.now()),
-            retries=stored.event.event_type is not EventType.END or is_retried(lease, self._rules, attempts=attempts),
+            actions=actions,
+            waits=not at_the_end or is_awaited(tx, lease, self._rules, now=tx.now()),
+            retries=not at_the_end or is_retried(lease, self._rules, attempts=attempts),
             dropped=frozenset(payload.get("new" if undoing else "dropped", ())),
             undoing=undoing,
             replaced=replaced,
