@@ -231,6 +231,12 @@ class TestReserved:
         seen = latest.using("demo").get(f"/v1/leases/{lease['id']}/floatingips").json["floatingips"]
         assert {one["floating_ip_address"] for one in seen} == {ADDRESS, "203.0.113.11", "203.0.113.12"}
 
+    def test_where_there_is_none_the_refusal_speaks_of_nothing_else(self, latest: Api) -> None:
+        refused = latest.using("demo").post("/v1/leases", latest.lease_body(reservations=[ADDRESSES]))
+        assert refused.status_code == 409
+        assert refused.json["details"]["unknown_properties"] == []
+        assert "property" not in refused.json["error_message"]
+
     def test_it_cannot_be_taken_back(self, latest: Api) -> None:
         address = latest.register_address()
         lease = self.book(latest)

@@ -48,6 +48,8 @@ class Demand:
     portions: tuple[Capacity, ...] = ()
     #: The type of reservation that asks, for the refusal.
     resource_type: str = ""
+    #: Whether the expression has names that the request has, not such as the type has of its own.
+    names_are_asked: bool = True
 
     @property
     def units_together(self) -> int:

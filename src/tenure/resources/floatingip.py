@@ -209,6 +209,7 @@ class FloatingIPType:
             minimum=reservation.amount,
             maximum=reservation.amount,
             expression=Expression((Comparison("==", "floating_network_id", network),)),
+            names_are_asked=False,
             amounts=Capacity({WHOLE: 1}),
             exclusive=True,
             named=tuple(address_id(network, address) for address in reservation.required_floatingips),

@@ -410,6 +410,8 @@ class Planner:
             requested=demand.minimum if requested is None else requested,
             stages=self._tx.allocations.stages(demand, period, now=self._now, ignoring=None, without=without),
             reservation=position,
-            unknown_properties=self._tx.resources.unknown_names(demand.inventory, demand.expression.names),
+            unknown_properties=self._tx.resources.unknown_names(
+                demand.inventory, demand.expression.names if demand.names_are_asked else ()
+            ),
             kept=kept,
         )
