@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from sqlalchemy import select
 
 from tenure.domain.capacity import Capacity
 from tenure.domain.errors import InvalidParameter, InvalidState, NotEnoughResources
@@ -18,8 +15,6 @@ from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest, ResourceQuery
 from tenure.domain.resource import DiscoveredResource
 from tenure.store.database import Transaction
-from tenure.store.tables import AllocationRow, ResourceRow
-from tests.support import ledger
 from tests.support.world import HOST, OWNER, World, open_world
 
 HOUR = timedelta(hours=1)
@@ -216,68 +211,3 @@ def test_running_ones_are_never_fewer(world: World):
     assert world.leases.get(OWNER, lease.id).status is LeaseStatus.ACTIVE
     with pytest.raises(InvalidState, match="doesn't allow to reduce"):
         change(world, lease, amount=1)
-
-
-requests = st.one_of(
-    st.builds(hosts, st.integers(1, 2)),
-    st.builds(
-        lambda amount, vcpus, affinity: instances(amount, vcpus=vcpus, affinity=affinity),
-        st.integers(1, 6),
-        st.sampled_from([8, 16, 24, 40, 64]),
-        st.sampled_from([None, None, True, False]),
-    ),
-)
-periods = st.lists(st.integers(1, 6), min_size=2, max_size=2, unique=True).map(sorted)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(requests, periods, st.booleans()), min_size=1, max_size=14))
-def test_whatever_is_asked_for_no_more_is_promised_than_there_is(
-    world: World, asked: list[tuple[ReservationRequest, list[int], bool]]
-):
-    """And what fits as things are is never refused."""
-    booked: list[Lease] = []
-    for request, (start, end), drop in asked:
-        fits = fits_directly(world, request, start, end)
-        try:
-            booked.append(book(world, request, start=start, end=end))
-        except NotEnoughResources:
-            assert not fits
-        if drop and booked:
-            world.leases.delete(OWNER, booked.pop(0).id)
-        assert ledger.faults(str(world.db.engine.url)) == []
-    for lease in booked:
-        world.leases.delete(OWNER, lease.id)
-
-
-def fits_directly(world: World, request: ReservationRequest, start: int, end: int) -> bool:
-    """Whether there is room for it without anything else moving, counted hour by hour."""
-    now = world.clock.now()
-    with world.db.read() as tx:
-        rows = tx.session.execute(
-            select(
-                AllocationRow.resource_id,
-                AllocationRow.starts_at,
-                AllocationRow.ends_at,
-                AllocationRow.amounts,
-                AllocationRow.exclusive,
-            )
-        ).all()
-        ids = list(tx.session.execute(select(ResourceRow.id).where(ResourceRow.resource_type == HOST)).scalars())
-    rooms = []
-    for number in ids:
-        free = VCPUS
-        for hour in range(start, end):
-            there = [
-                row for row in rows if row.resource_id == number and row.starts_at <= now + hour * HOUR < row.ends_at
-            ]
-            used = VCPUS if any(row.exclusive for row in there) else sum(row.amounts["VCPU"] for row in there)
-            free = min(free, VCPUS - used)
-        rooms.append(free)
-    if request.resource_type == HOST:
-        return sum(room == VCPUS for room in rooms) >= int(str(request.parameters["min"]))
-    counts = [room // int(str(request.parameters["vcpus"])) for room in rooms]
-    amount = int(str(request.parameters["amount"]))
-    if request.parameters["affinity"] is None:
-        return sum(counts) >= amount
-    return max(counts) >= amount if request.parameters["affinity"] else sum(map(bool, counts)) >= amount
