@@ -1,8 +1,8 @@
 """The whole service against a model of it that fits on a page.
 
 Hypothesis thinks of requests, faults, ends of the process and hours that pass, and drives manager, engine, clock and
-cloud with them. What should come of it says the model: it knows periods and the hosts that leases were seen to have,
-and nothing of how the service finds them. After each step the two are compared.
+cloud with them. What should come of it says the model: it knows periods and the hosts, or parts of hosts, that leases
+were seen to have, and nothing of how the service finds them. After each step the two are compared.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import random
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -24,18 +25,22 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tenure.domain.errors import NotFound, TenureError
-from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange
+from tenure.domain.errors import TenureError
+from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
 from tenure.drivers.simulated import EffectKind, Fault, FaultKind
 from tenure.store import schema
 from tenure.store.database import Database
 from tests.support import ledger
 from tests.support.engines import MINUTE, POINTS, SECOND, Checkpoints, Killed, assert_all_in_pool
-from tests.support.world import ADMIN, NOW, OWNER, World, open_world, reservation
+from tests.support.world import NOW, OWNER, World, open_world, reservation
 
 #: Few hosts and many leases, so that most of what is asked for is in somebody's way.
 HOSTS = 2
+NAMES = tuple(str(number + 1) for number in range(HOSTS))
 LEASES = 8
+#: Of these instances a host has room for so many.
+ROOM = 2
+SIZE: dict[str, object] = {"vcpus": 32 // ROOM, "memory_mb": 1024, "disk_gb": 1, "resource_properties": ""}
 #: After so long every fault that passes is over, and every retry that it caused.
 QUIET = 20 * SECOND
 CLAIM = 60 * SECOND
@@ -64,6 +69,9 @@ class Known:
     slow_until: int = 0
     #: The hosts that it was seen to have.
     hosts: frozenset[str] = frozenset()
+    #: Whether it is of instances, as many as ``minimum``; and how many it was seen to have on which host.
+    parts: bool = False
+    units: Mapping[str, int] = field(default_factory=dict)
     servers: set[str] = field(default_factory=set)
     #: The verbs that have failed for it for a while, or will.
     shaken: set[str] = field(default_factory=set)
@@ -84,8 +92,8 @@ class ServiceMachine(RuleBasedStateMachine):
 
     world: World
 
-    @initialize(first=st.lists(st.tuples(minutes, st.integers(1, 15), amounts), min_size=2, max_size=5))
-    def begin(self, first: list[tuple[int, int, tuple[int, int]]]) -> None:
+    @initialize(first=st.lists(st.tuples(minutes, st.integers(1, 15), amounts, st.booleans()), min_size=2, max_size=5))
+    def begin(self, first: list[tuple[int, int, tuple[int, int], bool]]) -> None:
         self.stack = ExitStack()
         rng = random.Random(0)  # the choice of hosts turns on the ids of leases: a failure must come again
         self.stack.enter_context(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4)))
@@ -95,18 +103,21 @@ class ServiceMachine(RuleBasedStateMachine):
         self.checkpoints = Checkpoints()
         self.world = self.stack.enter_context(open_world(self.url, hosts=HOSTS, checkpoint=self.checkpoints))
         self.all: list[Known] = []
-        for delay, length, amount in first:
-            self.create(delay, length, amount)
+        for delay, length, amount, parts in first:
+            self.create(delay, length, amount, parts)
             self.everything_holds()
 
     # --- what users do
 
     @precondition(lambda self: len(self.living()) < LEASES)
-    @rule(delay=minutes, length=st.integers(1, 15), amount=amounts)
-    def create(self, delay: int, length: int, amount: tuple[int, int]) -> None:
+    @rule(delay=minutes, length=st.integers(1, 15), amount=amounts, parts=st.booleans())
+    def create(self, delay: int, length: int, amount: tuple[int, int], parts: bool) -> None:
         start = self.minute + delay
         end = start + length
         minimum, maximum = amount
+        if parts:
+            self.create_parts(start, end, sum(amount))
+            return
         free = self.free(start, end)
         request = LeaseRequest("lease", at(start), at(end), reservations=(reservation(minimum, maximum),))
         made = self.ask(lambda: self.world.leases.create(OWNER, request))
@@ -114,7 +125,17 @@ class ServiceMachine(RuleBasedStateMachine):
             assert len(free) < minimum or self.overdue(), f"{self.refusal} while {sorted(free)} are free"
             return
         self.all.append(Known(made.id, made.reservations[0].id, start, end, minimum, maximum))
-        assert len(self.hosts_of(self.all[-1])) >= min(maximum, len(free)) or self.overdue()
+        assert len(self.units_of(self.all[-1])) >= min(maximum, len(free)) or self.overdue()
+
+    def create_parts(self, start: int, end: int, amount: int) -> None:
+        room = sum(self.rooms(start, end).values())
+        asked = ReservationRequest("virtual:instance", {**SIZE, "amount": amount, "affinity": None})
+        request = LeaseRequest("lease", at(start), at(end), reservations=(asked,))
+        made = self.ask(lambda: self.world.leases.create(OWNER, request))
+        if made is None:
+            assert room < amount or self.overdue(), f"{self.refusal} while there is room for {room}"
+            return
+        self.all.append(Known(made.id, made.reservations[0].id, start, end, amount, amount, parts=True))
 
     @precondition(lambda self: self.living())
     @rule(number=leases, start=st.none() | minutes, end=st.none() | minutes, amount=st.none() | amounts)
@@ -125,7 +146,10 @@ class ServiceMachine(RuleBasedStateMachine):
         wanted_start = known.start if start is None else self.minute + start
         wanted_end = known.end if end is None else self.minute + end
         wanted_minimum, wanted_maximum = amount or (known.minimum, known.maximum)
-        parameters = {"min": wanted_minimum, "max": wanted_maximum}
+        parameters: dict[str, object] = {"min": wanted_minimum, "max": wanted_maximum}
+        if known.parts:
+            wanted_minimum = wanted_maximum
+            parameters = {"amount": wanted_maximum}
         change = LeaseChange(
             starts_at=None if start is None else at(wanted_start),
             ends_at=None if end is None else at(wanted_end),
@@ -173,9 +197,13 @@ class ServiceMachine(RuleBasedStateMachine):
     @rule(number=leases)
     def boot_a_server(self, number: int) -> None:
         known = self.pick(number)
-        if self.status(known) == "ACTIVE":
+        if self.status(known) != "ACTIVE":
+            return
+        if not known.parts:
             server = self.world.cloud.world.boot_server(OWNER.project_id, reservation_id=known.reservation_id)
             known.servers.add(server)
+        elif len(known.servers) < sum(known.units.values()):
+            known.servers.add(self.world.cloud.world.instances.boot(OWNER.project_id, known.reservation_id))
 
     # --- what happens to the service
 
@@ -239,12 +267,13 @@ class ServiceMachine(RuleBasedStateMachine):
     def every_lease_is_where_it_should_be(self) -> None:
         overdue = self.overdue()
         for known in self.all:
-            known.hosts = frozenset() if self.over(known) else self.hosts_of(known)
+            known.units = {} if self.over(known) else self.units_of(known)
+            known.hosts = frozenset() if known.parts else frozenset(known.units)
             status = self.status(known)
             allowed = self.allowed(known, bool(overdue))
             assert status in allowed, f"{status}, not one of {allowed}: {known} at {self.minute}"
             if status in {"PENDING", "ACTIVE"} and known.end > max(known.start, self.minute):
-                assert known.minimum <= len(known.hosts) <= known.maximum, known
+                assert known.minimum <= sum(known.units.values()) <= known.maximum, known
 
     def nobody_shares_a_host(self) -> None:
         living = [one for one in self.all if not self.over(one) and self.status(one) in {"PENDING", "ACTIVE"}]
@@ -260,12 +289,16 @@ class ServiceMachine(RuleBasedStateMachine):
         servers = {server.id for server in self.world.cloud.world.servers()}
         for known in self.all:
             status = self.status(known)
-            if status == "ACTIVE":
+            if status == "ACTIVE" and known.parts:
+                assert self.world.cloud.world.instances.units(known.reservation_id) == known.units
+                assert known.servers <= servers
+            elif status == "ACTIVE":
                 assert set(groups[known.reservation_id].hosts) == known.hosts
                 assert groups[known.reservation_id].project_id == OWNER.project_id
                 assert known.servers <= servers
             elif status not in {"TERMINATING", "DELETING"}:
                 assert known.reservation_id not in groups
+                assert not self.world.cloud.world.instances.traces(known.reservation_id)
                 assert not known.servers & servers
 
     def teardown(self) -> None:
@@ -323,6 +356,8 @@ class ServiceMachine(RuleBasedStateMachine):
             return None
         if end <= max(start, self.minute):  # it will have nothing, or nothing more
             return None if resized else True
+        if known.parts:
+            return self.judge_parts(known, start, end, maximum, resized=resized, running=status != "PENDING")
         others = self.free(start, end, ignoring=known)
         if status == "PENDING":
             return True if len(others) >= minimum else None
@@ -333,15 +368,39 @@ class ServiceMachine(RuleBasedStateMachine):
         missing = max(0, minimum - len(known.hosts)) if resized else 0
         return True if len(others - known.hosts) >= missing else None
 
+    def judge_parts(
+        self, known: Known, start: int, end: int, amount: int, *, resized: bool, running: bool
+    ) -> bool | None:
+        rooms = self.rooms(start, end, ignoring=known)
+        if not running:
+            return True if sum(rooms.values()) >= amount else None
+        own = sum(known.units.values())
+        if resized and amount < own:
+            return False
+        if any(rooms[host] < units for host, units in known.units.items()):
+            return None
+        return True if sum(rooms.values()) >= (amount if resized else own) else None
+
+    def rooms(self, start: int, end: int, *, ignoring: Known | None = None) -> dict[str, int]:
+        """For how many instances each host has room, as things were seen to be."""
+        others = [one for one in self.all if one is not ignoring and not self.over(one)]
+
+        def room(host: str, minute: int) -> int:
+            there = [one for one in others if one.start <= minute < one.end and host in one.units]
+            whole = any(not one.parts for one in there)
+            return 0 if whole else ROOM - sum(one.units[host] for one in there)
+
+        return {host: min(room(host, minute) for minute in range(start, end)) for host in NAMES}
+
     def free(self, start: int, end: int, *, ignoring: Known | None = None) -> frozenset[str]:
         """The hosts that nobody was seen to have between these minutes."""
         taken = {
             host
             for one in self.all
             if one is not ignoring and not self.over(one) and one.start < end and start < one.end
-            for host in one.hosts
+            for host in one.units
         }
-        return frozenset(str(number + 1) for number in range(HOSTS)) - taken
+        return frozenset(NAMES) - taken
 
     def over(self, known: Known) -> bool:
         """Whether the lease has, and will have, nothing."""
@@ -349,8 +408,8 @@ class ServiceMachine(RuleBasedStateMachine):
 
     def overdue(self) -> list[Known]:
         """The leases that are over and still have hosts in the cloud."""
-        groups = self.world.cloud.world.groups()
-        found = [one for one in self.all if one.reservation_id in groups and self.over(one)]
+        there = {*self.world.cloud.world.groups(), *self.world.cloud.world.instances.flavors()}
+        found = [one for one in self.all if one.reservation_id in there and self.over(one)]
         assert all(one.slow_until > self.minute for one in found), found
         return found
 
@@ -379,12 +438,15 @@ class ServiceMachine(RuleBasedStateMachine):
         assert lease is not None, f"{known} is lost"
         return lease.status.value
 
-    def hosts_of(self, known: Known) -> frozenset[str]:
-        try:
-            resources = self.world.leases.resources(ADMIN, known.lease_id, "physical:host")
-        except NotFound:
-            return frozenset()
-        return frozenset(one.resource.external_id for one in resources if one.state.value != "released")
+    def units_of(self, known: Known) -> dict[str, int]:
+        """On which hosts it has, or is to have, how many units, by their ids."""
+        with self.world.db.read() as tx:
+            allocations, _ = tx.allocations.with_versions([known.reservation_id])
+            hosts = tx.resources.by_ids({one.resource_id for one in allocations})
+        units: Counter[str] = Counter()
+        for one in allocations:
+            units[hosts[one.resource_id].external_id] += one.units
+        return dict(units)
 
     def shown(self, known: Known) -> tuple[Any, ...]:
         lease = self.world.leases.get(OWNER, known.lease_id)
@@ -394,7 +456,7 @@ class ServiceMachine(RuleBasedStateMachine):
             lease.ends_at,
             lease.reservations[0].parameters,
             [(one.event_type, one.due_at) for one in lease.events if one.event_type.value != "update_lease"],
-            self.hosts_of(known),
+            self.units_of(known),
         )
 
     def ask(self, operation: Callable[[], Any]) -> Any:
