@@ -216,7 +216,13 @@ def delete(world: World, lease: Lease) -> None:
     world.engine.settle()
 
 
-CHANGES: Mapping[str, Callable[..., None]] = {"resize": resize, "move": move, "add": add, "drop": drop, "delete": delete}
+CHANGES: Mapping[str, Callable[..., None]] = {
+    "resize": resize,
+    "move": move,
+    "add": add,
+    "drop": drop,
+    "delete": delete,
+}
 
 
 def described(reservation: Reservation, amount: int | None) -> Asked:

@@ -22,12 +22,13 @@ INSTANCE = "virtual:instance"
 #: How many processors each of the world's hosts has, and an instance unless something else is said.
 VCPUS, SIZE = 64, 16
 #: How many such instances all hosts have room for.
-ROOM = 3 * VCPUS // SIZE
+HOSTS = 3
+ROOM = HOSTS * VCPUS // SIZE
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=3) as world:
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=HOSTS) as world:
         world.db.write(lambda tx: make_equal(tx, world))
         yield world
 
@@ -46,8 +47,12 @@ def instances(amount: int, vcpus: int = SIZE, **more: object) -> ReservationRequ
 
 
 def hosts(amount: int) -> ReservationRequest:
+    return up_to(amount, amount)
+
+
+def up_to(maximum: int, minimum: int = 1) -> ReservationRequest:
     properties = {"hypervisor_properties": "", "resource_properties": "", "before_end": ""}
-    return ReservationRequest(HOST, {"min": amount, "max": amount, **properties})
+    return ReservationRequest(HOST, {"min": minimum, "max": maximum, **properties})
 
 
 def book(world: World, *reservations: ReservationRequest, start: float = 1, end: float = 2) -> Lease:
@@ -144,6 +149,19 @@ def test_a_lease_of_several_types_is_booked_whole_or_not_at_all(world: World):
         book(world, hosts(1), instances(9))
     assert caught.value.shortfall.reservation == 1
     book(world, hosts(3))
+
+
+def test_in_what_order_a_lease_asks_makes_no_difference(world: World):
+    """Small ones gather on one host, where a large one would have fitted beside each."""
+    small, large = instances(HOSTS, vcpus=SIZE), instances(HOSTS, vcpus=VCPUS - SIZE)
+    for reservations in ((small, large), (large, small)):
+        lease = book(world, *reservations)
+        assert sum(count for _, count in units(world, lease)) == 2 * HOSTS
+        world.leases.delete(OWNER, lease.id)
+    for reservations in ((up_to(HOSTS), small), (small, up_to(HOSTS))):
+        lease = book(world, *reservations)
+        assert sum(count for _, count in units(world, lease)) == 2 * HOSTS - 1
+        world.leases.delete(OWNER, lease.id)
 
 
 class TestAffinity:

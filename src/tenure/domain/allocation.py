@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -60,6 +60,22 @@ class Demand:
         """The same demand for so many units on one resource."""
         together = Spread.APART if self.exclusive else Spread.TOGETHER
         return replace(self, minimum=units, maximum=units, spread=together, named=())
+
+
+def hardest_first(demands: Sequence[Demand]) -> list[int]:
+    """In which order several demands of one lease are placed: their places in the sequence.
+
+    What takes as many as it can get comes last, so that the others get what they need. Before it whole resources, and
+    then what needs most in one place: the small fits beside the large more often than the other way round, as in first
+    fit decreasing (Johnson, Near-optimal bin packing algorithms, 1973).
+    """
+
+    def key(position: int) -> tuple[object, ...]:
+        demand = demands[position]
+        together = [-demand.units_together * demand.amounts.get(name, 0) for name in ("VCPU", "MEMORY_MB", "DISK_GB")]
+        return demand.maximum > demand.minimum, not demand.exclusive, together
+
+    return sorted(range(len(demands)), key=key)
 
 
 @dataclass(frozen=True, slots=True)

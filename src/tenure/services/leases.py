@@ -11,7 +11,7 @@ from zlib import crc32
 
 from tenure.clock import Clock
 from tenure.domain.actor import Actor
-from tenure.domain.allocation import Demand
+from tenure.domain.allocation import Demand, hardest_first
 from tenure.domain.errors import Conflict, InvalidParameter, LeaseBusy, NotFound, TenureError, Unavailable
 from tenure.domain.lease import (
     BUSY,
@@ -337,8 +337,8 @@ class LeaseService:
             planner = Planner(
                 tx, self._types, now=now, turn=crc32(lease.id.encode()), notice=self._rules.preemption_notice
             )
-            for position, (reservation, demand) in enumerate(zip(lease.reservations, demands, strict=True)):
-                planner.book(reservation.id, demand, period, position=position)
+            for position in hardest_first(demands):
+                planner.book(lease.reservations[position].id, demands[position], period, position=position)
             remember(tx, lease.id, "create", None, lease.status, actor=actor, now=now)
             if lease.status is LeaseStatus.PENDING:
                 tell(tx, "lease.create", lease, now=now)
