@@ -23,7 +23,7 @@ from tests.support.standalone import Caller
 
 #: Of the race for whole hosts; that for everything at once takes so many times as long.
 OPERATIONS = int(os.environ.get("TENURE_TEST_RACE_OPERATIONS", "5000"))
-SLOWER = 3
+SLOWER = 4
 HOSTS = 8
 ADDRESSES = 5
 THREADS = 16
