@@ -6,6 +6,7 @@ A driver's own test module has a class that inherits ``PreemptionContract``, and
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -48,6 +49,14 @@ def parts(rig: PreemptionRig, host: ResourceRef, units: int, reservation_id: str
     """An order of instances, each of a quarter of the host."""
     order = instances(rig, host, units=units, reservation_id=reservation_id)
     return replace(order, parameters={**order.parameters, "vcpus": quarter(rig, host)})
+
+
+def of_preemptible_flavor(rig: PreemptionRig, host: ResourceRef, units: int) -> Order:
+    """The same, reserved as instances of a flavor whose servers are preemptible where nobody reserves them."""
+    sizes = {"vcpus": quarter(rig, host), "ram": 256, "disk": 1, "ephemeral": 0, "swap": 0}
+    flavor = {"id": "spot", "name": "spot", **sizes, "extra_specs": {"blazar:preemptible": "true"}}
+    order = replace(parts(rig, host, units), resource_type="flavor:instance")
+    return replace(order, parameters={"affinity": None, "resource_properties": json.dumps(flavor)})
 
 
 def ids(preempted: Sequence[Preempted]) -> set[str]:
@@ -195,6 +204,33 @@ class PreemptionContract:
         self.started(rig, parts(rig, hosts[0], 3))
         assert len(rig.servers() & servers) == 1
         assert len(rig.servers()) == 1
+
+    def test_what_is_reserved_with_a_preemptible_flavor_stays(
+        self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
+    ):
+        spot = rig.boot_preemptible(hosts[0], rig.neighbour, quarter(rig, hosts[0]))
+        reserved = of_preemptible_flavor(rig, hosts[0], 2)
+        self.started(rig, reserved)
+        mine = {rig.boot_reserved(hosts[0], rig.owner) for _ in range(2)}
+        assert None not in mine
+        other = parts(rig, hosts[0], 2, "r-2")
+        assert ids(rig.driver.make_way(whole(rig, hosts[0]), deadline=deadline)) == {spot}
+        assert ids(rig.driver.make_way(other, deadline=deadline)) == {spot}
+        self.started(rig, other)
+        assert rig.servers() == mine
+        assert drift_of(rig, [reserved, other], hosts[1:]) == []
+
+    def test_parts_are_not_handed_over_while_they_vanish(self, rig: PreemptionRig, hosts: list[ResourceRef]):
+        share = quarter(rig, hosts[0])
+        assert all([rig.boot_preemptible(hosts[0], rig.neighbour, share) for _ in range(3)])
+        order = parts(rig, hosts[0], 2)
+        rig.hold()
+        for _ in range(2):
+            assert not rig.driver.ensure_started(order).done
+        rig.let_go()
+        self.started(rig, order)
+        assert len(rig.servers()) == 2
+        assert all([rig.boot_reserved(hosts[0], rig.owner) for _ in range(2)])
 
     # When it is asked for in other ways
 
