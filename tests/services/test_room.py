@@ -1,0 +1,71 @@
+"""Room that is made by moving plans: whoever could have it gets it, whatever was tried in vain before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tenure.domain.capacity import Capacity
+from tenure.domain.lease import Lease
+from tenure.domain.request import ReservationRequest, ResourceQuery
+from tenure.domain.resource import DiscoveredResource, Resource
+from tenure.store.database import Transaction
+from tests.services.test_parts import book, hosts, instances
+from tests.support.world import ADMIN, HOST, World, open_world
+
+HOSTS = 4
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=HOSTS) as world:
+        yield world
+
+
+def resize(world: World, *vcpus: int) -> None:
+    """Have hosts with so many processors, in order."""
+    with world.db.read() as tx:
+        found = sorted(tx.resources.page(ResourceQuery(HOST, 10)), key=lambda one: one.id)
+    now = world.clock.now()
+    for host, count in zip(found, vcpus, strict=True):
+        capacity = Capacity({"VCPU": count, "MEMORY_MB": 2**20, "DISK_GB": 1000})
+        described = DiscoveredResource(HOST, host.external_id, host.name, capacity, host.facts)
+        world.db.write(partial(_describe, host=host, described=described, now=now))
+
+
+def _describe(tx: Transaction, host: Resource, described: DiscoveredResource, now: datetime) -> None:
+    tx.resources.describe(host, described, now=now)
+
+
+def book_on(world: World, number: int, *reservations: ReservationRequest, **when: float) -> Lease:
+    """A lease on the host of that number, where it stays until somebody moves it."""
+    others = [str(one) for one in range(1, HOSTS + 1) if one != number]
+    for other in others:
+        world.resources.disable(ADMIN, HOST, other, reason="not now")
+    lease = book(world, *reservations, **when)
+    for other in others:
+        world.resources.enable(ADMIN, HOST, other)
+    return lease
+
+
+def test_where_one_plan_has_nowhere_to_go_another_may_go_to_its_host(world: World):
+    """The plan on the large host has no other, but that of the small one fits beside it."""
+    resize(world, 2, 1, 1, 1)
+    for number in range(1, HOSTS + 1):
+        book_on(world, number, instances(1, vcpus=1))
+    book(world, hosts(1))
+
+
+def test_what_found_no_place_beside_another_plan_is_not_held_against_the_next(world: World):
+    """Of two plans on one host only one fits elsewhere, and stays; those of another host both do, in turn."""
+    resize(world, 4, 4, 4, 2)
+    for number, vcpus in ((1, 4), (2, 2)):
+        book_on(world, number, instances(1, vcpus=vcpus), start=0, end=5)
+    world.engine.settle()  # what runs does not move
+    for number, begin in ((3, 1), (3, 1), (4, 1), (4, 2)):
+        book_on(world, number, instances(1, vcpus=2), start=begin, end=begin + 1)
+    book(world, hosts(1), start=1, end=3)
