@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -22,6 +22,31 @@ from tenure.store.database import Transaction
 ROOM_SAMPLE = 32
 #: How many searches for another place for a plan may find none before a request is refused; each looks at all hosts.
 FRUITLESS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Nowhere:
+    """Nothing has room for the demand throughout the period, but perhaps what is ``excluded``, where nobody looked."""
+
+    demand: Demand
+    period: Period
+    excluded: frozenset[int]
+
+    def covers(self, plan: Allocation, demand: Demand, start: datetime, *, without: Collection[int]) -> bool:
+        """Whether a plan, which goes to nothing that is ``without``, has nowhere to go either."""
+        other = self.demand
+        return (
+            other.inventory == demand.inventory
+            and other.exclusive == demand.exclusive
+            # Beside a plan for parts there may be room for another; what is had as a whole has room for nobody.
+            and (demand.exclusive or self.excluded <= {plan.resource_id, *without})
+            and plan.amounts.fits(other.amounts.times(other.units_together))
+            and set(demand.expression.comparisons).issuperset(other.expression.comparisons)
+            and demand.required >= other.required
+            and demand.forbidden >= other.forbidden
+            and start <= self.period.start
+            and self.period.end <= plan.period.end
+        )
 
 
 class Planner:
@@ -53,7 +78,7 @@ class Planner:
         #: Where this transaction has put plans; what was read of these resources before may be out of date.
         self._filled: set[int] = set()
         #: For what nothing was free when it was looked for last; forgotten when a plan moves.
-        self._nowhere: list[tuple[Demand, Period]] = []
+        self._nowhere: list[_Nowhere] = []
         #: Where the units of a reservation that are to stay together go, as soon as one of them has moved.
         self._gathered: dict[str, int] = {}
         #: The highest id of the rows that this transaction has locked.
@@ -101,7 +126,7 @@ class Planner:
         found = self._tx.allocations.candidates(
             demand, period, now=self._now, turn=self._turn, without=without, only=only
         )
-        self._nowhere = [] if found else [(demand, period)]
+        self._nowhere = [] if found else [_Nowhere(demand, period, frozenset(without))]
         places = self.pick(found, demand, period)
         self.touch({place.resource_id: place.version for place in places})
         units = {place.resource_id: place.units for place in places}
@@ -225,7 +250,7 @@ class Planner:
             only=None if gathered is None else [gathered],
         )
         if not found and not apart and gathered is None:  # others may go to where this one must not
-            self._nowhere.append((part, period))
+            self._nowhere.append(_Nowhere(part, period, frozenset({allocation.resource_id, *without})))
         return next(iter(self.pick(found, part, period)), None)
 
     def _is_required(self, allocation: Allocation, demand: Demand) -> bool:
@@ -265,7 +290,7 @@ class Planner:
             # Where nothing at all is free, no plan that lasts as long can move: one look instead of one for each.
             anything = replace(demand.part(1), expression=Expression(()), required=frozenset(), forbidden=frozenset())
             if not self._tx.allocations.candidates(anything, period, now=self._now, turn=self._turn, without=closed):
-                self._nowhere.append((anything, period))
+                self._nowhere.append(_Nowhere(anything, period, frozenset(closed)))
         demands = self._demands(plan for _, plans in blocked.values() for plan in plans)
         made: dict[int, int] = {}
         for resource_id, (version, plans) in blocked.items():
@@ -311,20 +336,11 @@ class Planner:
             for number, reservation in reservations.items()
         }
 
-    def _has_nowhere_to_go(self, plan: Allocation, demand: Demand) -> bool:
+    def _has_nowhere_to_go(self, plan: Allocation, demand: Demand, *, without: Collection[int]) -> bool:
         """Whether it is known already that nothing has room for as long and as much as the plan asks for."""
         start = max(plan.period.start, self._now)
-        asked = set(demand.expression.comparisons)
         return len(self._nowhere) > FRUITLESS or any(
-            other.inventory == demand.inventory
-            and other.exclusive == demand.exclusive
-            and plan.amounts.fits(other.amounts.times(other.units_together))
-            and asked.issuperset(other.expression.comparisons)
-            and demand.required >= other.required
-            and demand.forbidden >= other.forbidden
-            and start <= taken.start
-            and taken.end <= plan.period.end
-            for other, taken in self._nowhere
+            known.covers(plan, demand, start, without=without) for known in self._nowhere
         )
 
     def _move_all(
@@ -339,11 +355,11 @@ class Planner:
     ) -> bool:
         """Move these plans off the resource: all of them, or as many as must go until something ``fits``; or none."""
         if fits is None:
-            if any(self._has_nowhere_to_go(plan, demands[plan.reservation_id]) for plan in plans):
+            if any(self._has_nowhere_to_go(plan, demands[plan.reservation_id], without=without) for plan in plans):
                 return False
             if plans and not self._could_move(plans[0], demands[plans[0].reservation_id], without=without):
                 return False  # before anything is locked: most searches for room find none
-        raised, gathered = dict(self._raised), dict(self._gathered)
+        raised, gathered, nowhere = dict(self._raised), dict(self._gathered), list(self._nowhere)
         with self._tx.session.begin_nested() as attempt:
             self.touch({resource_id: version})
             for plan in plans:
@@ -360,7 +376,7 @@ class Planner:
                 if fits is None:
                     return True
             attempt.rollback()
-            self._raised, self._gathered = raised, gathered
+            self._raised, self._gathered, self._nowhere = raised, gathered, nowhere
         return False
 
     def _scatter(self, plan: Allocation, demand: Demand, *, without: Collection[int]) -> bool:
@@ -374,7 +390,7 @@ class Planner:
         )
         places = self.pick(found, some, period)
         if not places:
-            self._nowhere.append((some, period))
+            self._nowhere.append(_Nowhere(some, period, frozenset({plan.resource_id, *without})))
             return False
         self.touch({place.resource_id: place.version for place in places})
         units = {place.resource_id: place.units for place in places}
