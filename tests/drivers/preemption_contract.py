@@ -222,7 +222,7 @@ class PreemptionContract:
 
     def test_parts_are_not_handed_over_while_they_vanish(self, rig: PreemptionRig, hosts: list[ResourceRef]):
         share = quarter(rig, hosts[0])
-        assert all([rig.boot_preemptible(hosts[0], rig.neighbour, share) for _ in range(3)])
+        assert all(rig.boot_preemptible(hosts[0], rig.neighbour, share) for _ in range(3))
         order = parts(rig, hosts[0], 2)
         rig.hold()
         for _ in range(2):
@@ -230,7 +230,7 @@ class PreemptionContract:
         rig.let_go()
         self.started(rig, order)
         assert len(rig.servers()) == 2
-        assert all([rig.boot_reserved(hosts[0], rig.owner) for _ in range(2)])
+        assert all(rig.boot_reserved(hosts[0], rig.owner) for _ in range(2))
 
     # When it is asked for in other ways
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -150,6 +151,20 @@ class TestWholeHosts:
         driver.ensure_started(order(host, reservation_id="r-2"))
         cloud.servers[cloud.force("compute-1", NEIGHBOUR)].flavor = cloud.flavors[SPOT]
         assert list(driver.make_way(order(host), deadline=BEGIN + NOTICE)) == []
+
+    @pytest.mark.parametrize("cloud", ["2.103"], indirect=True)  # which tells for what a server was booted
+    def test_what_was_booted_for_the_reservation_is_its_own(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        """Also with a preemptible flavor, and while its host is not in the reservation: somebody took it out."""
+        (host,) = registered(driver, cloud, 1)
+        driver.ensure_started(order(host))
+        server = cloud.force("compute-1", OWNER, reservation="r-1")
+        cloud.servers[server].flavor = cloud.flavors[SPOT]
+        group = cloud.aggregate("r-1")
+        assert group is not None
+        group.hosts.clear()
+        with suppress(CloudBusy):  # Nova moves no host with servers into a zone
+            driver.ensure_started(order(host))
+        assert set(cloud.servers) == {server}
 
     def test_nothing_is_in_the_way_of_addresses(self, driver: OpenStackCloud):
         addresses = order_of(resource_type="virtual:floatingip")

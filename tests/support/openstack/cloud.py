@@ -201,13 +201,13 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron):
                 return None
             around = [one for one in self.aggregates.values() if service_host in one.hosts]
             asked = flavor.extra_specs.get("aggregate_instance_extra_specs:reservation")
-            if flavor.extra_specs.get("blazar:preemptible") == "true":
+            if asked is not None:
+                if asked not in {one.metadata.get("reservation") for one in around}:
+                    return None
+            elif flavor.extra_specs.get("blazar:preemptible") == "true":
                 if [one.name for one in around if _is_pool(one)] != [POOL]:
                     return None
-            elif asked is None:
-                if any(map(_is_pool, around)):
-                    return None
-            elif asked not in {one.metadata.get("reservation") for one in around}:
+            elif any(map(_is_pool, around)):
                 return None
             for name, amount in flavor.extra_specs.items():
                 found = re.fullmatch("resources:(CUSTOM_RESERVATION_.*)", name)

@@ -22,6 +22,8 @@ _PAGE: Final = "1000"
 #: The extra spec of flavors whose servers use what is reserved until it is wanted.
 _PREEMPTIBLE: Final = "blazar:preemptible"
 _TRUE: Final = frozenset({"1", "t", "true", "on", "y", "yes"})
+#: The extra spec by which a reservation's flavor finds the hosts of its aggregate; no other flavor has it.
+SCOPED_KEY: Final = "aggregate_instance_extra_specs:reservation"
 #: What the names of reservations' flavors and server groups begin with; their ids follow.
 FLAVOR_PREFIX: Final = "reservation:"
 #: What names of hypervisors look like; anything else would be another address.
@@ -69,7 +71,7 @@ class Server:
     #: The reservation whose flavor it was booted with, or else the name that its flavor had.
     flavor_of: str | None = None
     created_at: datetime | None = None
-    #: Whether it is to go when its place is wanted, by its flavor.
+    #: Whether it is to go when its place is wanted: by its flavor, and not booted for a reservation.
     preemptible: bool = False
     metadata: Mapping[str, str] = field(default_factory=dict)
 
@@ -341,14 +343,17 @@ def _server(found: Mapping[str, Any], tells_hints: bool) -> Server:
         updated_at=instant(found.get("updated")),
         flavor_of=str(flavor.get("original_name") or "").removeprefix(FLAVOR_PREFIX) or None,
         created_at=instant(found.get("created")),
-        preemptible=is_preemptible(specs),
+        preemptible=is_preemptible(specs) and not (tells_hints and hinted),
         metadata=dict(found.get("metadata") or {}),
     )
 
 
 def is_preemptible(extra_specs: Mapping[str, str]) -> bool:
-    """Whether servers of a flavor with these extra specs may be removed where others have a right to their room."""
-    return str(extra_specs.get(_PREEMPTIBLE, "")).strip().lower() in _TRUE
+    """Whether servers of a flavor with these extra specs may be removed where others have a right to their room.
+
+    Those of a reservation's flavor have that right themselves, also where it was made after a preemptible one.
+    """
+    return SCOPED_KEY not in extra_specs and str(extra_specs.get(_PREEMPTIBLE, "")).strip().lower() in _TRUE
 
 
 def instant(text: str | None) -> datetime | None:

@@ -13,8 +13,7 @@ from urllib.parse import quote
 
 from tenure.domain.actor import Actor
 from tenure.drivers.contract import CloudError, CloudNotFound, CloudRefused, Order
-from tenure.drivers.openstack.compute import FLAVOR_PREFIX, is_preemptible
-from tenure.drivers.openstack.layout import RESERVATION_KEY
+from tenure.drivers.openstack.compute import FLAVOR_PREFIX, SCOPED_KEY, is_preemptible
 from tenure.drivers.openstack.placement import OWN_CLASSES
 from tenure.drivers.openstack.session import Calls, Conflict, Request
 from tenure.drivers.openstack.units import class_of
@@ -26,8 +25,6 @@ _EPHEMERAL: Final = "OS-FLV-EXT-DATA:ephemeral"
 #: What Nova takes for the id of a flavor; anything else would be another address.
 _ID: Final = re.compile(r"[a-zA-Z0-9. _-]{1,255}")
 _RESOURCES: Final = re.compile(r"resources([a-zA-Z0-9_-]{0,64}):([A-Z0-9_]+)")
-#: The extra spec by which Nova looks for hosts in the reservation's aggregate.
-SCOPED_KEY: Final = f"aggregate_instance_extra_specs:{RESERVATION_KEY}"
 #: Where a flavor and an aggregate say with which server group they go.
 AFFINITY_KEY: Final = "affinity_id"
 

@@ -16,6 +16,8 @@ _RESOURCES: Final = re.compile(r"resources([\w-]*):(\w+)")
 _TRAIT: Final = re.compile(r"trait[\w-]*:(\w+)")
 _OF_RESERVATIONS: Final = "CUSTOM_RESERVATION_"
 _MIB_PER_GIB: Final = 1024
+#: The extra spec of which only a reservation's flavor has one.
+RESERVED: Final = "aggregate_instance_extra_specs:reservation"
 
 
 def facts_of_flavor(tx: sqlite3.Connection, flavor_id: str, project_id: str | None) -> dict[str, Any]:
@@ -51,8 +53,13 @@ def class_asked_for(flavor: dict[str, Any]) -> str | None:
 
 
 def is_preemptible(flavor: dict[str, Any]) -> bool:
-    """Whether servers of the flavor may use what is reserved, for as long as that has not started."""
-    return str(flavor["extra_specs"].get("blazar:preemptible", "")).lower() in {"1", "t", "true", "on", "y", "yes"}
+    """Whether servers of the flavor may use what is reserved, for as long as that has not started.
+
+    Those of a reservation's own flavor are what it is reserved for.
+    """
+    specs = flavor["extra_specs"]
+    asked = str(specs.get("blazar:preemptible", "")).lower() in {"1", "t", "true", "on", "y", "yes"}
+    return asked and RESERVED not in specs
 
 
 def suits(flavor: dict[str, Any], traits: frozenset[str]) -> bool:

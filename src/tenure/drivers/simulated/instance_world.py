@@ -10,13 +10,11 @@ from dataclasses import dataclass
 
 from tenure.domain.capacity import Capacity
 from tenure.drivers.contract import CloudNotFound
-from tenure.drivers.simulated.flavors import class_asked_for, facts_of_flavor, is_preemptible, suits, taken_by
+from tenure.drivers.simulated.flavors import RESERVED, class_asked_for, facts_of_flavor, is_preemptible, suits, taken_by
 from tenure.drivers.simulated.fleet import capacity_of, limits_of
 from tenure.drivers.simulated.places import NoValidHost, find_host, server_id
 from tenure.drivers.simulated.state import EffectKind, StateFile
 from tenure.drivers.simulated.wanted import class_of, group_name, text_of
-
-_RESERVED = "aggregate_instance_extra_specs:reservation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,13 +308,13 @@ def _is_open(tx: sqlite3.Connection, host: sqlite3.Row, flavor: dict[str, object
     """Whether the filters of Nova's scheduler let a server of the flavor onto the host."""
     specs = flavor["extra_specs"]
     assert isinstance(specs, dict)
-    if _RESERVED not in specs:
+    if RESERVED not in specs:
         return host["reservation_id"] is None and bool(host["pooled"]) is is_preemptible(flavor)
     rows = tx.execute(
         "SELECT metadata FROM aggregate JOIN aggregate_host ON id = aggregate_id WHERE host_id = ?", (host["id"],)
     ).fetchall()
     for metadata in (json.loads(row["metadata"]) for row in rows):
-        if metadata.get("reservation") == specs[_RESERVED]:
+        if metadata.get("reservation") == specs[RESERVED]:
             fits_group = specs.get("affinity_id") in (None, metadata.get("affinity_id"))
             return fits_group and metadata.get("filter_tenant_id") in (None, project_id)
     return False
