@@ -106,13 +106,17 @@ class Preemption:
         return min(told_at, self._now)
 
     def _fewest(self, order: Order, host: Hypervisor, resource: ResourceRef, servers: Sequence[Server]) -> list[Server]:
-        """Those that must go so that the order and who runs there have room: those told before, else the youngest."""
-        going = [server for server in servers if server.vanishing]
-        staying = [server for server in servers if not server.vanishing]
+        """Those that must go so that the order and who runs there have room: those told before, else the youngest.
+
+        With those that go already, for whatever reason, and still have some of that room.
+        """
         missing = self._missing_room(order, host, order.units.get(resource.external_id, 0))
-        if not _lacking(missing, (), {}):
-            return [one for one in going if LEAVES_AT in one.metadata]
+        lacking = _lacking(missing, (), {})
+        if not lacking:
+            return []
         takes = self._placement.allocations([server.id for server in servers])
+        going = [one for one in servers if one.vanishing and any(takes[one.id][name] for name in lacking)]
+        staying = [server for server in servers if not server.vanishing]
         missing.subtract(sum((takes[server.id] for server in going), Counter()))
         chosen: list[Server] = []
         for server in sorted(staying, key=_told_and_youngest):
@@ -123,7 +127,7 @@ class Preemption:
             others = [one for one in chosen if one is not server]
             if not _lacking(missing, others, takes):
                 chosen = others
-        return [one for one in going if LEAVES_AT in one.metadata] + chosen
+        return going + chosen
 
     def _missing_room(self, order: Order, host: Hypervisor, units: int) -> Counter[str]:
         """How much more of each class must get free on the host before the order, and who has units there, have theirs.

@@ -123,20 +123,19 @@ def _missing_room(
     takes[order.reservation_id] = taken_by({**own_flavor, "extra_specs": dict(wanted.extra_specs)})
     booted = Counter(server["flavor_id"] for server in servers)
     promised = [takes[one].times(max(0, count - booted[one])) for one, count in units.items()]
-    used = [_takes(server) for server in servers if not (server["preemptible"] and server["vanishing"])]
+    used = [_takes(server) for server in servers]
     offered = capacity_of(json.loads(host["facts"]), json.loads(host["inventory"]))
     total = sum([*promised, *used], Capacity())
     return {name: amount - offered[name] for name, amount in total.items() if amount > offered[name]}
 
 
 def _fewest(servers: Sequence[sqlite3.Row], missing: dict[str, int]) -> list[sqlite3.Row]:
-    """Those that must go so that nothing is missing, and those that go already."""
-    going = [server for server in servers if server["vanishing"] and _is_told(server)]
+    """Those that must go so that nothing is missing, with those that go already and still have some of it."""
+    going = [one for one in servers if one["vanishing"] and missing.keys() & _takes(one).keys()]
+    missing = _lacks(missing, going)
     chosen: list[sqlite3.Row] = []
     for server in sorted(servers, key=lambda one: (not _is_told(one), -one["number"])):
-        if server["vanishing"] or not _lacks(missing, chosen):
-            continue
-        if any(name in _lacks(missing, chosen) for name in _takes(server)):
+        if not server["vanishing"] and _lacks(missing, chosen).keys() & _takes(server).keys():
             chosen.append(server)
     for server in [one for one in chosen if not _is_told(one)]:
         others = [one for one in chosen if one is not server]
