@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from tenure.domain.capacity import Capacity
+from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import Lease
 from tenure.domain.request import ReservationRequest, ResourceQuery
 from tenure.domain.resource import DiscoveredResource, Resource
 from tenure.store.database import Transaction
-from tests.services.test_parts import book, hosts, instances
+from tests.services.test_parts import book, change, hosts, instances, units
 from tests.support.world import ADMIN, HOST, World, open_world
 
 HOSTS = 4
@@ -69,3 +70,25 @@ def test_what_found_no_place_beside_another_plan_is_not_held_against_the_next(wo
     for number, begin in ((3, 1), (3, 1), (4, 1), (4, 2)):
         book_on(world, number, instances(1, vcpus=2), start=begin, end=begin + 1)
     book(world, hosts(1), start=1, end=3)
+
+
+def test_those_that_stay_together_grow_where_a_plan_makes_room_for_them(world: World):
+    resize(world, 4, 4, 4, 4)
+    running = book_on(world, 1, instances(1, vcpus=2, affinity=True), start=0, end=3)
+    world.engine.settle()
+    book_on(world, 1, instances(1, vcpus=2), start=1, end=2)
+    change(world, running, amount=2)
+    world.engine.settle()
+    assert units(world, running) == [("sim-host-001", 1), ("sim-host-001", 1)]
+    with pytest.raises(NotEnoughResources, match="3 asked for"):
+        change(world, running, amount=3)
+
+
+def test_nothing_grows_on_a_host_that_is_closed(world: World):
+    resize(world, 4, 4, 4, 4)
+    running = book_on(world, 1, instances(1, vcpus=2, affinity=True), start=0, end=3)
+    world.engine.settle()
+    book_on(world, 1, instances(1, vcpus=2), start=1, end=2)
+    world.resources.disable(ADMIN, HOST, "1", reason="repair")
+    with pytest.raises(NotEnoughResources):
+        change(world, running, amount=2)
