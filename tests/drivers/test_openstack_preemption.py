@@ -146,6 +146,41 @@ class TestWholeHosts:
         assert ids(driver.make_way(order(host), deadline=BEGIN + NOTICE)) == [server]
         assert cloud.servers[server].metadata["tenure:leaves_at"] == "2030-01-01T00:02:00+00:00"
 
+    def test_who_cannot_be_told_goes_all_the_same_and_keeps_nobody(
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, clock: SimulatedClock
+    ):
+        (host,) = registered(driver, cloud, 1)
+        deaf, other = boot(cloud), boot(cloud)
+        cloud.servers[deaf].metadata = {f"note-{number}": "x" for number in range(128)}
+        deadline = BEGIN + NOTICE
+        assert sorted(ids(driver.make_way(order(host), deadline=deadline))) == sorted([deaf, other])
+        assert "tenure:leaves_at" in cloud.servers[other].metadata
+        clock.set(deadline - NOTICE / 2)
+        driver.make_way(order(host), deadline=deadline)
+        assert cloud.servers[other].status == "SHUTOFF"
+        clock.set(deadline - timedelta(seconds=5))
+        driver.make_way(order(host), deadline=deadline)
+        assert cloud.servers == {}
+
+    def test_telling_one_that_fails_keeps_nobody(
+        self, cloud: FakeOpenStack, driver: OpenStackCloud, clock: SimulatedClock
+    ):
+        (host,) = registered(driver, cloud, 1)
+        boot(cloud)
+        clock.set(BEGIN + NOTICE - timedelta(seconds=5))
+        cloud.instead = lambda seen: (500, {}) if seen.path.endswith("/metadata") else None
+        with pytest.raises(CloudBusy):
+            driver.make_way(order(host), deadline=BEGIN + NOTICE)
+        assert cloud.servers == {}
+
+    def test_nobody_is_told_who_goes_already(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        (host,) = registered(driver, cloud, 1)
+        server = boot(cloud)
+        cloud.servers[server].task = "deleting"
+        cloud.seen.clear()
+        assert ids(driver.make_way(order(host), deadline=BEGIN + NOTICE)) == [server]
+        assert {seen.method for seen in cloud.seen} == {"GET"}
+
     def test_what_another_has_for_itself_is_left_alone(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         driver.ensure_started(order(host, reservation_id="r-2"))

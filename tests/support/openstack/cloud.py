@@ -32,6 +32,8 @@ NEIGHBOUR: Final = "c1b7f4b2d3ef4dae8b4b2a4a6a7a8b02"
 POOL: Final = "freepool"
 PREFIX: Final = "blazar_"
 OWNER_KEY: Final = "blazar:owner"
+#: How many metadata a server can have.
+_MOST_METADATA: Final = 128
 #: What servers are booted with of which it does not matter.
 _SMALL: Final = Flavor("1", "m1.small")
 
@@ -510,6 +512,10 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron):
         for key, value in seen.body["metadata"].items():
             text(key)
             text(value)
+        if self.servers[server_id].task == "deleting":
+            raise Refused(409, f"Cannot 'update metadata' instance {server_id} while it is in task_state deleting")
+        if len(self.servers[server_id].metadata | seen.body["metadata"]) > _MOST_METADATA:
+            raise Refused(403, "Maximum number of metadata items exceeds 128.")
         self.servers[server_id].metadata |= seen.body["metadata"]
         return 200, {"metadata": self.servers[server_id].metadata}
 
