@@ -126,13 +126,13 @@ class Planner:
         found = self._tx.allocations.candidates(
             demand, period, now=self._now, turn=self._turn, without=without, only=only
         )
-        self._nowhere = [] if found else [_Nowhere(demand, period, frozenset(without))]
+        self._nowhere = [] if found or only is not None else [_Nowhere(demand, period, frozenset(without))]
         places = self.pick(found, demand, period)
         self.touch({place.resource_id: place.version for place in places})
         units = {place.resource_id: place.units for place in places}
         missing = demand.minimum - sum(units.values())
-        if missing > 0 and only is None:
-            units |= self._make_room(demand, period, missing, without=[*without, *units])
+        if missing > 0:
+            units |= self._make_room(demand, period, missing, without=[*without, *units], only=only)
         lacking = len(named) < len(demand.named) or not wanted <= units.keys()
         if sum(units.values()) < demand.minimum or lacking:
             shortfall = self._shortfall(
