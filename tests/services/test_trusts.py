@@ -9,13 +9,13 @@ from sqlalchemy import event
 
 from tenure.domain.errors import InvalidParameter, NotEnoughResources, NotFound, Unavailable
 from tenure.domain.lease import LeaseStatus
-from tenure.domain.request import LeaseChange, LeaseQuery, ReservationChange
+from tenure.domain.request import LeaseChange, LeaseQuery, ReservationChange, ReservationRequest
 from tenure.drivers.contract import CloudBusy
 from tenure.drivers.simulated import Fault, FaultKind
 from tests.support.breaker import Breaker
 from tests.support.databases import SERVER_KINDS
 from tests.support.engines import watch
-from tests.support.world import ADMIN, OWNER, World, open_world
+from tests.support.world import ADMIN, OWNER, World, open_world, reservation
 
 
 def trusts(world: World) -> set[str]:
@@ -72,6 +72,21 @@ def test_nobody_from_elsewhere_can_act_for_the_project(world: World):
     assert refused.value.field == "before_end"
     assert trusts(world) == set()
     assert world.leases.get(OWNER, lease.id).reservations[0].parameters["before_end"] == "default"
+
+
+def test_nobody_from_elsewhere_adds_what_is_done_in_the_projects_name(world: World):
+    """The group would be the administrator's, and his rights the lease's."""
+    lease = world.book(1, hours=3)
+    size = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1, "resource_properties": "", "amount": 1}
+    together = ReservationRequest("virtual:instance", {**size, "affinity": True})
+    for asked, field in ((together, "affinity"), (reservation(1, 1, before_end="snapshot"), "before_end")):
+        with pytest.raises(InvalidParameter, match="Only a member of the lease's project") as refused:
+            world.leases.add_reservation(ADMIN, lease.id, asked)
+        assert refused.value.field == field
+    assert trusts(world) == set()
+    world.leases.add_reservation(ADMIN, lease.id, reservation(1, 1))
+    assert len(world.leases.add_reservation(OWNER, lease.id, together).reservations) == 3
+    assert len(trusts(world)) == 1
 
 
 def test_nothing_is_booked_while_nobody_can_be_trusted(world: World):
