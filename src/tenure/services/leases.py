@@ -208,8 +208,8 @@ class LeaseService:
             changer = LeaseChanger(tx, self._types, self._rules, actor, now)
             return *changer.add(lease, reservation), entrusted
 
-        field = self._trusts.asked_for(request.resource_type, request.parameters)
-        with self._trusts.given_by(actor, field=None if seen.trust_id else field) as trust_id:
+        field = self._trusts.asked_for_with(seen, request, actor)
+        with self._trusts.given_by(actor, field=field) as trust_id:
             event_id, token, entrusted = self._db.write(partial(work, trust_id=trust_id))
         if trust_id is not None and not entrusted:
             self._trusts.revoke(trust_id)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from tenure.domain.actor import Actor
 from tenure.domain.errors import InvalidParameter, Unavailable
 from tenure.domain.lease import Lease
-from tenure.domain.request import LeaseChange
+from tenure.domain.request import LeaseChange, ReservationRequest
 from tenure.drivers.contract import CloudBusy, CloudError
 from tenure.resources.contract import NOTIFY, ResourceTypes
 from tenure.services.context import Effects
@@ -39,22 +39,28 @@ class Trusts:
 
         Raises ``InvalidParameter`` where the caller is of another project, which no trust of his can act for.
         """
+        current = {one.id: one for one in lease.reservations}
+        asked = [
+            (known.resource_type, {**known.parameters, **one.parameters})
+            for one in change.reservations
+            if (known := current.get(one.reservation_id)) is not None  # what is wrong else is found where it is applied
+        ]
+        return self._missing(lease, asked, actor)
+
+    def asked_for_with(self, lease: Lease, request: ReservationRequest, actor: Actor) -> str | None:
+        """The same for one more reservation."""
+        return self._missing(lease, [(request.resource_type, request.parameters)], actor)
+
+    def _missing(self, lease: Lease, asked: Iterable[tuple[str, Mapping[str, object]]], actor: Actor) -> str | None:
+        """The first parameter that needs a trust, by types and parameters of reservations; None where there is one."""
         if lease.trust_id is not None:
             return None
-        current = {one.id: one for one in lease.reservations}
-        for one in change.reservations:
-            reservation = current.get(one.reservation_id)
-            if reservation is None:
-                continue  # what is wrong with it is found where it is applied
-            field = self.asked_for(reservation.resource_type, {**reservation.parameters, **one.parameters})
-            if field is not None:
-                if actor.project_id != lease.project_id:
-                    raise InvalidParameter(
-                        "Only a member of the lease's project can ask for what is done in the project's name.",
-                        field=field,
-                    )
-                return field
-        return None
+        field = next(filter(None, (self.asked_for(name, parameters) for name, parameters in asked)), None)
+        if field is not None and actor.project_id != lease.project_id:
+            raise InvalidParameter(
+                "Only a member of the lease's project can ask for what is done in the project's name.", field=field
+            )
+        return field
 
     @contextmanager
     def given_by(self, actor: Actor, *, field: str | None) -> Iterator[str | None]:
