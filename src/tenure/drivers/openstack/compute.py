@@ -256,18 +256,18 @@ class Compute:
             if not isinstance(error, CloudNotFound):
                 raise error
 
-    def tell_servers(self, wanted: Sequence[tuple[Server, Mapping[str, str]]]) -> None:
-        """Set these in the metadata of the servers. Those gone are no error."""
-        self._act([(f"/servers/{server.id}/metadata", {"metadata": dict(told)}) for server, told in wanted])
+    def tell_servers(self, wanted: Sequence[tuple[Server, Mapping[str, str]]]) -> list[CloudError]:
+        """Set these in the metadata of the servers; what went wrong. Those gone, or busy, are no error."""
+        return self._act([(f"/servers/{server.id}/metadata", {"metadata": dict(told)}) for server, told in wanted])
 
-    def stop_servers(self, servers: Sequence[Server]) -> None:
-        """Shut them down, as their operating systems do it. Those gone, or busy with something else, are no error."""
-        self._act([(f"/servers/{server.id}/action", {"os-stop": None}) for server in servers])
+    def stop_servers(self, servers: Sequence[Server]) -> list[CloudError]:
+        """Shut them down, as their operating systems do it; what went wrong. Those gone, or busy, are no error."""
+        return self._act([(f"/servers/{server.id}/action", {"os-stop": None}) for server in servers])
 
-    def _act(self, bodies: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-        for answer in self._calls.send_all([Request("compute", "POST", path, body) for path, body in bodies]):
-            if isinstance(answer, CloudError) and not isinstance(answer, CloudNotFound | Conflict):
-                raise answer
+    def _act(self, bodies: Sequence[tuple[str, Mapping[str, Any]]]) -> list[CloudError]:
+        answers = self._calls.send_all([Request("compute", "POST", path, body) for path, body in bodies])
+        errors = [answer for answer in answers if isinstance(answer, CloudError)]
+        return [error for error in errors if not isinstance(error, CloudNotFound | Conflict)]
 
     @property
     def _server_version(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -13,8 +14,10 @@ from tenure.drivers.openstack.flavors import Flavors, flavor_for, taken_by
 from tenure.drivers.openstack.layout import Layout
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.placement import Placement
-from tenure.drivers.openstack.session import Calls
+from tenure.drivers.openstack.session import Calls, Forbidden
 from tenure.drivers.openstack.units import class_of
+
+LOG = logging.getLogger(__name__)
 
 #: By when a server goes, and since when it knows, in its metadata.
 LEAVES_AT: Final = "tenure:leaves_at"
@@ -39,9 +42,9 @@ class Preemption:
         """Answers as the verb does; ``whole`` for an order that takes hosts as a whole."""
         found = self._in_the_way(order, whole)
         since = {server.id: self._told_at(server, deadline) for server, _ in found}
-        fresh = [server for server, _ in found if since[server.id] is None]
+        fresh = [server for server, _ in found if since[server.id] is None and not server.vanishing]
         told = {LEAVES_AT: deadline.isoformat(), TOLD_AT: self._now.isoformat()}
-        self._compute.tell_servers([(server, told) for server in fresh])
+        errors = self._compute.tell_servers([(server, told) for server in fresh])
         stopped, deleted = [], []
         left = deadline - self._now
         for server, _ in found:
@@ -50,8 +53,12 @@ class Preemption:
                 deleted += [] if server.vanishing else [server]
             elif left <= notice / 2 and server.status == "ACTIVE" and server.task is None:
                 stopped.append(server)
-        self._compute.stop_servers(stopped)
+        errors += self._compute.stop_servers(stopped)
         self._compute.delete_servers(deleted)
+        for error in errors:  # who cannot be told, or does not stop, keeps nobody from going
+            if not isinstance(error, Forbidden):
+                raise error
+            LOG.warning("a server in the way of reservation %s is not told: %s", order.reservation_id, error)
         return [Preempted(server.id, server.project_id, resource) for server, resource in found]
 
     def clear(self, order: Order) -> int:
