@@ -51,6 +51,28 @@ def flavor(vcpus: int = 4, ram: int = 2048, **more: Any) -> dict[str, Any]:
             flavor(specs={"resources:VGPU": "1", "resources1:VGPU": "2", "resources_NET:CUSTOM_BW": "100"}),
             {"VCPU": 4, "MEMORY_MB": 2048, "DISK_GB": 10, "VGPU": 3, "CUSTOM_BW": 100},
         ),
+        # What is asked for by extra specs, wherever, stands for the flavor's own size.
+        (flavor(specs={"resources:PCPU": "4"}), {"PCPU": 4, "MEMORY_MB": 2048, "DISK_GB": 10}),
+        (
+            flavor(specs={"resources:PCPU": "2", "resources:VCPU": "2"}),
+            {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 2048, "DISK_GB": 10},
+        ),
+        (
+            flavor(specs={"resources1:VCPU": "2", "resources2:VCPU": "2", "resources1:MEMORY_MB": "512"}),
+            {"VCPU": 4, "MEMORY_MB": 512, "DISK_GB": 10},
+        ),
+        (flavor(specs={"resources1:DISK_GB": "0"}), {"VCPU": 4, "MEMORY_MB": 2048}),
+        (
+            flavor(specs={"hw:mem_encryption": "True", "hw:pmem": "6GB,6GB,SMALL"}),
+            {
+                "VCPU": 4,
+                "MEMORY_MB": 2048,
+                "DISK_GB": 10,
+                "MEM_ENCRYPTION_CONTEXT": 1,
+                "CUSTOM_PMEM_NAMESPACE_6GB": 2,
+                "CUSTOM_PMEM_NAMESPACE_SMALL": 1,
+            },
+        ),
         (
             flavor(specs={"hw:mem_page_size": "large", "hw_rng:allowed": "true"}),
             {"VCPU": 4, "MEMORY_MB": 2048, "DISK_GB": 10},
@@ -75,6 +97,19 @@ def test_traits_are_required_or_forbidden():
     found = footprint_of(flavor(specs=specs))
     assert found.required == {"HW_AVX", "CUSTOM_FAST"}
     assert found.forbidden == {"CUSTOM_WET"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "required", "forbidden"),
+    [
+        ("require", {"HW_CPU_HYPERTHREADING"}, set()),
+        ("isolate", set(), {"HW_CPU_HYPERTHREADING"}),
+        ("prefer", set(), set()),
+    ],
+)
+def test_threads_are_a_trait(policy: str, required: set[str], forbidden: set[str]):
+    found = footprint_of(flavor(specs={"hw:cpu_policy": "dedicated", "hw:cpu_thread_policy": policy}))
+    assert (found.required, found.forbidden) == (required, forbidden)
 
 
 @pytest.mark.parametrize(
