@@ -216,6 +216,71 @@ def test_a_mistake_is_named_by_its_place_in_the_request(api: Api) -> None:
     assert (details["resource_type"], details["reservation"]) == ("virtual:instance", 0)
 
 
+def test_a_mistake_of_a_resource_type_is_named_as_well(api: Api) -> None:
+    """Wherever a reservation is told: in a new lease, in a change, or by itself."""
+    new = api.using(version="1.1")
+    lease = new.book(reservations=[INSTANCES])
+    path = f"/v1/leases/{lease['id']}"
+    unsupported = {**INSTANCES, "resource_type": "virtual:ship"}
+    for method, url, body, name, field in (
+        ("POST", "/v1/leases", {"reservations": [HOSTS, {}]}, "MissingParameter", "reservations[1].resource_type"),
+        ("POST", "/v1/leases", {"reservations": [unsupported]}, "InvalidParameter", "reservations[0].resource_type"),
+        ("POST", "/v1/leases", {"reservations": [1]}, "InvalidParameter", "reservations[0]"),
+        ("PUT", path, {"reservations": [unsupported]}, "InvalidParameter", "reservations[0].resource_type"),
+        ("PUT", path, {"reservations": [1]}, "InvalidParameter", "reservations[0]"),
+        ("POST", f"{path}/reservations", {}, "MissingParameter", "resource_type"),
+        ("POST", f"{path}/reservations", unsupported, "InvalidParameter", "resource_type"),
+    ):
+        document = new.lease_body(**body) if url == "/v1/leases" else body
+        refused = new.call(method, url, document)
+        assert refused.status_code == 400, refused.text
+        assert (refused.json["error_name"], refused.json["field"]) == (name, field), refused.text
+        assert "discriminator" not in refused.text
+    assert new.get("/v1/leases").json == {"leases": [lease]}
+
+
+def test_a_mistake_is_named_while_the_lease_runs(api: Api) -> None:
+    """What a running reservation may not become, at its place in the request."""
+    api.register_address()
+    api.register_address("203.0.113.11")
+    new = api.using(version="1.1")
+    addresses = {**ADDRESSES, "amount": 2}
+    lease = new.book(start=0, reservations=[{**INSTANCES, "amount": 2}, {**FLAVORS, "amount": 2}, addresses])
+    api.world.pass_time(timedelta(minutes=1))
+    path = f"/v1/leases/{lease['id']}"
+    lease = new.get(path).json["lease"]
+    assert lease["status"] == "ACTIVE"
+    instances, flavors, floatingips = (one["id"] for one in lease["reservations"])
+    for wrong, parameter in (
+        ({"id": instances, "amount": 1}, "amount"),
+        ({"id": instances, "vcpus": 1}, "vcpus"),
+        ({"id": instances, "affinity": True}, "affinity"),
+        ({"id": flavors, "flavor_id": "3"}, "flavor_id"),
+        ({"id": flavors, "amount": 1}, "amount"),
+        ({"id": floatingips, "amount": 1}, "amount"),
+    ):
+        refused = new.put(path, {"reservations": [wrong]})
+        assert refused.status_code == 409, refused.text
+        named = (refused.json["error_name"], refused.json.get("field"))
+        assert named == ("InvalidState", f"reservations[0].{parameter}"), refused.text
+    assert new.get(path).json == {"lease": lease}
+
+
+def test_addresses_that_are_required_are_not_fewer_than_asked_for(api: Api) -> None:
+    """No parameter is at fault by itself, so the reservation is named."""
+    for address in (ADDRESS, "203.0.113.11"):
+        api.register_address(address)
+    new = api.using(version="1.1")
+    required = {**ADDRESSES, "amount": 2, "required_floatingips": [ADDRESS, "203.0.113.11"]}
+    lease = new.book(reservations=[required])
+    [reservation] = lease["reservations"]
+    path = f"/v1/leases/{lease['id']}"
+    refused = new.put(path, {"reservations": [{"id": reservation["id"], "amount": 1}]})
+    assert (refused.status_code, refused.json["field"]) == (400, "reservations[0]"), refused.text
+    assert "required_floatingips" in refused.json["error_message"]
+    assert new.get(path).json == {"lease": lease}
+
+
 def test_whatever_was_asked_for_can_be_absent(api: Api) -> None:
     """From 1.1 on, what Blazar wants to be sent though it says nothing."""
     api.register_address()
