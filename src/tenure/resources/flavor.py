@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictStr, W
 
 from tenure.domain.allocation import Demand
 from tenure.domain.errors import InvalidParameter
+from tenure.domain.footprint import Footprint, footprint_of
 from tenure.domain.requirement import Expression
 from tenure.resources.contract import Wanted
 from tenure.resources.fields import (
@@ -22,7 +23,6 @@ from tenure.resources.fields import (
     LenientCount,
     action_of,
 )
-from tenure.resources.footprint import Footprint, footprint_of
 from tenure.resources.servers import (
     answer_model_of_servers,
     check_amount,

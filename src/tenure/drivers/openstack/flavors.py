@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote
 
 from tenure.domain.actor import Actor
+from tenure.domain.footprint import footprint_of
 from tenure.drivers.contract import CloudError, CloudNotFound, CloudRefused, Order
 from tenure.drivers.openstack.compute import FLAVOR_PREFIX, SCOPED_KEY, is_preemptible
 from tenure.drivers.openstack.placement import OWN_CLASSES
@@ -24,7 +23,6 @@ _PAGE: Final = "1000"
 _EPHEMERAL: Final = "OS-FLV-EXT-DATA:ephemeral"
 #: What Nova takes for the id of a flavor; anything else would be another address.
 _ID: Final = re.compile(r"[a-zA-Z0-9. _-]{1,255}")
-_RESOURCES: Final = re.compile(r"resources([a-zA-Z0-9_-]{0,64}):([A-Z0-9_]+)")
 #: Where a flavor and an aggregate say with which server group they go.
 AFFINITY_KEY: Final = "affinity_id"
 
@@ -76,18 +74,11 @@ def flavor_for(order: Order, group_id: str | None) -> Flavor:
 
 def taken_by(flavor: Flavor) -> dict[str, int]:
     """What a server of the flavor takes of its host, by resource class; of reservations' own classes nothing."""
-    specs = flavor.extra_specs
-    dedicated = flavor.vcpus if specs.get("hw:cpu_policy") == "dedicated" else 0
-    disk = flavor.disk + flavor.ephemeral + math.ceil(flavor.swap / 1024)
-    groups = {"": {"VCPU": flavor.vcpus - dedicated, "PCPU": dedicated, "MEMORY_MB": flavor.ram, "DISK_GB": disk}}
-    for name, value in specs.items():
-        found = _RESOURCES.fullmatch(name)
-        if found and value.isdigit():
-            groups.setdefault(found[1], {})[found[2]] = int(value)
-    taken: Counter[str] = Counter()
-    for amounts in groups.values():
-        taken.update(amounts)
-    return {name: amount for name, amount in taken.items() if amount and not name.startswith(OWN_CLASSES)}
+    try:
+        amounts = footprint_of(asdict(flavor)).amounts
+    except ValueError:  # somebody wrote into it what Nova takes for no request
+        return {}
+    return {name: amount for name, amount in amounts.items() if not name.startswith(OWN_CLASSES)}
 
 
 class Flavors:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import sqlite3
-from collections import Counter
 from typing import Any, Final
 
 from tenure.domain.capacity import Capacity
+from tenure.domain.footprint import footprint_of
 from tenure.drivers.contract import CloudNotFound
 
 _RESOURCES: Final = re.compile(r"resources([\w-]*):(\w+)")
 _TRAIT: Final = re.compile(r"trait[\w-]*:(\w+)")
 _OF_RESERVATIONS: Final = "CUSTOM_RESERVATION_"
-_MIB_PER_GIB: Final = 1024
 #: The extra spec of which only a reservation's flavor has one.
 RESERVED: Final = "aggregate_instance_extra_specs:reservation"
 
@@ -35,15 +33,8 @@ def facts_of_flavor(tx: sqlite3.Connection, flavor_id: str, project_id: str | No
 
 def taken_by(flavor: dict[str, Any]) -> Capacity:
     """What a server of the flavor takes of its host, beside a unit of a reservation's class."""
-    amounts = Counter({
-        "VCPU": flavor["vcpus"],
-        "MEMORY_MB": flavor["ram"],
-        "DISK_GB": flavor["disk"] + flavor["ephemeral"] + math.ceil(flavor["swap"] / _MIB_PER_GIB),
-    })  # fmt: skip
-    for name, value in flavor["extra_specs"].items():
-        if (found := _RESOURCES.fullmatch(name)) and not found[2].startswith(_OF_RESERVATIONS):
-            amounts[found[2]] = int(value) + (amounts[found[2]] if found[1] else 0)
-    return Capacity(amounts)
+    amounts = footprint_of(flavor).amounts
+    return Capacity({name: amount for name, amount in amounts.items() if not name.startswith(_OF_RESERVATIONS)})
 
 
 def class_asked_for(flavor: dict[str, Any]) -> str | None:

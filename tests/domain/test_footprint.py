@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tenure.domain.capacity import Capacity
-from tenure.resources.footprint import footprint_of
+from tenure.domain.footprint import footprint_of
 
 
 def flavor(vcpus: int = 4, ram: int = 2048, **more: Any) -> dict[str, Any]:
