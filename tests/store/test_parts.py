@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -267,3 +268,45 @@ def test_a_part_waits_for_who_should_be_gone_and_for_nobody_else(db: Database):
         return [[number - host for number in answer] for answer in answers]
 
     assert db.write(ask) == [[], [0], [0]]
+
+
+#: The largest number that a request may name, and the largest total that Placement knows.
+HUGE = 2**31 - 1
+
+
+@pytest.mark.parametrize("spread", list(Spread))
+def test_what_no_cloud_has_is_refused_and_not_failed_at(db: Database, spread: Spread):
+    """What all units take together is more than databases count to."""
+
+    def ask(tx: Transaction) -> None:
+        add_hosts(tx, [Capacity({"VCPU": 2})])
+        for units, size in product((1, 3, HUGE), (1, HUGE, HUGE * 3, 10**30)):
+            wanted = demand(Capacity({"VCPU": size}), units, spread)
+            found = tx.allocations.candidates(wanted, hours(1, 2), now=NOW, turn=0)
+            fits = size == 1 and (units == 1 or spread is not Spread.TOGETHER)
+            assert sum(one.units for one in found) == (2 if fits else 0)
+            assert tx.allocations.blocked_by_plans(wanted, hours(1, 2), now=NOW, limit=units + 32) == {}
+            stages = tx.allocations.stages(wanted, hours(1, 2), now=NOW, ignoring=None, without=())
+            assert stages[-1].count <= 2
+
+    db.write(ask)
+
+
+def test_a_host_may_have_more_than_fits_an_integer(db: Database):
+    """A large total with a ratio that promises more than there is."""
+
+    def ask(tx: Transaction) -> None:
+        [host] = add_hosts(tx, [Capacity({"DISK_GB": HUGE * 4})])
+        wanted = demand(Capacity({"DISK_GB": HUGE}), 4, Spread.TOGETHER)
+        [found] = tx.allocations.candidates(wanted, hours(1, 2), now=NOW, turn=0)
+        assert (found.resource_id, found.units) == (host, 4)
+        tx.allocations.add(lease.reservations[0].id, {host: 3}, hours(0, 6), demand(Capacity({"DISK_GB": HUGE})))
+
+    def ask_again(tx: Transaction) -> None:
+        [found] = tx.allocations.candidates(demand(Capacity({"DISK_GB": HUGE})), hours(1, 2), now=NOW, turn=0)
+        assert found.units == 1
+        assert not tx.allocations.candidates(demand(Capacity({"DISK_GB": HUGE + 1})), hours(1, 2), now=NOW, turn=0)
+
+    lease = add_lease(db)
+    db.write(ask)
+    db.write(ask_again)
