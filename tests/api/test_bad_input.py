@@ -799,7 +799,8 @@ BAD_ADDRESS_IDS = (
 
 
 def _unfit_address(said: str, **wrong: str) -> Bad:
-    return Bad("floating_ip_address", {**OLD_ADDRESS, **wrong}, said=said)
+    (field,) = wrong
+    return Bad(field, {**OLD_ADDRESS, **wrong}, said=said)
 
 
 def _register(version: str) -> Endpoint:
