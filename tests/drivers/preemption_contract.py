@@ -158,6 +158,18 @@ class PreemptionContract:
             rig.driver.ensure_started(order)
         assert rig.servers() == {preemptible, foreign}
 
+    def test_a_host_gets_back_into_the_pool_with_them(self, rig: PreemptionRig, hosts: list[ResourceRef]):
+        """Somebody took it out: anybody's servers come until it is back."""
+        server = rig.boot_preemptible(hosts[0], rig.neighbour)
+        rig.take_out(hosts[0])
+        (drift,) = drift_of(rig, [], hosts)
+        assert drift.resource == hosts[0]
+        rig.driver.ensure_registered(rig.resource_type, hosts[0])
+        assert drift_of(rig, [], hosts) == []
+        assert rig.servers() == {server}
+        with pytest.raises(ResourceOccupied):
+            rig.driver.ensure_unregistered(rig.resource_type, hosts[0])
+
     # Parts of hosts
 
     def test_only_so_many_go_as_the_room_is_needed(
