@@ -181,7 +181,7 @@ class CloudDriver(Protocol):
     def ensure_registered(self, resource_type: str, resource: ResourceRef) -> None:
         """Set the resource aside for reservations, closed to everybody else.
 
-        Raises ``ResourceOccupied`` when servers are on it.
+        Raises ``ResourceOccupied`` when servers are on it that are not preemptible.
         """
 
     def ensure_unregistered(self, resource_type: str, resource: ResourceRef) -> None:

@@ -62,11 +62,11 @@ class Hosts:
                 "and the zone of a reservation would be the second."
             )
         sharing = frozenset(layout.sharers(host.service_host))
-        self._refuse_servers([host], sharing)
+        self._refuse_lasting(host, sharing)
         self._aggregates.add(layout.pool, [host.service_host])
         try:
             # Until the host was in the pool, servers could come.
-            self._refuse_servers([host], sharing)
+            self._refuse_lasting(host, sharing)
         except ResourceOccupied:
             self._aggregates.remove(layout.pool, [host.service_host])
             raise
@@ -79,7 +79,7 @@ class Hosts:
         if holders:
             raise CloudBusy(f"{host.name} is still held by reservation {holders[0]}.")
         if host.service_host in layout.pool.hosts:
-            self._refuse_servers([host])
+            self._refuse([host], self._compute.servers_on([host.service_host]), frozenset())
             self._aggregates.remove(layout.pool, [host.service_host])
 
     # Starting
@@ -164,9 +164,10 @@ class Hosts:
             where = ", ".join(sorted({one.service_host for one in preemptible}))
             raise CloudBusy(f"{len(preemptible)} preemptible servers are still vanishing on {where}.")
 
-    def _refuse_servers(self, hosts: Sequence[Hypervisor], reservations: frozenset[str] = frozenset()) -> None:
-        """Refuse hosts with servers that were not booted for any of these reservations."""
-        self._refuse(hosts, self._compute.servers_on(host.service_host for host in hosts), reservations)
+    def _refuse_lasting(self, host: Hypervisor, reservations: frozenset[str]) -> None:
+        """Refuse a host with servers that were booted for none of these reservations, but for preemptible ones."""
+        servers = self._compute.servers_on([host.service_host])
+        self._refuse([host], [one for one in servers if not one.preemptible], reservations)
 
     def _refuse(self, hosts: Sequence[Hypervisor], servers: Iterable[Server], reservations: frozenset[str]) -> None:
         foreign = Counter(
