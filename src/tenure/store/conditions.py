@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, exists, func, literal, not_, or_, select
+from sqlalchemy import BigInteger, ColumnElement, and_, case, exists, func, literal, not_, or_, select
+from sqlalchemy import cast as sql_cast
 from sqlalchemy import false as sql_false
 from sqlalchemy import true as sql_true
 from sqlalchemy.orm import InstrumentedAttribute, aliased
@@ -31,6 +32,8 @@ from tenure.store.tables import (
 #: plan will be moved.
 OVERDUE_MATTERS = timedelta(minutes=15)
 
+#: More than there is of anything, and yet no more than databases can count to.
+_MOST = 2**62
 
 #: The same alias serves every statement: each is the table of a subquery of its own, and what an alias knows of its
 #: columns it finds out once, which takes longer than many a statement. Allocations that use a resource, the points of
@@ -97,7 +100,7 @@ def _large_enough(demand: Demand) -> list[ColumnElement[bool]]:
     if demand.exclusive:
         return []
     enough = [
-        func.coalesce(_amount(ResourceRow.capacity, name), 0) >= amount * demand.units_together
+        func.coalesce(_amount(ResourceRow.capacity, name), 0) >= _number(amount * demand.units_together)
         for name, amount in demand.amounts.items()
     ]
     limits = [
@@ -105,9 +108,9 @@ def _large_enough(demand: Demand) -> list[ColumnElement[bool]]:
         for portion in demand.portions or (demand.amounts,)
         for name, amount in portion.items()
         for condition in (
-            func.coalesce(_amount(ResourceRow.limits, (name, "max")), amount) >= amount,
-            func.coalesce(_amount(ResourceRow.limits, (name, "min")), 1) <= amount,
-            amount % func.coalesce(_amount(ResourceRow.limits, (name, "step")), 1) == 0,
+            func.coalesce(_amount(ResourceRow.limits, (name, "max")), _number(amount)) >= _number(amount),
+            func.coalesce(_amount(ResourceRow.limits, (name, "min")), 1) <= _number(amount),
+            _number(amount) % func.coalesce(_amount(ResourceRow.limits, (name, "step")), 1) == 0,
         )
     ]
     return [*enough, *limits]
@@ -115,7 +118,12 @@ def _large_enough(demand: Demand) -> list[ColumnElement[bool]]:
 
 @lru_cache(maxsize=1024)
 def _amount(document: Any, path: str | tuple[str, str]) -> ColumnElement[int]:
-    return cast(ColumnElement[int], document[path].as_integer())
+    return sql_cast(document[path].as_string(), BigInteger)
+
+
+def _number(value: int) -> ColumnElement[int]:
+    """A number of ours in SQL: all that is more than any cloud has is as much as databases can count to."""
+    return literal(min(value, _MOST), BigInteger)
 
 
 def walk(
@@ -210,7 +218,7 @@ def _crowded(period: Period, name: str, wanted: int, counting: Iterable[ColumnEl
     crowded = select(sql_true()).where(
         _POINT.resource_id == ResourceRow.id,
         overlaps(period, _POINT),
-        used.correlate(ResourceRow, _POINT).scalar_subquery() > capacity - wanted,
+        used.correlate(ResourceRow, _POINT).scalar_subquery() > capacity - _number(wanted),
     )
     return func.coalesce(crowded.correlate(ResourceRow).limit(1).scalar_subquery(), sql_false())
 
