@@ -78,6 +78,20 @@ def test_a_smaller_reservation_keeps_what_it_requires(world: World):
     assert addresses(world, lease) == {THIRD}
 
 
+def test_a_smaller_reservation_does_not_lose_what_it_requires(world: World):
+    """Nobody else can have it while it does not work; it is kept until it does, or its owner requires it no more."""
+    lease = book(world, 3, THIRD)
+    steal(world, THIRD)
+    [reservation] = lease.reservations
+    smaller = LeaseChange(reservations=(ReservationChange(reservation.id, {"amount": 2}),))
+    with pytest.raises(NotEnoughResources):
+        world.leases.update(OWNER, lease.id, smaller)
+    assert addresses(world, lease) == {FIRST, SECOND, THIRD}
+    without = LeaseChange(reservations=(ReservationChange(reservation.id, {"amount": 2, "required_floatingips": []}),))
+    world.leases.update(OWNER, lease.id, without)
+    assert addresses(world, lease) == {FIRST, SECOND}
+
+
 def test_a_plan_that_cannot_have_it_is_told(world: World):
     lease = book(world, 1, THIRD)
     steal(world, THIRD)
