@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from ipaddress import ip_network
 from typing import Protocol
 
 import pytest
@@ -143,6 +144,13 @@ class AddressContract:
     def test_does_not_find_an_address_of_no_subnet(self, rig: AddressRig):
         with pytest.raises(CloudNotFound, match=rig.elsewhere):
             rig.driver.look_up(FLOATING_IP, f"{rig.network_id}/{rig.elsewhere}")
+
+    def test_does_not_find_what_nothing_can_have(self, rig: AddressRig):
+        """The address of the subnet itself, and the one by which all in it are meant."""
+        subnet = ip_network(f"{rig.gateway}/24", strict=False)
+        for address in (subnet.network_address, subnet.broadcast_address):
+            with pytest.raises(CloudNotFound, match=str(address)):
+                rig.driver.look_up(FLOATING_IP, f"{rig.network_id}/{address}")
 
     @pytest.mark.parametrize("text", ["", "/", "no-such-thing", "{network}/", "{network}/no-address", "{network}/1"])
     def test_refuses_nonsense(self, rig: AddressRig, text: str):

@@ -195,7 +195,9 @@ class FakeNeutron:
 
 
 def _has(subnet: Subnet, address: str) -> bool:
-    return ip_address(address) in subnet.network
+    asked, network = ip_address(address), subnet.network
+    ends = {network.network_address, network.broadcast_address} if network.version == 4 else set()
+    return asked in network and asked not in ends
 
 
 def _shown(one: FloatingIP) -> dict[str, Any]:
