@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 from typing import Any, Final
 
+from tenure.domain.address import lies_in
 from tenure.drivers.contract import CloudError, CloudNotFound
 from tenure.drivers.openstack.session import Calls, Request
 
@@ -33,7 +34,7 @@ class Subnet:
     pools: tuple[tuple[str, str], ...]
 
     def has(self, address: str) -> bool:
-        return ip_address(address) in ip_network(self.cidr, strict=False)
+        return lies_in(address, self.cidr)
 
     def hands_out(self, address: str) -> bool:
         """Whether Neutron gives the address to others by itself, or the gateway has it."""

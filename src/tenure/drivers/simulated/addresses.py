@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 from typing import Final
 
-from tenure.domain.address import address_id
+from tenure.domain.address import address_id, lies_in
 from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import (
@@ -265,7 +265,7 @@ def _subnet_of(tx: sqlite3.Connection, network_id: str, text: str) -> tuple[sqli
     except ValueError:
         raise CloudRefused(f"{text} is no address.") from None
     for subnet in tx.execute("SELECT * FROM subnet WHERE network_id = ? ORDER BY id", (network_id,)).fetchall():
-        if address in ip_network(subnet["cidr"]):
+        if lies_in(str(address), subnet["cidr"]):
             return subnet, str(address)
     raise CloudNotFound(f"Valid subnet for the floating IP {address} is not found.")
 
