@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
@@ -60,11 +61,19 @@ def check_notice(notice_at: datetime, starts_at: datetime, ends_at: datetime) ->
 
 def demand_of(types: ResourceTypes, resource_type: str, parameters: Mapping[str, object], position: int) -> Demand:
     """What a reservation asks of the ledger; raises ``InvalidParameter`` that names the reservation's field."""
-    try:
+    with _named_by_place(position):
         return replace(types[resource_type].demand(parameters), resource_type=resource_type)
-    except InvalidParameter as error:
-        field = f"reservations[{position}].{error.field}" if error.field else f"reservations[{position}]"
-        raise InvalidParameter(error.message, field=field) from None
+
+
+@contextmanager
+def _named_by_place(position: int) -> Iterator[None]:
+    """What a type finds wrong with a reservation, named by the reservation's place in the request."""
+    try:
+        yield
+    except (InvalidParameter, InvalidState) as error:
+        place = f"reservations[{position}]"
+        error.field = f"{place}.{error.field}" if error.field else place
+        raise
 
 
 #: What was asked of the cloud for a request, by what was wanted.
@@ -266,10 +275,8 @@ class LeaseChanger:
         kind = self._types[reservation.resource_type]
         given = news(reservation, asked)
         if given:
-            try:
+            with _named_by_place(position):
                 parameters = kind.merge(reservation.parameters, given, running=lease.status is LeaseStatus.ACTIVE)
-            except InvalidParameter as error:
-                raise InvalidParameter(error.message, field=f"reservations[{position}].{error.field}") from None
             parameters = complete(kind, parameters, self._facts)
         demand = demand_of(self._types, reservation.resource_type, parameters, position)
         allocations, versions = self._tx.allocations.with_versions([reservation.id])
@@ -309,7 +316,8 @@ class LeaseChanger:
         )
         planner.touch(good)
         named = self._tx.resources.ids_of(demand.inventory, demand.named)
-        kept = sorted(good, key=lambda number: (number not in named, number))[: demand.maximum]
+        lost = len(demand.named) - len(named.keys() & good)  # for which there must be a place, so that they are missed
+        kept = sorted(good, key=lambda number: (number not in named, number))[: max(0, demand.maximum - lost)]
         self._tx.allocations.remove([one.id for number, one in mine.items() if number not in kept])
         self._tx.allocations.set_period([mine[number].id for number in kept], end, start=start)
         missing = demand.maximum - len(kept)
