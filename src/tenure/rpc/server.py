@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 
 #: The version of the messages; its first number changes when an API and a manager cannot talk to each other any more,
 #: the second when a manager must not be older than the API.
-VERSION = "1.1"
+VERSION = "1.2"
 #: The answer to what failed for no reason that the caller should know.
 FAILED: Mapping[str, Any] = {"error": None}
 #: The answers to what was not begun: all places are taken, the caller has given up, this manager is stopping.
