@@ -452,7 +452,7 @@ _UNTIL_1_1 = (
             Bad("before_end_date", _with(LEASE, before_end_date="2030-01-02T10:00:00Z")),
             Bad("reservations[0]", _reservations(LEASE, min=2, max=1)),
             Bad("reservations[0].min", _reservations(LEASE, min=5, max=5), status=409),
-            Bad("reservations[0]", _reservations(LEASE, resource_type="physical:ship")),
+            Bad("reservations[0].resource_type", _reservations(LEASE, resource_type="physical:ship")),
             Bad("reservations[0]", _reservations(LEASE, resource_type=None)),
             Bad("reservations", _with(LEASE, reservations=[HOSTS] * 101)),
             NO_QUERY,

@@ -234,7 +234,7 @@ def test_a_refusal_says_why_as_data(api: Api) -> None:
         ({"reservations": None}, "reservations"),
         ({"reservations": "none"}, "reservations"),
         ({"reservations": [7]}, "reservations[0]"),
-        ({"reservations": [{"resource_type": {}}]}, "reservations[0]"),
+        ({"reservations": [{"resource_type": {}}]}, "reservations[0].resource_type"),
         ({"reservations": [{**HOSTS, "min": "1"}]}, "reservations[0].min"),
         ({"reservations": [{**HOSTS, "min": 0}]}, "reservations[0].min"),
         ({"reservations": [{**HOSTS, "min": -1}]}, "reservations[0].min"),
@@ -272,7 +272,7 @@ def test_a_mistake_is_named_with_its_place(shared_api: Api, change: dict[str, An
         ({"reservations": [{"id": "RESERVATION", "min": 0}]}, "reservations[0].min"),
         ({"reservations": [{"id": "x", "resource_type": "physical:host", "min": 0}]}, "reservations[0].min"),
         ({"reservations": [{"id": "x", "min": 0}]}, "reservations[0].id"),
-        ({"reservations": [{"id": "x", "resource_type": "physical:ship"}]}, "reservations[0]"),
+        ({"reservations": [{"id": "x", "resource_type": "physical:ship"}]}, "reservations[0].resource_type"),
     ],
 )
 def test_a_mistake_in_a_change_is_named_with_its_place(api: Api, change: dict[str, object], field: str) -> None:

@@ -253,7 +253,7 @@ def test_a_mistake_is_named_while_the_lease_runs(api: Api) -> None:
     instances, flavors, floatingips = (one["id"] for one in lease["reservations"])
     for wrong, parameter in (
         ({"id": instances, "amount": 1}, "amount"),
-        ({"id": instances, "vcpus": 1}, "vcpus"),
+        ({"id": instances, "vcpus": 2}, "vcpus"),
         ({"id": instances, "affinity": True}, "affinity"),
         ({"id": flavors, "flavor_id": "3"}, "flavor_id"),
         ({"id": flavors, "amount": 1}, "amount"),

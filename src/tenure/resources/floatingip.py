@@ -191,7 +191,9 @@ class FloatingIPType:
             raise InvalidParameter("required_floatingips can only be made empty", field="required_floatingips")
         before = current.get("amount")
         if running and isinstance(before, int) and after["amount"] < before:
-            raise InvalidState(f"The amount cannot be {after['amount']}: an active reservation keeps what it has.")
+            raise InvalidState(
+                f"The amount cannot be {after['amount']}: an active reservation keeps what it has.", field="amount"
+            )
         return after
 
     def wanted(self, parameters: Mapping[str, object]) -> Wanted | None:

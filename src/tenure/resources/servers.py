@@ -76,11 +76,13 @@ def refuse_changes(current: Mapping[str, object], after: Mapping[str, object], *
     for name, value in after.items():
         if name not in but and value != current.get(name):
             raise InvalidState(
-                f"{name} cannot be changed: an active reservation doesn't allow to reduce/replace what it has."
+                f"{name} cannot be changed: an active reservation doesn't allow to reduce/replace what it has.",
+                field=name,
             )
     before, amount = current.get("amount"), after.get("amount")
     if isinstance(before, int) and isinstance(amount, int) and amount < before:
         raise InvalidState(
             f"The amount cannot be {amount}: an active reservation doesn't allow to reduce/replace what it has "
-            f"({before})."
+            f"({before}).",
+            field="amount",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Literal, Protocol, Union, get_args
+from typing import Annotated, Any, Literal, LiteralString, Protocol, Union, get_args
 
 from pydantic import (
     BaseModel,
@@ -14,9 +14,10 @@ from pydantic import (
     RootModel,
     StrictStr,
     Tag,
+    ValidationError,
     create_model,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from tenure.api.schemas.moments import (
     MinuteOrNow,
@@ -195,12 +196,7 @@ class LeaseSchemas:
 
     def read_reservation(self, body: Mapping[str, object]) -> ReservationRequest:
         """The reservation that ``body`` asks for, by itself."""
-        try:
-            given: Any = check(self.add_model, body, self._version, tags=self._names)
-        except InvalidParameter as error:
-            if error.field is None and body.get("resource_type") not in self._names:
-                raise InvalidParameter(error.message, field="resource_type") from None
-            raise
+        given: Any = check(self.add_model, body, self._version, tags=self._names)
         return ReservationRequest(given.root.resource_type, given.root.model_dump(exclude={"resource_type"}))
 
     def read_change(self, body: Mapping[str, object], find_lease: Callable[[], Lease]) -> LeaseChange:
@@ -333,15 +329,14 @@ def _reservation(models: list[tuple[str, type[BaseModel]]]) -> Any:
 
     def check_type(value: Any) -> Any:
         if not isinstance(value, dict):
-            return value
-        if value.get("resource_type") is None:
-            raise PydanticCustomError("missing_type", "Missing parameter resource_type")
-        if value["resource_type"] not in names:
-            raise PydanticCustomError(
-                "unsupported_type",
-                "The {resource_type} resource type is not supported",
-                {"resource_type": str(value["resource_type"])[:80]},
-            )
+            raise PydanticKnownError("dict_type")
+        told = value.get("resource_type")
+        if told is None:
+            raise _wrong_type("missing", value)
+        if told not in names:
+            shown = {"resource_type": str(told)[:80]}
+            text = "The {resource_type} resource type is not supported"
+            raise _wrong_type(PydanticCustomError("unsupported_type", text, shown), told)
         return value
 
     member: Any = models[0][1]
@@ -349,6 +344,13 @@ def _reservation(models: list[tuple[str, type[BaseModel]]]) -> Any:
         members: Any = tuple(Annotated[model, Tag(name)] for name, model in models)
         member = Annotated[Union[members], Discriminator(_resource_type)]  # noqa: UP007  # of as many as there are
     return Annotated[member, BeforeValidator(check_type)]
+
+
+def _wrong_type(kind: LiteralString | PydanticCustomError, given: Any) -> ValidationError:
+    """What is wrong with the resource type of a reservation, which is read before the reservation's fields."""
+    return ValidationError.from_exception_data(
+        "Reservation", [{"type": kind, "loc": ("resource_type",), "input": given}]
+    )
 
 
 def _list_of(reservation: Any) -> Any:
