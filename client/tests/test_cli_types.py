@@ -129,6 +129,10 @@ def test_a_table_names_the_flavor_that_was_asked_for(stocked: FakeServer, tenure
         (["--address", "203.0.113.21"], "--network"),
         (["--network", "x", "--floating-ips", "1", "--address", "a", "--address", "b"], "less than"),
         (["--before-end-action", "snapshot"], "--before-end-action: it is for"),
+        (
+            ["--network", "x", "--floating-ips", "1", "--before-end-action", "snapshot"],
+            "--before-end-action: addresses have no snapshot",
+        ),
         (["--before-end-action", "shout", "--hosts", "1"], "invalid choice"),
         (["--hosts", "1", "--notify", "now", "x"], "--notify: 'now' is not possible"),
         (["--hosts", "1", "--notify", "soonish", "x"], "--notify: 'soonish' is not a date"),
@@ -186,7 +190,9 @@ def test_instances_become_more(stocked: FakeServer, tenure: Run) -> None:
 
 def test_floating_ips(server: FakeServer, tenure: Run) -> None:
     made = tenure("floatingip", "create", NETWORK, "203.0.113.21", "-f", "json")
-    assert json.loads(made.output)["floating_ip_address"] == "203.0.113.21"
+    new = json.loads(made.output)
+    assert new["floating_ip_address"] == "203.0.113.21"
+    assert (new["enabled"], new["health"]) == (True, "well")
     server.add_floatingip("203.0.113.20", network_id=NETWORK)
     server.add_floatingip("198.51.100.7", network_id="another")
     listed = tenure(
