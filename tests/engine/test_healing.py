@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Collection
+from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
+from sqlalchemy.exc import OperationalError
 
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import EventType, Lease, LeaseStatus
@@ -77,6 +80,55 @@ def boot(world: World, lease: Lease, host: str) -> str:
 
 def servers(world: World) -> set[str]:
     return {one.id for one in world.cloud.world.servers()}
+
+
+class TestWhatTheCloudDescribesAnew:
+    def shrink(self, world: World) -> Lease:
+        """Have a plan on a host that is not any more what was asked for."""
+        asked = '[">=", "$vcpus", "64"]'
+        lease = world.book(1, start=5, resource_properties=asked)
+        [host] = world.hosts_of(lease.id)
+        world.cloud.world.change_host(host, facts={"vcpus": 1})
+        return lease
+
+    def test_a_lease_that_could_not_be_looked_at_is_looked_at_again(self, world: World):
+        """Nothing but the look itself tells that a plan is on the wrong host."""
+        lease = self.shrink(world)
+        before = world.hosts_of(lease.id)
+        busy = True
+
+        def collide(_connection, _cursor, statement: str, *_more: object) -> None:
+            if busy and statement.startswith("UPDATE leases"):
+                raise OperationalError(statement, {}, sqlite3.OperationalError("database is locked"))
+
+        event.listen(world.db.engine, "before_cursor_execute", collide)
+        world.service.refresh.run()
+        assert world.hosts_of(lease.id) == before
+        busy = False
+        world.service.health_check.run()
+        assert world.hosts_of(lease.id) != before
+
+    def test_a_look_asks_as_often_however_many_there_are(self, tmp_path: Path):
+        """A changed ratio of overcommitment is one of every host."""
+
+        def statements(hosts: int) -> int:
+            count = 0
+
+            def note(*_anything: object) -> None:
+                nonlocal count
+                count += 1
+
+            with open_world(f"sqlite:///{tmp_path / f'{hosts}.db'}", hosts=hosts) as world:
+                for one in world.cloud.world.hosts():
+                    world.cloud.world.change_host(one.id, facts={"vcpus": 1})
+                world.service.refresh.run()
+                with world.db.engine.begin() as connection:
+                    connection.execute(text("UPDATE resources SET unreviewed = 1"))
+                event.listen(world.db.engine, "before_cursor_execute", note)
+                world.service.healing.heal()
+            return count
+
+        assert statements(30) == statements(3)
 
 
 class TestHealth:
