@@ -1,0 +1,43 @@
+"""Preemptible servers go before what starts soon."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from tenure.domain.lease import LeaseStatus
+from tenure.domain.request import LeaseRequest, ReservationRequest
+from tenure.drivers.simulated import EffectKind
+from tenure.engine.preemption import Preemption
+from tenure.services.context import Rules
+from tenure.services.preemption import PreemptionService
+from tests.support.engines import effects_of, lease_of
+from tests.support.world import HOST, NOW, OWNER, open_world
+
+NOTICE = timedelta(seconds=60)
+
+
+def test_two_reservations_that_start_together_both_have_room(tmp_path: Path):
+    """Each for itself, both would have the same servers go."""
+    rules = Rules(preemption_notice=NOTICE)
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=1, rules=rules) as world:
+        instances = world.cloud.world.instances
+        (host,) = world.cloud.discover(HOST)
+        quarter = host.capacity["VCPU"] // 4
+        instances.add_flavor("spot", vcpus=quarter, extra_specs={"blazar:preemptible": "true"})
+        servers = {instances.boot("somebody", "spot") for _ in range(4)}
+        parameters = {"amount": 1, "vcpus": quarter, "memory_mb": 512, "disk_gb": 1, "affinity": None}
+        wanted = ReservationRequest("virtual:instance", {**parameters, "resource_properties": ""})
+        starts_at = NOW + timedelta(hours=1)
+        request = LeaseRequest("lease", starts_at, starts_at + timedelta(hours=1), reservations=(wanted, wanted))
+        lease = world.leases.create(OWNER, request)
+        service = PreemptionService(world.db, world.service.events, rules)
+        preemption = Preemption(service, world.cloud)
+        for left in (NOTICE, timedelta(seconds=30), timedelta(seconds=5)):
+            world.pass_until(starts_at - left)
+            preemption.run()
+        assert len({one.id for one in world.cloud.world.servers()} & servers) == 2
+        assert len(effects_of(world, EffectKind.SERVER_TOLD)) == 2
+        world.pass_until(starts_at)
+        assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
+        assert len({one.id for one in world.cloud.world.servers()} & servers) == 2
