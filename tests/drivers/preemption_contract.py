@@ -210,6 +210,26 @@ class PreemptionContract:
         assert list(rig.driver.make_way(parts(rig, hosts[0], 1), deadline=deadline)) == []
         assert ids(rig.driver.make_way(parts(rig, hosts[0], 2), deadline=deadline)) == {server}
 
+    def test_what_starts_no_later_has_room_as_well(
+        self, rig: PreemptionRig, hosts: list[ResourceRef], deadline: datetime
+    ):
+        """Such as two reservations of a lease: each alone would have the same servers go, and too few."""
+        share = quarter(rig, hosts[0])
+        servers = {rig.boot_preemptible(hosts[0], rig.neighbour, share) for _ in range(4)}
+        first, second = parts(rig, hosts[0], 1), parts(rig, hosts[0], 2, "r-2")
+        elsewhere = replace(parts(rig, hosts[1], 1, "r-3"))
+        told = ids(rig.driver.make_way(first, deadline=deadline))
+        assert len(told) == 1
+        together = ids(rig.driver.make_way(second, deadline=deadline, ahead=[elsewhere, whole(rig, hosts[2]), first]))
+        assert len(together) == 3
+        assert told < together < servers
+        rig.clock.set(deadline - timedelta(seconds=2))
+        rig.driver.make_way(second, deadline=deadline, ahead=[first])
+        assert finished(rig, lambda: Progress(rig.servers() == servers - together)).done
+        for order in (first, second):
+            assert rig.driver.ensure_started(order).done
+        assert rig.servers() == servers - together
+
     def test_a_start_of_parts_deletes_what_it_needs_the_room_of(self, rig: PreemptionRig, hosts: list[ResourceRef]):
         share = quarter(rig, hosts[0])
         servers = {rig.boot_preemptible(hosts[0], rig.neighbour, share) for _ in range(3)}

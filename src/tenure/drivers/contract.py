@@ -205,14 +205,16 @@ class CloudDriver(Protocol):
         reservation keeps whatever else it has but for what is ``returning``, and ``ResourceMissing`` says which.
         """
 
-    def make_way(self, order: Order, *, deadline: datetime) -> Sequence[Preempted]:
+    def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
         """Have preemptible servers that are in the way of an order gone by the deadline, when it starts.
 
         Asked for again every few seconds from some time before: each such server is told once (its metadata say by when
         it goes), shut down softly when half of that time is left, and deleted shortly before the deadline, so that the
         start is not late. In the way are those on hosts that the order takes as a whole, and of those on hosts that it
-        takes parts of only as many as it needs the room of. ``ensure_started`` deletes at once what is left. All that
-        it knows to be in the way, told by this call or before. Nothing where the cloud has no preemptible servers.
+        takes parts of only as many as it needs the room of, beside what runs there and what is wanted there by the
+        orders ``ahead`` of it, which start no later and have not started. ``ensure_started`` deletes at once what is
+        left. All that it knows to be in the way, told by this call or before. Nothing where the cloud has no such
+        servers.
         """
 
     def before_end(self, order: Order, action: str) -> Progress:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from tenure.drivers.contract import CloudDriver, CloudError
+from tenure.drivers.contract import CloudDriver, CloudError, Order
 from tenure.services.preemption import PreemptionService
 
 LOG = logging.getLogger(__name__)
@@ -20,10 +20,13 @@ class Preemption:
     def run(self) -> int:
         """Have whoever is in the way of a start told, stopped or removed, as it is time; how many are in the way."""
         found = 0
+        approaching: list[Order] = []
         for lease_id, orders, deadline in self._preemption.approaching():
             for order in orders:
+                ahead = tuple(approaching)
+                approaching.append(order)
                 try:
-                    preempted = self._driver.make_way(order, deadline=deadline)
+                    preempted = self._driver.make_way(order, deadline=deadline, ahead=ahead)
                 except CloudError as error:
                     LOG.warning("making way for lease %s will be tried again: %s", lease_id, error)
                     continue

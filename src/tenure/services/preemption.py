@@ -23,7 +23,7 @@ class PreemptionService:
         self._rules = rules
 
     def approaching(self) -> Iterator[tuple[str, Sequence[Order], datetime]]:
-        """The leases that start within the notice, with what they are planned to have and when they start."""
+        """The leases that start within the notice, the earliest first: what they are to have, and when they start."""
         with self._db.read() as tx:
             now = tx.now()
             leases = tx.leases.starting(now, now + self._rules.preemption_notice)

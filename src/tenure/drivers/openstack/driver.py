@@ -164,11 +164,12 @@ class OpenStackCloud:
     def ensure_started(self, order: Order) -> Progress:
         return self._enforcement(self._http.begin("ensure_started"), order.resource_type).hand_over(order)
 
-    def make_way(self, order: Order, *, deadline: datetime) -> Sequence[Preempted]:
+    def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
         calls = self._http.begin("make_way")
         match order.resource_type:
             case fleet.HOST | "virtual:instance" | "flavor:instance":
-                preemption = Preemption(calls, self._compute(calls), self._options, self._clock.now())
+                parts = [one for one in ahead if one.resource_type != fleet.HOST]
+                preemption = Preemption(calls, self._compute(calls), self._options, self._clock.now(), parts)
                 return preemption.make_way(order, deadline, whole=order.resource_type == fleet.HOST)
             case _:
                 return ()

@@ -29,9 +29,15 @@ _LAST: Final = timedelta(seconds=6)
 
 
 class Preemption:
-    """Tells, stops and deletes the preemptible servers that are in the way of an order, and no others."""
+    """Tells, stops and deletes the preemptible servers that are in the way of an order, and no others.
 
-    def __init__(self, calls: Calls, compute: Compute, options: OpenStackOptions, now: datetime) -> None:
+    The orders of instances ``ahead`` of it have not started, and are to have room as well.
+    """
+
+    def __init__(
+        self, calls: Calls, compute: Compute, options: OpenStackOptions, now: datetime, ahead: Iterable[Order] = ()
+    ) -> None:
+        self._ahead = tuple(ahead)
         self._compute = compute
         self._options = options
         self._now = now
@@ -117,7 +123,7 @@ class Preemption:
 
         With those that go already, for whatever reason, and still have some of that room.
         """
-        missing = self._missing_room(order, host, order.units.get(resource.external_id, 0))
+        missing = self._missing_room(order, host)
         lacking = _lacking(missing, (), {})
         if not lacking:
             return []
@@ -136,13 +142,16 @@ class Preemption:
                 chosen = others
         return going + chosen
 
-    def _missing_room(self, order: Order, host: Hypervisor, units: int) -> Counter[str]:
+    def _missing_room(self, order: Order, host: Hypervisor) -> Counter[str]:
         """How much more of each class must get free on the host before the order, and who has units there, have theirs.
 
         A server that has a unit has its room as well: what is promised is the rest of the units.
         """
         usage = self._placement.usage(host.name)
-        wanted = {class_of(order.reservation_id): (flavor_for(order, None), units)}
+        wanted = {
+            class_of(one.reservation_id): (flavor_for(one, None), one.units.get(host.external_id, 0))
+            for one in (order, *(other for other in self._ahead if host.external_id in other.units))
+        }
         for reservation_id, flavor in self._flavors.of_reservations().items():
             name = class_of(reservation_id)
             if name in usage.offered and name not in wanted:

@@ -165,9 +165,9 @@ class SimulatedCloud:
         with self._order_call("ensure_started", order) as call:
             return self._kinds[order.resource_type].start(call, order)
 
-    def make_way(self, order: Order, *, deadline: datetime) -> Sequence[Preempted]:
+    def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
         with self._order_call("make_way", order) as call:
-            return () if order.resource_type == FLOATING_IP else self._preemption.make_way(call, order, deadline)
+            return () if order.resource_type == FLOATING_IP else self._preemption.make_way(call, order, deadline, ahead)
 
     def before_end(self, order: Order, action: str) -> Progress:
         with self._order_call("before_end", order) as call:

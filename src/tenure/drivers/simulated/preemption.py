@@ -37,9 +37,9 @@ class Preemption:
         self._effects = effects
         self._clock = clock
 
-    def make_way(self, call: Call, order: Order, deadline: datetime) -> Sequence[Preempted]:
+    def make_way(self, call: Call, order: Order, deadline: datetime, ahead: Iterable[Order]) -> Sequence[Preempted]:
         with self._state.look() as tx:
-            found = list(in_the_way(tx, order))
+            found = list(in_the_way(tx, order, tuple(ahead)))
         for server, _ in found:
             told_at = self._tell(call, server, deadline)
             left = deadline - self._clock.now()
@@ -88,8 +88,10 @@ class Preemption:
         self._state.record(tx, call.verb, kind, host=server["host_id"], subject=server_id(server["number"]))
 
 
-def in_the_way(tx: sqlite3.Connection, order: Order) -> Iterator[tuple[sqlite3.Row, ResourceRef]]:
-    """The preemptible servers that must go for the order, and where they are.
+def in_the_way(
+    tx: sqlite3.Connection, order: Order, ahead: Sequence[Order] = ()
+) -> Iterator[tuple[sqlite3.Row, ResourceRef]]:
+    """The preemptible servers that must go for the order beside those ``ahead`` of it, and where they are.
 
     On a host that it takes as a whole, all; on one of which it takes parts, only as many as it needs the room of: those
     that were told before, and else the youngest, which have the least to lose.
@@ -102,25 +104,29 @@ def in_the_way(tx: sqlite3.Connection, order: Order) -> Iterator[tuple[sqlite3.R
         servers = tx.execute("SELECT * FROM server WHERE host_id = ? ORDER BY number", (host["id"],)).fetchall()
         chosen = [server for server in servers if server["preemptible"]]
         if order.resource_type in (INSTANCE, FLAVOR):
-            chosen = _fewest(chosen, _missing_room(tx, order, host, servers))
+            chosen = _fewest(chosen, _missing_room(tx, order, ahead, host, servers))
         for server in chosen:
             yield server, refs[str(host["id"])]
 
 
 def _missing_room(
-    tx: sqlite3.Connection, order: Order, host: sqlite3.Row, servers: Sequence[sqlite3.Row]
+    tx: sqlite3.Connection, order: Order, ahead: Iterable[Order], host: sqlite3.Row, servers: Sequence[sqlite3.Row]
 ) -> dict[str, int]:
     """How much more of each class must get free on the host before the order, and who runs there, have theirs."""
     parts = tx.execute(
         "SELECT flavor.*, total FROM part JOIN resource_class ON resource_class.name = resource_class"
-        " JOIN flavor ON flavor.id = reservation_id WHERE host_id = ? AND reservation_id != ?",
-        (host["id"], order.reservation_id),
+        " JOIN flavor ON flavor.id = reservation_id WHERE host_id = ?",
+        (host["id"],),
     ).fetchall()
-    wanted = wanted_of(order, None)
-    units = {order.reservation_id: units_of(order, str(host["id"])), **{part["id"]: part["total"] for part in parts}}
+    units = {part["id"]: part["total"] for part in parts}
     takes = {part["id"]: taken_by({**dict(part), "extra_specs": json.loads(part["extra_specs"])}) for part in parts}
-    own_flavor = dict(zip(SIZES, wanted.sizes, strict=True))
-    takes[order.reservation_id] = taken_by({**own_flavor, "extra_specs": dict(wanted.extra_specs)})
+    here = str(host["id"])
+    others = (one for one in ahead if one.resource_type in (INSTANCE, FLAVOR) and here in one.units)
+    for one in (*others, order):
+        wanted = wanted_of(one, None)
+        flavor = dict(zip(SIZES, wanted.sizes, strict=True))
+        units[one.reservation_id] = units_of(one, here)
+        takes[one.reservation_id] = taken_by({**flavor, "extra_specs": dict(wanted.extra_specs)})
     booted = Counter(server["flavor_id"] for server in servers)
     promised = [takes[one].times(max(0, count - booted[one])) for one, count in units.items()]
     used = [_takes(server) for server in servers]
