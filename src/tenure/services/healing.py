@@ -35,6 +35,9 @@ from tenure.store.database import Database, Transaction
 
 LOG = logging.getLogger(__name__)
 
+#: Of how many resources it is noted at a time that the leases on them were looked at.
+_AT_ONCE = 500
+
 
 @dataclass(frozen=True, slots=True)
 class Healed:
@@ -42,6 +45,8 @@ class Healed:
 
     moved: int = 0
     degraded: tuple[str, ...] = ()
+    #: The leases that could not be looked at now.
+    put_off: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -436,10 +441,11 @@ class HealingService:
             before = tx.now() + horizon if horizon else None
             wanted = dict.fromkeys([*tx.allocations.ailing_leases(before=before), *tx.leases.degraded_ids()])
             unreviewed = tx.resources.unreviewed()
-            wanted.update(dict.fromkeys(one for number in unreviewed for one in tx.allocations.leases_on(number)))
+            wanted.update(dict.fromkeys(tx.allocations.unreviewed_leases()))
         healed = self._heal_all(wanted)
-        if unreviewed:
-            self._db.write(lambda tx: tx.resources.reviewed(unreviewed))
+        if not healed.put_off:  # of those nothing else would tell that they have to be looked at
+            for some in _in_turn(unreviewed):
+                self._db.write(partial(_reviewed, seen=some))
         return healed
 
     def review(self, resource_type: str, external_ids: Collection[str]) -> Healed:
@@ -452,19 +458,20 @@ class HealingService:
         return self._heal_all(wanted)
 
     def _heal_all(self, lease_ids: Collection[str]) -> Healed:
-        moved, degraded = 0, []
+        moved, degraded, put_off = 0, [], []
         for lease_id in lease_ids:
             try:
                 count, lacks = self._db.write(partial(self._healer.heal, lease_id=lease_id))
             except TooManyConflicts as error:
                 LOG.warning("lease %s will be healed later: %s", lease_id, error)
+                put_off.append(lease_id)
                 continue
             moved += count
             if lacks:
                 degraded.append(lease_id)
         if lease_ids:
             self._wake()
-        return Healed(moved, tuple(degraded))
+        return Healed(moved, tuple(degraded), tuple(put_off))
 
     def _learn(
         self,
@@ -493,6 +500,17 @@ class HealingService:
             log = LOG.info if health is ResourceHealth.WELL else LOG.warning
             log("%s %s is %s%s", resource_type, external_id, _WORDS[health], f": {reason}" if reason else "")
         return heard
+
+
+def _in_turn(versions: Mapping[int, int]) -> Iterator[dict[int, int]]:
+    """A few at a time, so that no transaction has many rows."""
+    ids = sorted(versions)
+    for first in range(0, len(ids), _AT_ONCE):
+        yield {number: versions[number] for number in ids[first : first + _AT_ONCE]}
+
+
+def _reviewed(tx: Transaction, seen: Mapping[int, int]) -> None:
+    tx.resources.reviewed(seen)
 
 
 def _judge(told: Health | None) -> tuple[ResourceHealth, str | None]:

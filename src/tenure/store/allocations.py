@@ -549,27 +549,25 @@ class AllocationStore:
 
     def leases_on(self, resource_id: int) -> list[str]:
         """The leases that have the resource or are to have it, the earliest first."""
-        rows = self._session.execute(
-            select(ReservationRow.lease_id)
-            .join(AllocationRow, AllocationRow.reservation_id == ReservationRow.id)
-            .where(AllocationRow.resource_id == resource_id, AllocationRow.state != AllocationState.RELEASED.value)
-            .group_by(ReservationRow.lease_id)
-            .order_by(func.min(AllocationRow.starts_at), ReservationRow.lease_id)
-        )
-        return list(rows.scalars())
+        return self._leases_where(AllocationRow.resource_id == resource_id)
 
     def ailing_leases(self, *, before: datetime | None) -> list[str]:
         """The leases with a part in a resource that is not well, the earliest first; only what starts ``before``."""
         ailing = [one.value for one in ResourceHealth if one is not ResourceHealth.WELL]
+        soon = AllocationRow.starts_at < before if before is not None else sql_true()
+        return self._leases_where(and_(ResourceRow.health.in_(ailing), soon))
+
+    def unreviewed_leases(self) -> list[str]:
+        """The leases with a part in a resource that the cloud describes differently, the earliest first."""
+        return self._leases_where(ResourceRow.unreviewed.is_(True))
+
+    def _leases_where(self, condition: ColumnElement[bool]) -> list[str]:
+        """The leases of which any part is so, of what is held or planned and its resource; the earliest first."""
         rows = self._session.execute(
             select(ReservationRow.lease_id)
             .join(AllocationRow, AllocationRow.reservation_id == ReservationRow.id)
             .join(ResourceRow, ResourceRow.id == AllocationRow.resource_id)
-            .where(
-                ResourceRow.health.in_(ailing),
-                AllocationRow.state != AllocationState.RELEASED.value,
-                AllocationRow.starts_at < before if before is not None else sql_true(),
-            )
+            .where(condition, AllocationRow.state != AllocationState.RELEASED.value)
             .group_by(ReservationRow.lease_id)
             .order_by(func.min(AllocationRow.starts_at), ReservationRow.lease_id)
         )

@@ -249,12 +249,12 @@ class ResourceStore:
 
     def reviewed(self, seen: Mapping[int, int]) -> None:
         """Say that the leases on these resources were looked at, but for those that have changed since."""
-        for number, version in seen.items():
-            self._session.execute(
-                update(ResourceRow)
-                .where(ResourceRow.id == number, ResourceRow.version == version)
-                .values(unreviewed=False)
-            )
+        self._session.execute(
+            update(ResourceRow)
+            .where(ResourceRow.id.in_(sorted(seen)), ResourceRow.version == _version_in(seen))
+            .values(unreviewed=False)
+            .execution_options(synchronize_session=False)
+        )
 
     def change(
         self,
@@ -322,7 +322,7 @@ class ResourceStore:
             update(ResourceRow)
             .where(
                 ResourceRow.id.in_(ids),
-                ResourceRow.version == case({number: seen[number] for number in ids}, value=ResourceRow.id),
+                ResourceRow.version == _version_in(seen),
             )
             .values(version=ResourceRow.version + 1)
             .execution_options(synchronize_session=False)
@@ -532,6 +532,11 @@ def _says(name: str, value: str) -> ColumnElement[bool]:
         AttributeRow.key == key_of(name, value), AttributeRow.value == value, AttributeRow.name == name
     )
     return ResourceRow.id.in_(said)
+
+
+def _version_in(seen: Mapping[int, int]) -> ColumnElement[int]:
+    """The version that was seen of a resource."""
+    return case({number: seen[number] for number in sorted(seen)}, value=ResourceRow.id)
 
 
 def _limits(found: DiscoveredResource) -> dict[str, dict[str, int]]:
