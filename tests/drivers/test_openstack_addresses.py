@@ -192,6 +192,16 @@ class TestReserving:
             driver.ensure_started(wanted(network_id, FIRST))
         assert [one.project_id for one in cloud.floating_ips.values()] == [NEIGHBOUR]
 
+    def test_an_address_that_a_port_has_is_occupied(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        """Such as a router's: no floating IP tells of it, and it does not go by itself."""
+        network_id = cloud.add_network(NETWORK)
+        second = "203.0.113.3"
+        cloud.ports.append((network_id, second, "network:router_gateway"))
+        order = wanted(network_id, FIRST, second)
+        with pytest.raises(ResourceOccupied, match="is in use by a port") as caught:
+            driver.ensure_started(order)
+        assert set(caught.value.resources) == {address_id(network_id, second)}
+
     def test_one_that_was_made_at_the_same_time_is_taken(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         network_id = cloud.add_network(NETWORK)
 
