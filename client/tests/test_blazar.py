@@ -161,8 +161,16 @@ class OldBlazar(adapter.Adapter):
             document: Mapping[str, Any] = {"error_code": 400, "error_message": "2027 is an invalid date."}
         else:
             response.status_code = 201
+            address = {
+                **body,
+                "id": "y",
+                "subnet_id": "z",
+                "reservable": True,
+                "created_at": "2027-03-01 09:30:00",
+            }
             dates = {"start_date": "2027-03-02T10:00:00.000000", "end_date": "2027-03-03T10:00:00.000000"}
-            document = {"lease": {"id": "x", "name": "bio", "created_at": "2027-03-01 09:30:00", **dates}}
+            lease = {"id": "x", "name": "bio", "created_at": "2027-03-01 09:30:00", **dates}
+            document = {"lease": lease, "floatingip": address}
         response._content = json.dumps(document).encode()
         return response
 
@@ -175,6 +183,15 @@ def test_a_blazar_from_before_microversions_is_spoken_to_in_its_form() -> None:
     assert client.version is Version.V1_0
     assert lease.created_at == BEGINNING
     assert [body["start_date"] for body in old.bodies] == ["2027-03-02T10:00:00Z", "2027-03-02 10:00"]
+
+
+def test_what_a_blazar_from_before_microversions_has_done_is_not_asked_for_again() -> None:
+    old = OldBlazar()
+    client = Client(old, endpoint_override="http://old/v1")
+    made = client.floatingips.create("network", "203.0.113.20")
+    assert (made.floating_ip_address, made.health) == ("203.0.113.20", None)
+    assert len(old.bodies) == 1
+    assert client.version is Version.V1_0
 
 
 def test_a_lease_as_blazar_writes_it_is_read() -> None:

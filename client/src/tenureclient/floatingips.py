@@ -33,7 +33,7 @@ class FloatingIPs(Inventory[FloatingIP, FloatingIPChange]):
         It lies in a subnet of the network, outside of its allocation pools, and nobody uses it.
         """
         body = {"floating_network_id": network_id, "floating_ip_address": address}
-        return self._one(self._transport.call("POST", "floatingips", body=lambda _version: body))
+        return self._one(self._transport.call("POST", "floatingips", body=lambda _version: body, newest=True))
 
     def list(
         self,

@@ -36,7 +36,7 @@ class Hosts(Inventory[Host, HostChange]):
                 return {**own, "name": name}
             return {"name": name, "properties": own} if own else {"name": name}
 
-        return self._one(self._transport.call("POST", "os-hosts", body=body))
+        return self._one(self._transport.call("POST", "os-hosts", body=body, newest=True))
 
     def list(
         self,
@@ -66,4 +66,4 @@ class Hosts(Inventory[Host, HostChange]):
         def body(version: Version) -> JsonObject:
             return values if version is Version.V1_0 else {"properties": values}
 
-        return self._one(self._transport.call("PUT", "os-hosts", host_id, body=body))
+        return self._one(self._transport.call("PUT", "os-hosts", host_id, body=body, newest=True))

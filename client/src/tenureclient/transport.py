@@ -98,6 +98,10 @@ class Transport:
             self._lacks_newest = True
             if feature:
                 raise self._too_old(feature, since)
+            # What a server without versions has done is not asked for a second time.
+            if body is not None and response.ok:
+                self._version = Version.V1_0
+                return Answer(version=Version.V1_0, body=_read(response))
         asked = self._version or Version.V1_1
         response = self._send(method, path, query, body, asked)
         if self._version is None:

@@ -143,6 +143,10 @@ def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRe
         # There are no snapshots of addresses.
         *(request.with_before_end(None if action == "snapshot" else action) for request in addresses),
     ]
+    if action == "snapshot" and addresses and not servers:
+        raise exceptions.CommandError(
+            "--before-end-action: addresses have no snapshot; for them there is none, notify or default."
+        )
     if action and not short:
         raise exceptions.CommandError(
             "--before-end-action: it is for --hosts, --instances and --floating-ips; a --reservation has"
