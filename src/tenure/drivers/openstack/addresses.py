@@ -7,6 +7,7 @@ tag, or by its description where the tag was not written any more.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any, Final
@@ -31,6 +32,7 @@ from tenure.drivers.contract import (
 from tenure.drivers.openstack.compute import Server
 from tenure.drivers.openstack.network import FloatingIP, Network, Subnet
 from tenure.drivers.openstack.options import OpenStackOptions
+from tenure.drivers.openstack.session import Conflict
 
 #: The resource type of addresses.
 ADDRESS: Final = "virtual:floatingip"
@@ -88,13 +90,7 @@ class Addresses:
 
     def register(self, resource: ResourceRef) -> None:
         """See that nobody has the address. Nothing is to be done: Neutron does not hand it out by itself."""
-        networks = {
-            network_id
-            for network_id, purpose in self._network.users_of(resource.name)
-            if purpose != _FLOATING and _is(resource, network_id, resource.name)
-        }
-        if networks:
-            raise ResourceOccupied({resource.external_id: f"{resource.name} is in use by a port"})
+        self._refuse_ports([resource])
         for one in self._network.at([resource.name]):
             if _is(resource, one.network_id, one.address) and not _reservations(one):
                 raise ResourceOccupied({resource.external_id: _owned(one)})
@@ -121,16 +117,20 @@ class Addresses:
     def drift(self, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Iterator[Drift]:
         found = self._network.floating_ips()
         at = {address_id(one.network_id, one.address): one for one in found}
+        held: dict[str, list[FloatingIP]] = defaultdict(list)
+        for one in found:
+            for name in _reservations(one):
+                held[name].append(one)
         for order in orders:
             wanted = {one.external_id for one in order.resources}
             for resource in order.resources:
                 what = _wrong(order, resource, at.get(resource.external_id))
                 if what is not None:
                     yield Drift(order.reservation_id, resource, what)
-            for one in found:
-                if order.reservation_id in _reservations(one) and address_id(one.network_id, one.address) not in wanted:
+            for one in held[order.reservation_id]:
+                strange = ResourceRef(address_id(one.network_id, one.address), one.address)
+                if strange.external_id not in wanted:
                     what = f"{one.address} is tagged for reservation {order.reservation_id}, which has it no more"
-                    strange = ResourceRef(address_id(one.network_id, one.address), one.address)
                     yield Drift(order.reservation_id, strange, what)
         for resource in pooled:
             taken = at.get(resource.external_id)
@@ -208,9 +208,21 @@ class Addresses:
         found = {one.address: one for one in self._network.at([one.name for one in resources], network_id)}
         _refuse_others(order, {one.name: one for one in resources}, found.values())
         self._tag(order, found.values())
-        for resource in resources:
-            if resource.name not in found:
-                raise errors[resource.external_id]
+        lacking = [one for one in resources if one.name not in found]
+        self._refuse_ports([one for one in lacking if isinstance(errors[one.external_id], Conflict)])
+        for resource in lacking:
+            raise errors[resource.external_id]
+
+    def _refuse_ports(self, resources: Iterable[ResourceRef]) -> None:
+        """Refuse addresses that something has which is no floating IP, such as a router."""
+        taken = {
+            one.external_id: f"{one.name} is in use by a port"
+            for one in resources
+            for network_id, purpose in self._network.users_of(one.name)
+            if purpose != _FLOATING and _is(one, network_id, one.name)
+        }
+        if taken:
+            raise ResourceOccupied(taken)
 
     def _tag(self, order: Order, floating_ips: Iterable[FloatingIP]) -> None:
         wanted = [(one, one.tags | {TAG, _tag_of(order)}) for one in floating_ips]
