@@ -356,6 +356,16 @@ class TestFlavors:
             driver.ensure_ended(wanted(host))
             assert orders() == 2
 
+    @pytest.mark.parametrize("status", ["SOFT_DELETED", "ERROR"])
+    def test_fewer_units_cost_what_serves_nobody_first(self, cloud: FakeOpenStack, driver: OpenStackCloud, status: str):
+        (host,) = registered(driver, cloud, 1)
+        driver.ensure_started(wanted(host, units=2))
+        oldest, newest = (cloud.boot_with("compute-1", OWNER, "r-1") for _ in range(2))
+        assert oldest is not None
+        cloud.servers[oldest].status = status
+        driver.ensure_started(wanted(host, units=1))
+        assert set(cloud.servers) == {newest}
+
     def test_others_with_access_are_locked_out(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         (host,) = registered(driver, cloud, 1)
         driver.ensure_started(wanted(host))
