@@ -348,7 +348,7 @@ def metadata_changes(order: Order, aggregate: Aggregate, group_id: str | None, o
 def _goes_last(server: Server) -> tuple[bool, float, str]:
     """Servers that serve come before those that do not, and old ones before new ones."""
     created = server.created_at.timestamp() if server.created_at is not None else 0.0
-    return server.vanishing or server.status == "ERROR", created, server.id
+    return server.vanishing or server.status in {"ERROR", "SOFT_DELETED"}, created, server.id
 
 
 def _merged(*lists: Iterable[Server]) -> list[Server]:
