@@ -281,6 +281,25 @@ def test_addresses_that_are_required_are_not_fewer_than_asked_for(api: Api) -> N
     assert new.get(path).json == {"lease": lease}
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("required", [ADDRESS, "203.0.113.77"], ids=["taken", "not registered"])
+def test_an_address_that_cannot_be_had_is_the_reason(api: Api, version: str, required: str) -> None:
+    """There are enough of them, so the counts alone do not tell why."""
+    for address in (ADDRESS, "203.0.113.11", "203.0.113.12"):
+        api.register_address(address)
+    asked = api.using(version=version)
+    lease = asked.book(reservations=[{**ADDRESSES, "required_floatingips": [ADDRESS]}])
+    wanted = {**ADDRESSES, "required_floatingips": [required]}
+    refused = asked.post("/v1/leases", asked.lease_body(reservations=[INSTANCES, wanted]))
+    assert refused.json["error_message"].startswith("Not enough floating IPs available")
+    assert "Not all of those that are required_floatingips can be had." in refused.json["error_message"]
+    if version != "1.0":
+        assert (refused.status_code, refused.json["field"]) == (409, "reservations[1].required_floatingips")
+    too_many = asked.post("/v1/leases", asked.lease_body(reservations=[{**wanted, "amount": 9}]))
+    assert "required" not in too_many.json["error_message"]
+    assert asked.get("/v1/leases").json["leases"] == [lease]
+
+
 def test_whatever_was_asked_for_can_be_absent(api: Api) -> None:
     """From 1.1 on, what Blazar wants to be sent though it says nothing."""
     api.register_address()
