@@ -1,0 +1,48 @@
+"""Requests that concern every host of a large cloud: no database takes a parameter for each."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event
+
+from tenure.domain.capacity import Capacity
+from tenure.domain.errors import NotEnoughResources
+from tenure.domain.request import ReservationRequest
+from tenure.domain.resource import DiscoveredResource
+from tests.services.test_parts import book, hosts, instances
+from tests.support.world import HOST, World, open_world
+
+#: PostgreSQL takes 65535, and clouds may have more hosts than that; the same in small.
+PARAMETERS, HOSTS = 2000, 2500
+MOST = 2**31 - 1
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder: Path = tmp_path_factory.mktemp("many")
+    with open_world(f"sqlite:///{folder / 'tenure.db'}", hosts=1) as world:
+        capacity = Capacity({"VCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 10})
+        found = [DiscoveredResource(HOST, f"many-{one}", f"many-{one}", capacity) for one in range(HOSTS)]
+        world.db.write(lambda tx: tx.resources.add_many(found, [{}] * HOSTS, now=world.clock.now()))
+
+        def limit(connection: sqlite3.Connection, _record: object) -> None:
+            connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, PARAMETERS)
+
+        event.listen(world.db.engine, "connect", limit)
+        world.db.engine.dispose()
+        yield world
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [hosts(MOST), *(instances(MOST, vcpus=1, affinity=affinity) for affinity in (None, True, False))],
+    ids=["hosts", "anywhere", "together", "apart"],
+)
+def test_more_than_all_of_them_have_is_refused(world: World, asked: ReservationRequest):
+    """The hosts that are free, or have room, are all of them; it is not enough."""
+    with pytest.raises(NotEnoughResources):
+        book(world, asked)
