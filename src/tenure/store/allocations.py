@@ -73,7 +73,7 @@ class AllocationStore:
         limit = demand.maximum + SAMPLE
         every = self._select_free(demand, period, now=now, ignoring=ignoring, without=without)
         if only is not None:
-            every = every.where(ResourceRow.id.in_(sorted(only)))
+            every = every.where(conditions.among(ResourceRow.id, only))
         (scarcity, number), joined = conditions.walk(demand)
         walked = every.where(joined, *conditions.matching(demand, but=conditions.leading(demand)))
         walked = walked.order_by(scarcity, number).limit(limit)
@@ -135,7 +135,7 @@ class AllocationStore:
                 conditions.reservable(demand),
                 conditions.free(demand, period, now=now, ignoring=ignoring),
             )
-            .where(ResourceRow.id.not_in(sorted(without)) if without else sql_true())
+            .where(not_(conditions.among(ResourceRow.id, without)) if without else sql_true())
         )
 
     def _shared_ids(self, period: Period) -> set[int]:
@@ -164,7 +164,7 @@ class AllocationStore:
         if not resource_ids:
             return {}
         capacities = self._session.execute(
-            select(ResourceRow.id, ResourceRow.capacity).where(ResourceRow.id.in_(sorted(resource_ids)))
+            select(ResourceRow.id, ResourceRow.capacity).where(conditions.among(ResourceRow.id, resource_ids))
         )
         rows = self._session.execute(
             select(
@@ -174,7 +174,7 @@ class AllocationStore:
                 AllocationRow.amounts,
                 AllocationRow.exclusive,
             ).where(
-                AllocationRow.resource_id.in_(sorted(resource_ids)),
+                conditions.among(AllocationRow.resource_id, resource_ids),
                 conditions.overlaps(period),
                 AllocationRow.reservation_id != ignoring if ignoring is not None else sql_true(),
             )
@@ -210,7 +210,7 @@ class AllocationStore:
         if not wanted:
             return {}
         where = [
-            ResourceRow.id.in_(sorted(wanted)),
+            conditions.among(ResourceRow.id, wanted),
             *conditions.matching(demand.part(1)),
             not_(conditions.taken(demand.part(1), period, ignoring=ignoring)),
         ]
@@ -235,7 +235,7 @@ class AllocationStore:
         has_room = and_(
             matches,
             conditions.free(one, period, now=now, ignoring=ignoring),
-            ResourceRow.id.not_in(sorted(without)) if without else sql_true(),
+            not_(conditions.among(ResourceRow.id, without)) if without else sql_true(),
         )
         row = self._session.execute(
             select(
@@ -334,7 +334,7 @@ class AllocationStore:
 
         A bounded number, those with the fewest plans first. With ``only``, of these resources, reservable or not.
         """
-        eligible = conditions.reservable(demand) if only is None else ResourceRow.id.in_(sorted(only))
+        eligible = conditions.reservable(demand) if only is None else conditions.among(ResourceRow.id, only)
         others = _OTHER.reservation_id != ignoring if ignoring is not None else sql_true()
         rows = self._session.execute(
             select(ResourceRow.id, ResourceRow.version, func.count(_OTHER.id))
@@ -342,7 +342,7 @@ class AllocationStore:
             .where(
                 eligible,
                 *conditions.matching(demand),
-                ResourceRow.id.not_in(sorted(without)) if without else sql_true(),
+                not_(conditions.among(ResourceRow.id, without)) if without else sql_true(),
                 not_(conditions.taken(demand, period, ignoring=ignoring, fixed=fixed)),
                 not_(conditions.overdue(now)) if only is None else sql_true(),
             )
@@ -355,7 +355,7 @@ class AllocationStore:
             planned = self._session.execute(
                 select(AllocationRow)
                 .where(
-                    AllocationRow.resource_id.in_(sorted(found)),
+                    conditions.among(AllocationRow.resource_id, found),
                     conditions.overlaps(period),
                     conditions.movable(fixed),
                     AllocationRow.reservation_id != ignoring if ignoring is not None else sql_true(),

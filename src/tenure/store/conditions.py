@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, and_, case, exists, func, literal, not_, or_, select
+from sqlalchemy import BigInteger, ColumnElement, and_, bindparam, case, exists, func, literal, not_, or_, select
 from sqlalchemy import cast as sql_cast
 from sqlalchemy import false as sql_false
 from sqlalchemy import true as sql_true
@@ -56,6 +56,11 @@ NO_PLAN = Fixed()
 def overlaps(period: Period, row: type[AllocationRow] = AllocationRow) -> ColumnElement[bool]:
     """The one expression of overlap in SQL; ``Period.overlaps`` is the one in Python."""
     return and_(row.ends_at > period.start, row.starts_at < period.end)
+
+
+def among(column: InstrumentedAttribute[int], ids: Iterable[int]) -> ColumnElement[bool]:
+    """Whether it is one of these ids, however many: written into the statement, as parameters are counted."""
+    return column.in_(bindparam("ids", sorted(ids), column.type, expanding=True, literal_execute=True, unique=True))
 
 
 def reservable(demand: Demand) -> ColumnElement[bool]:

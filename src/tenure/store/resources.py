@@ -24,8 +24,12 @@ from tenure.domain.resource import (
     ResourceHealth,
     scarcity,
 )
+from tenure.store.conditions import among
 from tenure.store.conflict import Overtaken
 from tenure.store.tables import AllocationRow, AttributeRow, PropertyRow, ReservationRow, ResourceRow, TraitRow, key_of
+
+#: How many versions one statement raises: it has parameters for each.
+_AT_ONCE = 500
 
 
 class ResourceStore:
@@ -317,12 +321,16 @@ class ResourceStore:
         ids = sorted(seen)
         self.wanted.update(ids)
         if (len(ids) > 1 or not wait) and self._session.get_bind().dialect.name != "sqlite":
-            self._lock(ResourceRow.id.in_(ids), wait=wait)
+            self._lock(among(ResourceRow.id, ids), wait=wait)
+        for first in range(0, len(ids), _AT_ONCE):
+            self._raise(ids[first : first + _AT_ONCE], seen)
+
+    def _raise(self, ids: Sequence[int], seen: Mapping[int, int]) -> None:
         raised = self._session.execute(
             update(ResourceRow)
             .where(
                 ResourceRow.id.in_(ids),
-                ResourceRow.version == _version_in(seen),
+                ResourceRow.version == _version_in({number: seen[number] for number in ids}),
             )
             .values(version=ResourceRow.version + 1)
             .execution_options(synchronize_session=False)
@@ -333,7 +341,7 @@ class ResourceStore:
     def lock(self, resource_ids: Collection[int]) -> None:
         """Let nobody else change what these resources promise, until the end of the transaction."""
         if resource_ids:
-            self._lock(ResourceRow.id.in_(sorted(resource_ids)), wait=True)
+            self._lock(among(ResourceRow.id, resource_ids), wait=True)
 
     def lock_all(self, resource_types: Collection[str]) -> list[int]:
         """Let nobody else change what resources of these types promise, until the end of the transaction; their ids."""
