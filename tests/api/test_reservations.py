@@ -157,6 +157,20 @@ class TestServers:
         assert json.loads(changed["resource_properties"])["id"] == "3"
         assert changed["flavor_id"] == changed["id"]
 
+    def test_a_flavor_is_shown_by_the_names_that_clients_of_nova_know(self, api: Api, version: str) -> None:
+        lease = api.using(version=version).book(reservations=[FLAVORS])
+        shown = json.loads(lease["reservations"][0]["resource_properties"])
+        assert {
+            "id",
+            "name",
+            "vcpus",
+            "ram",
+            "swap",
+            "disk",
+            "OS-FLV-EXT-DATA:ephemeral",
+            "extra_specs",
+        } == shown.keys()
+
     def test_affinity_is_changed_to_none_by_null(self, api: Api, version: str) -> None:
         asked = api.using(version=version)
         lease = asked.book(reservations=[{**INSTANCES, "amount": 2, "affinity": False}])
