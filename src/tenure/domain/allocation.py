@@ -44,6 +44,8 @@ class Demand:
     named: tuple[str, ...] = ()
     #: The parameter that says how many.
     parameter: str = "amount"
+    #: The parameter that names those which must be among them.
+    naming: str = ""
     #: What a unit takes at once of one provider, where that is not all of it; what the cloud's limits are about.
     portions: tuple[Capacity, ...] = ()
     #: The type of reservation that asks, for the refusal.

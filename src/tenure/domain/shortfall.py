@@ -35,6 +35,8 @@ class Shortfall:
     reservation: int = 0
     unknown_properties: tuple[str, ...] = ()
     kept: int | None = field(default=None)
+    #: The parameter that names some of which not all can be had, where there are enough others.
+    naming: str = ""
 
     @property
     def free(self) -> int:
@@ -48,6 +50,8 @@ class Shortfall:
         text = f"Not enough {self.noun} available: {self.requested} asked for, {counts}."
         if self.kept is not None:
             text += f" A started reservation keeps the {self.noun} it holds ({self.kept})."
+        if self.naming:
+            text += f" Not all of those that are {self.naming} can be had."
         if self.unknown_properties:
             text += f" No resource has the property {', '.join(self.unknown_properties)}."
         return text

@@ -215,6 +215,7 @@ class FloatingIPType:
             amounts=Capacity({WHOLE: 1}),
             exclusive=True,
             named=tuple(address_id(network, address) for address in reservation.required_floatingips),
+            naming="required_floatingips",
         )
 
     def effects(self, reservation_id: str) -> Mapping[str, object]:

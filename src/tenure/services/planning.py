@@ -140,7 +140,11 @@ class Planner:
             )
             if shortfall.free >= demand.minimum and only is None and not lacking:
                 raise Overtaken  # as many have come free since they were looked for
-            raise NotEnoughResources(shortfall, field=f"reservations[{position}].{demand.parameter}")
+            if lacking and shortfall.free >= demand.minimum:
+                shortfall = replace(shortfall, naming=demand.naming)
+            raise NotEnoughResources(
+                shortfall, field=f"reservations[{position}].{shortfall.naming or demand.parameter}"
+            )
         return list(self._tx.allocations.add(reservation_id, units, period, demand, state=state).values())
 
     def clear(
