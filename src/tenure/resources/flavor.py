@@ -156,7 +156,7 @@ class FlavorType:
     def complete(self, parameters: Mapping[str, object], fact: Mapping[str, object]) -> Mapping[str, object]:
         _footprint(fact)  # what is wrong with it is told now
         sizes = {"vcpus": fact["vcpus"], "memory_mb": fact["ram"], "disk_gb": fact["disk"]}
-        return {**parameters, **sizes, "resource_properties": json.dumps(fact, sort_keys=True)}
+        return {**parameters, **sizes, "resource_properties": json.dumps(_shown(fact), sort_keys=True)}
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
         reservation = KeptFlavorReservation.model_validate({**parameters, "resource_type": self.name})

@@ -32,6 +32,7 @@ def wanted_of(order: Order, group_id: str | None) -> Wanted:
     source: Mapping[str, object] = {}
     if order.resource_type == FLAVOR:
         source = json.loads(str(parameters["resource_properties"]))
+        source = {name.removeprefix("OS-FLV-EXT-DATA:"): value for name, value in source.items()}
         sizes = tuple(source.get(name) or 0 for name in ("vcpus", "ram", "disk", "ephemeral", "swap"))
     else:
         sizes = (parameters["vcpus"], parameters["memory_mb"], parameters["disk_gb"], 0, 0)
