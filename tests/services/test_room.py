@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
 
 from tenure.domain.capacity import Capacity
 from tenure.domain.errors import NotEnoughResources
@@ -92,3 +93,34 @@ def test_nothing_grows_on_a_host_that_is_closed(world: World):
     world.resources.disable(ADMIN, HOST, "1", reason="repair")
     with pytest.raises(NotEnoughResources):
         change(world, running, amount=2)
+
+
+def test_a_refusal_costs_the_same_however_much_is_planned(world: World):
+    """Each search for another place looks at the whole cloud; that of one plan tells of all that ask for as much."""
+
+    def statements(asked: ReservationRequest) -> int:
+        count = 0
+
+        def note(*_anything: object) -> None:
+            nonlocal count
+            count += 1
+
+        event.listen(world.db.engine, "before_cursor_execute", note)
+        with pytest.raises(NotEnoughResources):
+            book(world, asked)
+        event.remove(world.db.engine, "before_cursor_execute", note)
+        return count
+
+    costs = []
+    for size in (8, 1):
+        resize(world, 8, 8, 8, 8)
+        leases = [book(world, instances(1, vcpus=size)) for _ in range(4 * 8 // size)]
+        asked = (
+            instances(1, vcpus=size),
+            instances(3, vcpus=size, affinity=True),
+            instances(2, vcpus=size, affinity=False),
+        )
+        costs.append([statements(one) for one in asked])
+        for lease in leases:
+            world.leases.delete(OWNER, lease.id)
+    assert costs[1] == costs[0]
