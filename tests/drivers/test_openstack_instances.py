@@ -338,6 +338,19 @@ class TestFlavors:
         assert ended(driver, wanted(host))
         assert cloud.servers == {}
 
+    def test_servers_on_no_host_are_found_with_another_flavor(self, cloud: FakeOpenStack, driver: OpenStackCloud):
+        """They were booted with one that was made anew since then."""
+        (host,) = registered(driver, cloud, 1)
+        driver.ensure_started(wanted(host))
+        server = cloud.boot_with("compute-1", OWNER, "r-1")
+        assert server is not None
+        cloud.servers[server].host = ""
+        cloud.flavors["r-1"].vcpus = 4
+        driver.ensure_started(wanted(host))
+        foreign = cloud.force("", OWNER)
+        assert ended(driver, wanted(host))
+        assert set(cloud.servers) == {foreign}
+
     def test_a_deletion_that_came_to_nothing_is_ordered_again(self, cloud: FakeOpenStack):
         clock = SimulatedClock(datetime.now(UTC))
         with OpenStackCloud(options_of(cloud), clock=clock) as driver:
