@@ -263,8 +263,9 @@ class Instances:
         members = aggregate.hosts if aggregate is not None else frozenset()
         hosts = self._named(members | {one.service_host for one in known.values()}, known)
         servers = self._servers(order, hosts)
-        if flavor is None and order.project_id:  # by which Nova finds servers that are on no host
-            servers = _merged(servers, self._own(order, self._compute.servers_in(order.project_id)))
+        if not servers and order.project_id:
+            # By the flavor Nova finds none on no host that was booted before that was made anew, or is gone.
+            servers = self._own(order, self._compute.servers_in(order.project_id))
         unfinished = self._delete(servers) or self._drop_units(order, hosts) or self._drop_aggregate(aggregate)
         if unfinished is not None:
             return unfinished
