@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from tenure.domain.allocation import Allocation, Candidate, Demand, Place, Spread, choose
+from tenure.domain.capacity import Capacity
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import Period
@@ -32,15 +33,17 @@ class _Nowhere:
     period: Period
     excluded: frozenset[int]
 
-    def covers(self, plan: Allocation, demand: Demand, start: datetime, *, without: Collection[int]) -> bool:
-        """Whether a plan, which goes to nothing that is ``without``, has nowhere to go either."""
+    def covers(
+        self, plan: Allocation, demand: Demand, start: datetime, *, amounts: Capacity, without: Collection[int]
+    ) -> bool:
+        """Whether so much of a plan, which goes to nothing that is ``without``, has nowhere to go either."""
         other = self.demand
         return (
             other.inventory == demand.inventory
             and other.exclusive == demand.exclusive
             # Beside a plan for parts there may be room for another; what is had as a whole has room for nobody.
             and (demand.exclusive or self.excluded <= {plan.resource_id, *without})
-            and plan.amounts.fits(other.amounts.times(other.units_together))
+            and amounts.fits(other.amounts.times(other.units_together))
             and set(demand.expression.comparisons).issuperset(other.expression.comparisons)
             and demand.required >= other.required
             and demand.forbidden >= other.forbidden
@@ -340,11 +343,17 @@ class Planner:
             for number, reservation in reservations.items()
         }
 
-    def _has_nowhere_to_go(self, plan: Allocation, demand: Demand, *, without: Collection[int]) -> bool:
-        """Whether it is known already that nothing has room for as long and as much as the plan asks for."""
+    def _has_nowhere_to_go(
+        self, plan: Allocation, demand: Demand, *, without: Collection[int], whole: bool = True
+    ) -> bool:
+        """Whether it is known already that nothing has room for as long and as much as the plan asks for.
+
+        Or, unless the ``whole`` of it must go, for one of its units.
+        """
         start = max(plan.period.start, self._now)
+        amounts = plan.amounts if whole else demand.amounts
         return len(self._nowhere) > FRUITLESS or any(
-            known.covers(plan, demand, start, without=without) for known in self._nowhere
+            known.covers(plan, demand, start, amounts=amounts, without=without) for known in self._nowhere
         )
 
     def _move_all(
@@ -368,7 +377,10 @@ class Planner:
             self.touch({resource_id: version})
             for plan in plans:
                 demand = demands[plan.reservation_id]
-                if fits is None or demand.spread is not Spread.ANY:
+                whole = fits is None or demand.spread is not Spread.ANY
+                if self._has_nowhere_to_go(plan, demand, without=without, whole=whole):
+                    moved = False
+                elif whole:
                     moved = self.replace(plan, demand, without=without) is not None
                 else:
                     moved = self._scatter(plan, demand, without=without)
