@@ -299,6 +299,19 @@ class AddressContract:
         assert rig.driver.ensure_ended(order).done
         assert rig.effects() == before
 
+    def test_an_end_frees_what_its_owner_has_hidden(self, rig: AddressRig):
+        """Also where nothing says any more for whom it was made; but not what he gets himself when all is over."""
+        order = addressed(rig, rig.addresses[0])
+        rig.driver.ensure_started(order)
+        rig.release(rig.addresses[0])
+        rig.take(rig.addresses[0], rig.owner)
+        assert rig.driver.ensure_ended(order).done
+        assert rig.holders() == {}
+        rig.take(rig.addresses[0], rig.owner)
+        over = addressed(rig, returning=(rig.addresses[0],))
+        assert rig.driver.ensure_ended(over).done
+        assert rig.holders() == {rig.addresses[0]: Held(rig.owner, frozenset())}
+
     def test_an_end_leaves_alone_what_others_have_by_now(self, rig: AddressRig):
         order = addressed(rig, rig.addresses[0])
         rig.driver.ensure_started(order)

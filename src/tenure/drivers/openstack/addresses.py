@@ -165,9 +165,21 @@ class Addresses:
         raise CloudRefused("Nothing can be saved of a floating IP.")
 
     def take_back(self, order: Order) -> Progress:
-        """Delete the floating IPs that are tagged for the reservation, whatever they lead to, and no others."""
+        """Delete the floating IPs of the reservation, whatever they lead to, and no others.
+
+        They are those that say so, and those at its addresses that its owner has and that say nothing.
+        """
         tagged = self._network.tagged(_tag_of(order))
-        self._network.delete_all(_merged(tagged, _own(order, self._at_all(order))))
+        seen = self._at_all(order)
+        wanted = {one.external_id for one in order.resources}
+        hidden = [
+            one
+            for one in seen
+            if one.project_id == order.project_id
+            and not _reservations(one)
+            and address_id(one.network_id, one.address) in wanted
+        ]
+        self._network.delete_all(_merged(tagged, _own(order, seen), hidden))
         return DONE
 
     def _at_all(self, order: Order) -> list[FloatingIP]:

@@ -132,7 +132,11 @@ class Addresses:
         return DONE
 
     def end(self, call: Call, order: Order) -> Progress:
-        for row in self._own(order.reservation_id):
+        network_id = str(order.parameters.get("network_id"))
+        with self._state.look() as tx:
+            had = [_floating_ip(tx, network_id, resource.name) for resource in order.resources]
+        hidden = [row for row in had if row is not None and not marks_of(row) and row["project_id"] == order.project_id]
+        for row in [*self._own(order.reservation_id), *hidden]:
             self._remove(call, order.reservation_id, row)
         return DONE
 
