@@ -15,6 +15,7 @@ from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import Lease
 from tenure.domain.request import ReservationRequest, ResourceQuery
 from tenure.domain.resource import DiscoveredResource, Resource
+from tenure.drivers.simulated import HostHealth
 from tenure.store.database import Transaction
 from tests.services.test_parts import book, change, hosts, instances, units
 from tests.support.world import ADMIN, HOST, OWNER, World, open_world
@@ -124,3 +125,39 @@ def test_a_refusal_costs_the_same_however_much_is_planned(world: World):
         for lease in leases:
             world.leases.delete(OWNER, lease.id)
     assert costs[1] == costs[0]
+
+
+def test_a_plan_on_a_failed_host_goes_to_several_where_none_has_room_for_all(world: World):
+    resize(world, 8, 4, 4, 1)
+    lease = book_on(world, 1, instances(8, vcpus=1))
+    world.cloud.world.mark_host("sim-host-001", HostHealth.DOWN)
+    world.service.health_check.run()
+    moved = dict(units(world, lease))
+    assert sum(moved.values()) == 8
+    assert len(moved) > 1
+    assert "sim-host-001" not in moved
+    assert not world.leases.get(OWNER, lease.id).degraded
+
+
+def test_a_plan_stays_whole_where_it_cannot_go_altogether(world: World):
+    """Its owner is told; that some of it has gone would help nobody."""
+    resize(world, 8, 4, 3, 4)
+    together = book_on(world, 1, instances(4, vcpus=1, affinity=True))
+    other = book_on(world, 1, instances(4, vcpus=1))
+    for host in ("sim-host-001", "sim-host-002", "sim-host-004"):
+        world.cloud.world.mark_host(host, HostHealth.DOWN)
+    world.service.health_check.run()
+    assert units(world, together) == [("sim-host-001", 4)]
+    assert units(world, other) == [("sim-host-001", 4)]
+    assert world.leases.get(OWNER, other.id).degraded
+
+
+def test_an_operator_empties_a_host_onto_several(world: World):
+    resize(world, 8, 4, 4, 1)
+    lease = book_on(world, 1, instances(8, vcpus=1))
+    [part] = world.resources.reallocate(ADMIN, HOST, "1", dry_run=True).parts
+    assert part.moves_to in {"2", "3", "4"}
+    assert units(world, lease) == [("sim-host-001", 8)]
+    [part] = world.resources.reallocate(ADMIN, HOST, "1").parts
+    assert part.moves_to in {"2", "3", "4"}
+    assert sum(count for host, count in units(world, lease) if host != "sim-host-001") == 8
