@@ -199,7 +199,12 @@ class Healer:
     def _move(self, look: _Look, reservation: Reservation, part: Allocation, resource: Resource) -> bool:
         self._rest_on(look, resource)
         demand = self._types[reservation.resource_type].demand(reservation.parameters)
-        other = look.planner.replace(part, demand, without={part.resource_id}, make_room=True)
+        without = {part.resource_id}
+        other = look.planner.replace(part, demand, without=without)
+        if other is None:
+            other = look.planner.scatter(part, demand, without=without)
+        if other is None:
+            other = look.planner.replace(part, demand, without=without, make_room=True)
         if other is not None:
             look.moved[part.id] = other
         return other is not None

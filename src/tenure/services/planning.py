@@ -383,7 +383,7 @@ class Planner:
                 elif whole:
                     moved = self.replace(plan, demand, without=without) is not None
                 else:
-                    moved = self._scatter(plan, demand, without=without)
+                    moved = bool(self._scatter(plan, demand, without=without))
                 if fits is None and not moved:
                     break
                 if fits is not None and moved and fits():
@@ -395,10 +395,21 @@ class Planner:
             self._raised, self._gathered, self._nowhere = raised, gathered, nowhere
         return False
 
-    def _scatter(self, plan: Allocation, demand: Demand, *, without: Collection[int]) -> bool:
-        """Move as many units of a plan as there is room for elsewhere; whether that was any."""
+    def scatter(self, plan: Allocation, demand: Demand, *, without: Collection[int]) -> int | None:
+        """Move all units of a plan that may lie anywhere, to several resources if need be.
+
+        One of these, None with nothing moved where there is no room for all of them.
+        """
+        if demand.spread is not Spread.ANY or plan.state is not AllocationState.PLANNED:
+            return None
+        return next(iter(self._scatter(plan, demand, without=without, at_least=plan.units)), None)
+
+    def _scatter(
+        self, plan: Allocation, demand: Demand, *, without: Collection[int], at_least: int = 1
+    ) -> dict[int, int]:
+        """Move as many units of a plan as there is room for elsewhere; how many where, none where it is fewer."""
         if plan.period.end <= self._now:
-            return False
+            return {}
         period = Period(max(plan.period.start, self._now), plan.period.end)
         some = replace(demand, minimum=1, maximum=plan.units, named=())
         found = self._tx.allocations.candidates(
@@ -407,18 +418,19 @@ class Planner:
         places = self.pick(found, some, period)
         if not places:
             self._nowhere.append(_Nowhere(some, period, frozenset({plan.resource_id, *without})))
-            return False
-        self.touch({place.resource_id: place.version for place in places})
         units = {place.resource_id: place.units for place in places}
-        self._tx.allocations.add(plan.reservation_id, units, period, demand)
         left = plan.units - sum(units.values())
+        if left > plan.units - at_least:
+            return {}
+        self.touch({place.resource_id: place.version for place in places})
+        self._tx.allocations.add(plan.reservation_id, units, period, demand)
         if left:
             self._tx.allocations.shrink(plan, left, demand)
         else:
-            self._tx.allocations.remove([plan.id])
+            self._tx.allocations.drop(plan)
         self._filled.update(units)
         self._nowhere.clear()
-        return True
+        return units
 
     def _could_move(self, plan: Allocation, demand: Demand, *, without: Collection[int]) -> bool:
         if self._is_required(plan, demand):

@@ -399,6 +399,19 @@ class AllocationStore:
         if shrunk.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
             raise Overtaken
 
+    def drop(self, allocation: Allocation) -> None:
+        """Forget an allocation; raises ``Overtaken`` when it is not what was read any more."""
+        dropped = self._session.execute(
+            delete(AllocationRow).where(
+                AllocationRow.id == allocation.id,
+                AllocationRow.resource_id == allocation.resource_id,
+                AllocationRow.state == allocation.state.value,
+                AllocationRow.units == allocation.units,
+            )
+        )
+        if dropped.rowcount != 1:  # type: ignore[attr-defined]  # a DELETE's result counts rows
+            raise Overtaken
+
     def set_period(
         self, allocation_ids: Collection[int], period_end: datetime, *, start: datetime | None = None
     ) -> None:
