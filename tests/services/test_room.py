@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -12,12 +12,12 @@ from sqlalchemy import event
 
 from tenure.domain.capacity import Capacity
 from tenure.domain.errors import NotEnoughResources
-from tenure.domain.lease import Lease
+from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import ReservationRequest, ResourceQuery
 from tenure.domain.resource import DiscoveredResource, Resource
-from tenure.drivers.simulated import HostHealth
+from tenure.drivers.simulated import Fault, FaultKind, HostHealth
 from tenure.store.database import Transaction
-from tests.services.test_parts import book, change, hosts, instances, units
+from tests.services.test_parts import HOUR, book, change, hosts, instances, units
 from tests.support.world import ADMIN, HOST, OWNER, World, open_world
 
 HOSTS = 4
@@ -161,3 +161,14 @@ def test_an_operator_empties_a_host_onto_several(world: World):
     [part] = world.resources.reallocate(ADMIN, HOST, "1").parts
     assert part.moves_to in {"2", "3", "4"}
     assert sum(count for host, count in units(world, lease) if host != "sim-host-001") == 8
+
+
+def test_a_start_waits_for_no_host_where_several_others_have_room(world: World):
+    resize(world, 8, 4, 4, 1)
+    before = book_on(world, 1, instances(8, vcpus=1), start=0, end=1)
+    after = book_on(world, 1, instances(8, vcpus=1), start=1, end=2)
+    stuck = Fault(FaultKind.BUSY, verb="ensure_ended", reservation_id=before.reservations[0].id, count=None)
+    world.cloud.inject(stuck)
+    world.pass_time(HOUR + timedelta(minutes=1))
+    assert world.leases.get(OWNER, after.id).status is LeaseStatus.ACTIVE
+    assert "sim-host-001" not in dict(units(world, after))
