@@ -654,6 +654,8 @@ class EventService:
                         continue
                     other = planner.replace(one, demand, without=resource_ids)
                     if other is None:
+                        other = planner.scatter(one, demand, without=resource_ids)
+                    if other is None:
                         attempt.rollback()
                         return {}
                     moved[one.resource_id] = other
