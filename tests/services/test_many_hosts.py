@@ -37,6 +37,23 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
+def test_more_hosts_than_there_are_lock_none(world: World):
+    """Others would wait for all of them, for as long as a large cloud takes to look through."""
+    written: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("UPDATE resources"):
+            written.append(statement)
+
+    event.listen(world.db.engine, "before_cursor_execute", note)
+    try:
+        with pytest.raises(NotEnoughResources, match=f"{HOSTS + 2} asked for, {HOSTS + 1} can be reserved"):
+            book(world, hosts(HOSTS + 2))
+    finally:
+        event.remove(world.db.engine, "before_cursor_execute", note)
+    assert written == []
+
+
 @pytest.mark.parametrize(
     "asked",
     [hosts(MOST), *(instances(MOST, vcpus=1, affinity=affinity) for affinity in (None, True, False))],
