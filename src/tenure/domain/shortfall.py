@@ -39,6 +39,11 @@ class Shortfall:
     naming: str = ""
 
     @property
+    def matching(self) -> int:
+        """How many resources would serve if nothing were booked."""
+        return next(stage.count for stage in self.stages if stage.stage == "matching")
+
+    @property
     def free(self) -> int:
         """How many resources passed every stage."""
         return self.stages[-1].count

@@ -21,6 +21,8 @@ from tenure.store.database import Transaction
 
 #: How many resources are looked at when plans must move to make room.
 ROOM_SAMPLE = 32
+#: Of how many resources a request for still more is held against their number before any is looked at.
+MANY = 1000
 #: How many searches for another place for a plan may find none before a request is refused; each looks at all hosts.
 FRUITLESS = 8
 
@@ -123,6 +125,12 @@ class Planner:
         ``NotEnoughResources`` with the counts of each stage where it does not, and ``Overtaken`` where others have
         given back enough in the meantime.
         """
+        if demand.exclusive and demand.minimum > MANY:
+            hopeless = self._shortfall(
+                demand, period, position=position, without=without, requested=requested, kept=kept
+            )
+            if hopeless.matching < demand.minimum:  # nothing is locked for that, nor searched one by one
+                raise NotEnoughResources(hopeless, field=f"reservations[{position}].{demand.parameter}")
         named = self._tx.resources.ids_of(demand.inventory, demand.named)
         if wanted := set(named).difference(without):
             self._make_room_on(wanted, demand.part(1), period, without=without)
