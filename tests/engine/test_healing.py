@@ -82,6 +82,30 @@ def servers(world: World) -> set[str]:
     return {one.id for one in world.cloud.world.servers()}
 
 
+@pytest.mark.parametrize("running", [False, True])
+def test_what_a_look_at_a_lease_costs_does_not_grow_with_it(tmp_path: Path, running: bool):
+    def statements(size: int) -> int:
+        """How many it takes to heal a lease of so many hosts, one of which has failed and cannot be replaced."""
+        with open_world(f"sqlite:///{tmp_path / f'{size}.db'}", hosts=size) as world:
+            lease = world.book(size, start=0 if running else 1)
+            world.cloud.world.mark_host(world.hosts_of(lease.id)[0], HostHealth.DOWN)
+            world.service.healing.observe(HOST, world.cloud.check(HOST))
+            world.service.healing.heal()
+            count = 0
+
+            def note(*_anything: object) -> None:
+                nonlocal count
+                count += 1
+
+            event.listen(world.db.engine, "before_cursor_execute", note)
+            world.service.healing.heal()
+            event.remove(world.db.engine, "before_cursor_execute", note)
+            assert flags(world, lease) == (True, True, False)
+            return count
+
+    assert statements(12) == statements(3)
+
+
 class TestWhatTheCloudDescribesAnew:
     def shrink(self, world: World) -> Lease:
         """Have a plan on a host that is not any more what was asked for."""
