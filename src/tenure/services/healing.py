@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,7 +12,7 @@ from functools import partial
 from zlib import crc32
 
 from tenure.domain.actor import ENGINE, Actor
-from tenure.domain.allocation import Allocation
+from tenure.domain.allocation import Allocation, Demand
 from tenure.domain.errors import Conflict, TooManyConflicts
 from tenure.domain.lease import (
     Action,
@@ -88,8 +89,14 @@ class Healer:
         look = self._look(tx, lease)
         idle = self._is_idle(tx, lease, look.now)
         for reservation in _live(lease):
-            for part, resource in self._parts(tx, look, reservation):
-                reason = self._what_ails(tx, reservation, part, resource)
+            parts = self._parts(tx, look, reservation)
+            ailing = self._what_ails(tx, reservation, parts)
+            left: set[int] = set()
+            for part, resource in parts:
+                if resource.id in left:  # there is more room where another part was
+                    ailing.pop(part.id, None)
+                    ailing |= self._what_ails(tx, reservation, [(part, resource)])
+                reason = ailing.get(part.id)
                 if reason is None:
                     continue
                 if part.state is AllocationState.PLANNED:
@@ -102,7 +109,9 @@ class Healer:
                     if self._is_due(resource, look.now):
                         self._replace(tx, look, reservation, part, resource)
                     healed = False  # not before the cloud has followed
-                if not healed:
+                if healed:
+                    left.add(resource.id)
+                else:
                     look.missing.setdefault(reservation.id, reason)
         self._record(tx, look, ENGINE)
         return len(look.moved), bool(look.missing)
@@ -165,26 +174,53 @@ class Healer:
         resources = tx.resources.by_ids(one.resource_id for one in allocations)
         return [(allocation, resources[allocation.resource_id]) for allocation in allocations]
 
-    def _what_ails(self, tx: Transaction, reservation: Reservation, part: Allocation, resource: Resource) -> str | None:
-        """Why the reservation does not have there what it was promised; None where it does."""
-        serves = resource.health is ResourceHealth.WELL
-        if part.state is AllocationState.HELD:
-            serves = resource.health.works
-        if not serves:
-            return f"{resource.name} is {_WORDS[resource.health]}: {resource.health_reason}"
+    def _what_ails(
+        self, tx: Transaction, reservation: Reservation, parts: Sequence[tuple[Allocation, Resource]]
+    ) -> dict[int, str]:
+        """Why the reservation does not have in these parts what it was promised, by allocation; those ailing only."""
+        found: dict[int, str] = {}
+        for part, resource in parts:
+            held = part.state is AllocationState.HELD
+            if not (resource.health.works if held else resource.health is ResourceHealth.WELL):
+                found[part.id] = f"{resource.name} is {_WORDS[resource.health]}: {resource.health_reason}"
+        serving = [(part, resource) for part, resource in parts if part.id not in found]
+        if not serving:
+            return found
         demand = self._types[reservation.resource_type].demand(reservation.parameters)
-        if resource.id not in tx.allocations.matching(demand.part(1), [resource.id]):
-            return f"{resource.name} is not any more what was asked for"
+        matching = tx.allocations.matching(demand.part(1), {resource.id for _, resource in serving})
+        for part, resource in serving:
+            if resource.id not in matching:
+                found[part.id] = f"{resource.name} is not any more what was asked for"
+        if not demand.exclusive:
+            fitting = [(part, resource) for part, resource in serving if part.id not in found]
+            for part, resource in self._crowded(tx, reservation, demand, fitting):
+                found[part.id] = f"{resource.name} has no room any more for what was promised there"
+        return found
+
+    def _crowded(
+        self,
+        tx: Transaction,
+        reservation: Reservation,
+        demand: Demand,
+        parts: Sequence[tuple[Allocation, Resource]],
+    ) -> list[tuple[Allocation, Resource]]:
+        """Those parts that lie where there is not room for all that the reservation has there."""
         now = tx.now()
-        if demand.exclusive or part.period.end <= now:
-            return None
-        rest = Period(max(part.period.start, now), part.period.end)
         own, _ = tx.allocations.with_versions([reservation.id])
-        units = sum(one.units for one in own if one.resource_id == resource.id)
-        room = tx.allocations.still_good(
-            demand, rest, {resource.id: units}, ignoring=reservation.id, keep_unreservable=True
-        )
-        return None if room else f"{resource.name} has no room any more for what was promised there"
+        units: Counter[int] = Counter()
+        for one in own:
+            units[one.resource_id] += one.units
+        by_period: dict[Period, list[tuple[Allocation, Resource]]] = {}
+        for part, resource in parts:
+            if part.period.end > now:
+                rest = Period(max(part.period.start, now), part.period.end)
+                by_period.setdefault(rest, []).append((part, resource))
+        crowded = []
+        for rest, there in by_period.items():
+            wanted = {resource.id: units[resource.id] for _, resource in there}
+            room = tx.allocations.still_good(demand, rest, wanted, ignoring=reservation.id, keep_unreservable=True)
+            crowded += [(part, resource) for part, resource in there if resource.id not in room]
+        return crowded
 
     def _is_due(self, resource: Resource, now: datetime) -> bool:
         since, patience = resource.health_since, self._rules.replace_after
@@ -256,10 +292,8 @@ class Healer:
 
     def _find_missing(self, tx: Transaction, look: _Look) -> None:
         for reservation in _live(look.lease):
-            for part, resource in self._parts(tx, look, reservation):
-                reason = self._what_ails(tx, reservation, part, resource)
-                if reason is not None:
-                    look.missing.setdefault(reservation.id, reason)
+            for reason in self._what_ails(tx, reservation, self._parts(tx, look, reservation)).values():
+                look.missing.setdefault(reservation.id, reason)
 
     def _record(self, tx: Transaction, look: _Look, actor: Actor) -> None:
         """Write the flags, and have the cloud follow what a running lease got."""

@@ -557,7 +557,9 @@ class AllocationStore:
 
     def matching(self, demand: Demand, resource_ids: Collection[int]) -> set[int]:
         """Those of the resources that have the properties which are asked for, free or not."""
-        found = select(ResourceRow.id).where(ResourceRow.id.in_(sorted(resource_ids)), *conditions.matching(demand))
+        found = select(ResourceRow.id).where(
+            conditions.among(ResourceRow.id, resource_ids), *conditions.matching(demand)
+        )
         return set(self._session.execute(found).scalars())
 
     def leases_on(self, resource_id: int) -> list[str]:
