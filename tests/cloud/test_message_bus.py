@@ -214,7 +214,8 @@ def test_nothing_that_nova_tells_stays_behind(tmp_path: Path, topic: str):
     conf, heard = at(BUS, tmp_path), threading.Semaphore(0)
     listener = NovaListener(conf, lambda _host, _health: heard.release(), topics=[topic], exchange="openstack")
     listener.start()
-    nova = oslo_messaging.Notifier(notification_transport(conf), "nova", driver="messagingv2", topics=[topic])
+    transport = notification_transport(conf)
+    nova = oslo_messaging.Notifier(transport, "nova", driver="messagingv2", topics=[topic])
     service = {"host": "compute-1", "disabled": True, "forced_down": False, "binary": "nova-compute"}
     try:
         for _ in range(10):
@@ -222,6 +223,7 @@ def test_nothing_that_nova_tells_stays_behind(tmp_path: Path, topic: str):
             nova.info({}, "service.update", {"nova_object.data": service})
         assert all(heard.acquire(timeout=SECONDS) for _ in range(10))
     finally:
+        transport.cleanup()
         assert listener.stop()
     with Connection(BUS.replace("rabbit", "amqp", 1), connect_timeout=10) as bus:
         queue = bus.default_channel.queue_declare(f"{topic}.info", passive=True)

@@ -30,6 +30,11 @@ class Relay:
         address = f"{self._bus.username}:{self._bus.password}@127.0.0.1:{self._server.getsockname()[1]}"
         return urlunsplit(("rabbit", address, self._bus.path, "", ""))
 
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return sum(client.fileno() >= 0 for client in self._open[::2])
+
     def cut_after(self, words: bytes) -> None:
         """Pass on the next thing that is sent with these words, and lose the connection before its confirmation."""
         self._cut_after = words
