@@ -276,6 +276,13 @@ class TestReserved:
         [leased] = latest.get(f"/v1/leases/{lease['id']}/floatingips").json["floatingips"]
         assert leased["id"] == other["id"]
 
+    def test_what_is_required_moves_nowhere(self, latest: Api) -> None:
+        address = latest.register_address()
+        self.book(latest, required_floatingips=[address["floating_ip_address"]])
+        latest.register_address("203.0.113.11")
+        [part] = latest.post(f"{PATH}/{address['id']}/reallocate").json["reservations"]
+        assert (part["moves_to"], part["reason"]) == (None, "The reservation asks for this very one.")
+
 
 def test_a_reservation_is_added_to_a_lease_and_dropped(api: Api) -> None:
     api.register_address()

@@ -280,6 +280,8 @@ class Healer:
     ) -> str | None:
         """Move one part elsewhere, as an operator wants it; why it stays, None where it goes."""
         status = look.lease.status
+        if look.planner.is_required(part, self._types[reservation.resource_type].demand(reservation.parameters)):
+            return "The reservation asks for this very one."
         if part.state is AllocationState.PLANNED:
             return None if self._move(look, reservation, part, resource) else "No other is free for it."
         if status is not LeaseStatus.ACTIVE:

@@ -229,7 +229,7 @@ class Planner:
         self, allocation: Allocation, demand: Demand, period: Period, *, without: Collection[int], make_room: bool
     ) -> int | None:
         """Another resource with room for what the allocation has, touched; None where there is none that will do."""
-        if self._is_required(allocation, demand):
+        if self.is_required(allocation, demand):
             return None
         place = self._place_for(allocation, demand, period, without=without)
         found: int | None = None
@@ -268,7 +268,7 @@ class Planner:
             self._nowhere.append(_Nowhere(part, period, frozenset({allocation.resource_id, *without})))
         return next(iter(self.pick(found, part, period)), None)
 
-    def _is_required(self, allocation: Allocation, demand: Demand) -> bool:
+    def is_required(self, allocation: Allocation, demand: Demand) -> bool:
         """Whether the reservation names this very resource, so that no other is as good."""
         return allocation.resource_id in self._tx.resources.ids_of(demand.inventory, demand.named)
 
@@ -441,7 +441,7 @@ class Planner:
         return units
 
     def _could_move(self, plan: Allocation, demand: Demand, *, without: Collection[int]) -> bool:
-        if self._is_required(plan, demand):
+        if self.is_required(plan, demand):
             return False
         period = Period(max(plan.period.start, self._now), plan.period.end) if plan.period.end > self._now else None
         return period is not None and self._place_for(plan, demand, period, without=without) is not None
