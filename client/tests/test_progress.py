@@ -53,8 +53,15 @@ def test_in_a_log_a_line_says_what_is_new_or_that_it_lives() -> None:
         "Lease bio: PENDING, starts in 1m10s (1m elapsed)",
         "Lease bio: PENDING, starts in 10s (2m elapsed)",
         "Lease bio: DELETING (2m10s elapsed)",
-        "Lease: gone (2m11s elapsed)",
+        "Lease bio: gone (2m11s elapsed)",
     ]
+
+
+def test_a_lease_that_is_gone_at_the_first_look_is_called_as_its_user_does() -> None:
+    log = io.StringIO()
+    with ProgressDisplay(log, "bio-42") as display:
+        display(progress(None, 0))
+    assert log.getvalue() == "Lease bio-42: gone (0s elapsed)\n"
 
 
 def test_nothing_is_left_of_a_wait_that_did_not_begin() -> None:

@@ -55,9 +55,9 @@ def wait_for(
         return client.leases.wait(lease_id, statuses, timeout=timeout, on_progress=display)
 
 
-def wait_deleted(client: Client, lease_id: str, parsed_args: argparse.Namespace) -> None:
-    """Wait with a progress display on stderr until a lease is gone."""
-    with ProgressDisplay(sys.stderr) as display:
+def wait_deleted(client: Client, lease_id: str, parsed_args: argparse.Namespace, name: str) -> None:
+    """Wait with a progress display on stderr until a lease is gone, which its user calls ``name``."""
+    with ProgressDisplay(sys.stderr, name) as display:
         client.leases.wait_deleted(lease_id, timeout=parsed_args.wait_timeout, on_progress=display)
 
 

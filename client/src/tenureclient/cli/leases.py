@@ -113,7 +113,7 @@ class DeleteLease(ReservationCommand):
             deleted.append((name, lease_id))
         for name, lease_id in deleted:
             if parsed_args.wait:
-                wait_deleted(client, lease_id, parsed_args)
+                wait_deleted(client, lease_id, parsed_args, name)
             self.output.write(f"Deleted lease: {name}\n")
 
 

@@ -19,8 +19,10 @@ class ProgressDisplay:
     status, and one a minute so that it is seen to be alive.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, name: str = "") -> None:
+        """Show it on a stream; ``name`` is what a lease is called that is not seen any more."""
         self._stream = stream
+        self._name = name
         self._on_terminal = stream.isatty()
         self._width = 0
         self._last_status: str | None = None
@@ -41,7 +43,8 @@ class ProgressDisplay:
 
     def __call__(self, progress: WaitProgress) -> None:
         status = "gone" if progress.lease is None else progress.lease.status
-        text = _text(progress, status)
+        self._name = self._name if progress.lease is None else progress.lease.name
+        text = _text(progress, self._name, status)
         if self._on_terminal:
             self._stream.write("\r" + text.ljust(self._width))
             self._width = len(text)
@@ -52,7 +55,6 @@ class ProgressDisplay:
         self._stream.flush()
 
 
-def _text(progress: WaitProgress, status: str) -> str:
-    name = "" if progress.lease is None else f" {progress.lease.name}"
+def _text(progress: WaitProgress, name: str, status: str) -> str:
     start = "" if progress.until_start is None else f", starts in {format_duration(progress.until_start)}"
-    return f"Lease{name}: {status}{start} ({format_duration(progress.elapsed)} elapsed)"
+    return f"Lease {name}: {status}{start} ({format_duration(progress.elapsed)} elapsed)"
