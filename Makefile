@@ -15,7 +15,7 @@ INSTALLED := -e '.[postgresql,mariadb,openstack,test,bench]' $(foreach other,$(O
 QUICK     := not (postgresql or mariadb or slow or races or crash or cloud)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run check test cloud cloud-test cloud-down bench samples constraints clean
+.PHONY: help setup demo run lint check test cloud cloud-test cloud-down bench samples constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r target what; do \
@@ -53,14 +53,20 @@ demo: $(STAMP) ## Show what Tenure does, in about a minute, in this terminal
 run: $(STAMP) ## Serve the API on a simulated cloud; what it knows is kept in .run
 	$(BIN)/tenure-standalone --data-dir .run
 
-check: $(STAMP) ## The quick loop: style, types, and the tests that need no service
+lint: $(STAMP) ## Style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@set -e; for other in $(OTHERS); do \
+		echo "##### $$other"; \
+		(cd $$other && $(abspath $(BIN))/mypy); \
+	done
+
+check: lint ## The quick loop: style, types, and the tests that need no service
 	$(BIN)/python -m pytest -q -n $(JOBS) -m '$(QUICK)'
 	@set -e; for other in $(OTHERS); do \
 		echo "##### $$other"; \
-		(cd $$other && $(abspath $(BIN))/mypy && $(abspath $(BIN))/python -m pytest -q -n $(JOBS) -m 'not install'); \
+		(cd $$other && $(abspath $(BIN))/python -m pytest -q -n $(JOBS) -m 'not install'); \
 	done
 
 test: $(STAMP) ## Every suite, on SQLite, PostgreSQL and MariaDB (SUITES="store api" for some)
