@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
@@ -189,7 +190,9 @@ def test_of_two_that_wait_for_each_other_one_is_done_again(fresh_database, clock
         with db.read() as tx:
             assert versions_of(tx, [first, second]) == {first: 3, second: 3}
         db.close()
-    assert len(attempts) == 3
+    # The other one goes through at once; the repetition may still meet it, and is repeated then.
+    assert min(Counter(attempts).values()) == 1
+    assert len(attempts) >= 3
 
 
 def test_sqlite_waits_for_whoever_writes(tmp_path, clock):
