@@ -467,11 +467,6 @@ class EventService:
         with self._db.read() as tx:
             return set(tx.leases.reservations_by_ids(reservation_ids))
 
-    def live(self, reservation_ids: Collection[str]) -> set[str]:
-        """Those of the reservations that may have an effect in the cloud: they hold something."""
-        with self._db.read() as tx:
-            return tx.allocations.holding(reservation_ids)
-
     def idle_trusts(self, limit: int) -> list[str]:
         """Trusts of owners whose leases are over."""
         with self._db.read() as tx:
