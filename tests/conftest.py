@@ -10,13 +10,7 @@ from contextlib import AbstractContextManager
 import pytest
 from hypothesis import settings
 
-pytest.register_assert_rewrite(
-    "tests.support",
-    "tests.drivers.contract",
-    "tests.drivers.instance_contract",
-    "tests.drivers.address_contract",
-    "tests.drivers.preemption_contract",
-)
+pytest.register_assert_rewrite("tests.support")
 
 from tests.support.databases import (  # noqa: E402 - after its assertions were made to speak
     MARIADB,

@@ -28,6 +28,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
         "api": "domain clock metrics tracing services resources.contract",
         "rpc": "domain clock tracing services drivers.contract",
         "web": "domain clock services",
+        "testing": "domain clock resources.contract drivers.contract",
         "factory": "domain clock metrics store resources drivers services engine api web",
         "deployment": "domain clock metrics tracing config store resources drivers services engine api rpc factory",
         "cmd": "domain clock metrics tracing config store resources drivers services engine api rpc web factory"
@@ -177,6 +178,8 @@ EMPTY = {"tenure/domain/lease.py": "", "tenure/domain/__init__.py": "", "tenure/
         ("tenure/services/leases.py", "from tenure.factory import build"),
         ("tenure/factory.py", "from tenure.cmd.api import main"),
         ("tenure/__init__.py", "from tenure.domain.lease import Lease"),
+        ("tenure/testing/hosts.py", "from tenure.drivers.simulated import SimulatedCloud"),
+        ("tenure/factory.py", "from tenure.testing.rig import order_of"),
     ],
 )
 def test_an_import_that_runs_upwards_is_seen(path: str, source: str):
@@ -229,6 +232,7 @@ def test_modules_that_import_each_other_are_seen():
         ("tenure/api/__init__.py", "from tenure.api.app import App"),
         ("tenure/deployment.py", "from tenure.config import Config\nfrom tenure.drivers import simulated"),
         ("tenure/cmd/api.py", "from tenure.factory import build"),
+        ("tenure/testing/hosts.py", "from tenure.drivers.contract import CloudDriver"),
     ],
 )
 def test_the_rule_allows_what_it_should(path: str, source: str):

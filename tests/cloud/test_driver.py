@@ -22,8 +22,8 @@ from keystoneauth1.exceptions import NotFound
 from tenure.domain.actor import Actor
 from tenure.drivers.contract import Order, ResourceRef
 from tenure.drivers.openstack import OpenStackCloud, OpenStackOptions, open_session
+from tenure.testing.hosts import DriverContract, Rig
 from testbed.processes import pid_of
-from tests.drivers.contract import DriverContract, Rig
 from tests.support.cloud import Cloud
 from tests.support.meddling import Watched, Wire
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.drivers.contract import DriverContract, Rig
+from tenure.testing.hosts import DriverContract, Rig
 from tests.drivers.rigs import FakeRig
 from tests.support.openstack import FakeOpenStack
 

@@ -11,8 +11,8 @@ import pytest
 from tenure.domain.address import address_id
 from tenure.drivers.contract import CloudBusy, CloudRefused, Order, ResourceOccupied, ResourceRef
 from tenure.drivers.openstack import OpenStackCloud
-from tests.drivers.address_contract import FLOATING_IP, AddressContract, AddressRig, Held
-from tests.drivers.contract import order_of
+from tenure.testing.addresses import FLOATING_IP, AddressContract, AddressRig, Held
+from tenure.testing.rig import order_of
 from tests.drivers.rigs import FakeRig, options_of
 from tests.support.openstack import NEIGHBOUR, OWNER, FakeOpenStack, Seen
 from tests.support.openstack.network import FloatingIP

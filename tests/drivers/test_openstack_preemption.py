@@ -13,10 +13,10 @@ import pytest
 from tenure.clock import SimulatedClock
 from tenure.drivers.contract import CloudBusy, Order, Preempted, ResourceOccupied, ResourceRef
 from tenure.drivers.openstack import OpenStackCloud
-from tests.drivers.contract import order_of
-from tests.drivers.instance_contract import INSTANCE
+from tenure.testing.instances import INSTANCE
+from tenure.testing.preemption import PreemptionContract, PreemptionRig
+from tenure.testing.rig import order_of
 from tests.drivers.instance_rigs import FakePreemptionRig
-from tests.drivers.preemption_contract import PreemptionContract, PreemptionRig
 from tests.drivers.rigs import HOST, options_of, order, registered
 from tests.support.openstack import NEIGHBOUR, OWNER, FakeOpenStack, Flavor
 

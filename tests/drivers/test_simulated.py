@@ -24,7 +24,8 @@ from tenure.drivers.simulated import (
     NoValidHost,
     SimulatedCloud,
 )
-from tests.drivers.contract import NEIGHBOUR, OWNER, DriverContract, Rig, order_of
+from tenure.testing.hosts import DriverContract, Rig
+from tenure.testing.rig import NEIGHBOUR, OWNER, order_of
 
 HOST = "physical:host"
 FLOATING_IP = "virtual:floatingip"

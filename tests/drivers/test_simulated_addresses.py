@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drivers.address_contract import AddressContract, AddressRig, Held
+from tenure.testing.addresses import AddressContract, AddressRig, Held
 from tests.drivers.test_simulated import SimulatedRig
 
 

@@ -17,7 +17,7 @@ from tenure.domain.address import address_id
 from tenure.drivers.contract import CloudBusy, CloudRefused, ResourceRef
 from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
 from tenure.drivers.simulated.faults import VERBS
-from tests.drivers.contract import OWNER, order_of
+from tenure.testing.rig import OWNER, order_of
 
 HOST = "physical:host"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

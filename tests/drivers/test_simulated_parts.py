@@ -19,7 +19,7 @@ from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
 from tenure.drivers.contract import CloudBusy, CloudRefused, Order, ResourceRef
 from tenure.drivers.simulated import EffectKind, Fault, FaultKind, SimulatedCloud
-from tests.drivers.contract import order_of
+from tenure.testing.rig import order_of
 
 HOST = "physical:host"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

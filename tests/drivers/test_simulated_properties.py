@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tenure.clock import SimulatedClock
 from tenure.drivers.contract import CloudBusy, Order, ResourceRef
 from tenure.drivers.simulated import EffectKind, Fault, FaultKind, NoValidHost, SimulatedCloud
-from tests.drivers.contract import order_of
+from tenure.testing.rig import order_of
 
 HOST = "physical:host"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

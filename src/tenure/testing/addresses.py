@@ -26,7 +26,7 @@ from tenure.drivers.contract import (
     ResourceOccupied,
     ResourceRef,
 )
-from tests.drivers.contract import BareRig, finished, order_of
+from tenure.testing.rig import BareRig, finished, order_of
 
 FLOATING_IP = "virtual:floatingip"
 #: How many things a start, and an end, of these tests changes at most: it is broken off after each.

@@ -7,19 +7,16 @@ A driver's own test module has a class that inherits ``DriverContract``, and a f
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Protocol
 
 import pytest
 
-from tenure.domain.actor import Actor
 from tenure.drivers.contract import (
     CloudAmbiguous,
     CloudBusy,
-    CloudDriver,
     CloudNotFound,
     CloudRefused,
     Drift,
@@ -29,36 +26,7 @@ from tenure.drivers.contract import (
     ResourceOccupied,
     ResourceRef,
 )
-
-OWNER = "b0a6f3a1c2de4c9d9a3a1f3f5f6f7a01"
-NEIGHBOUR = "c1b7f4b2d3ef4dae8b4b2a4a6a7a8b02"
-
-
-class BareRig(Protocol):
-    """A driver, and the cloud behind it, whatever it is about."""
-
-    driver: CloudDriver
-    #: Two projects.
-    owner: str
-    neighbour: str
-    #: How long this cloud may take for what others have at once, and how long to wait between two looks.
-    patience: timedelta
-    pause: timedelta
-
-    def reopen(self) -> None:
-        """Replace the driver by one that remembers nothing, as a new process has."""
-
-    def effects(self) -> int:
-        """How many things the driver has changed in the cloud so far."""
-
-    def fail(self, verb: str, *, after_effects: int) -> None:
-        """Let one call of the verb fail for now, when it has changed so many things."""
-
-    def lose_reply(self, verb: str) -> None:
-        """Let one call of the verb do everything, and fail then."""
-
-    def caller(self, project_id: str) -> Actor:
-        """A user of that project, as the API sees him."""
+from tenure.testing.rig import BareRig, finished, order_of, until
 
 
 class Rig(BareRig, Protocol):
@@ -111,22 +79,6 @@ class Rig(BareRig, Protocol):
         """Somebody gives what the driver made for the reservation to another project."""
 
 
-def order_of(
-    *resources: ResourceRef, reservation_id: str = "r-1", project_id: str = OWNER, resource_type: str
-) -> Order:
-    return Order(
-        reservation_id=reservation_id,
-        lease_id=f"lease-of-{reservation_id}",
-        lease_name="a lease",
-        project_id=project_id,
-        user_id="d2c8",
-        resource_type=resource_type,
-        parameters={},
-        resources=resources,
-        ends_at=datetime(2030, 1, 1, tzinfo=UTC),
-    )
-
-
 def ordered(
     rig: Rig,
     *resources: ResourceRef,
@@ -146,19 +98,6 @@ def ordered(
 def trusting(rig: Rig, order: Order) -> Order:
     """The same order of an owner who trusts us."""
     return replace(order, trust_id=rig.driver.delegate(rig.caller(order.project_id)))
-
-
-def finished(rig: BareRig, call: Callable[[], Progress]) -> Progress:
-    """What the call says in the end, asked again for as long as this cloud may take."""
-    return until(rig, call, lambda progress: progress.done)
-
-
-def until(rig: BareRig, call: Callable[[], Progress], is_so: Callable[[Progress], bool]) -> Progress:
-    """What the call says when it is so, or in the end."""
-    deadline = time.monotonic() + rig.patience.total_seconds()
-    while not is_so(progress := call()) and time.monotonic() < deadline:
-        time.sleep(rig.pause.total_seconds())
-    return progress
 
 
 def drift_of(rig: Rig, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Sequence[Drift]:

@@ -24,7 +24,8 @@ from tenure.drivers.contract import (
     ResourceOccupied,
     ResourceRef,
 )
-from tests.drivers.contract import Rig, drift_of, finished, order_of, trusting
+from tenure.testing.hosts import Rig, drift_of, trusting
+from tenure.testing.rig import finished, order_of
 
 INSTANCE = "virtual:instance"
 FLAVOR = "flavor:instance"

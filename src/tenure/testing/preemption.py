@@ -16,8 +16,9 @@ import pytest
 
 from tenure.clock import SimulatedClock
 from tenure.drivers.contract import CloudBusy, Order, Preempted, Progress, ResourceOccupied, ResourceRef
-from tests.drivers.contract import drift_of, finished, order_of
-from tests.drivers.instance_contract import InstanceRig, instances
+from tenure.testing.hosts import drift_of
+from tenure.testing.instances import InstanceRig, instances
+from tenure.testing.rig import finished, order_of
 
 NOTICE = timedelta(seconds=60)
 
