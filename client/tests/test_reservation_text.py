@@ -122,13 +122,28 @@ def test_what_is_not_a_count_is_refused(text: str) -> None:
         (["gpu == v100", "rack!=r2"], '["and", ["==", "$gpu", "v100"], ["!=", "$rack", "r2"]]'),
         (["$a.b:c-d<x y"], '["<", "$a.b:c-d", "x y"]'),
         (["url=http://x?a=b"], '["==", "$url", "http://x?a=b"]'),
+        (["rack in r1, r2"], '["in", "$rack", "r1", "r2"]'),
+        (["note=one in two"], '["==", "$note", "one in two"]'),
+        (["not gpu=v100"], '["not", ["==", "$gpu", "v100"]]'),
+        (["not not  $rack in r1"], '["not", ["not", ["in", "$rack", "r1"]]]'),
+        (
+            ["gpu=a100 or not vcpus<8 or rack in r1,r2", "x=1"],
+            '["and", ["or", ["==", "$gpu", "a100"], ["not", ["<", "$vcpus", "8"]],'
+            ' ["in", "$rack", "r1", "r2"]], ["==", "$x", "1"]]',
+        ),
     ],
 )
 def test_conditions_become_an_expression(conditions: list[str], expression: str) -> None:
     assert conditions_to_json(conditions) == expression
 
 
-@pytest.mark.parametrize("condition", ["", "vcpus", "vcpus>=", ">=8", "a b=c", "a=>3", "a<=>3"])
+@pytest.mark.parametrize(
+    "condition",
+    [
+        *("", "vcpus", "vcpus>=", ">=8", "a b=c", "a=>3", "a<=>3"),
+        *("not", "not vcpus", "a in", "a in b,,c", "in b", "a in b=c", "a=1 or b", "a=1 or or b=2"),
+    ],
+)
 def test_what_is_not_a_condition_is_refused(condition: str) -> None:
     with pytest.raises(UnreadableCondition):
         conditions_to_json([condition])

@@ -203,6 +203,10 @@ def test_what_came_with_later_versions_is_not_there(api: Api) -> None:
         ({"reservations": [{**HOSTS, "before_end": "notify"}]}, "Malformed parameter before_end"),
         ({"reservations": [{**HOSTS, "resource_properties": ["=="]}]}, "Malformed requirements ['==']"),
         ({"reservations": [{**HOSTS, "resource_properties": "nonsense"}]}, "Malformed requirements nonsense"),
+        (
+            {"reservations": [{**HOSTS, "resource_properties": '["not", ["==", "$gpu", "a100"]]'}]},
+            "Malformed requirements ['not', ['==', '$gpu', 'a100']]",
+        ),
     ],
 )
 def test_a_mistake_is_named_as_blazar_names_it(shared_api: Api, change: dict[str, Any], message: str) -> None:

@@ -188,6 +188,22 @@ def test_lists_can_be_filtered(api: Api) -> None:
     assert found("project_id=other-project", "admin") == ["foreign"]
 
 
+def test_or_not_and_in_are_spoken_and_kept_for_who_asks_at_1_0(api: Api) -> None:
+    text = '["and", ["in", "$availability_zone", "az-1", "az-2"], ["not", ["==", "$vcpus", "1"]]]'
+    body = api.lease_body(reservations=[{**HOSTS, "resource_properties": text}])
+    lease = api.post("/v1/leases", body).json["lease"]
+    assert lease["reservations"][0]["resource_properties"] == text
+    old = api.using(version="1.0")
+    assert old.get(f"/v1/leases/{lease['id']}").json["lease"]["reservations"][0]["resource_properties"] == text
+    change = {"id": lease["reservations"][0]["id"], "max": 2}
+    assert old.put(f"/v1/leases/{lease['id']}", {"reservations": [change]}).status_code == 200
+    assert (
+        old.put(f"/v1/leases/{lease['id']}", {"reservations": [{**change, "resource_properties": text}]})
+        .json["error_message"]
+        .startswith("Malformed requirements ['and', ['in',")
+    )
+
+
 def test_a_refusal_says_why_as_data(api: Api) -> None:
     body = api.lease_body(reservations=[{**HOSTS, "min": 9, "max": 9}])
     result = api.post("/v1/leases", body)

@@ -13,6 +13,7 @@ from tenure.domain.requirement import (
     OPERATORS,
     Comparison,
     Expression,
+    Language,
     number_of,
     parse_expression,
 )
@@ -55,7 +56,19 @@ REFUSED = [
     '["and"]',
     '["and", []]',
     '["and", "$vcpus"]',
-    '["and", ["==", "$vcpus", "8"], ["or", ["==", "$vcpus", "8"]]]',
+    '["and", ["==", "$vcpus", "8"], ["OR", ["==", "$vcpus", "8"]]]',
+    '["or"]',
+    '["or", []]',
+    '["or", ["==", "$vcpus", "8"], "$vcpus"]',
+    '["not"]',
+    '["not", "$vcpus"]',
+    '["not", ["==", "$vcpus", "8"], ["==", "$vcpus", "9"]]',
+    '["in"]',
+    '["in", "$vcpus"]',
+    '["in", "vcpus", "8"]',
+    '["in", "$vcpus", "8", 9]',
+    '["in", "$vcpus", ["8", "9"]]',
+    '["in", "$vcpus", "8", ""]',
     '["AND", ["==", "$vcpus", "8"], ["==", "$vcpus", "8"]]',
     '[["==", "$vcpus", "8"]]',
     '[null, "$vcpus", "8"]',
@@ -101,11 +114,33 @@ def test_accepts_what_blazar_accepts(text: str):
 
 
 @pytest.mark.parametrize(("text", "shown"), REFUSED_BY_BLAZAR.items())
-def test_refuses_what_blazar_refuses_in_its_words(text: str, shown: str):
+def test_in_its_language_refuses_what_blazar_refuses_in_its_words(text: str, shown: str):
     with pytest.raises(InvalidParameter) as caught:
-        read(text)
+        parse_expression(text, field="resource_properties", language=Language.BLAZAR)
     assert str(caught.value) == f"Malformed requirements {shown}"
     assert caught.value.field == "resource_properties"
+
+
+@pytest.mark.parametrize(
+    ("text", "matched"),
+    [
+        ('["or", ["==", "$gpu", "a100"], ["==", "$gpu", "v100"]]', "a100 v100"),
+        ('["or", ["==", "$gpu", "a100"]]', "a100"),
+        ('["in", "$gpu", "a100", "v100"]', "a100 v100"),
+        ('["in", "$gpu", "8.0"]', "8"),
+        ('["not", ["==", "$gpu", "a100"]]', "v100 8 none"),
+        ('["!=", "$gpu", "a100"]', "v100 8"),  # what it has must be another
+        ('["not", ["!=", "$gpu", "a100"]]', "a100 none"),
+        ('["not", [">", "$gpu", "9"]]', "a100 v100 8 none"),
+        ('["not", ["in", "$gpu", "a100", "8"]]', "v100 none"),
+        ('["not", ["and", ["!=", "$gpu", "a100"], ["!=", "$gpu", "v100"]]]', "a100 v100 none"),
+        ('["and", ["not", ["==", "$gpu", "8"]], ["or", ["==", "$gpu", "8"], ["==", "$gpu", "v100"]]]', "v100"),
+        ('["or", ["and", ["==", "$gpu", "a100"], ["==", "$gpu", "8"]], ["not", ["!=", "$gpu", "0"]]]', "none"),
+    ],
+)
+def test_what_or_not_and_in_match(text: str, matched: str):
+    found = {name for name in ("a100", "v100", "8") if matches(text, gpu=name)}
+    assert found | ({"none"} if matches(text, rack="r1") else set()) == set(matched.split())
 
 
 @pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:60])
@@ -217,6 +252,18 @@ def test_an_expression_has_limits():
     assert len(read(json.dumps(["and", *[leaf] * MAX_COMPARISONS])).comparisons) == MAX_COMPARISONS
     with pytest.raises(InvalidParameter, match="more than 64 comparisons"):
         read(json.dumps(["and", *[leaf] * (MAX_COMPARISONS + 1)]))
+    values = [str(number) for number in range(MAX_COMPARISONS)]
+    read(json.dumps(["in", "$a", *values]))
+    for wide in (["in", "$a", *values, "x"], ["or", ["not", ["and", *[leaf] * MAX_COMPARISONS]], leaf]):
+        with pytest.raises(InvalidParameter, match="more than 64 comparisons"):
+            read(json.dumps(wide))
+    for join in ("or", "not"):
+        nested = leaf
+        for _ in range(MAX_DEPTH):
+            nested = [join, nested]
+        read(json.dumps(nested))
+        with pytest.raises(InvalidParameter, match="Malformed requirements"):
+            read(json.dumps([join, nested]))
     deep = leaf
     for _ in range(MAX_DEPTH):
         deep = ["and", deep]

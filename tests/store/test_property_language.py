@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tenure.domain.capacity import WHOLE, Capacity
-from tenure.domain.requirement import OPERATORS, Comparison, Expression, parse_expression
+from tenure.domain.requirement import MAX_COMPARISONS, OPERATORS, AnyOf, Comparison, Expression, Not, parse_expression
 from tenure.domain.resource import DiscoveredResource
 from tenure.store.database import Database, Transaction
 from tests.store.rows import add_hosts, demand, hours
@@ -56,7 +56,22 @@ texts = st.one_of(
 )
 properties = st.dictionaries(st.sampled_from(NAMES), texts, max_size=3)
 comparisons = st.builds(Comparison, st.sampled_from(OPERATORS), st.sampled_from(NAMES), texts.filter(bool))
-expressions = st.lists(comparisons, max_size=3).map(lambda found: Expression(tuple(found)))
+
+
+def conjunctions(terms: st.SearchStrategy[Comparison | AnyOf | Not], least: int = 0) -> st.SearchStrategy[Expression]:
+    return st.lists(terms, min_size=least, max_size=3).map(lambda found: Expression(tuple(found)))
+
+
+terms = st.recursive(
+    comparisons,
+    lambda inner: (
+        st.lists(conjunctions(inner, 1), min_size=1, max_size=3).map(lambda found: AnyOf(tuple(found)))
+        | conjunctions(inner, 1).map(Not)
+    ),
+    max_leaves=6,
+)
+expressions = conjunctions(terms)
+GPU_IS_1 = Expression((Comparison("==", "gpu", "1"),))
 
 
 class Undone(Exception):
@@ -102,6 +117,12 @@ def test_sql_and_python_agree(db: Database):
     )
     @example(owned=[{"gpu": "10"}, {"gpu": "9"}, {"gpu": "9a"}], expression=Expression((Comparison(">", "gpu", "9"),)))
     @example(owned=[{"gpu": "a "}, {"gpu": "A"}, {"GPU": "a"}], expression=Expression((Comparison("==", "gpu", "a"),)))
+    @example(owned=[{"gpu": "1"}, {"gpu": "2"}, {}], expression=Expression((Not(GPU_IS_1),)))
+    @example(owned=[{"gpu": "1"}, {"gpu": "2"}, {}], expression=Expression((Not(Expression((Not(GPU_IS_1),))),)))
+    @example(
+        owned=[{"gpu": "1"}, {"gpu": "a"}, {}],
+        expression=Expression((AnyOf((GPU_IS_1, Expression((Not(Expression((Comparison(">", "gpu", "0"),))),)))),)),
+    )
     def agree(owned: list[dict[str, str]], expression: Expression):
         expected = [expression.matches({"id": str(number), **one}) for number, one in enumerate(owned)]
         assert matching(db, owned, expression) == expected
@@ -143,8 +164,11 @@ def test_facts_are_asked_as_text_and_not_hidden_by_properties(db: Database):
 def test_the_longest_expression_that_is_taken_is_answered_at_once(db: Database):
     """Also by PostgreSQL, which would need 15 seconds to plan the join of as many tables."""
     add_hosts(db, 3, [{"gpu": "a100"}])
-    branches = [["==", "$gpu", "a100"], *(["!=", "$gpu", f"b{number}"] for number in range(63))]
-    expression = parse_expression(json.dumps(["and", *branches]), field="resource_properties")
+    others = [["!=", "$gpu", f"b{number}"] for number in range(31)]
+    none = ["not", ["in", "$gpu", *(f"c{number}" for number in range(32))]]
+    text = json.dumps(["and", ["==", "$gpu", "a100"], *others, none])
+    expression = parse_expression(text, field="resource_properties")
+    assert len(expression.comparisons) == MAX_COMPARISONS
     asked = demand(3, expression=expression)
     began = time.perf_counter()
     with db.read() as tx:

@@ -1,8 +1,12 @@
 """The property language: which resources a request can be served from.
 
-Blazar's language, as text of JSON: ``["==", "$gpu", "a100"]`` or ``["and", [...], [...]]``; the empty text and ``[]``
-ask for nothing. A value that reads as a number is compared as a number with properties that are numbers; everything
-else is compared as text, letter by letter. A resource that lacks the property never matches, not even with ``!=``.
+Text of JSON: ``["==", "$gpu", "a100"]`` or ``["and", [...], [...]]``, which is Blazar's language, and beside that
+``["or", [...], [...]]``, ``["not", [...]]`` and ``["in", "$rack", "r1", "r2"]``. The empty text and ``[]`` ask for
+nothing.
+
+A value that reads as a number is compared as a number with properties that are numbers; everything else is compared as
+text, letter by letter. A comparison never holds for a resource that lacks the property, not even ``!=``; so ``not`` of
+a comparison holds for it.
 """
 
 from __future__ import annotations
@@ -12,10 +16,11 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from tenure.domain.errors import InvalidParameter
 
-#: How deep ``and`` may be nested, and how many comparisons one expression may hold.
+#: How deep an expression may be nested, and how many comparisons it may hold; each value of ``in`` counts as one.
 MAX_DEPTH = 16
 MAX_COMPARISONS = 64
 
@@ -57,19 +62,66 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A conjunction of comparisons; without any it matches everything."""
+    """Terms that hold together; without any it matches everything."""
 
-    comparisons: tuple[Comparison, ...] = ()
+    terms: tuple[Term, ...] = ()
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        return all(comparison.matches(properties) for comparison in self.comparisons)
+        return all(term.matches(properties) for term in self.terms)
 
     def __and__(self, other: Expression) -> Expression:
-        return Expression(self.comparisons + other.comparisons)
+        return Expression(self.terms + other.terms)
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """All comparisons in it, however deep."""
+        return tuple(_comparisons(self))
 
     @property
     def names(self) -> frozenset[str]:
         return frozenset(comparison.name for comparison in self.comparisons)
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """Where one of the expressions holds."""
+
+    branches: tuple[Expression, ...]
+
+    def matches(self, properties: Mapping[str, str]) -> bool:
+        return any(branch.matches(properties) for branch in self.branches)
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """Where the expression does not hold, for instance because the property is not there at all."""
+
+    branch: Expression
+
+    def matches(self, properties: Mapping[str, str]) -> bool:
+        return not self.branch.matches(properties)
+
+
+Term = Comparison | AnyOf | Not
+
+
+class Language(Enum):
+    """How much of the language a request may speak."""
+
+    BLAZAR = "comparisons and `and`"
+    FULL = "`or`, `not` and `in` as well"
+
+
+def _comparisons(expression: Expression) -> Iterator[Comparison]:
+    for term in expression.terms:
+        match term:
+            case Comparison():
+                yield term
+            case AnyOf(branches):
+                for branch in branches:
+                    yield from _comparisons(branch)
+            case Not(branch):
+                yield from _comparisons(branch)
 
 
 def number_of(text: str) -> float | None:
@@ -85,7 +137,7 @@ def number_of(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def parse_expression(text: str, *, field: str) -> Expression:
+def parse_expression(text: str, *, field: str, language: Language = Language.FULL) -> Expression:
     """Read an expression of the property language.
 
     Raises ``InvalidParameter`` (with Blazar's words ``Malformed requirements``) for anything else.
@@ -98,35 +150,46 @@ def parse_expression(text: str, *, field: str) -> Expression:
         raise InvalidParameter(f"Malformed requirements {text}", field=field) from None
     if tree == []:
         return Expression()
-    malformed = InvalidParameter(f"Malformed requirements {tree!r}", field=field)
     try:
-        comparisons = tuple(_flatten(tree, depth=0))
+        expression = Expression(_terms(tree, language, depth=0))
     except (ValueError, RecursionError):
-        raise malformed from None
-    if len(comparisons) > MAX_COMPARISONS:
+        raise InvalidParameter(f"Malformed requirements {tree!r}", field=field) from None
+    if len(expression.comparisons) > MAX_COMPARISONS:
         raise InvalidParameter(
             f"Malformed requirements: more than {MAX_COMPARISONS} comparisons in one expression", field=field
         )
-    return Expression(comparisons)
+    return expression
 
 
-def _flatten(tree: object, *, depth: int) -> Iterator[Comparison]:
+def _terms(tree: object, language: Language, *, depth: int) -> tuple[Term, ...]:
     if not isinstance(tree, list) or len(tree) < 2 or depth > MAX_DEPTH:
         raise ValueError
-    if tree[0] == "and":
-        for branch in tree[1:]:
-            yield from _flatten(branch, depth=depth + 1)
-        return
-    if len(tree) != 3 or not all(isinstance(part, str) for part in tree):
+    op, *parts = tree
+    if op == "and":
+        return tuple(term for part in parts for term in _terms(part, language, depth=depth + 1))
+    if language is Language.FULL:
+        if op == "or":
+            return (AnyOf(tuple(Expression(_terms(part, language, depth=depth + 1)) for part in parts)),)
+        if op == "not":
+            (part,) = parts
+            return (Not(Expression(_terms(part, language, depth=depth + 1))),)
+        if op == "in":
+            name, *values = parts
+            return (AnyOf(tuple(Expression((_comparison("==", name, value),)) for value in values or [None])),)
+    name, value = parts
+    return (_comparison(op, name, value),)
+
+
+def _comparison(op: object, key: object, value: object) -> Comparison:
+    if not isinstance(op, str) or not isinstance(key, str) or not isinstance(value, str):
         raise ValueError
-    op, key, value = tree
     op = "==" if op == "=" else op
     if op not in _OPERATORS or len(key) < 2 or key[0] != "$" or not value:
         raise ValueError
     if "\0" in key + value:
         raise ValueError  # no database keeps it
     (key + value).encode()  # nor half a character; UnicodeEncodeError is a ValueError
-    yield Comparison(op, key[1:], value)
+    return Comparison(op, key[1:], value)
 
 
 def _refuse_constant(name: str) -> None:

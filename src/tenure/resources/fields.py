@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, StrictStr, WithJsonSchema
 from pydantic_core import PydanticCustomError
+
+from tenure.domain.errors import InvalidParameter
+from tenure.domain.requirement import Language, parse_expression
 
 #: What fits every database's integer.
 MAX_AMOUNT = 2**31 - 1
@@ -28,6 +31,18 @@ def _text(value: Any) -> Any:
             "malformed_requirements", "Malformed requirements {value}", {"value": repr(value)[:200]}
         )
     return value
+
+
+def _blazar_only(text: str) -> str:
+    """Refuse what is of the language that we speak and not of Blazar's; what is of neither is refused later."""
+    for language in (Language.FULL, Language.BLAZAR):
+        try:
+            parse_expression(text, field="", language=language)
+        except InvalidParameter as error:
+            if language is Language.FULL:
+                return text
+            raise PydanticCustomError("malformed_requirements", "{reason}", {"reason": str(error)}) from None
+    return text
 
 
 def _before_end(value: Any) -> Any:
@@ -55,12 +70,15 @@ def _lenient_number(minimum: int) -> Any:
 LenientCount = _lenient_number(1)
 #: The same, where none is allowed.
 LenientAmount = _lenient_number(0)
-LenientExpression = Annotated[
+#: An expression as any version may have given it.
+KeptExpression = Annotated[
     StrictStr,
     Field(max_length=16384),
     BeforeValidator(_text),
     WithJsonSchema({"type": ["string", "null"], "maxLength": 16384}),
 ]
+#: The same in Blazar's own words.
+LenientExpression = Annotated[KeptExpression, AfterValidator(_blazar_only)]
 #: What is done before the end, as Blazar's clients say it.
 LenientAction = Annotated[
     Literal["default", "snapshot", ""],
@@ -79,7 +97,7 @@ PropertyExpression = Annotated[
     Field(
         max_length=16384,
         description="An expression of the property language as JSON text, such as "
-        '`["==", "$gpu", "a100"]`; empty for none.',
+        '`["==", "$gpu", "a100"]` or `["in", "$rack", "r1", "r2"]`, joined by `and`, `or` and `not`; empty for none.',
     ),
 ]
 BeforeEnd = Annotated[

@@ -16,6 +16,7 @@ from tenure.resources.contract import NOTHING, Inventory, Wanted
 from tenure.resources.fields import (
     BeforeEnd,
     Count,
+    KeptExpression,
     LenientAction,
     LenientActionChange,
     LenientCount,
@@ -53,14 +54,16 @@ class KeptHostReservation(_Ranged):
     resource_type: Literal["physical:host"]
     min: LenientCount
     max: LenientCount
-    hypervisor_properties: LenientExpression
-    resource_properties: LenientExpression
+    hypervisor_properties: KeptExpression
+    resource_properties: KeptExpression
     before_end: BeforeEnd = "default"
 
 
 class LenientHostReservation(KeptHostReservation):
     """A reservation of hosts, as Blazar takes it."""
 
+    hypervisor_properties: LenientExpression
+    resource_properties: LenientExpression
     before_end: LenientAction = "default"
 
 

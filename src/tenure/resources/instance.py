@@ -16,6 +16,7 @@ from tenure.resources.fields import (
     Affinity,
     BeforeEnd,
     Count,
+    KeptExpression,
     LenientAction,
     LenientActionChange,
     LenientAffinity,
@@ -52,13 +53,14 @@ class KeptInstanceReservation(BaseModel):
     memory_mb: _LenientSize
     disk_gb: _LenientDisk
     affinity: LenientAffinity
-    resource_properties: LenientExpression
+    resource_properties: KeptExpression
     before_end: BeforeEnd = "default"
 
 
 class LenientInstanceReservation(KeptInstanceReservation):
     """A reservation of instances, as Blazar takes it."""
 
+    resource_properties: LenientExpression
     before_end: LenientAction = "default"
 
 

@@ -46,7 +46,7 @@ class _Nowhere:
             # Beside a plan for parts there may be room for another; what is had as a whole has room for nobody.
             and (demand.exclusive or self.excluded <= {plan.resource_id, *without})
             and amounts.fits(other.amounts.times(other.units_together))
-            and set(demand.expression.comparisons).issuperset(other.expression.comparisons)
+            and set(demand.expression.terms).issuperset(other.expression.terms)
             and demand.required >= other.required
             and demand.forbidden >= other.forbidden
             and start <= self.period.start
@@ -301,7 +301,7 @@ class Planner:
         blocked = self._tx.allocations.blocked_by_plans(
             demand, period, now=self._now, fixed=self._fixed, without=without, only=only, limit=ROOM_SAMPLE + missing
         )
-        if blocked and self._nowhere and demand.expression.comparisons:
+        if blocked and self._nowhere and demand.expression.terms:
             # Where nothing at all is free, no plan that lasts as long can move: one look instead of one for each.
             anything = replace(demand.part(1), expression=Expression(()), required=frozenset(), forbidden=frozenset())
             if not self._tx.allocations.candidates(anything, period, now=self._now, turn=self._turn, without=closed):

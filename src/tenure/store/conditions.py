@@ -17,7 +17,7 @@ from sqlalchemy.orm import InstrumentedAttribute, aliased
 from tenure.domain.allocation import Demand
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import Period
-from tenure.domain.requirement import Comparison
+from tenure.domain.requirement import AnyOf, Comparison, Expression, Not, Term
 from tenure.store.tables import (
     KEY_LENGTH,
     AllocationRow,
@@ -76,15 +76,45 @@ def matching(demand: Demand, *, but: Comparison | None = None) -> list[ColumnEle
     ``EXISTS`` each would be one more table to join, and PostgreSQL takes seconds to plan a join of dozens. What must
     be equal comes first: it is true of the fewest resources, and nothing more is asked of the others.
     """
-    properties: list[ColumnElement[bool]] = [
+    terms = [term for term in demand.expression.terms if term is not but]
+    properties = [_holds(term) for term in sorted(terms, key=_selectivity)]
+    return [*properties, *_bearing(demand), *_large_enough(demand)]
+
+
+def _selectivity(term: Term) -> int:
+    """What is true of the fewest resources comes first, and what is one look-up before what is several."""
+    return (0 if term.op == "==" else 1) if isinstance(term, Comparison) else 2
+
+
+def _holds(term: Term) -> ColumnElement[bool]:
+    """Whether a term holds; where it is a comparison by itself, NULL serves for no."""
+    match term:
+        case AnyOf(branches):
+            return or_(*map(_all_hold, branches))
+        case Not(branch):
+            return not_(_all_hold(branch))
+        case comparison:
+            return _look_up(comparison)
+
+
+def _all_hold(expression: Expression) -> ColumnElement[bool]:
+    """The same of all terms of a part of an expression: true or false, so that the opposite is, too."""
+    return and_(
+        sql_true(),
+        *(
+            func.coalesce(_look_up(term), sql_false()) if isinstance(term, Comparison) else _holds(term)
+            for term in expression.terms
+        ),
+    )
+
+
+def _look_up(comparison: Comparison) -> ColumnElement[bool]:
+    return (
         select(_compares(comparison))
         .where(AttributeRow.resource_id == ResourceRow.id, AttributeRow.name == comparison.name)
         .correlate(ResourceRow)
         .scalar_subquery()
-        for comparison in sorted(demand.expression.comparisons, key=lambda one: one.op != "==")
-        if comparison is not but
-    ]
-    return [*properties, *_bearing(demand), *_large_enough(demand)]
+    )
 
 
 def _bearing(demand: Demand) -> list[ColumnElement[bool]]:
@@ -148,7 +178,8 @@ def walk(
 
 def leading(demand: Demand) -> Comparison | None:
     """The first comparison that an index answers."""
-    return next((one for one in demand.expression.comparisons if one.op == "==" and len(one.value) < KEY_LENGTH), None)
+    comparisons = (term for term in demand.expression.terms if isinstance(term, Comparison))
+    return next((one for one in comparisons if one.op == "==" and len(one.value) < KEY_LENGTH), None)
 
 
 def _compares(comparison: Comparison) -> ColumnElement[bool]:

@@ -33,8 +33,8 @@ _TYPES = """resource types, for --reservation (what is in brackets may be left o
     network_id=ID [amount=COUNT] [required_floatingips=["ADDRESS", ...]]
   all of them
     [before_end=none|snapshot|notify|default]
-  EXPRESSION is ["==", "$PROPERTY", "VALUE"], or ["and", EXPRESSION, EXPRESSION, ...]; besides == there are
-  != >= <= > and <."""
+  EXPRESSION is ["==", "$PROPERTY", "VALUE"], ["in", "$PROPERTY", "VALUE", ...], ["and", EXPRESSION, ...],
+  ["or", EXPRESSION, ...] or ["not", EXPRESSION]; besides == there are != >= <= > and <."""
 
 
 def add_reservation_options(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,7 @@ import json
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from tenureclient.testing.stock import (
     HOST_FACTS,
@@ -28,7 +29,14 @@ _COMPARISONS: Mapping[str, Callable[[float | str, float | str], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-Term = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A condition on hosts: the properties that it is about, and whether it holds."""
+
+    names: frozenset[str]
+    holds: Callable[[FakeHost], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,7 @@ class Choice:
             (
                 host.id
                 for host in self.hosts.values()
-                if host.reservable and all(_holds(term, host) for term in terms) and self._is_free(host)
+                if host.reservable and all(term.holds(host) for term in terms) and self._is_free(host)
             ),
             None,
         )
@@ -103,7 +111,7 @@ class Choice:
             )
         terms = _terms_of(reservation, place)
         reservable = [host for host in self.hosts.values() if host.reservable]
-        matching = [host for host in reservable if all(_holds(term, host) for term in terms)]
+        matching = [host for host in reservable if all(term.holds(host) for term in terms)]
         free = [host.id for host in matching if self._is_free(host)]
         if len(free) < least:
             counts = {"reservable": len(reservable), "matching": len(matching), "free": len(free)}
@@ -120,7 +128,7 @@ class Choice:
         matching = [
             host
             for host in reservable
-            if all(_holds(term, host) for term in terms) and _units(_all_of(host), size)
+            if all(term.holds(host) for term in terms) and _units(_all_of(host), size)
         ]
         rooms = {host.id: self._room(host, size) for host in matching}
         if affinity is False:
@@ -221,7 +229,7 @@ class Choice:
                 "reservation": number,
                 "requested": requested,
                 "stages": [{"stage": stage, "count": count} for stage, count in counts.items()],
-                "unknown_properties": [key for _, key, _ in terms if key not in known],
+                "unknown_properties": [*sorted({name for term in terms for name in term.names} - known)],
             },
         )
 
@@ -274,36 +282,45 @@ def _count(value: JsonValue, place: str) -> int:
     return value
 
 
-def _terms(expression: JsonValue, place: str) -> list[tuple[str, str, str]]:
+def _terms(expression: JsonValue, place: str) -> list[Term]:
     if expression in (None, ""):
         return []
     try:
         document: JsonValue = json.loads(str(expression))
+        return [] if document == [] else [_term(document)]
     except ValueError:
-        document = "unreadable"
-    terms = document[1:] if isinstance(document, list) and document[:1] == ["and"] else [document]
-    if document == []:
-        return []
-    read = []
-    for term in terms:
-        if not (
-            isinstance(term, list)
-            and len(term) == 3
-            and all(isinstance(part, str) for part in term)
-            and term[0] in _COMPARISONS
-            and str(term[1]).startswith("$")
-        ):
-            raise Refusal(400, "InvalidParameter", f"Malformed requirements {expression}", field=place)
-        read.append((str(term[0]), str(term[1])[1:], str(term[2])))
-    return read
+        raise Refusal(400, "InvalidParameter", f"Malformed requirements {expression}", field=place) from None
 
 
-def _holds(term: tuple[str, str, str], host: FakeHost) -> bool:
-    comparison, key, wanted = term
-    fact = host.fact(key)
+def _term(document: JsonValue) -> Term:
+    """One part of an expression. Raises ``ValueError`` where it is none."""
+    if not isinstance(document, list) or len(document) < 2:
+        raise ValueError(document)
+    op, *parts = document
+    if op in ("and", "or"):
+        inner = [_term(part) for part in parts]
+        decide = all if op == "and" else any
+        names = frozenset(name for term in inner for name in term.names)
+        return Term(names, lambda host: decide(term.holds(host) for term in inner))
+    if op == "not" and len(parts) == 1:
+        negated = _term(parts[0])
+        return Term(negated.names, lambda host: not negated.holds(host))
+    name, *values = (part for part in parts if isinstance(part, str))
+    if op not in (*_COMPARISONS, "in") or len(values) != len(parts) - 1 or not values or name[:1] != "$":
+        raise ValueError(document)
+    if op != "in" and len(values) > 1:
+        raise ValueError(document)
+    compares = _COMPARISONS["==" if op == "in" else str(op)]
+    return Term(
+        frozenset([name[1:]]),
+        lambda host: any(map(partial(_compares, compares, host.fact(name[1:])), values)),
+    )
+
+
+def _compares(compares: Callable[[float | str, float | str], bool], fact: str | None, wanted: str) -> bool:
     if fact is None:
         return False
     try:
-        return _COMPARISONS[comparison](float(fact), float(wanted))
+        return compares(float(fact), float(wanted))
     except ValueError:
-        return _COMPARISONS[comparison](fact, wanted)
+        return compares(fact, wanted)
