@@ -22,10 +22,11 @@ from keystoneauth1.exceptions import NotFound
 from tenure.domain.actor import Actor
 from tenure.drivers.contract import Order, ResourceRef
 from tenure.drivers.openstack import OpenStackCloud, OpenStackOptions, open_session
+from tenure.testing.breaking import Watched
 from tenure.testing.hosts import DriverContract, Rig
 from testbed.processes import pid_of
 from tests.support.cloud import Cloud
-from tests.support.meddling import Watched, Wire
+from tests.support.meddling import Wire
 
 HOST: Final = "physical:host"
 POOL: Final = "freepool"

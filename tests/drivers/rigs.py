@@ -9,8 +9,9 @@ from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
 from tenure.drivers.contract import Order, ResourceRef
 from tenure.drivers.openstack import OpenStackCloud, OpenStackOptions, open_session
+from tenure.testing.breaking import Watched
 from tenure.testing.rig import order_of
-from tests.support.meddling import Watched, Wire
+from tests.support.meddling import Wire
 from tests.support.openstack import NEIGHBOUR, OWNER, OWNER_KEY, PASSWORD, FakeOpenStack
 
 HOST = "physical:host"

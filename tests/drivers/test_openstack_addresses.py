@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,7 +12,9 @@ from tenure.domain.address import address_id
 from tenure.drivers.contract import CloudBusy, CloudRefused, Order, ResourceOccupied, ResourceRef
 from tenure.drivers.openstack import OpenStackCloud
 from tenure.testing.addresses import FLOATING_IP, AddressContract, AddressRig, Held
+from tenure.testing.resources import ResourceContract, ResourceRig
 from tenure.testing.rig import order_of
+from tests.drivers.address_rigs import AddressResources
 from tests.drivers.rigs import FakeRig, options_of
 from tests.support.openstack import NEIGHBOUR, OWNER, FakeOpenStack, Seen
 from tests.support.openstack.network import FloatingIP
@@ -62,6 +64,17 @@ class TestAddresses(AddressContract):
         with FakeOpenStack() as cloud:
             rig = FakeAddressRig(cloud)
             yield rig
+            rig.close()
+
+
+class TestAddressesAsResources(ResourceContract):
+    is_listed = False
+
+    @pytest.fixture
+    def rig(self) -> Iterator[ResourceRig]:
+        with FakeOpenStack() as cloud:
+            rig = FakeAddressRig(cloud)
+            yield cast(ResourceRig, AddressResources(rig))
             rig.close()
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tenure.testing.addresses import AddressContract, AddressRig, Held
+from tenure.testing.resources import ResourceContract, ResourceRig
+from tests.drivers.address_rigs import AddressResources
 from tests.drivers.test_simulated import SimulatedRig
 
 
@@ -44,4 +47,14 @@ class TestAddresses(AddressContract):
     def rig(self, tmp_path: Path) -> Iterator[AddressRig]:
         rig = SimulatedAddressRig(tmp_path / "cloud.db")
         yield rig
+        rig.cloud.close()
+
+
+class TestAddressesAsResources(ResourceContract):
+    is_listed = False
+
+    @pytest.fixture
+    def rig(self, tmp_path: Path) -> Iterator[ResourceRig]:
+        rig = SimulatedAddressRig(tmp_path / "cloud.db")
+        yield cast(ResourceRig, AddressResources(rig))
         rig.cloud.close()

@@ -65,10 +65,12 @@ class ResourceType(Protocol):
     noun: str
     #: The resource type whose resources serve it; its own name where it has an inventory of its own.
     inventory: str
-    #: How its inventory is spoken of, None where it has none of its own.
-    stock: Inventory | None
     #: The parameters whose change may ask for more while the lease runs.
     growing: frozenset[str]
+
+    @property
+    def stock(self) -> Inventory | None:
+        """How its inventory is spoken of, None where it has none of its own."""
 
     def request_model(self, *, strict: bool) -> type[BaseModel]:
         """The model of a reservation to be made; with ``strict``, of microversion 1.1 and later."""

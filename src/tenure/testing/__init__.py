@@ -1,12 +1,12 @@
 """The contracts of drivers and resource types, as tests that whoever writes one inherits.
 
-Needs pytest, which ``pip install 'tenure[testing]'`` brings. ``rig`` has what all suites of drivers share; ``hosts``,
-``instances``, ``addresses`` and ``preemption`` are the suites of drivers, one for each kind of thing that is reserved.
+Needs pytest, which ``pip install 'tenure[testing]'`` brings. ``types`` is the suite of resource types. ``rig`` and
+``breaking`` have what all suites of drivers share; ``resources`` is the one for things that are handed out as a whole,
+whatever they are, and ``hosts``, ``instances``, ``addresses`` and ``preemption`` those for what Tenure knows itself.
 """
 
 import pytest
 
+_SUITES = ("rig", "types", "resources", "hosts", "instances", "addresses", "preemption")
 # Before any of them is imported, so that their assertions say what they compared.
-pytest.register_assert_rewrite(
-    *(f"tenure.testing.{suite}" for suite in ("rig", "hosts", "instances", "addresses", "preemption"))
-)
+pytest.register_assert_rewrite(*(f"tenure.testing.{suite}" for suite in _SUITES))

@@ -1,0 +1,113 @@
+"""What goes wrong between a driver and its cloud: calls that break off, answers that are lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, cast
+
+from tenure.drivers.contract import CloudBusy, CloudDriver, Progress
+
+
+class Breaker:
+    """Counts what is changed in a cloud, and breaks one call of a verb off when it has changed so much.
+
+    Whatever makes a change is wrapped in ``change``; ``Watched`` tells the driver's verbs apart. ``error`` is what
+    a broken connection raises where the driver meets it, which has to make a ``CloudBusy`` of it.
+    """
+
+    def __init__(self, error: type[Exception] = ConnectionError) -> None:
+        self.effects = 0
+        self.verb = ""
+        self._error = error
+        self._lock = threading.Lock()
+        self._armed: tuple[str, int] | None = None
+        self._before = 0
+
+    @contextmanager
+    def change(self) -> Iterator[None]:
+        """Around a change of the cloud: it may break off before it, and counts it when it was made."""
+        self.strike()
+        yield
+        self.count()
+
+    def arm(self, verb: str, after_effects: int) -> None:
+        """Let the next call of the verb break off when it has changed so many things."""
+        self._armed = (verb, after_effects)
+
+    def enter(self, verb: str) -> None:
+        self.verb, self._before = verb, self.effects
+
+    def leave(self) -> None:
+        if self._armed is not None and self._armed[0] == self.verb:
+            self._armed = None
+
+    def is_reached(self) -> bool:
+        """Whether the verb has changed all that it does, and was to be broken off by then.
+
+        Of changes that are made side by side none may see that enough have been made.
+        """
+        armed = self._armed
+        return armed is not None and armed[0] == self.verb and 0 < armed[1] <= self.effects - self._before
+
+    def count(self) -> None:
+        with self._lock:
+            self.effects += 1
+
+    def strike(self) -> None:
+        """Raise the error if it is time."""
+        with self._lock:
+            armed = self._armed
+            if armed is None or armed[0] != self.verb or self.effects - self._before < armed[1]:
+                return
+            self._armed = None
+        raise self._error("the connection broke off")
+
+
+class Watched:
+    """A driver whose calls tell a breaker which verb they are of, and whose last answer can be lost."""
+
+    def __init__(self, driver: CloudDriver, breaker: Breaker, patience: timedelta, pause: timedelta) -> None:
+        self._driver = driver
+        self._breaker = breaker
+        self._patience = patience
+        self._pause = pause
+        self._lost: str | None = None
+
+    @classmethod
+    def of(
+        cls, driver: CloudDriver, breaker: Breaker, patience: timedelta = timedelta(0), pause: timedelta = timedelta(0)
+    ) -> CloudDriver:
+        """The driver, watched. A verb that is still going on is asked again for as long as ``patience``."""
+        return cast(CloudDriver, cls(driver, breaker, patience, pause))
+
+    def lose_reply(self, verb: str) -> None:
+        """Let the next call of the verb do everything, and fail then."""
+        self._lost = verb
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._driver, name)
+        return self._call(name, found) if callable(found) else found
+
+    def _call(self, verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._breaker.enter(verb)
+            try:
+                answer = method(*args, **kwargs)
+                if self._breaker.is_reached():
+                    raise CloudBusy("the connection broke off")
+                if self._lost != verb:
+                    return answer
+                deadline = time.monotonic() + self._patience.total_seconds()
+                while isinstance(answer, Progress) and not answer.done and time.monotonic() < deadline:
+                    time.sleep(self._pause.total_seconds())
+                    answer = method(*args, **kwargs)
+            finally:
+                self._breaker.leave()
+            self._lost = None
+            raise CloudBusy("the answer was lost")
+
+        return call

@@ -1,0 +1,262 @@
+"""The contract of resource types, as tests. A type is pure, and so is all that is asked here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from tenure.domain.allocation import Demand, Spread
+from tenure.domain.capacity import WHOLE, Capacity
+from tenure.domain.errors import InvalidParameter, InvalidState
+from tenure.resources.contract import ResourceType
+
+Document = Mapping[str, Any]
+
+#: What fits the integer of every database.
+MAX_NUMBER = 2**31 - 1
+
+
+class TypeContract:
+    """What every resource type does.
+
+    A type's own test class inherits it, and says by examples what can be asked for; no document names the
+    ``resource_type``.
+    """
+
+    kind: ResourceType
+    #: What can be asked for, from 1.1 on: the least first, then whatever else there is.
+    requests: Sequence[Document]
+    #: What is refused, and which field is at fault.
+    refused: Sequence[tuple[Document, str]]
+    #: What the first of the requests may become before it starts.
+    changes: Sequence[Document]
+    #: What the first cannot become, and which field is at fault.
+    refused_changes: Sequence[tuple[Document, str]] = ()
+    #: What the cloud says where the type wants to know something.
+    fact: Document = {}  # noqa: RUF012  # replaced, never written to
+
+    # What it is
+
+    def test_has_a_name_and_an_inventory(self):
+        kind = self.kind
+        assert kind.name.partition(":")[2], "a vendor or a sort, a colon, and what it is"
+        assert kind.name == kind.name.strip().lower()
+        assert kind.noun.strip()
+        if kind.stock is None:
+            assert kind.inventory != kind.name, "a type without an inventory is served from another's"
+        else:
+            assert kind.inventory == kind.stock.name == kind.name
+            assert kind.stock.noun.strip()
+            assert kind.stock.rules.strip()
+
+    # Requests
+
+    @pytest.mark.parametrize("strict", [True, False])
+    def test_its_models_can_be_described(self, strict: bool):
+        for model in (
+            self.kind.request_model(strict=strict),
+            self.kind.change_model(strict=strict),
+            self.kind.answer_model(strict=strict),
+        ):
+            schema = model.model_json_schema()
+            assert json.loads(json.dumps(schema)) == schema
+            assert schema.get("description"), f"{model.__name__} has no docstring"
+
+    @pytest.mark.parametrize("strict", [True, False])
+    def test_is_told_by_its_name(self, strict: bool):
+        field = self.kind.request_model(strict=strict).model_fields["resource_type"]
+        assert field.is_required()
+        told: TypeAdapter[Any] = TypeAdapter(field.annotation or str)
+        told.validate_python(self.kind.name)
+        with pytest.raises(ValidationError):
+            told.validate_python("another:type")
+
+    def test_takes_what_can_be_asked_for(self):
+        assert self.requests
+        for request in self.requests:
+            self.parameters(request)
+
+    def test_refuses_what_it_does_not_know(self):
+        for model, given in (
+            (self.kind.request_model(strict=True), {**self.requests[0], "resource_type": self.kind.name}),
+            (self.kind.change_model(strict=True), {}),
+        ):
+            with pytest.raises(ValidationError, match="no_such_field"):
+                model.model_validate({**given, "no_such_field": 1})
+
+    def test_refuses_what_is_wrong(self):
+        assert self.refused
+        for request, field in self.refused:
+            with pytest.raises((ValidationError, InvalidParameter)) as caught:
+                self.kind.demand(self.parameters(request))
+            assert field in fields_of(caught.value), request
+
+    def test_numbers_fit_every_database(self):
+        for model in (self.kind.request_model(strict=True), self.kind.change_model(strict=True)):
+            for name, schema in whole_numbers(model):
+                assert "minimum" in schema or "exclusiveMinimum" in schema, name
+                assert schema.get("maximum", schema.get("exclusiveMaximum", MAX_NUMBER + 1)) <= MAX_NUMBER, name
+
+    def test_parameters_can_be_stored(self):
+        for request in self.requests:
+            parameters = self.parameters(request)
+            assert stored(parameters) == dict(parameters)
+            assert "resource_type" not in parameters
+
+    # What is asked of the ledger
+
+    def test_demands_something(self):
+        for request in self.requests:
+            demand = self.kind.demand(self.parameters(request))
+            assert demand.inventory == self.kind.inventory
+            assert demand.noun == self.kind.noun
+            assert 0 <= demand.minimum <= demand.maximum
+            assert demand.amounts, "a unit takes something"
+            if demand.exclusive:
+                assert demand.spread is Spread.APART
+            else:
+                assert WHOLE not in demand.amounts, "what is taken as a whole is exclusive"
+
+    def test_what_is_taken_as_a_whole_is_one(self):
+        demands = [self.kind.demand(self.parameters(request)) for request in self.requests]
+        assert all(one.amounts == Capacity({WHOLE: 1}) for one in demands if WHOLE in one.amounts)
+
+    def test_a_demand_depends_on_nothing_but_the_parameters(self):
+        for request in self.requests:
+            parameters = self.parameters(request)
+            before = deepcopy(dict(parameters))
+            first = self.kind.demand(parameters)
+            assert self.kind.demand(stored(parameters)) == first
+            assert parameters == before
+
+    # Changes
+
+    def test_a_change_may_name_nothing(self):
+        model = self.kind.change_model(strict=True)
+        assert model.model_validate({}).model_dump(exclude_unset=True) == {}
+        assert not {"id", "resource_type"} & model.model_fields.keys()
+        assert self.kind.growing <= model.model_fields.keys()
+
+    @pytest.mark.parametrize("running", [False, True])
+    def test_no_change_changes_nothing(self, running: bool):
+        for request in self.requests:
+            parameters = self.parameters(request)
+            merged = self.kind.merge(parameters, {}, running=running)
+            assert self.demand_after(merged) == self.kind.demand(parameters)
+            assert stored(merged) == stored(self.kind.merge(merged, {}, running=running))
+
+    def test_the_same_again_changes_nothing_while_it_runs(self):
+        """Clients send back what they were shown."""
+        known = self.kind.change_model(strict=True).model_fields.keys()
+        for request in self.requests:
+            parameters = self.parameters(request)
+            again = {name: value for name, value in parameters.items() if name in known}
+            assert self.demand_after(self.kind.merge(parameters, again, running=True)) == self.kind.demand(parameters)
+
+    def test_changes_are_made(self):
+        assert self.changes
+        current = self.parameters(self.requests[0])
+        before = deepcopy(dict(current))
+        for change in self.changes:
+            after = self.kind.merge(current, self.change(change), running=False)
+            assert {name: after[name] for name in change} == dict(change)
+            assert stored(after) == dict(after)
+            self.demand_after(after)
+            assert current == before, "the parameters before it are left alone"
+
+    def test_changes_that_contradict_what_there_is_are_refused(self):
+        current = self.parameters(self.requests[0])
+        for change, field in self.refused_changes:
+            with pytest.raises((ValidationError, InvalidParameter, InvalidState)) as caught:
+                self.demand_after(self.kind.merge(current, self.change(change), running=False))
+            assert field in fields_of(caught.value), change
+
+    def test_what_runs_does_not_get_smaller(self):
+        """What its owner has is his until the end; he can drop the reservation, or end the lease."""
+        for name in self.kind.growing:
+            for request in self.requests:
+                current = self.parameters(request)
+                number = current.get(name)
+                if not isinstance(number, int) or isinstance(number, bool) or number < 2:
+                    continue
+                before = self.kind.demand(current)
+                try:
+                    after = self.demand_after(self.kind.merge(current, {name: number - 1}, running=True))
+                except (InvalidState, InvalidParameter):
+                    continue
+                assert before.minimum <= after.maximum, f"{name} became {number - 1}"
+
+    # What is shown
+
+    @pytest.mark.parametrize("strict", [True, False])
+    def test_everything_that_is_shown_is_known_or_has_a_default(self, strict: bool):
+        fields = self.kind.answer_model(strict=strict).model_fields
+        assert not {"id", "lease_id", "status", "created_at", "updated_at", "resource_type"} & fields.keys()
+        for request in self.requests:
+            known = {**self.parameters(request), **self.kind.effects("r-1")}
+            for name, field in fields.items():
+                assert name in known or not field.is_required(), name
+
+    def test_effects_are_a_document(self):
+        effects = self.kind.effects("r-1")
+        assert stored(effects) == dict(effects)
+
+    # What the cloud does
+
+    def test_says_what_the_cloud_has_to_do(self):
+        for request in self.requests:
+            parameters = self.parameters(request)
+            assert self.kind.is_prepared(parameters) in {True, False}
+            action = self.kind.before_end(parameters)
+            assert action is None or action
+
+    def test_wants_nothing_that_it_knows(self):
+        for request in self.requests:
+            assert self.kind.wanted(self.parameters(request)) is None
+
+    # How it is asked
+
+    def parameters(self, request: Document) -> Mapping[str, object]:
+        """The parameters of a request, as the service has them: read, and completed with what is wanted to be known."""
+        model = self.kind.request_model(strict=True)
+        given = model.model_validate({**request, "resource_type": self.kind.name})
+        parameters: Mapping[str, object] = given.model_dump(exclude={"resource_type"})
+        if self.kind.wanted(parameters) is not None:
+            parameters = self.kind.complete(parameters, self.fact)
+        return parameters
+
+    def change(self, change: Document) -> Mapping[str, object]:
+        """A change, as the service has it: what was named."""
+        return self.kind.change_model(strict=True).model_validate(change).model_dump(exclude_unset=True)
+
+    def demand_after(self, parameters: Mapping[str, object]) -> Demand:
+        """What is asked for after a change, which may have made something worth knowing."""
+        if self.kind.wanted(parameters) is not None:
+            parameters = self.kind.complete(parameters, self.fact)
+        return self.kind.demand(parameters)
+
+
+def stored(document: Mapping[str, object]) -> dict[str, object]:
+    """The document as it comes back from the database."""
+    found: dict[str, object] = json.loads(json.dumps(dict(document)))
+    return found
+
+
+def fields_of(error: Exception) -> str:
+    """Where an error is, and what it says."""
+    if isinstance(error, ValidationError):
+        return " ".join(f"{one['loc']} {one['msg']}" for one in error.errors())
+    return f"{getattr(error, 'field', '')} {error}"
+
+
+def whole_numbers(model: type[BaseModel]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each whole number of a model, with its schema."""
+    for name, schema in model.model_json_schema().get("properties", {}).items():
+        for one in [schema, *schema.get("anyOf", ())]:
+            if one.get("type") == "integer":
+                yield name, one
