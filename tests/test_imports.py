@@ -20,17 +20,19 @@ ALLOWED: Mapping[str, frozenset[str]] = {
         "tracing": "",
         "metrics": "",
         "config": "domain",
+        "enforcement": "domain",
         "store": "domain clock",
         "resources": "domain clock",
         "drivers": "domain clock tracing",
-        "services": "domain clock metrics tracing store resources drivers.contract",
+        "services": "domain clock metrics tracing store resources drivers.contract enforcement.contract",
         "engine": "domain clock metrics tracing services drivers.contract",
         "api": "domain clock metrics tracing services resources.contract",
         "rpc": "domain clock tracing services drivers.contract",
         "web": "domain clock services",
         "testing": "domain clock resources.contract drivers.contract",
-        "factory": "domain clock metrics store resources drivers services engine api web",
-        "deployment": "domain clock metrics tracing config store resources drivers services engine api rpc factory",
+        "factory": "domain clock metrics store resources drivers enforcement services engine api web",
+        "deployment": "domain clock metrics tracing config store resources drivers enforcement services engine api rpc"
+        " factory",
         "cmd": "domain clock metrics tracing config store resources drivers services engine api rpc web factory"
         " deployment",
     }.items()

@@ -220,6 +220,25 @@ _SERVICE_AUTH = (
     ),
     cfg.BoolOpt("insecure", default=False, help="Whether certificates are not checked. Never use it in production."),
 )
+_ENFORCEMENT = (
+    cfg.ListOpt(
+        "enabled_filters",
+        default=[],
+        help="Who is asked before a lease is made or changed, by entry points in tenure.enforcement_filters, in this "
+        "order: 'MaxLeaseDurationFilter', and what the site has installed of its own.",
+    ),
+    cfg.IntOpt(
+        "max_lease_duration",
+        default=-1,
+        min=-1,
+        help="How many seconds a lease may last, where MaxLeaseDurationFilter is enabled; -1 for as long as it likes.",
+    ),
+    cfg.ListOpt(
+        "max_lease_duration_exempt_project_ids",
+        default=[],
+        help="The ids of projects whose leases may last longer than max_lease_duration.",
+    ),
+)
 _SIMULATED = (
     cfg.StrOpt("path", default="cloud.db", help="The file of the simulated cloud; all managers must reach it."),
 )
@@ -311,6 +330,7 @@ OPTIONS: Mapping[str, Sequence[cfg.Opt]] = {
     "api": _API,
     "cloud": _CLOUD,
     "database": _DATABASE,
+    "enforcement": _ENFORCEMENT,
     "manager": _MANAGER,
     "metrics": _METRICS,
     "notifications": _NOTIFICATIONS,

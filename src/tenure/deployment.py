@@ -11,9 +11,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from oslo_config.cfg import ConfigOpts
+from oslo_config.cfg import ConfigOpts, Error
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
+from stevedore import ExtensionManager
 
 from tenure.api.app import Authenticate, create_app
 from tenure.api.auth import TokenFileAuth
@@ -25,6 +26,7 @@ from tenure.drivers.contract import CloudDriver
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.simulated import SimulatedCloud
+from tenure.enforcement.contract import EnforcementFilter
 from tenure.engine.performer import Checkpoint
 from tenure.factory import Parts, Service, build, load_types
 from tenure.metrics import COUNTED, DRIVER_CALLS, EVENTS_READY, EVENTS_UNATTENDED, UNDELIVERABLE
@@ -33,6 +35,7 @@ from tenure.rpc.bus import Misconfigured
 from tenure.rpc.client import RpcClient, remote_manager
 from tenure.rpc.notifier import NotificationSink
 from tenure.services.context import Rules
+from tenure.services.enforcement import Origin
 from tenure.services.events import EventService
 from tenure.services.healing import HealingService
 from tenure.services.outbox import OutboxService
@@ -63,6 +66,8 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
             authorize=Policies(conf).authorize,
             clock=clock,
             rules=_rules(conf),
+            filters=open_filters(conf),
+            origin=Origin(conf.service_auth.auth_url, conf.os_region_name),
             sink=_open_sink(conf, clock),
             checkpoint=checkpoint,
             workers=conf.manager.workers,
@@ -122,6 +127,25 @@ def _refuse_url(connection: str) -> None:
 def open_healing(conf: ConfigOpts, db: Database) -> HealingService:
     """What becomes of leases when their resources change, as the operator has configured it."""
     return HealingService(db, _types(conf), _rules(conf))
+
+
+def open_filters(conf: ConfigOpts) -> dict[str, EnforcementFilter]:
+    """The filters that the operator has enabled, by name, in his order. Raises ``ConfigurationError``."""
+    extensions: ExtensionManager[EnforcementFilter] = ExtensionManager(
+        "tenure.enforcement_filters", invoke_on_load=False
+    )
+    installed = {extension.name: extension.plugin for extension in extensions}
+    filters: dict[str, EnforcementFilter] = {}
+    for name in conf.enforcement.enabled_filters:
+        if name not in installed:
+            raise ConfigurationError(
+                f"[enforcement] enabled_filters: there is no filter {name!r}, only {', '.join(sorted(installed))}"
+            )
+        try:
+            filters[name] = installed[name](conf)
+        except (ValueError, Error) as error:
+            raise ConfigurationError(f"[enforcement] {name}: {error}") from None
+    return filters
 
 
 def open_driver(conf: ConfigOpts) -> CloudDriver:

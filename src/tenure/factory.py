@@ -13,6 +13,7 @@ from tenure.clock import Clock, SystemClock
 from tenure.domain.errors import Unavailable
 from tenure.domain.request import PartHealth
 from tenure.drivers.contract import CloudDriver
+from tenure.enforcement.contract import EnforcementFilter
 from tenure.engine.at_once import ANSWER_SECONDS, AtOnce
 from tenure.engine.delivery import Delivery, Sink, log_message
 from tenure.engine.health import HealthCheck
@@ -25,6 +26,7 @@ from tenure.engine.workers import Workers
 from tenure.metrics import DRIFT_FOUND, DRIFT_MENDED
 from tenure.resources.contract import ResourceType, ResourceTypes
 from tenure.services.context import Authorize, Rules
+from tenure.services.enforcement import Enforcement, Origin
 from tenure.services.events import EventService
 from tenure.services.healing import Healer, HealingService
 from tenure.services.inventory import InventoryService
@@ -65,6 +67,9 @@ class Parts:
     authorize: Authorize
     clock: Clock = field(default_factory=SystemClock)
     rules: Rules = field(default_factory=Rules)
+    #: Who has a say about which leases may be, by name, in the order in which they are asked.
+    filters: Mapping[str, EnforcementFilter] = field(default_factory=dict)
+    origin: Origin = field(default_factory=Origin)
     sink: Sink = log_message
     checkpoint: Checkpoint = lambda _point: None
     #: How many events of each lane are carried out side by side; 0 for one after the other, in the thread that asks.
@@ -148,8 +153,9 @@ def build(parts: Parts) -> Service:
         places=parts.places,
         answer_seconds=parts.answer_seconds,
     )
+    enforcement = Enforcement(parts.db, parts.filters, parts.origin)
     manager = Manager(
-        leases=LeaseService(parts.db, parts.clock, parts.types, parts.authorize, parts.rules, effects),
+        leases=LeaseService(parts.db, parts.clock, parts.types, parts.authorize, parts.rules, effects, enforcement),
         resources=ResourceService(
             parts.db, parts.clock, parts.types, parts.authorize, effects, Healer(parts.types, parts.rules)
         ),

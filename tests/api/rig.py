@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from falcon import testing
@@ -16,6 +17,7 @@ from falcon import testing
 from tenure.api.app import create_app
 from tenure.api.auth import TokenFileAuth, TokenUser, write_token_file
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
+from tenure.enforcement.contract import EnforcementFilter
 from tenure.services.manager import Manager
 from tests.support.world import World, open_world
 
@@ -162,6 +164,7 @@ def open_api(
     hosts: int = 4,
     public_url: str | None = None,
     url: str | None = None,
+    filters: Mapping[str, EnforcementFilter] = MappingProxyType({}),
     reach: Callable[[Manager], AbstractContextManager[Manager]] = nullcontext,
 ) -> Iterator[Api]:
     """The API over a service; ``reach`` is how it calls the manager, directly unless another way is given."""
@@ -169,7 +172,7 @@ def open_api(
     tokens = directory / "tokens.yaml"
     write_token_file(tokens, USERS.values())
     with (
-        open_world(url or f"sqlite:///{database}", hosts=hosts) as world,
+        open_world(url or f"sqlite:///{database}", hosts=hosts, filters=filters) as world,
         reach(world.service.manager) as manager,
     ):
         app = create_app(

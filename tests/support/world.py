@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 
 from tenure.api.policies import Policies
 from tenure.clock import SimulatedClock
@@ -14,6 +15,7 @@ from tenure.domain.request import LeaseRequest, ReservationRequest
 from tenure.domain.resource import Resource
 from tenure.drivers.contract import ResourceRef
 from tenure.drivers.simulated import SimulatedCloud
+from tenure.enforcement.contract import EnforcementFilter
 from tenure.factory import Parts, Service, build, load_types
 from tenure.services.context import Rules
 from tenure.store import schema
@@ -107,6 +109,7 @@ def open_world(
     database: Callable[..., Database] = Database,
     workers: int = 0,
     answer_seconds: float = 30.0,
+    filters: Mapping[str, EnforcementFilter] = MappingProxyType({}),
 ) -> Iterator[World]:
     """A service on the database at ``url``, with ``hosts`` reservable hosts."""
     clock = SimulatedClock(NOW)
@@ -123,6 +126,7 @@ def open_world(
         checkpoint=checkpoint,
         workers=workers,
         answer_seconds=answer_seconds,
+        filters=filters,
     )
     found = sorted(cloud.discover(HOST), key=lambda one: int(one.external_id))
     for one in found:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tenure.domain.errors import (
     Conflict,
+    Denied,
     Forbidden,
     InvalidHost,
     InvalidParameter,
@@ -15,6 +16,7 @@ from tenure.domain.errors import (
     MissingParameter,
     NotEnoughResources,
     NotFound,
+    NotPermitted,
     OutOfLease,
     TenureError,
     TooManyConflicts,
@@ -124,9 +126,11 @@ class ErrorAnswer:
 _STATUS: Mapping[type[TenureError], int] = {
     InvalidParameter: 400,
     MissingParameter: 400,
+    Denied: 400,
     MalformedVersion: 400,
     Unauthorized: 401,
     Forbidden: 403,
+    NotPermitted: 403,
     NoProject: 403,
     NotFound: 404,
     UnknownUrl: 404,

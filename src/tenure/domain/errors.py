@@ -72,6 +72,18 @@ class Forbidden(TenureError):
         self.rule = rule
 
 
+class NotPermitted(TenureError):
+    """A rule of the site forbids it, whatever the caller's role."""
+
+    name = "Forbidden"
+
+
+class Denied(TenureError):
+    """A filter of the site, or the service that it asks, has denied the request; the text is theirs."""
+
+    name = "Denied"
+
+
 class NotEnoughResources(TenureError):
     """A request that cannot be met; ``shortfall`` says why."""
 

@@ -39,6 +39,7 @@ from tenure.drivers.contract import CloudBusy, CloudError
 from tenure.resources.contract import ResourceTypes, Wanted
 from tenure.services.changes import Facts, LeaseChanger, check_notice, complete, demand_of, news, resolve
 from tenure.services.context import Authorize, Effects, Rules, apply, new_id, remember, require, tell
+from tenure.services.enforcement import Enforcement
 from tenure.services.planning import Planner
 from tenure.services.trusts import Trusts
 from tenure.services.user_events import check_events, new_events
@@ -56,6 +57,7 @@ class LeaseService:
         authorize: Authorize,
         rules: Rules,
         effects: Effects,
+        enforcement: Enforcement,
     ) -> None:
         self._db = db
         self._clock = clock
@@ -63,6 +65,7 @@ class LeaseService:
         self._authorize = authorize
         self._rules = rules
         self._effects = effects
+        self._enforcement = enforcement
         self._trusts = Trusts(types, effects)
 
     def create(self, actor: Actor, request: LeaseRequest, *, lease_id: str | None = None) -> Lease:
@@ -148,7 +151,7 @@ class LeaseService:
 
         field, facts = self._needs(actor, lease_id, change)
         with self._trusts.given_by(actor, field=field) as trust_id:
-            lease, event_id, token, entrusted = self._db.write(partial(work, trust_id=trust_id))
+            lease, event_id, token, entrusted = self._enforcement.update(lease_id, partial(work, trust_id=trust_id))
         if trust_id is not None and not entrusted:
             self._trusts.revoke(trust_id)  # somebody else has asked for the same at the same time
         if event_id is not None:
@@ -210,7 +213,7 @@ class LeaseService:
 
         field = self._trusts.asked_for_with(seen, request, actor)
         with self._trusts.given_by(actor, field=field) as trust_id:
-            event_id, token, entrusted = self._db.write(partial(work, trust_id=trust_id))
+            event_id, token, entrusted = self._enforcement.update(lease_id, partial(work, trust_id=trust_id))
         if trust_id is not None and not entrusted:
             self._trusts.revoke(trust_id)
         if event_id is not None:
@@ -235,7 +238,7 @@ class LeaseService:
             changer = LeaseChanger(tx, self._types, self._rules, actor, now)
             return *changer.drop(lease, reservation), self._is_made(reservation)
 
-        event_id, token, is_made = self._db.write(work)
+        event_id, token, is_made = self._enforcement.update(lease_id, work, dropped=reservation_id)
         if event_id is not None:
             self._effects.carry_out(event_id, token)
             self._outcome(lease_id, event_id)
@@ -344,7 +347,7 @@ class LeaseService:
                 tell(tx, "lease.create", lease, now=now)
             return None
 
-        return self._db.write(work)
+        return self._enforcement.create(lease, work)
 
     def _prepare(self, lease: Lease) -> Lease:
         """Have made what clients must see of a lease that was booked, and wait for it as long as may be.

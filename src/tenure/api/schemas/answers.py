@@ -88,6 +88,7 @@ class ErrorDocument(Answer):
         "InvalidParameter",
         "MissingParameter",
         "Unauthorized",
+        "Denied",
         "Forbidden",
         "NotFound",
         "MethodNotAllowed",
