@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from tenure.clock import SimulatedClock
-from tenure.store import schema
 from tenure.store.database import Database
+from tests.support import schemas
 from tests.support.world import NOW
 
 
@@ -20,7 +20,7 @@ def db(database_url: str, clock: SimulatedClock) -> Iterator[Database]:
     """A database with the newest schema and nothing in it, of each kind in turn."""
     database = Database(database_url, clock=clock)
     try:
-        schema.upgrade(database)
+        schemas.lay_out(database)
         yield database
     finally:
         database.close()

@@ -54,6 +54,10 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     MARIADB: ("mariadb-server-core mariadb-client-core", "mariadb-server"),
 }
 
+#: A file system in memory, and how much of it must be free before we take it.
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES = 4 * 2**30
+
 START_SECONDS = 90
 STOP_SECONDS = 30
 
@@ -110,6 +114,16 @@ def server_url(kind: str, environ: Mapping[str, str] = os.environ) -> str | None
     return _rendered(url)
 
 
+def quick_folder() -> Path:
+    """Return the folder for temporary files that nobody waits for: in memory where there is room, else ``/tmp``.
+
+    Its path is short, and every account can enter it: a socket's path has about 100 characters, and servers do not run
+    as root.
+    """
+    usable = os.access(MEMORY, os.W_OK | os.X_OK) and MEMORY.stat().st_mode & 0o007 == 0o007
+    return MEMORY if usable and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES else Path("/tmp")
+
+
 class DatabaseServers(AbstractContextManager["DatabaseServers"]):
     """The database servers of one run, each started when it is first asked for."""
 
@@ -140,7 +154,7 @@ class DatabaseServers(AbstractContextManager["DatabaseServers"]):
     def fresh_database(self, kind: str) -> Iterator[str]:
         """Make an empty database and give its URL; drop it afterwards, whoever is still connected."""
         if kind == SQLITE:
-            with tempfile.TemporaryDirectory(prefix="tenure-test-") as folder:
+            with tempfile.TemporaryDirectory(prefix="tenure-test-", dir=quick_folder()) as folder:
                 yield f"sqlite:///{folder}/tenure.sqlite"
             return
         with fresh_database_on(kind, self.url(kind)) as url:
@@ -277,9 +291,7 @@ _SERVERS: Mapping[str, _Server] = {POSTGRESQL: _PostgreSQL(), MARIADB: _MariaDB(
 @contextmanager
 def _running_server(server: _Server) -> Iterator[str]:
     """Lay out and start a server; stop it and delete its data at the end, also when it never came up."""
-    # A short path that every account can enter: a socket's path has about 100 characters, and a checkout
-    # may lie where only its owner may go.
-    folder = Path(tempfile.mkdtemp(prefix=f"tenure-{server.name}-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix=f"tenure-{server.name}-", dir=quick_folder()))
     try:
         account = _unprivileged_account(server)
         if account is not None:

@@ -15,8 +15,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tenure.store import schema
 from tenure.store.database import Database
+from tests.support import schemas
 
 BIN = Path(sys.executable).parent
 
@@ -130,7 +130,7 @@ def deploy(
 ) -> Iterator[Deployment]:
     """So many managers and APIs on the database at the URL, with a schema, serving until the end of the block."""
     db = Database(database)
-    schema.upgrade(db)
+    schemas.lay_out(db)
     db.close()
     common = {group: dict(values) for group, values in options.items()}
     common.setdefault("database", {})["connection"] = database

@@ -11,9 +11,8 @@ from pathlib import Path
 from tenure.api.auth import TokenUser, write_token_file
 from tenure.drivers.contract import ResourceRef
 from tenure.drivers.simulated import SimulatedCloud
-from tenure.store import schema
 from tenure.store.database import Database
-from tests.support import ledger
+from tests.support import ledger, schemas
 from tests.support.agreement import ADDRESS
 from tests.support.racers import Report
 from tests.support.world import HOST
@@ -28,7 +27,7 @@ def lay_out(url: str, folder: Path, hosts: int, addresses: int = 0) -> tuple[Pat
     cloud = SimulatedCloud.create(cloud_path, hosts=hosts)
     db = Database(url)
     try:
-        schema.upgrade(db)
+        schemas.lay_out(db)
         found = list(cloud.discover(HOST))
         for number in range(addresses):
             found.append(cloud.look_up(ADDRESS, f"{cloud.world.addresses.public}/203.0.113.{10 + number}"))

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from xml.etree import ElementTree
 
-from tests.support.databases import SERVER_KINDS, VARIABLES, DatabaseServers, ServerMissing
+from tests.support.databases import SERVER_KINDS, VARIABLES, DatabaseServers, ServerMissing, quick_folder
 from tests.support.provision import provision
 
 REPOSITORY = Path(__file__).parents[2]
@@ -155,7 +155,7 @@ def run_all(suites: Iterable[Suite]) -> int:
     notes = provision()
     results: dict[str, Result] = {}
     with DatabaseServers() as servers:
-        environ = dict(os.environ)
+        environ = {"TMPDIR": str(quick_folder())} | os.environ
         for kind in SERVER_KINDS:
             try:
                 environ[VARIABLES[kind]] = servers.url(kind)

@@ -18,8 +18,8 @@ from tenure.drivers.simulated import SimulatedCloud
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.factory import Parts, Service, build, load_types
 from tenure.services.context import Rules
-from tenure.store import schema
 from tenure.store.database import Database
+from tests.support import schemas
 
 NOW = datetime(2030, 1, 1, 10, 0, 0, tzinfo=UTC)
 HOST = "physical:host"
@@ -114,7 +114,7 @@ def open_world(
     """A service on the database at ``url``, with ``hosts`` reservable hosts."""
     clock = SimulatedClock(NOW)
     db = database(url, clock=clock)
-    schema.upgrade(db)
+    schemas.lay_out(db)
     cloud = SimulatedCloud.create(hosts=hosts, clock=clock, sleep=lambda _seconds: None)
     parts = Parts(
         db=db,
