@@ -43,6 +43,10 @@ _DEFAULT = (
         ],
         help="Who says who a caller is.",
     ),
+    cfg.StrOpt(
+        "state_path",
+        help="The folder in which drivers of resource types by others may keep files; all managers share it.",
+    ),
     cfg.StrOpt("os_region_name", help="The region whose services Tenure uses; needed where Keystone knows several."),
 )
 _DATABASE = (

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oslo_config import cfg
 from oslo_config.cfg import ConfigOpts, Error
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
@@ -26,9 +28,10 @@ from tenure.drivers.contract import CloudDriver
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.simulated import SimulatedCloud
+from tenure.drivers.types import TypeDriver
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.engine.performer import Checkpoint
-from tenure.factory import Parts, Service, build, load_types
+from tenure.factory import Parts, Service, build, load_types, open_type_drivers, type_drivers
 from tenure.metrics import COUNTED, DRIVER_CALLS, EVENTS_READY, EVENTS_UNATTENDED, UNDELIVERABLE
 from tenure.resources.contract import ResourceTypes
 from tenure.rpc.bus import Misconfigured
@@ -62,6 +65,7 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
         Parts(
             db=open_database(conf),
             driver=open_driver(conf),
+            type_drivers=_type_drivers(conf),
             types=_types(conf),
             authorize=Policies(conf).authorize,
             clock=clock,
@@ -158,6 +162,18 @@ def open_driver(conf: ConfigOpts) -> CloudDriver:
     if conf.driver == "openstack":
         return OpenStackCloud(_cloud_options(conf), on_call=_count_call, request_id=id_for_services)
     raise ConfigurationError(f"driver: there is no driver {conf.driver!r}")
+
+
+def _type_drivers(conf: ConfigOpts) -> Mapping[str, TypeDriver]:
+    """The drivers of types by others, each told what is in the group of the configuration that is called as it is."""
+    settings: dict[str, dict[str, str]] = {}
+    for name, make in type_drivers().items():
+        known: Mapping[str, str] = getattr(make, "SETTINGS", {})
+        conf.register_opts([cfg.StrOpt(setting, help=text) for setting, text in known.items()], group=name)
+        given = {setting: conf[name][setting] for setting in known}
+        settings[name] = {setting: value for setting, value in given.items() if value is not None}
+    folder = Path(conf.state_path) if conf.state_path else None
+    return open_type_drivers(folder, settings)
 
 
 def _cloud_options(conf: ConfigOpts) -> OpenStackOptions:

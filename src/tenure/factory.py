@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from importlib.metadata import entry_points
+from pathlib import Path
 from types import MappingProxyType
+from typing import Protocol
 
 from stevedore import ExtensionManager
 
@@ -13,6 +16,7 @@ from tenure.clock import Clock, SystemClock
 from tenure.domain.errors import Unavailable
 from tenure.domain.request import PartHealth
 from tenure.drivers.contract import CloudDriver
+from tenure.drivers.types import TypeDriver, TypeRouter
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.engine.at_once import ANSWER_SECONDS, AtOnce
 from tenure.engine.delivery import Delivery, Sink, log_message
@@ -49,6 +53,28 @@ def load_types(settings: Mapping[str, Mapping[str, object]] = MappingProxyType({
     return ResourceTypes(tuple(extension.plugin(**settings.get(extension.name, {})) for extension in found))
 
 
+class MakeTypeDriver(Protocol):
+    """What an entry point of ``tenure.type_drivers`` names: it makes the driver of the inventory it is called after.
+
+    An attribute ``SETTINGS``, where there is one, maps the names of what it can be told to what they are about; without
+    being told it must do, too. What it keeps in files it keeps in ``folder``, in memory where there is none.
+    """
+
+    def __call__(self, settings: Mapping[str, str], *, folder: Path | None) -> TypeDriver: ...
+
+
+def type_drivers() -> Mapping[str, MakeTypeDriver]:
+    """What makes the drivers of types by others, by inventory."""
+    return {one.name: one.load() for one in sorted(entry_points(group="tenure.type_drivers"), key=lambda one: one.name)}
+
+
+def open_type_drivers(
+    folder: Path | None, settings: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+) -> Mapping[str, TypeDriver]:
+    """The drivers of types by others, by inventory; ``settings`` are what an operator has told them."""
+    return {name: make(settings.get(name, {}), folder=folder) for name, make in type_drivers().items()}
+
+
 #: How soon a cloud that is not asked at intervals is asked again where it did not answer.
 ASKED_AGAIN = timedelta(minutes=1)
 #: How often it is looked for servers that are in the way of what starts soon.
@@ -72,6 +98,8 @@ class Parts:
     origin: Origin = field(default_factory=Origin)
     sink: Sink = log_message
     checkpoint: Checkpoint = lambda _point: None
+    #: The drivers that types bring for inventories of their own; all else is the driver's.
+    type_drivers: Mapping[str, TypeDriver] = field(default_factory=dict)
     #: How many events of each lane are carried out side by side; 0 for one after the other, in the thread that asks.
     workers: int = 0
     #: How many requests may wait for the cloud at a time: fewer than there are threads that serve requests.
@@ -103,6 +131,7 @@ class Service:
 
 def build(parts: Parts) -> Service:
     """Wire a manager and its engine."""
+    driver = _routed(parts)
     events = EventService(parts.db, parts.types, parts.rules)
     outbox = OutboxService(parts.db, parts.rules)
     wake, look = _Relay(), _Relay()
@@ -113,17 +142,17 @@ def build(parts: Parts) -> Service:
     )
     performer = Performer(
         events,
-        parts.driver,
+        driver,
         parts.clock,
         wake=wake,
         mended=lambda resource_type: tally.count_mended(parts.types[resource_type].inventory),
         checkpoint=parts.checkpoint,
     )
-    repair = Repair(events, parts.driver, inventories, tally=tally, wake=wake)
+    repair = Repair(events, driver, inventories, tally=tally, wake=wake)
     healing = HealingService(parts.db, parts.types, parts.rules, wake, look)
     listed = {kind.stock.name for kind in parts.types if kind.stock is not None and kind.stock.is_listed}
-    health_check = HealthCheck(healing, parts.driver, inventories)
-    refresh = Refresh(InventoryService(parts.db, parts.clock), healing, parts.driver, listed)
+    health_check = HealthCheck(healing, driver, inventories)
+    refresh = Refresh(InventoryService(parts.db, parts.clock), healing, driver, listed)
     health = Periodic(
         "health",
         health_check.run_if_asked if parts.health_interval is None else health_check.run,
@@ -131,7 +160,7 @@ def build(parts: Parts) -> Service:
     )
     periodic = [Periodic("repair", repair.run, parts.repair_interval), health]
     if parts.rules.preemption_notice:
-        preemption = Preemption(PreemptionService(parts.db, events, parts.rules), parts.driver)
+        preemption = Preemption(PreemptionService(parts.db, events, parts.rules), driver)
         periodic.append(Periodic("preemption", preemption.run, PREEMPTION_INTERVAL))
     if parts.inventory_interval is not None:
         periodic.append(Periodic("refresh", refresh.run, parts.inventory_interval))
@@ -147,7 +176,7 @@ def build(parts: Parts) -> Service:
     effects = AtOnce(
         events,
         performer,
-        parts.driver,
+        driver,
         workers,
         wake,
         places=parts.places,
@@ -162,6 +191,17 @@ def build(parts: Parts) -> Service:
         health=lambda: _health(parts, engine, events, outbox),
     )
     return Service(metered(manager), engine, events, outbox, repair, healing, health_check, refresh, parts)
+
+
+def _routed(parts: Parts) -> CloudDriver:
+    """The driver of everything: the cloud's, unless types have drivers of their own."""
+    own = {
+        name: parts.type_drivers[kind.inventory]
+        for kind in parts.types
+        if kind.inventory in parts.type_drivers
+        for name in (kind.name, kind.inventory)
+    }
+    return TypeRouter(parts.driver, own) if own else parts.driver
 
 
 class _Relay:

@@ -26,7 +26,7 @@ from tenure.clock import SystemClock
 from tenure.domain.errors import Unavailable
 from tenure.drivers.contract import ResourceRef
 from tenure.drivers.simulated import EffectKind, SimulatedCloud
-from tenure.factory import Parts, Service, build, load_types
+from tenure.factory import Parts, Service, build, load_types, open_type_drivers
 from tenure.store import schema
 from tenure.store.database import Database
 
@@ -157,6 +157,7 @@ def open_service(data_dir: Path, *, hosts: int, checkpoint: Callable[[str], None
     parts = Parts(
         db=db,
         driver=cloud,
+        type_drivers=open_type_drivers(data_dir),
         types=load_types(),
         authorize=Policies().authorize,
         clock=SystemClock(),

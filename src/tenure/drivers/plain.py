@@ -1,0 +1,93 @@
+"""What a driver answers that has nothing to say to a verb."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from tenure.domain.actor import Actor
+from tenure.domain.resource import DiscoveredResource
+from tenure.drivers.contract import (
+    DONE,
+    CloudAmbiguous,
+    CloudNotFound,
+    CloudRefused,
+    Drift,
+    Health,
+    Order,
+    Preempted,
+    Progress,
+    ResourceRef,
+)
+
+
+class PlainDriver(ABC):
+    """A ``CloudDriver`` of which only what there is, what a start does and what an end does is still to be written.
+
+    Every other verb has the answer of a cloud in which nothing has to be done for it. A driver for one type, or a few,
+    begins here and adds what its things need: ``held`` at least, where an end can be interrupted, so that what is left
+    over is found.
+    """
+
+    longest_call = timedelta(seconds=30)
+    #: The kinds of things that requests name and that ``fetch`` knows.
+    kinds: frozenset[str] = frozenset()
+
+    @abstractmethod
+    def discover(self, resource_type: str) -> list[DiscoveredResource]:
+        """As ``CloudDriver.discover``."""
+
+    @abstractmethod
+    def ensure_started(self, order: Order) -> Progress:
+        """As ``CloudDriver.ensure_started``."""
+
+    @abstractmethod
+    def ensure_ended(self, order: Order) -> Progress:
+        """As ``CloudDriver.ensure_ended``."""
+
+    def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
+        """The one of those discovered whose external id, or else whose name, is ``reference``."""
+        known = self.discover(resource_type)
+        found = [one for one in known if one.external_id == reference] or [
+            one for one in known if one.name == reference
+        ]
+        if not found:
+            raise CloudNotFound(f"There is no {reference}.")
+        if len(found) > 1:
+            raise CloudAmbiguous(f"There are {len(found)} that are called {reference}.")
+        return found[0]
+
+    def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
+        raise CloudNotFound(f"There is no {kind} {reference}.")
+
+    def ensure_registered(self, resource_type: str, resource: ResourceRef) -> None:  # noqa: B027  # nothing is what it does
+        pass
+
+    def ensure_unregistered(self, resource_type: str, resource: ResourceRef) -> None:  # noqa: B027  # nothing is what it does
+        pass
+
+    def ensure_prepared(self, order: Order) -> Progress:
+        return DONE
+
+    def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
+        return ()
+
+    def before_end(self, order: Order, action: str) -> Progress:
+        raise CloudRefused(f"{action!r} cannot be done before the end of {order.resource_type}.")
+
+    def held(self, resource_type: str) -> Iterable[str]:
+        return ()
+
+    def check(self, resource_type: str, registered: Iterable[ResourceRef] = ()) -> Mapping[str, Health]:
+        """All that is discovered is well."""
+        return {one.external_id: Health(well=True) for one in self.discover(resource_type)}
+
+    def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
+        return ()
+
+    def delegate(self, actor: Actor) -> str:
+        raise CloudRefused("Nothing can be done in somebody's name here.")
+
+    def revoke(self, trust_id: str) -> None:  # noqa: B027  # nothing is what it does
+        pass

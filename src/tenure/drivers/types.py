@@ -1,0 +1,82 @@
+"""A cloud, and beside it the drivers that types by others bring for what only they know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from tenure.domain.actor import Actor
+from tenure.domain.resource import DiscoveredResource
+from tenure.drivers.contract import CloudDriver, Drift, Health, Order, Preempted, Progress, ResourceRef
+
+
+class TypeDriver(CloudDriver, Protocol):
+    """A driver for the resources of an inventory; ``PlainDriver`` is one to begin with."""
+
+    #: The kinds of things that requests name and that ``fetch`` knows.
+    kinds: frozenset[str]
+
+
+class TypeRouter:
+    """A ``CloudDriver`` that asks for each resource type whoever drives it.
+
+    ``own`` are the drivers of types, by the names of these types and of their inventories; ``cloud`` has all others.
+    """
+
+    def __init__(self, cloud: CloudDriver, own: Mapping[str, TypeDriver]) -> None:
+        self._cloud = cloud
+        self._own = dict(own)
+        self.longest_call: timedelta = max(one.longest_call for one in (cloud, *own.values()))
+        self._by_kind = {kind: driver for driver in own.values() for kind in driver.kinds}
+
+    def driver_of(self, resource_type: str) -> CloudDriver:
+        """Who drives a resource type, or an inventory."""
+        return self._own.get(resource_type, self._cloud)
+
+    def discover(self, resource_type: str) -> list[DiscoveredResource]:
+        return self.driver_of(resource_type).discover(resource_type)
+
+    def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
+        return self.driver_of(resource_type).look_up(resource_type, reference)
+
+    def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
+        return self._by_kind.get(kind, self._cloud).fetch(kind, reference, actor)
+
+    def ensure_registered(self, resource_type: str, resource: ResourceRef) -> None:
+        self.driver_of(resource_type).ensure_registered(resource_type, resource)
+
+    def ensure_unregistered(self, resource_type: str, resource: ResourceRef) -> None:
+        self.driver_of(resource_type).ensure_unregistered(resource_type, resource)
+
+    def ensure_prepared(self, order: Order) -> Progress:
+        return self.driver_of(order.resource_type).ensure_prepared(order)
+
+    def ensure_started(self, order: Order) -> Progress:
+        return self.driver_of(order.resource_type).ensure_started(order)
+
+    def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
+        driver = self.driver_of(order.resource_type)
+        beside = [one for one in ahead if self.driver_of(one.resource_type) is driver]
+        return driver.make_way(order, deadline=deadline, ahead=beside)
+
+    def before_end(self, order: Order, action: str) -> Progress:
+        return self.driver_of(order.resource_type).before_end(order, action)
+
+    def ensure_ended(self, order: Order) -> Progress:
+        return self.driver_of(order.resource_type).ensure_ended(order)
+
+    def held(self, resource_type: str) -> Iterable[str]:
+        return self.driver_of(resource_type).held(resource_type)
+
+    def check(self, resource_type: str, registered: Iterable[ResourceRef] = ()) -> Mapping[str, Health]:
+        return self.driver_of(resource_type).check(resource_type, registered)
+
+    def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
+        return self.driver_of(resource_type).drift(resource_type, orders, pooled)
+
+    def delegate(self, actor: Actor) -> str:
+        return self._cloud.delegate(actor)
+
+    def revoke(self, trust_id: str) -> None:
+        self._cloud.revoke(trust_id)
