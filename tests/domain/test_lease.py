@@ -113,6 +113,7 @@ def test_events_of_one_time_have_an_order():
         EventType.MEND,
         EventType.PREPARE,
         EventType.NOTIFY,
+        EventType.HOLD,
     ]
 
 

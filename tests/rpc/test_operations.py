@@ -85,6 +85,11 @@ def test_what_is_done_from_afar_is_done(line: Line):
     assert (changed.name, changed.ends_at) == ("further", now + timedelta(hours=3))
     line.there.leases.drop_reservation(OWNER, lease.id, lease.reservations[0].id)
     line.there.leases.delete(OWNER, lease.id)
+    held = line.there.leases.create(OWNER, replace(request, hold_for=timedelta(seconds=90)))
+    assert held.hold_until == now + timedelta(seconds=90)
+    wider = (ReservationChange(held.reservations[0].id, {"max": 1}),)
+    assert line.there.leases.confirm(OWNER, held.id, wider) == line.here.leases.get(OWNER, held.id)
+    line.there.leases.delete(OWNER, held.id)
     with pytest.raises(NotFound):
         line.here.leases.get(OWNER, lease.id)
     line.world.cloud.world.ensure_hosts(5)

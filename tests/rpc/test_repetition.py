@@ -122,6 +122,12 @@ def grown(world: World, lease_id: str) -> LeaseChange:
     return LeaseChange(name="longer", ends_at=end, reservations=(more,))
 
 
+def confirmed(world: World) -> tuple[str, tuple[ReservationChange, ...]]:
+    """A lease that is held, and what a confirmation says of its reservation."""
+    lease = world.leases.create(OWNER, replace(request_of(world), hold_for=timedelta(minutes=1)))
+    return lease.id, (ReservationChange(lease.reservations[0].id, {"max": 3}),)
+
+
 def a_new_host(world: World) -> str:
     world.cloud.world.ensure_hosts(5)
     return str(max(world.cloud.discover(HOST), key=lambda one: int(one.external_id)).name)
@@ -138,6 +144,7 @@ def free_host(world: World, lease_id: str) -> str:
 WRITES: dict[str, Callable[[World, str], tuple[tuple[object, ...], dict[str, object]]]] = {
     "leases.create": lambda world, _lease: ((OWNER, request_of(world)), {}),
     "leases.update": lambda world, lease: ((OWNER, lease, grown(world, lease)), {}),
+    "leases.confirm": lambda world, _lease: ((OWNER, *confirmed(world)), {}),
     "leases.delete": lambda _world, lease: ((OWNER, lease), {}),
     "leases.add_reservation": lambda _world, lease: ((OWNER, lease, reservation(1, 1)), {"reservation_id": ONE_MORE}),
     "leases.drop_reservation": lambda world, lease: ((OWNER, lease, a_part(world, lease)), {}),

@@ -24,7 +24,15 @@ from tenure.api.errors import (
     foreign_error_answer,
 )
 from tenure.api.inventories import Served, inventory_routes, served_inventories
-from tenure.api.leases import LeaseHistory, LeaseReservation, LeaseReservations, LeaseResources, Leases, OneLease
+from tenure.api.leases import (
+    LeaseConfirmation,
+    LeaseHistory,
+    LeaseReservation,
+    LeaseReservations,
+    LeaseResources,
+    Leases,
+    OneLease,
+)
 from tenure.api.links import Links
 from tenure.api.openapi import Description
 from tenure.api.schemas.leases import LeaseSchemas, ReservationKind
@@ -80,6 +88,7 @@ def _routes(
     routes: dict[str, object] = {
         "/v1/leases": Leases(manager, schemas, links),
         "/v1/leases/{lease_id}": OneLease(manager, schemas),
+        "/v1/leases/{lease_id}/confirm": LeaseConfirmation(manager, schemas),
         "/v1/leases/{lease_id}/history": LeaseHistory(manager),
         "/v1/leases/{lease_id}/reservations": LeaseReservations(manager, schemas),
         "/v1/leases/{lease_id}/reservations/{reservation_id}": LeaseReservation(manager),

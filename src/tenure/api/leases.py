@@ -102,6 +102,23 @@ class OneLease:
         answer_nothing(resp)
 
 
+class LeaseConfirmation:
+    """The word that a lease which is held is wanted."""
+
+    since = Version.V1_2
+
+    def __init__(self, manager: Manager, schemas: Schemas) -> None:
+        self._manager = manager
+        self._schemas = schemas
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
+        actor = actor_of(req)
+        refuse_query(req)
+        schemas, known = self._schemas[version_of(req)], _possible(lease_id)
+        changes = schemas.read_confirmation(read_object(req), lambda: self._manager.leases.get(actor, known))
+        answer(resp, {"lease": schemas.show(self._manager.leases.confirm(actor, known, changes))})
+
+
 class LeaseHistory:
     """What happened to a lease."""
 

@@ -22,7 +22,7 @@ from tenure.api.links import Links
 from tenure.api.schemas import answers, queries
 from tenure.api.schemas.answers import Answers, InventoryAnswers
 from tenure.api.schemas.bounds import ANYTHING, anything, bounded
-from tenure.api.schemas.leases import LeaseSchemas, ReservationKind
+from tenure.api.schemas.leases import LeaseSchemas, ReservationKind, can_be_held
 from tenure.api.schemas.resources import SETTING, Disable, Enable, Reallocate, WireInventory
 from tenure.api.schemas.texts import MAX_EXTERNAL_ID, MAX_ID
 from tenure.api.versions import HEADER, LATEST, OLDEST, SERVICE_TYPE, Version
@@ -84,8 +84,14 @@ def _leases(schemas: LeaseSchemas, shown: Answers, version: Version) -> tuple[Op
     if version is OLDEST:
         return everywhere
     reservation = f"{one}/reservations/{{reservation_id}}"
+    body, confirm = schemas.confirm_model, f"{one}/confirm"
     return (
         *everywhere,
+        *(
+            [Operation("post", confirm, "Keep a held lease", 200, shown.lease, body=body, refusals=(404, 409))]
+            if can_be_held(version)
+            else []
+        ),
         Operation("get", f"{one}/history", "Show what happened", 200, shown.history, refusals=(404,)),
         Operation(
             "post",

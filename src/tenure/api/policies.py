@@ -89,6 +89,7 @@ _LEASES = (
         _MEMBER_OR_ADMIN,
         "Change a lease, add a reservation to it, or drop one.",
         ("PUT", "/leases/{lease_id}"),
+        ("POST", "/leases/{lease_id}/confirm"),
         ("POST", "/leases/{lease_id}/reservations"),
         ("DELETE", "/leases/{lease_id}/reservations/{reservation_id}"),
     ),

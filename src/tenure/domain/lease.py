@@ -11,7 +11,7 @@ from tenure.domain.errors import InvalidState
 
 
 class LeaseStatus(StrEnum):
-    CREATING = "CREATING"  # booked, and something that the answer must show is being made
+    CREATING = "CREATING"  # booked, and held until it is confirmed, or what the answer must show is being made
     PENDING = "PENDING"  # waits for its start
     STARTING = "STARTING"  # the cloud is being made ready
     ACTIVE = "ACTIVE"  # its owner has what was promised
@@ -27,6 +27,7 @@ class Action(StrEnum):
     """What moves a lease from one status to another."""
 
     PREPARED = "prepared"
+    CONFIRM = "confirm"
     START = "start"
     STARTED = "started"
     UPDATE = "update"
@@ -44,6 +45,7 @@ _A = Action
 #: Where an action leads. What is not here is not possible.
 NEXT: Mapping[tuple[LeaseStatus, Action], LeaseStatus] = {
     (_S.CREATING, _A.PREPARED): _S.PENDING,
+    (_S.CREATING, _A.CONFIRM): _S.PENDING,  # where nothing has to be made first
     (_S.CREATING, _A.END): _S.TERMINATING,
     (_S.CREATING, _A.DELETE): _S.DELETING,
     (_S.PENDING, _A.START): _S.STARTING,
@@ -104,6 +106,7 @@ class EventType(StrEnum):
     MEND = "mend_lease"  # ours: makes the cloud match a running lease again, after somebody changed it there
     PREPARE = "prepare_lease"  # ours: makes what clients must see as soon as the lease exists
     NOTIFY = "notify_lease"  # the owner's: has others told, in the owner's words
+    HOLD = "hold_lease"  # ours: unmakes a lease that was booked for a while and that nobody has confirmed
 
     @property
     def rank(self) -> int:
@@ -113,7 +116,7 @@ class EventType(StrEnum):
     @property
     def is_internal(self) -> bool:
         """Whether only the engine knows of it."""
-        return self in {EventType.UPDATE, EventType.MEND, EventType.PREPARE}
+        return self in {EventType.UPDATE, EventType.MEND, EventType.PREPARE, EventType.HOLD}
 
 
 #: No lease has more events of its owner's.
@@ -190,6 +193,13 @@ class Lease:
     def event(self, event_type: EventType) -> Event | None:
         """The lease's event of that type; the latest where there are several."""
         return next((event for event in reversed(self.events) if event.event_type is event_type), None)
+
+    @property
+    def hold_until(self) -> datetime | None:
+        """Until when the lease waits to be confirmed, before it is unmade; None for one that does not."""
+        hold = self.event(EventType.HOLD)
+        waits = hold is not None and hold.status in {EventStatus.UNDONE, EventStatus.IN_PROGRESS}
+        return hold.due_at if hold is not None and waits and self.status is LeaseStatus.CREATING else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Generic, TypeVar
 
@@ -54,6 +54,8 @@ class LeaseRequest:
     before_end_at: datetime | Moment | None = None
     reservations: tuple[ReservationRequest, ...] = ()
     events: tuple[UserEvent, ...] = ()
+    #: For how long it is booked without being a lease yet; it is one once that is confirmed. None for one at once.
+    hold_for: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,8 +127,8 @@ class Performer:
         """Act; ``effects`` gets what was made that clients are told of, by reservation."""
         if work.event_type is EventType.END:
             return self._end(work, frozenset(order.reservation_id for order in work.orders))
-        if work.event_type is EventType.NOTIFY:
-            return DONE  # to record it is to have it told
+        if work.event_type in {EventType.NOTIFY, EventType.HOLD}:
+            return DONE  # to record it is all that there is to do
         if work.event_type is EventType.BEFORE_END:
             return self._before_end(work)
         if work.event_type is EventType.PREPARE:
@@ -243,6 +243,7 @@ class Performer:
             EventType.NOTIFY: lambda: self._events.told(work),
             EventType.END: lambda: self._events.ended(work),
             EventType.MEND: lambda: self._tell_mended(work, effects),
+            EventType.HOLD: lambda: self._events.expired(work),
         }
         record[work.event_type]()
 

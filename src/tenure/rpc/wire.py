@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import GenericAlias, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -36,6 +36,8 @@ def _new_converter() -> Converter:
     converter = make_converter()
     converter.register_unstructure_hook(Capacity, dict)
     converter.register_structure_hook(Capacity, lambda value, _kind: Capacity(value))
+    converter.register_unstructure_hook(timedelta, lambda value: value.total_seconds())
+    converter.register_structure_hook(timedelta, lambda value, _kind: timedelta(seconds=value))
     converter.register_structure_hook_func(lambda kind: kind is object, lambda value, _kind: value)  # a JSON value
     converter.register_structure_hook_func(_is_date_asked_for, _date_asked_for)
     converter.register_unstructure_hook_func(_is_date_asked_for, lambda value: converter.unstructure(value))

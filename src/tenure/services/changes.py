@@ -163,6 +163,38 @@ class LeaseChanger:
             self._move_events(lease, dates, events)
         return self._finish(lease, change, dates)
 
+    def confirm(self, lease: Lease, changes: tuple[ReservationChange, ...]) -> tuple[str | None, str]:
+        """Make a lease that is held one that waits for its start, with what only now is known of its reservations.
+
+        The claimed event with which the cloud must make what clients see of it, if it must; the lease is made when
+        that is done. Raises ``InvalidState`` for one whose end has come.
+        """
+        if lease.ends_at <= self._now:
+            raise InvalidState("The lease has come to its end before it was confirmed.")
+        hold = [one.event.id for one in self._tx.events.of_lease(lease.id) if one.event.event_type is EventType.HOLD]
+        # Whoever is about to unmake it finds his claim gone.
+        done = EventStatus.DONE.value
+        self._tx.events.change(hold, now=self._now, status=done, ready_at=None, claim_token=None)
+        asked = self._match(lease, changes)
+        places = {one.reservation_id: place for place, one in enumerate(changes)}
+        self._tx.defer_checks()
+        planner = Planner(
+            self._tx, self._types, now=self._now, turn=crc32(lease.id.encode()), notice=self._rules.preemption_notice
+        )
+        dates = _Dates(lease.starts_at, lease.ends_at, None)
+        for reservation in lease.reservations:
+            if reservation.id in asked:
+                place, change = places[reservation.id], asked[reservation.id]
+                self._change_reservation(planner, lease, reservation, place, change, dates)
+        confirmed = self._again(lease)
+        if any(self._types[one.resource_type].is_prepared(one.parameters) for one in confirmed.reservations):
+            self._tx.leases.change(lease, now=self._now)
+            remember(self._tx, lease.id, "confirm", lease.status, lease.status, actor=self._actor, now=self._now)
+            return self._claimed(lease, EventType.PREPARE)
+        apply(self._tx, lease, Action.CONFIRM, actor=self._actor, now=self._now)
+        tell(self._tx, "lease.create", self._again(lease), now=self._now)
+        return None, ""
+
     def drop(self, lease: Lease, reservation: Reservation) -> tuple[str | None, str]:
         """Give one reservation back; the claimed event that the cloud must follow, if it must."""
         if lease.status not in {LeaseStatus.PENDING, LeaseStatus.ACTIVE}:

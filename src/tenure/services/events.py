@@ -281,6 +281,16 @@ class EventService:
 
         self._db.write(record)
 
+    def expired(self, work: Work) -> None:
+        """Record that nobody has confirmed a lease in time: what was booked is free, and nobody is told."""
+
+        def record(tx: Transaction) -> None:
+            now = tx.now()
+            if self._done(tx, work, now):
+                unmake(tx, self._lease(tx, work), "It was not confirmed in time.", now=now)
+
+        self._db.write(record)
+
     def given_back(self, work: Work, reservation_ids: Collection[str]) -> None:
         """Record that some reservations of a lease that ends are given back, while others are not yet."""
 

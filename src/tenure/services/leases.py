@@ -33,6 +33,7 @@ from tenure.domain.request import (
     LeaseQuery,
     LeaseRequest,
     Page,
+    ReservationChange,
     ReservationRequest,
 )
 from tenure.drivers.contract import CloudBusy, CloudError
@@ -40,6 +41,7 @@ from tenure.resources.contract import ResourceTypes, Wanted
 from tenure.services.changes import Facts, LeaseChanger, check_notice, complete, demand_of, news, resolve
 from tenure.services.context import Authorize, Effects, Rules, apply, new_id, remember, require, tell
 from tenure.services.enforcement import Enforcement
+from tenure.services.holds import check_confirmed, new_hold
 from tenure.services.planning import Planner
 from tenure.services.trusts import Trusts
 from tenure.services.user_events import check_events, new_events
@@ -69,7 +71,7 @@ class LeaseService:
         self._trusts = Trusts(types, effects)
 
     def create(self, actor: Actor, request: LeaseRequest, *, lease_id: str | None = None) -> Lease:
-        """Book everything the request names, or nothing.
+        """Book everything the request names, or nothing; with ``hold_for``, for so long unless it is confirmed.
 
         Whoever may ask twice for the same gives it a ``lease_id``, a new one that nobody else can know: where the same
         caller has a lease of that id already, it is that lease, as it is now. Raises ``Forbidden``,
@@ -103,8 +105,8 @@ class LeaseService:
             booked = self._book(actor, replace(lease, trust_id=trust_id), demands)
         if booked is not None and trust_id is not None:
             self._trusts.revoke(trust_id)  # the one who has booked it has made another
-        if booked is None and lease.status is LeaseStatus.CREATING:
-            lease = self._prepare(lease)
+        if booked is None and lease.status is LeaseStatus.CREATING and request.hold_for is None:
+            lease = self._prepare(lease, _preparation(lease).id, lease.id)
         self._effects.wake()
         return booked or lease
 
@@ -157,6 +159,40 @@ class LeaseService:
         if event_id is not None:
             self._effects.carry_out(event_id, token)
             lease = self._outcome(lease_id, event_id)
+        self._effects.wake()
+        return lease
+
+    def confirm(self, actor: Actor, lease_id: str, changes: tuple[ReservationChange, ...] = ()) -> Lease:
+        """Keep a lease that is held, with what ``changes`` say of its reservations, all of it or nothing.
+
+        The lease as it is then; one that is confirmed already, with the same, is a success. Raises what ``update``
+        does; ``NotFound`` where it was unmade before, and ``Conflict`` where it was confirmed with something else, or
+        the cloud refuses what clients must see of it: there is no lease any more then.
+        """
+        now = self._clock.now()
+        with self._db.read() as tx:
+            seen = self._visible(tx, actor, lease_id, "blazar:leases:put")
+        if seen.hold_until is None:
+            check_confirmed(seen, changes)
+            return seen
+
+        def work(tx: Transaction, trust_id: str | None) -> tuple[Lease, str | None, str, bool]:
+            lease = self._visible(tx, actor, lease_id, "blazar:leases:put", lock=True)
+            if lease.hold_until is None:
+                check_confirmed(lease, changes)
+                return lease, None, "", False
+            entrusted = trust_id is not None and tx.leases.entrust(lease.id, trust_id)
+            changer = LeaseChanger(tx, self._types, self._rules, actor, now, facts)
+            event_id, token = changer.confirm(lease, changes)
+            return tx.leases.get(lease.id) or lease, event_id, token, entrusted
+
+        field, facts = self._needs(actor, lease_id, LeaseChange(reservations=changes))
+        with self._trusts.given_by(actor, field=field) as trust_id:
+            lease, event_id, token, entrusted = self._enforcement.update(lease_id, partial(work, trust_id=trust_id))
+        if trust_id is not None and not entrusted:
+            self._trusts.revoke(trust_id)  # somebody else has confirmed it at the same time
+        if event_id is not None:
+            lease = self._prepare(lease, event_id, token)
         self._effects.wake()
         return lease
 
@@ -335,7 +371,7 @@ class LeaseService:
             # First of all, so that of two with one id the second does nothing else before it waits.
             tx.leases.add(lease)
             tx.events.add(lease.events)
-            if lease.status is LeaseStatus.CREATING:
+            if lease.status is LeaseStatus.CREATING and lease.hold_until is None:
                 tx.events.add([_preparation(lease)], claim=(lease.id, tx.now() + self._rules.claim_time))
             planner = Planner(
                 tx, self._types, now=now, turn=crc32(lease.id.encode()), notice=self._rules.preemption_notice
@@ -349,12 +385,12 @@ class LeaseService:
 
         return self._enforcement.create(lease, work)
 
-    def _prepare(self, lease: Lease) -> Lease:
+    def _prepare(self, lease: Lease, event_id: str, token: str) -> Lease:
         """Have made what clients must see of a lease that was booked, and wait for it as long as may be.
 
         The lease as it is then; raises ``Conflict`` where the cloud refuses, and there is no lease any more.
         """
-        self._effects.carry_out(_preparation(lease).id, lease.id)
+        self._effects.carry_out(event_id, token)
         with self._db.read() as tx:
             found = tx.leases.get(lease.id, deleted=True)
         if found is None or found.status is LeaseStatus.DELETED:
@@ -416,6 +452,7 @@ class LeaseService:
         notice_at: datetime | None,
         now: datetime,
     ) -> Lease:
+        hold = new_hold(lease_id, request.hold_for, ends_at, now)
         due = {EventType.START: starts_at, EventType.BEFORE_END: notice_at, EventType.END: ends_at}
         return Lease(
             id=lease_id,
@@ -424,7 +461,7 @@ class LeaseService:
             user_id=actor.user_id,
             starts_at=starts_at,
             ends_at=ends_at,
-            status=LeaseStatus.CREATING if self._is_prepared(request) else LeaseStatus.PENDING,
+            status=LeaseStatus.CREATING if hold or self._is_prepared(request) else LeaseStatus.PENDING,
             status_reason=None,
             degraded=False,
             version=1,
@@ -434,7 +471,8 @@ class LeaseService:
                 for event_type, due_at in due.items()
                 if due_at is not None
             )
-            + new_events(lease_id, request.events, now),
+            + new_events(lease_id, request.events, now)
+            + hold,
             created_at=now,
         )
 

@@ -26,6 +26,7 @@ OPERATIONS = frozenset(
         "leases.get",
         "leases.list",
         "leases.update",
+        "leases.confirm",
         "leases.delete",
         "leases.add_reservation",
         "leases.drop_reservation",
@@ -48,7 +49,7 @@ OPERATIONS = frozenset(
 )
 
 #: The operations that promise resources.
-_DECIDING = frozenset({"leases.create", "leases.update"})
+_DECIDING = frozenset({"leases.create", "leases.update", "leases.confirm"})
 
 
 @dataclass(frozen=True, slots=True)

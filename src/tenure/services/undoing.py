@@ -15,7 +15,10 @@ from tenure.store.database import Transaction
 
 
 def unmake(tx: Transaction, lease: Lease, reason: str, *, now: datetime) -> None:
-    """Have no lease, where the cloud refuses what clients must see of it; the repair takes back what is there."""
+    """Have no lease, where the cloud refuses what clients must see of it, or nobody has confirmed it.
+
+    The repair takes back what is there.
+    """
     ids = [one.id for one in lease.reservations]
     tx.allocations.remove_planned(ids)
     tx.leases.change_reservations(ids, now=now, status=ReservationStatus.DELETED.value)

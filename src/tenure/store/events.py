@@ -244,6 +244,10 @@ def claimable(now: datetime) -> ColumnElement[bool]:
             _OTHER.ready_at <= now,
         ),
     )
+    # What nobody has confirmed does not run; where its time is over it is unmade, and nothing else.
+    held = exists().where(
+        _OTHER.lease_id == EventRow.lease_id, _OTHER.rank == EventType.HOLD.rank, _OTHER.ready_at.is_not(None)
+    )
     preparing = [LeaseStatus.CREATING.value, LeaseStatus.PENDING.value]
     starting = [LeaseStatus.PENDING.value, LeaseStatus.STARTING.value]
     telling = [*starting, LeaseStatus.ACTIVE.value, LeaseStatus.UPDATING.value]
@@ -256,8 +260,9 @@ def claimable(now: datetime) -> ColumnElement[bool]:
             and_(
                 not_(at_work),
                 or_(
-                    and_(EventRow.rank == EventType.END.rank, not_(notice_due)),
+                    and_(EventRow.rank == EventType.END.rank, not_(notice_due), not_(held)),
                     and_(EventRow.rank == EventType.START.rank, LeaseRow.ends_at > now, LeaseRow.status.in_(starting)),
+                    and_(EventRow.rank == EventType.HOLD.rank, LeaseRow.status == LeaseStatus.CREATING.value),
                     and_(EventRow.rank == EventType.UPDATE.rank, LeaseRow.status == LeaseStatus.UPDATING.value),
                     and_(EventRow.rank == EventType.PREPARE.rank, LeaseRow.status.in_(preparing)),
                     and_(EventRow.rank == EventType.BEFORE_END.rank, LeaseRow.status == LeaseStatus.ACTIVE.value),

@@ -206,8 +206,9 @@ class EventWithMessage(EventDocument):
 
 
 class LeaseWithEvents(Lease):
-    """A lease from 1.2 on."""
+    """A lease from 1.2 on; until ``hold_until`` one that is held waits to be confirmed."""
 
+    hold_until: Rfc3339Text | None
     events: list[EventWithMessage]  # type: ignore[assignment]  # nobody writes to it
 
 

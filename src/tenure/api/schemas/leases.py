@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from typing import Annotated, Any, Literal, LiteralString, Protocol, Union, get_args
 
 from pydantic import (
@@ -12,6 +13,7 @@ from pydantic import (
     Discriminator,
     Field,
     RootModel,
+    StrictInt,
     StrictStr,
     Tag,
     ValidationError,
@@ -38,6 +40,8 @@ from tenure.resources.contract import Inventory
 
 #: No lease has more reservations.
 MAX_RESERVATIONS = 100
+#: For how many seconds a lease can be held.
+LONGEST_HOLD = 3600
 #: The events that clients know; the others are the engine's own affair.
 SHOWN_EVENTS = frozenset({EventType.START, EventType.BEFORE_END, EventType.END, EventType.NOTIFY})
 
@@ -133,15 +137,23 @@ class EventUpdate(EventCreate):
 
 
 class LeaseCreateWithEvents(StrictLeaseCreate):
-    """A lease to be made, with events of its owner's, which lie within it."""
+    """A lease to be made, with events of its owner's, which lie within it.
+
+    With ``hold_for``, so many seconds, it is booked for as long only, unless it is confirmed.
+    """
 
     events: list[EventCreate] = Field(default_factory=list, max_length=MAX_USER_EVENTS)
+    hold_for: Annotated[StrictInt, Field(ge=1, le=LONGEST_HOLD)] = _OPTIONAL
 
 
 class LeaseUpdateWithEvents(StrictLeaseUpdate):
     """What changes in a lease; what is absent stays. ``events`` are all that the owner's are to be."""
 
     events: Annotated[list[EventUpdate], Field(max_length=MAX_USER_EVENTS)] = _OPTIONAL
+
+
+class LeaseConfirm(_Strict):
+    """That a held lease is wanted, with what only now is known of its reservations."""
 
 
 class LenientReservationId(BaseModel):
@@ -177,6 +189,11 @@ class LeaseSchemas:
             __base__=_update_base(version),
             reservations=(_list_of(_reservation(changes)), Field(default_factory=list)),
         )
+        self.confirm_model: type[BaseModel] = create_model(
+            "LeaseConfirm",
+            __base__=LeaseConfirm,
+            reservations=(_list_of(_reservation(changes)), Field(default_factory=list)),
+        )
         self.add_model: type[BaseModel] = create_model("ReservationCreate", __base__=RootModel[member])  # type: ignore[valid-type]  # known at run time only
 
     def read_request(self, body: Mapping[str, object]) -> LeaseRequest:
@@ -192,6 +209,7 @@ class LeaseSchemas:
                 for reservation in given.reservations
             ),
             events=tuple(UserEvent(one.time, one.message) for one in given.events) if self._has_events else (),
+            hold_for=self._hold_for(given),
         )
 
     def read_reservation(self, body: Mapping[str, object]) -> ReservationRequest:
@@ -202,22 +220,32 @@ class LeaseSchemas:
     def read_change(self, body: Mapping[str, object], find_lease: Callable[[], Lease]) -> LeaseChange:
         """What ``body`` asks to change. The lease is looked at only where it decides how the body is to be read."""
         given: Any = check(self.update_model, self._with_types(body, find_lease), self._version, tags=self._names)
-        told = _told_types(body)
         return LeaseChange(
             name=given.name,
             starts_at=given.start_date,
             ends_at=given.end_date,
             before_end_at=given.before_end_date,
-            reservations=tuple(
-                ReservationChange(
-                    reservation.id,
-                    self._changed(reservation),
-                    told[index],
-                )
-                for index, reservation in enumerate(given.reservations)
-            ),
+            reservations=self._changes(body, given.reservations),
             events=self._user_events(given),
         )
+
+    def read_confirmation(
+        self, body: Mapping[str, object], find_lease: Callable[[], Lease]
+    ) -> tuple[ReservationChange, ...]:
+        """What ``body`` says of the reservations of a lease that it confirms."""
+        given: Any = check(self.confirm_model, self._with_types(body, find_lease), self._version, tags=self._names)
+        return self._changes(body, given.reservations)
+
+    def _changes(self, body: Mapping[str, object], given: Iterable[Any]) -> tuple[ReservationChange, ...]:
+        """What changes in reservations, each with the type that the client says it has."""
+        told = _told_types(body)
+        return tuple(ReservationChange(one.id, self._changed(one), told[index]) for index, one in enumerate(given))
+
+    def _hold_for(self, given: Any) -> timedelta | None:
+        """For how long a lease is to be held, None for one that is to be at once."""
+        if not can_be_held(self._version) or given.hold_for is None:
+            return None
+        return timedelta(seconds=given.hold_for)
 
     def _user_events(self, given: Any) -> tuple[UserEvent, ...] | None:
         """What the owner's events are to be, None where they stay."""
@@ -235,7 +263,10 @@ class LeaseSchemas:
         """A lease as it is at this version."""
         if self._version is Version.V1_0:
             return _show_1_0(lease, self._parameters)
-        return _show(lease, self._parameters, _show_event_with_message if self._has_events else _show_event)
+        if not can_be_held(self._version):
+            return _show(lease, self._parameters, _show_event_with_message if self._has_events else _show_event)
+        shown = _show(lease, self._parameters, _show_event_with_message)
+        return {**shown, "hold_until": show_maybe_rfc3339(lease.hold_until)}
 
     def _parameters(self, reservation: Reservation) -> Document:
         """What the type shows of a reservation; all that there is of one whose type is not installed any more."""
@@ -287,6 +318,11 @@ class LeaseSchemas:
 
 def has_user_events(version: Version) -> bool:
     """Whether owners can have events of their own."""
+    return not version < Version.V1_2
+
+
+def can_be_held(version: Version) -> bool:
+    """Whether a lease can be booked for a while, until it is confirmed."""
     return not version < Version.V1_2
 
 

@@ -1,0 +1,44 @@
+"""Leases that are booked for a while, until somebody confirms that they are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from tenure.domain.errors import Conflict, InvalidParameter
+from tenure.domain.lease import Event, EventStatus, EventType, Lease
+from tenure.domain.request import ReservationChange
+from tenure.services.context import new_id
+
+
+def new_hold(lease_id: str, hold_for: timedelta | None, ends_at: datetime, now: datetime) -> tuple[Event, ...]:
+    """The event that unmakes a new lease unless it is confirmed; none where it need not be.
+
+    Raises ``InvalidParameter`` where the lease would be over before.
+    """
+    if hold_for is None:
+        return ()
+    if now + hold_for > ends_at:
+        raise InvalidParameter("A lease cannot be held for longer than to its end.", field="hold_for")
+    return (Event(new_id(), lease_id, EventType.HOLD, now + hold_for, EventStatus.UNDONE, 0, now),)
+
+
+def check_confirmed(lease: Lease, changes: Iterable[ReservationChange]) -> None:
+    """Nothing, where a lease that is not held is what a confirmation with these changes would make of it.
+
+    So that to confirm twice is as good as once. Raises ``Conflict`` where it is something else.
+    """
+    known = {one.id: one for one in lease.reservations}
+    for place, asked in enumerate(changes):
+        reservation = known.get(asked.reservation_id)
+        if reservation is None:
+            raise InvalidParameter(
+                f"Please enter valid reservation IDs. Invalid reservation IDs are: {asked.reservation_id}",
+                field=f"reservations[{place}].id",
+            )
+        shown = {**reservation.parameters, **reservation.effects}
+        for name, value in asked.parameters.items():
+            if name not in shown or shown[name] != value:
+                raise Conflict(
+                    "The lease is confirmed already, with something else.", field=f"reservations[{place}].{name}"
+                )

@@ -1,0 +1,319 @@
+"""Leases that are held: booked for a while, until somebody confirms them or their time is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+
+import pytest
+
+from tenure.domain.errors import (
+    Conflict,
+    Forbidden,
+    InvalidParameter,
+    InvalidState,
+    LeaseBusy,
+    NotEnoughResources,
+    NotFound,
+)
+from tenure.domain.lease import Lease, LeaseStatus
+from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
+from tenure.drivers.contract import CloudRefused
+from tenure.services.outbox import Message
+from tests.support import ledger
+from tests.support.engines import HOUR, Checkpoints, Killed, another, lease_of, path_of, rebuild, status_of, watch
+from tests.support.world import NOW, OWNER, READER, STRANGER, World, open_world, reservation
+
+MINUTE = timedelta(minutes=1)
+POINTS = ["after_claim", "after_act", "before_record"]
+TOGETHER = ReservationRequest(
+    "virtual:instance",
+    {"vcpus": 1, "memory_mb": 512, "disk_gb": 1, "resource_properties": "", "amount": 1, "affinity": True},
+)
+
+
+@pytest.fixture
+def told(world: World) -> list[Message]:
+    told: list[Message] = []
+    rebuild(world, sink=told.append)
+    return told
+
+
+def hold(
+    world: World,
+    *reservations: ReservationRequest,
+    start: float = 1,
+    end: float = 2,
+    hold_for: timedelta = 10 * MINUTE,
+) -> Lease:
+    request = LeaseRequest(
+        "lease",
+        NOW + start * HOUR,
+        NOW + end * HOUR,
+        reservations=reservations or (reservation(4, 4),),
+        hold_for=hold_for,
+    )
+    return world.leases.create(OWNER, request)
+
+
+def is_free(world: World) -> bool:
+    """Whether all hosts can be had in the time of the lease."""
+    request = LeaseRequest("probe", NOW + HOUR, NOW + 2 * HOUR, reservations=(reservation(4, 4),))
+    try:
+        probe = world.leases.create(OWNER, request)
+    except NotEnoughResources:
+        return False
+    world.leases.delete(OWNER, probe.id)
+    return True
+
+
+def changed(lease: Lease, **parameters: object) -> tuple[ReservationChange, ...]:
+    return (ReservationChange(lease.reservations[0].id, parameters),)
+
+
+def test_what_is_held_is_nobody_elses_until_it_is_unmade(world: World, told: list[Message]):
+    lease = hold(world)
+    assert (lease.status, lease.hold_until) == (LeaseStatus.CREATING, NOW + 10 * MINUTE)
+    assert not is_free(world)
+    world.pass_time(9 * MINUTE)
+    assert world.leases.get(OWNER, lease.id).hold_until == NOW + 10 * MINUTE
+    world.pass_time(MINUTE)
+    with pytest.raises(NotFound):
+        world.leases.get(OWNER, lease.id)
+    with pytest.raises(NotFound):
+        world.leases.confirm(OWNER, lease.id)
+    assert path_of(world, lease.id) == ["CREATING", "DELETING", "DELETED"]
+    world.pass_time(5 * HOUR)
+    assert told == []
+
+
+def test_what_was_unmade_is_free_at_once(world: World):
+    hold(world)
+    world.pass_time(10 * MINUTE)
+    assert is_free(world)
+
+
+def test_a_confirmed_lease_is_like_any_other(world: World, told: list[Message]):
+    lease = hold(world)
+    world.pass_time(5 * MINUTE)
+    assert told == []
+    confirmed = world.leases.confirm(OWNER, lease.id)
+    assert (confirmed.status, confirmed.hold_until) == (LeaseStatus.PENDING, None)
+    world.engine.settle()
+    assert [one.topic for one in told] == ["lease.create"]
+    world.pass_until(NOW + HOUR)
+    assert status_of(world, lease.id) is LeaseStatus.ACTIVE
+    world.pass_until(NOW + 2 * HOUR)
+    assert path_of(world, lease.id) == ["CREATING", "PENDING", "STARTING", "ACTIVE", "TERMINATING", "TERMINATED"]
+
+
+def test_to_confirm_twice_is_as_good_as_once(world: World, told: list[Message]):
+    lease = hold(world, reservation(1, 2))
+    change = changed(lease, max=3)
+    first = world.leases.confirm(OWNER, lease.id, change)
+    assert first.reservations[0].parameters["max"] == 3
+    assert world.leases.confirm(OWNER, lease.id, change) == first
+    with pytest.raises(Conflict, match="confirmed already") as refused:
+        world.leases.confirm(OWNER, lease.id, changed(lease, max=4))
+    assert refused.value.field == "reservations[0].max"
+    world.engine.settle()
+    assert [one.topic for one in told] == ["lease.create"]
+    plain = world.leases.create(OWNER, LeaseRequest("plain", NOW + 5 * HOUR, NOW + 6 * HOUR))
+    assert world.leases.confirm(OWNER, plain.id) == plain
+
+
+def test_what_a_confirmation_asks_for_is_booked_or_it_stays_held(world: World):
+    lease = hold(world, reservation(2, 2))
+    other = hold(world, reservation(1, 1))
+    with pytest.raises(NotEnoughResources) as refused:
+        world.leases.confirm(OWNER, lease.id, changed(lease, min=4, max=4))
+    assert refused.value.shortfall.reservation == 0
+    assert lease_of(world, lease.id).hold_until is not None
+    world.leases.delete(OWNER, other.id)
+    world.leases.confirm(OWNER, lease.id, changed(lease, min=4, max=4))
+    assert len(world.hosts_of(lease.id)) == 4
+
+
+def test_a_confirmation_names_reservations_of_the_lease(world: World):
+    lease = hold(world)
+    unknown = (ReservationChange("unknown", {"max": 4}),)
+    with pytest.raises(InvalidParameter) as before:
+        world.leases.confirm(OWNER, lease.id, unknown)
+    assert lease_of(world, lease.id).hold_until is not None
+    world.leases.confirm(OWNER, lease.id)
+    with pytest.raises(InvalidParameter) as after:
+        world.leases.confirm(OWNER, lease.id, unknown)
+    assert before.value.field == after.value.field == "reservations[0].id"
+
+
+def test_only_who_may_change_a_lease_confirms_it(world: World):
+    lease = hold(world)
+    with pytest.raises(NotFound):
+        world.leases.confirm(STRANGER, lease.id)
+    with pytest.raises(Forbidden):
+        world.leases.confirm(READER, lease.id)
+
+
+def test_a_held_lease_does_not_start_and_a_confirmation_starts_it(world: World):
+    lease = hold(world, start=0, hold_for=30 * MINUTE)
+    world.pass_time(20 * MINUTE)
+    assert status_of(world, lease.id) is LeaseStatus.CREATING
+    world.leases.confirm(OWNER, lease.id)
+    world.engine.settle()
+    assert status_of(world, lease.id) is LeaseStatus.ACTIVE
+
+
+def test_a_held_lease_changes_only_by_its_confirmation(world: World):
+    lease = hold(world)
+    with pytest.raises(LeaseBusy):
+        world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + 3 * HOUR))
+    with pytest.raises(LeaseBusy):
+        world.leases.add_reservation(OWNER, lease.id, reservation(1, 1))
+    world.leases.delete(OWNER, lease.id)
+    assert is_free(world)
+    world.pass_time(HOUR)
+    assert status_of(world, lease.id) is LeaseStatus.DELETED
+
+
+def test_a_hold_is_no_longer_than_the_lease(world: World):
+    with pytest.raises(InvalidParameter) as refused:
+        hold(world, start=0, end=0.1, hold_for=7 * MINUTE)
+    assert refused.value.field == "hold_for"
+    hold(world, start=0, end=0.1, hold_for=6 * MINUTE)
+
+
+def test_who_comes_after_all_is_over_finds_it_unmade_and_not_ended(world: World, told: list[Message]):
+    """The service was down at the end of the hold, and of the lease: nothing of it has ever been."""
+    lease = hold(world, start=0, end=0.5)
+    world.clock.advance(2 * HOUR)
+    with pytest.raises(InvalidState):
+        world.leases.confirm(OWNER, lease.id)
+    end = next(one.id for one in lease.events if one.event_type == "end_lease")
+    assert world.service.events.claim(end) is None
+    world.engine.settle()
+    assert path_of(world, lease.id) == ["CREATING", "DELETING", "DELETED"]
+    assert told == []
+
+
+# --- what the cloud makes of it
+
+
+def test_nothing_is_made_in_the_cloud_before_it_is_confirmed(world: World):
+    groups = world.cloud.world.instances.server_groups
+    lease = hold(world, TOGETHER)
+    assert (groups(), len(set(world.cloud.world.trusts()))) == ({}, 1)
+    confirmed = world.leases.confirm(OWNER, lease.id)
+    assert confirmed.status is LeaseStatus.PENDING
+    assert [one.effects["server_group_id"] for one in confirmed.reservations] == list(groups())
+
+
+def test_the_trust_goes_with_what_is_unmade(world: World):
+    hold(world, TOGETHER)
+    world.pass_time(10 * MINUTE)
+    world.service.repair.run()
+    assert set(world.cloud.world.trusts()) == set()
+
+
+def test_a_confirmation_that_asks_for_the_owners_name_gets_a_trust(world: World):
+    lease = hold(world)
+    assert set(world.cloud.world.trusts()) == set()
+    world.leases.confirm(OWNER, lease.id, changed(lease, before_end="snapshot"))
+    assert len(set(world.cloud.world.trusts())) == 1
+
+
+def test_there_is_no_lease_where_the_cloud_refuses(world: World, told: list[Message]):
+    def refuse(verb: str, *_: object) -> None:
+        if verb == "ensure_prepared":
+            raise CloudRefused("Quota exceeded, too many server groups.")
+
+    lease = hold(world, TOGETHER)
+    watch(world, refuse)
+    with pytest.raises(Conflict, match="Quota exceeded"):
+        world.leases.confirm(OWNER, lease.id)
+    world.engine.settle()
+    assert status_of(world, lease.id) is LeaseStatus.DELETED
+    assert told == []
+
+
+# --- who comes first
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_confirmation_wins_while_it_is_being_unmade(
+    world: World, checkpoints: Checkpoints, told: list[Message], point: str
+):
+    lease = hold(world)
+    confirmed: list[Lease] = []
+    checkpoints.at(f"hold_lease:{point}", lambda: confirmed.append(world.leases.confirm(OWNER, lease.id)))
+    world.pass_time(20 * MINUTE)
+    assert [one.status for one in confirmed] == [LeaseStatus.PENDING]
+    assert status_of(world, lease.id) is LeaseStatus.PENDING
+    world.pass_until(NOW + HOUR)
+    assert status_of(world, lease.id) is LeaseStatus.ACTIVE
+    assert [one.topic for one in told][:2] == ["lease.create", "lease.event.start_lease"]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_manager_that_is_killed_leaves_nothing_held(world: World, checkpoints: Checkpoints, point: str):
+    lease = hold(world)
+    checkpoints.kill_at(f"hold_lease:{point}")
+    with pytest.raises(Killed):
+        world.pass_time(11 * MINUTE)
+    other = another(world)
+    world.service = other
+    world.pass_time(2 * MINUTE)
+    assert status_of(world, lease.id) is LeaseStatus.DELETED
+    assert is_free(world)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_manager_that_is_killed_after_a_confirmation_loses_nothing(
+    world: World, checkpoints: Checkpoints, told: list[Message], point: str
+):
+    lease = hold(world, TOGETHER)
+    checkpoints.kill_at(f"prepare_lease:{point}")
+    with pytest.raises(Killed):
+        world.leases.confirm(OWNER, lease.id)
+    rebuild(world, sink=told.append)
+    world.pass_time(30 * MINUTE)
+    found = lease_of(world, lease.id)
+    assert found.status is LeaseStatus.PENDING
+    assert list(world.cloud.world.instances.server_groups()) == [found.reservations[0].effects["server_group_id"]]
+    assert [one.topic for one in told] == ["lease.create"]
+
+
+@pytest.mark.races
+def test_of_a_confirmation_and_the_end_of_a_hold_one_wins(database_url: str):
+    """Again and again, in threads: the lease is there and the room its own, or neither."""
+
+    def outcome(work: Callable[[], Lease]) -> bool:
+        try:
+            work()
+        except NotFound:
+            return False
+        return True
+
+    with open_world(database_url, hosts=4) as world, ThreadPoolExecutor(3) as pool:
+        other = another(world)
+        seen = set()
+        for number in range(30):
+            start = world.clock.now() + HOUR
+            request = LeaseRequest(
+                f"held {number}", start, start + HOUR, reservations=(reservation(1, 1),), hold_for=MINUTE
+            )
+            lease = world.leases.create(OWNER, request)
+            world.clock.advance(MINUTE)
+            engines = [pool.submit(one.engine.settle) for one in (world.service, other)]
+            confirmed = outcome(partial(world.leases.confirm, OWNER, lease.id))
+            for one in engines:
+                one.result(30)
+            seen.add(confirmed)
+            expected = LeaseStatus.PENDING if confirmed else LeaseStatus.DELETED
+            assert status_of(world, lease.id) is expected
+            assert ledger.overlaps(database_url) == []
+            assert len(world.hosts_of(lease.id) if confirmed else []) == confirmed
+            if confirmed:
+                world.leases.delete(OWNER, lease.id)
+        assert seen
