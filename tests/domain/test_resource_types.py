@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from tenure.factory import load_types
 from tenure.resources.flavor import FlavorType
 from tenure.resources.floatingip import FloatingIPType
 from tenure.resources.host import HostType
 from tenure.resources.instance import InstanceType
+from tenure.resources.volume import VolumeType
 from tenure.testing.types import TypeContract
 
 M1_SMALL = {
@@ -93,6 +96,26 @@ class TestFloatingIPs(TypeContract):
     )
     changes = ({"amount": 4}, {"before_end": "notify"})
     refused_changes = (({"network_id": "private"}, "network_id"), ({"amount": 0}, "amount"))
+
+
+class TestVolumes(TypeContract):
+    kind = VolumeType()
+    requests = (
+        {"amount": 2, "size_gb": 100, "volume_type": "fast"},
+        {"amount": 1, "size_gb": 1, "at_end": "keep", "before_end": "notify"},
+        {"amount": 3, "size_gb": 20, "at_end": "snapshot"},
+    )
+    refused = (
+        ({"amount": 0, "size_gb": 1}, "amount"),
+        ({"amount": 1, "size_gb": 2**31}, "size_gb"),
+        ({"amount": 1}, "size_gb"),
+        ({"amount": 1, "size_gb": 1, "volume_type": 7}, "volume_type"),
+        ({"amount": 1, "size_gb": 1, "at_end": "burn"}, "at_end"),
+        ({"amount": 1, "size_gb": 1, "before_end": "snapshot"}, "before_end"),
+    )
+    changes = ({"amount": 4}, {"size_gb": 5}, {"volume_type": "slow"}, {"at_end": "snapshot"}, {"before_end": "none"})
+    refused_changes = (({"amount": 0}, "amount"), ({"at_end": "burn"}, "at_end"))
+    fact = MappingProxyType({"id": "1", "name": "fast", "pools": ["storage-1@lvm#lvm"]})
 
 
 def test_none_is_left_out():

@@ -313,7 +313,7 @@ def test_a_file_of_a_format_before_is_taken_over(tmp_path: Path, version: int):
 def make_older(path: Path, version: int) -> None:
     """Have the file look as it did in an earlier format."""
     tables = ["floating_ip", "subnet", "network", "part", "resource_class", "aggregate_host", "aggregate"]
-    tables += ["server_group", "flavor_access", "flavor"]
+    tables += ["server_group", "flavor_access", "flavor", "volume_snapshot", "volume", "volume_type", "pool"]
     columns = {
         "host": ["inventory"],
         "server": ["flavor_id", "takes", "group_id", "preemptible", "metadata", "stopped"],

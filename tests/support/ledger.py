@@ -58,7 +58,7 @@ _EMPTY = "SELECT id, resource_id FROM allocations WHERE NOT starts_at < ends_at"
 _KEPT_FOR_NOBODY = """
     SELECT a.id, l.id, l.status FROM allocations a
     JOIN reservations r ON r.id = a.reservation_id JOIN leases l ON l.id = r.lease_id
-    WHERE a.state <> 'released' AND (l.status IN ('TERMINATED', 'DELETED') OR l.deleted_at IS NOT NULL)
+    WHERE a.state NOT IN ('released', 'kept') AND (l.status IN ('TERMINATED', 'DELETED') OR l.deleted_at IS NOT NULL)
 """
 _RESERVATIONS = """
     SELECT l.id AS lease_id, l.status AS lease_status, r.id AS reservation_id, r.parameters AS parameters,

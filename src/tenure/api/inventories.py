@@ -100,11 +100,15 @@ def inventory_routes(served: Served, manager: Manager, links: Links) -> Mapping[
 class _Handler:
     """What every handler has: its inventory, and the manager to ask."""
 
+    #: From when on this is served of any inventory.
+    first = OLDEST
+
     def __init__(self, served: Served, manager: Manager) -> None:
         self._served = served
         self._wire = served.wire
         self._type = served.wire.resource_type
         self._resources = manager.resources
+        self.since = max(served.wire.since, self.first, key=list(Version).index)
 
 
 class Resources(_Handler):
@@ -135,7 +139,7 @@ class Resources(_Handler):
         actor, version = actor_of(req), version_of(req)
         refuse_query(req)
         given = self._wire.read_registration(read_object(req), version)
-        resource = self._resources.register(actor, self._type, given.reference, given.properties)
+        resource = self._resources.register(actor, self._type, given.reference, given.properties, given.capacity)
         answer(resp, {self._wire.one: self._wire.show_new(resource, version)}, falcon.HTTP_CREATED)
 
 
@@ -173,7 +177,7 @@ class ChangeableResource(OneResource):
 class DisabledResource(_Handler):
     """Closes a resource to new reservations."""
 
-    since = Version.V1_2
+    first = Version.V1_2
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, **where: str) -> None:
         actor = actor_of(req)
@@ -187,7 +191,7 @@ class DisabledResource(_Handler):
 class EnabledResource(_Handler):
     """Opens a resource to reservations again."""
 
-    since = Version.V1_2
+    first = Version.V1_2
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, **where: str) -> None:
         actor = actor_of(req)
@@ -200,7 +204,7 @@ class EnabledResource(_Handler):
 class EmptiedResource(_Handler):
     """Moves what is booked on a resource to others."""
 
-    since = Version.V1_2
+    first = Version.V1_2
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, **where: str) -> None:
         actor = actor_of(req)
@@ -223,7 +227,7 @@ class Allocations(_Handler):
     def __init__(self, served: Served, manager: Manager, links: Links) -> None:
         super().__init__(served, manager)
         self._links = links
-        self.since = served.wire.allocations_since
+        self.since = max(served.wire.since, served.wire.allocations_since, key=list(Version).index)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         actor, version = actor_of(req), version_of(req)
@@ -253,7 +257,7 @@ class OneAllocation(_Handler):
 
     def __init__(self, served: Served, manager: Manager) -> None:
         super().__init__(served, manager)
-        self.since = served.wire.allocations_since
+        self.since = max(served.wire.since, served.wire.allocations_since, key=list(Version).index)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, **where: str) -> None:
         actor = actor_of(req)

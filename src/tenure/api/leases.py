@@ -137,11 +137,10 @@ class LeaseHistory:
 class LeaseResources:
     """The resources of a lease that are of one inventory, for its owner."""
 
-    since = Version.V1_1
-
     def __init__(self, manager: Manager, wire: WireInventory) -> None:
         self._manager = manager
         self._wire = wire
+        self.since = max(Version.V1_1, wire.since, key=list(Version).index)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
         actor = actor_of(req)

@@ -108,6 +108,8 @@ def _leases(schemas: LeaseSchemas, shown: Answers, version: Version) -> tuple[Op
 
 def _inventory(wire: WireInventory, shown: Answers, version: Version) -> tuple[Operation, ...]:
     """All that is served of an inventory; from 1.1 on also what a lease has of it."""
+    if version < wire.since:
+        return ()
     found = InventoryAnswers(wire, version)
     path, one, noun, nouns = wire.path, f"{wire.path}/{{{wire.part}}}", wire.noun, wire.nouns
     create = wire.registration.at(version)

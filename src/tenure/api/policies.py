@@ -176,10 +176,47 @@ _FLOATING_IPS = (
     ),
 )
 
+_VOLUME_POOLS = (
+    _rule(
+        "tenure:volumepools:get",
+        "rule:admin",
+        "List the volume pools that can be reserved from, and see one.",
+        ("GET", "/volume-pools"),
+        ("GET", "/volume-pools/{volume_pool_id}"),
+    ),
+    _rule("tenure:volumepools:post", "rule:admin", "Make a volume pool reservable.", ("POST", "/volume-pools")),
+    _rule(
+        "tenure:volumepools:delete",
+        "rule:admin",
+        "Take a volume pool back.",
+        ("DELETE", "/volume-pools/{volume_pool_id}"),
+    ),
+    _rule(
+        "tenure:volumepools:disable",
+        "rule:admin",
+        "Close a volume pool to new reservations, or open it again.",
+        ("POST", "/volume-pools/{volume_pool_id}/disable"),
+        ("POST", "/volume-pools/{volume_pool_id}/enable"),
+    ),
+    _rule(
+        "tenure:volumepools:reallocate",
+        "rule:admin",
+        "Move what is booked in a volume pool to others.",
+        ("POST", "/volume-pools/{volume_pool_id}/reallocate"),
+    ),
+    _rule(
+        "tenure:volumepools:get_allocations",
+        "rule:admin",
+        "See which reservations have a part in which volume pools.",
+        ("GET", "/volume-pools/allocations"),
+        ("GET", "/volume-pools/{volume_pool_id}/allocation"),
+    ),
+)
+
 
 def list_rules() -> tuple[policy.RuleDefault, ...]:
     """Every rule with its default and what it is for; oslo.policy's tools print them."""
-    return (*_ROLES, *_LEASES, *_HOSTS, *_FLOATING_IPS)
+    return (*_ROLES, *_LEASES, *_HOSTS, *_FLOATING_IPS, *_VOLUME_POOLS)
 
 
 def foreign_rules() -> tuple[policy.RuleDefault, ...]:

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from tenure.domain.capacity import Capacity
 from tenure.domain.lease import AllocationState
-from tenure.domain.period import Period
+from tenure.domain.period import ENDLESS, Period
 from tenure.domain.requirement import Expression
 
 
@@ -52,11 +52,17 @@ class Demand:
     resource_type: str = ""
     #: Whether the expression has names that the request has, not such as the type has of its own.
     names_are_asked: bool = True
+    #: Whether something is kept when the lease ends, and goes on taking as much.
+    lasting: bool = False
 
     @property
     def units_together(self) -> int:
         """How many units a resource must have room for to be of any use."""
         return self.minimum if self.spread is Spread.TOGETHER else 1
+
+    def span(self, period: Period) -> Period:
+        """For how long it takes what it takes of a lease with that period: what lasts is promised without an end."""
+        return Period(period.start, ENDLESS) if self.lasting else period
 
     def part(self, units: int) -> Demand:
         """The same demand for so many units on one resource."""

@@ -134,6 +134,7 @@ class AllocationState(StrEnum):
     PLANNED = "planned"  # a plan: may move to another resource until the start is claimed
     HELD = "held"  # pinned by the claim of the start; the resource is, or is about to be, its owner's
     RELEASED = "released"  # given back; kept as history
+    KEPT = "kept"  # its lease is over, and what its owner keeps of it still takes room
 
 
 @dataclass(frozen=True, slots=True)

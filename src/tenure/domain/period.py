@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+#: The end of what has none.
+ENDLESS = datetime(9999, 1, 1, tzinfo=UTC)
 #: The smallest stretch that the ledger can hold: what all three databases store of a time.
 TICK = timedelta(microseconds=1)
 

@@ -111,6 +111,8 @@ class Progress:
     look_again_after: timedelta = timedelta(0)
     reason: str | None = None
     effects: Mapping[str, object] = field(default_factory=dict)
+    #: Whether what is not done is something that its owner was promised, so that a start waits for it.
+    awaited: bool = False
 
 
 DONE = Progress(done=True)
@@ -228,6 +230,13 @@ class CloudDriver(Protocol):
 
         Works for a reservation that never started, that started in part, and that is already ended. Not done while
         servers are still vanishing; ``order.resources`` are not handed to anybody before it is done.
+        """
+
+    def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
+        """How many units there still are of what is kept of each of these reservations, which are over. Reads only.
+
+        By reservation; none of what is missing here. Complete or an error: what is not there any more is given to
+        others. The number of calls does not grow with the number of orders.
         """
 
     def held(self, resource_type: str) -> Iterable[str]:

@@ -76,6 +76,9 @@ class PlainDriver(ABC):
     def before_end(self, order: Order, action: str) -> Progress:
         raise CloudRefused(f"{action!r} cannot be done before the end of {order.resource_type}.")
 
+    def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
+        return {}
+
     def held(self, resource_type: str) -> Iterable[str]:
         return ()
 

@@ -66,6 +66,9 @@ class TypeRouter:
     def ensure_ended(self, order: Order) -> Progress:
         return self.driver_of(order.resource_type).ensure_ended(order)
 
+    def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
+        return self.driver_of(resource_type).remaining(resource_type, orders)
+
     def held(self, resource_type: str) -> Iterable[str]:
         return self.driver_of(resource_type).held(resource_type)
 

@@ -147,8 +147,8 @@ class Performer:
     def _start(self, work: Work, effects: dict[str, Mapping[str, object]]) -> Progress:
         """Hand over what the lease has.
 
-        It does not wait for servers to vanish on what it gives up: the repair goes on with that. Only where a change is
-        undone, what it had added is not free before.
+        It waits for what is being made, but not for servers to vanish on what it gives up: the repair goes on with
+        that. Only where a change is undone, what it had added is not free before.
         """
         made: list[Progress] = []
         missing: dict[str, str] = {}
@@ -162,6 +162,9 @@ class Performer:
                     missing.update(error.resources)
         if missing and work.event_type is EventType.START:
             raise ResourceMissing(missing)
+        awaited = _together(one for one in made if one.awaited)
+        if not awaited.done:
+            return awaited
         lingering = _together(made)
         if not lingering.done:
             LOG.warning("lease %s still has what it gave up: %s", work.lease.id, lingering.reason)

@@ -82,7 +82,7 @@ class Repair:
         """Look once, and mend what can be mended at once; how much was found that is not as it should be."""
         found = 0
         for inventory in self._inventories:
-            for look in (self._take_back, self._compare):
+            for look in (self._take_back, self._compare, self._let_go):
                 try:
                     found += look(inventory)
                 except CloudError as error:
@@ -149,6 +149,16 @@ class Repair:
             self.tally.count_found(inventory)
             self._set_aside(inventory, resource)
         return len(found) + len(loose)
+
+    def _let_go(self, inventory: str) -> int:
+        """Give back the room of what was kept after leases and is not there any more; nothing of it was wrong."""
+        kept = self._events.kept(inventory)
+        if kept:
+            remaining = self._driver.remaining(inventory, kept)
+            gone = self._events.let_go(inventory, remaining, of={one.reservation_id for one in kept})
+            if gone:
+                LOG.info("%d of what was kept of %s is gone; its room is free", gone, inventory)
+        return 0
 
     def _set_aside(self, inventory: str, resource: ResourceRef) -> None:
         """Have a resource as it is to be once registered: in the pool, unless a reservation has it."""

@@ -61,12 +61,12 @@ def check_notice(notice_at: datetime, starts_at: datetime, ends_at: datetime) ->
 
 def demand_of(types: ResourceTypes, resource_type: str, parameters: Mapping[str, object], position: int) -> Demand:
     """What a reservation asks of the ledger; raises ``InvalidParameter`` that names the reservation's field."""
-    with _named_by_place(position):
+    with named_by_place(position):
         return replace(types[resource_type].demand(parameters), resource_type=resource_type)
 
 
 @contextmanager
-def _named_by_place(position: int) -> Iterator[None]:
+def named_by_place(position: int) -> Iterator[None]:
     """What a type finds wrong with a reservation, named by the reservation's place in the request."""
     try:
         yield
@@ -307,9 +307,9 @@ class LeaseChanger:
         kind = self._types[reservation.resource_type]
         given = news(reservation, asked)
         if given:
-            with _named_by_place(position):
+            with named_by_place(position):
                 parameters = kind.merge(reservation.parameters, given, running=lease.status is LeaseStatus.ACTIVE)
-            parameters = complete(kind, parameters, self._facts)
+                parameters = complete(kind, parameters, self._facts)
         demand = demand_of(self._types, reservation.resource_type, parameters, position)
         allocations, versions = self._tx.allocations.with_versions([reservation.id])
         planner.touch(versions)
@@ -378,7 +378,7 @@ class LeaseChanger:
         latest = max((one.period.start for one in held), default=self._now)
         until = max(end, self._now, latest + TICK)
         # From now on only: who had a resource before this reservation got it is of no interest.
-        period = Period(max(latest, min(self._now, until - TICK)), until)
+        period = demand.span(Period(max(latest, min(self._now, until - TICK)), until))
         if kept > demand.maximum:
             raise NotEnoughResources(
                 planner.shortfall(demand, period, position=position, kept=kept, requested=demand.maximum),
@@ -394,7 +394,7 @@ class LeaseChanger:
             )
         ids = [one.id for one in held]
         self._tx.allocations.set_period(ids, period.end)
-        self._held += ids
+        self._held += [] if demand.lasting else ids
         if grow and kept < demand.maximum and dates.ends_at > self._now:
             rest = replace(demand, minimum=max(0, demand.minimum - kept), maximum=demand.maximum - kept)
             added = planner.book(

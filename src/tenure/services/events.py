@@ -33,7 +33,7 @@ from tenure.services.before_end import (
 )
 from tenure.services.context import Rules, apply, new_id, remember, tell
 from tenure.services.healing import flag, lacking, want_mended
-from tenure.services.orders import leftover_order, orders_of, planned_orders
+from tenure.services.orders import kept_orders, leftover_order, orders_of, planned_orders
 from tenure.services.planning import Planner
 from tenure.services.undoing import hold_until_the_end, ids_in, undo_update, unmake, update_undone
 from tenure.services.user_events import due_events, tell_event
@@ -428,6 +428,35 @@ class EventService:
         with self._db.read() as tx:
             lease = tx.leases.get(lease_id)
             return tuple(orders_of(tx, [lease], held_only=False)) if lease else ()
+
+    def kept(self, inventory: str) -> list[Order]:
+        """The reservations that are over, and of which something is kept on resources of that type."""
+        with self._db.read() as tx:
+            return list(kept_orders(tx, {one.reservation_id for one in tx.allocations.kept(inventory)}))
+
+    def let_go(self, inventory: str, remaining: Mapping[str, int], *, of: Collection[str]) -> int:
+        """Give back the room of what is not kept any more of these reservations; of how many units.
+
+        ``remaining`` is how many there still are, by reservation.
+        """
+
+        def work(tx: Transaction) -> int:
+            allocations = [one for one in tx.allocations.kept(inventory) if one.reservation_id in of]
+            left = {number: remaining.get(number, 0) for number in of}
+            gone = {}
+            for one in allocations:
+                there = min(one.units, left[one.reservation_id])
+                left[one.reservation_id] -= there
+                if there < one.units:
+                    gone[one] = there
+            resources = tx.resources.by_ids({one.resource_id for one in gone})
+            tx.resources.raise_versions({number: one.version for number, one in resources.items()})
+            now = tx.now()
+            for one, there in gone.items():
+                tx.allocations.let_go(one, there, now=now)
+            return sum(one.units - there for one, there in gone.items())
+
+        return self._db.write(work)
 
     def running(self, inventory: str) -> Iterator[Order]:
         """The orders of everything that runs on resources of that type; read in several goes."""

@@ -38,7 +38,16 @@ from tenure.domain.request import (
 )
 from tenure.drivers.contract import CloudBusy, CloudError
 from tenure.resources.contract import ResourceTypes, Wanted
-from tenure.services.changes import Facts, LeaseChanger, check_notice, complete, demand_of, news, resolve
+from tenure.services.changes import (
+    Facts,
+    LeaseChanger,
+    check_notice,
+    complete,
+    demand_of,
+    named_by_place,
+    news,
+    resolve,
+)
 from tenure.services.context import Authorize, Effects, Rules, apply, new_id, remember, require, tell
 from tenure.services.enforcement import Enforcement
 from tenure.services.holds import check_confirmed, new_hold
@@ -229,11 +238,9 @@ class LeaseService:
         with self._db.read() as tx:
             seen = self._visible(tx, actor, lease_id, "blazar:leases:put")
         position = len(seen.reservations)
-        parameters = complete(
-            self._types[request.resource_type],
-            request.parameters,
-            self._facts(actor, request.resource_type, request.parameters, position),
-        )
+        facts = self._facts(actor, request.resource_type, request.parameters, position)
+        with named_by_place(position):
+            parameters = complete(self._types[request.resource_type], request.parameters, facts)
         request = replace(request, parameters=parameters)
         reservation = self._new_reservation(lease_id, request, now, reservation_id)
 
@@ -400,13 +407,13 @@ class LeaseService:
 
     def _with_facts(self, actor: Actor, request: LeaseRequest) -> LeaseRequest:
         """The request, with what its types must know of the cloud. Raises what ``fetch_fact`` does."""
-        completed = [
-            replace(one, parameters=complete(self._types[one.resource_type], one.parameters, facts))
-            for one, facts in (
-                (one, self._facts(actor, one.resource_type, one.parameters, position))
-                for position, one in enumerate(request.reservations)
-            )
-        ]
+        completed = []
+        for position, one in enumerate(request.reservations):
+            facts = self._facts(actor, one.resource_type, one.parameters, position)
+            with named_by_place(position):
+                completed.append(
+                    replace(one, parameters=complete(self._types[one.resource_type], one.parameters, facts))
+                )
         return replace(request, reservations=tuple(completed))
 
     def _facts(self, actor: Actor, resource_type: str, parameters: Mapping[str, object], position: int) -> Facts:

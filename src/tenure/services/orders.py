@@ -61,9 +61,17 @@ def leftover_order(tx: Transaction, lease: Lease, reservation: Reservation) -> O
     return _order(lease, reservation, (), map(_ref, tx.resources.by_ids(had).values()), {})
 
 
+def kept_orders(tx: Transaction, reservation_ids: Collection[str]) -> Iterator[Order]:
+    """Reservations that are over, as a driver is asked what is kept of them."""
+    reservations = tx.leases.reservations_by_ids(reservation_ids)
+    leases = {one.id: one for one in tx.leases.by_ids({one.lease_id for one in reservations.values()}, deleted=True)}
+    for number in sorted(reservations):
+        yield _order(leases[reservations[number].lease_id], reservations[number], (), (), {})
+
+
 def _is_made(reservation: Reservation) -> bool:
     """Whether something was made for it in the cloud that has an id of its own."""
-    return any(made not in {None, reservation.id} for made in reservation.effects.values())
+    return any(made not in (None, [], reservation.id) for made in reservation.effects.values())
 
 
 def _ref(resource: Resource) -> ResourceRef:

@@ -125,6 +125,7 @@ class Planner:
         ``NotEnoughResources`` with the counts of each stage where it does not, and ``Overtaken`` where others have
         given back enough in the meantime.
         """
+        period = demand.span(period)
         if demand.exclusive and demand.minimum > MANY:
             hopeless = self._shortfall(
                 demand, period, position=position, without=without, requested=requested, kept=kept
@@ -217,6 +218,7 @@ class Planner:
 
         The id of the new allocation and that of its resource, None where there is none to be had.
         """
+        period = demand.span(period)
         found = self._find(allocation, demand, period, without=without, make_room=True)
         if found is None:
             return None

@@ -10,9 +10,17 @@ from datetime import datetime
 from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Booking
+from tenure.domain.capacity import Capacity
 from tenure.domain.errors import Conflict, InvalidHost, InvalidParameter, NotFound, Unavailable
 from tenure.domain.request import BookingQuery, Page, ResourceBookings, ResourceChange, ResourceQuery
-from tenure.domain.resource import PropertySetting, PropertyValues, Registration, Resource, ResourceHealth
+from tenure.domain.resource import (
+    DiscoveredResource,
+    PropertySetting,
+    PropertyValues,
+    Registration,
+    Resource,
+    ResourceHealth,
+)
 from tenure.drivers.contract import (
     CloudAmbiguous,
     CloudBusy,
@@ -64,10 +72,18 @@ class ResourceService:
         with self._db.read() as tx:
             return self._existing(tx, resource_type, external_id)
 
-    def register(self, actor: Actor, resource_type: str, reference: str, properties: Mapping[str, str]) -> Resource:
+    def register(
+        self,
+        actor: Actor,
+        resource_type: str,
+        reference: str,
+        properties: Mapping[str, str],
+        capacity: Capacity | None = None,
+    ) -> Resource:
         """Make a resource of the cloud reservable.
 
-        ``reference`` is its name or its external id. Raises ``InvalidHost`` without one, ``NotFound`` where the cloud
+        ``reference`` is its name or its external id; ``capacity`` is how much of it is lent, all unless given. Raises
+        ``InvalidParameter`` for more than there is, ``InvalidHost`` without one, ``NotFound`` where the cloud
         has none such, ``Conflict`` where it is registered already or in use, ``Unavailable`` while the cloud is.
         Interrupted, it is completed by asking again, with the properties of the last request. Of several requests at
         once, one succeeds.
@@ -79,6 +95,9 @@ class ResourceService:
         self._check_properties(properties)
         with _translated(stock, reference):
             found = self._effects.look_up(resource_type, reference)
+        if capacity is not None:
+            _check_lent(stock, found, capacity)
+            found = replace(found, capacity=capacity)
         now = self._clock.now()
         own = {name: value for name, value in properties.items() if name not in {"id", *found.facts}}
         taken = Conflict(stock.say("{Noun} {name} is registered already.", name=found.name), field=stock.reference)
@@ -89,6 +108,9 @@ class ResourceService:
                 return tx.resources.add(found, own, now=now, registration=Registration.REGISTERING)
             if known.registration is not Registration.REGISTERING:
                 raise taken
+            if capacity is not None and known.capacity != capacity:
+                tx.resources.describe(known, found, now=now)
+                return self._existing(tx, resource_type, found.external_id)
             return known
 
         resource = self._db.write(record)
@@ -368,6 +390,14 @@ class ResourceService:
                 raise InvalidParameter("A property needs a name", field="properties")
             if value is not None and len(value) > MAX_PROPERTY_VALUE:
                 raise InvalidParameter(f"The value of {name} is too long", field=f"properties.{name}")
+
+
+def _check_lent(stock: Inventory, found: DiscoveredResource, capacity: Capacity) -> None:
+    """Raise ``InvalidParameter`` where more would be lent than there is."""
+    if not found.capacity.fits(capacity):
+        has = ", ".join(f"{found.capacity[name]} {name}" for name in capacity)
+        text = stock.say("The {noun} {name} has {has}; no more can be lent.", name=found.name, has=has)
+        raise InvalidParameter(text, field="capacity_gb")
 
 
 def _grouped(resources: Sequence[Resource], bookings: Iterable[Booking]) -> tuple[ResourceBookings, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tenure.domain.actor import ENGINE
 from tenure.domain.lease import Action, AllocationState, EventStatus, Lease, LeaseStatus, ReservationStatus
+from tenure.domain.period import ENDLESS
 from tenure.services.context import Rules, apply, remember
 from tenure.services.user_events import restore_events
 from tenure.store.database import Transaction
@@ -79,7 +80,10 @@ def hold_until_the_end(tx: Transaction, lease: Lease, rules: Rules, *, without: 
     held = [
         one.id
         for one in tx.allocations.of_reservations([one.id for one in lease.reservations])
-        if one.state is AllocationState.HELD and one.id not in without and one.period.start < until
+        if one.state is AllocationState.HELD
+        and one.id not in without
+        and one.period.start < until
+        and one.period.end != ENDLESS  # what is kept takes room after the lease
     ]
     tx.allocations.set_period(held, until)
 

@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session, aliased
 from tenure.domain.allocation import Allocation, Booking, Candidate, Demand, Spread
 from tenure.domain.capacity import Capacity, idle_time, units_free
 from tenure.domain.lease import AllocationState
-from tenure.domain.period import Period
+from tenure.domain.period import ENDLESS, TICK, Period
 from tenure.domain.resource import ResourceHealth
 from tenure.domain.shortfall import Stage
 from tenure.store import conditions
@@ -44,6 +44,9 @@ SHARED_SAMPLE = 64
 
 #: Made once, as those of the conditions are: what ends before a period, what starts behind it, and what else there is.
 _BEFORE, _BEHIND, _OTHER = aliased(AllocationRow), aliased(AllocationRow), aliased(AllocationRow)
+
+#: The states of what a reservation has or is to have.
+_CURRENT = (AllocationState.PLANNED.value, AllocationState.HELD.value)
 
 
 class AllocationStore:
@@ -311,7 +314,7 @@ class AllocationStore:
             .join(ResourceRow, ResourceRow.id == AllocationRow.resource_id)
             .where(
                 AllocationRow.reservation_id.in_(sorted(reservation_ids)),
-                AllocationRow.state != AllocationState.RELEASED.value,
+                AllocationRow.state.in_(_CURRENT),
             )
             .order_by(AllocationRow.resource_id, AllocationRow.id)
             .execution_options(populate_existing=True)
@@ -441,7 +444,8 @@ class AllocationStore:
     ) -> None:
         """Give back what these reservations hold, or ``only`` some of these allocations.
 
-        What would have lasted beyond ``until`` is trimmed, not deleted; only what lasted for no time at all is.
+        What would have lasted beyond ``until`` is trimmed, not deleted; only what lasted for no time at all is. What
+        has no end is kept: it takes its room until ``let_go``.
         """
         if not reservation_ids:
             return
@@ -455,11 +459,50 @@ class AllocationStore:
             update(AllocationRow)
             .where(mine)
             .values(
-                state=AllocationState.RELEASED.value,
-                ends_at=case((AllocationRow.ends_at > until, until), else_=AllocationRow.ends_at),
+                state=case(
+                    (AllocationRow.ends_at == ENDLESS, AllocationState.KEPT.value),
+                    else_=AllocationState.RELEASED.value,
+                ),
+                ends_at=case(
+                    (AllocationRow.ends_at == ENDLESS, AllocationRow.ends_at),
+                    (AllocationRow.ends_at > until, until),
+                    else_=AllocationRow.ends_at,
+                ),
             )
             .execution_options(synchronize_session=False)
         )
+
+    def kept(self, resource_type: str) -> list[Allocation]:
+        """What is kept of reservations that are over, on resources of the type, in order."""
+        rows = self._session.execute(
+            select(AllocationRow)
+            .join(ResourceRow, ResourceRow.id == AllocationRow.resource_id)
+            .where(AllocationRow.state == AllocationState.KEPT.value, ResourceRow.resource_type == resource_type)
+            .order_by(AllocationRow.id)
+            .execution_options(populate_existing=True)
+        ).scalars()
+        return [_allocation(row) for row in rows]
+
+    def let_go(self, allocation: Allocation, units: int, *, now: datetime) -> None:
+        """Take less room for what is kept: so many units, or none, which makes it history.
+
+        The caller raises the version of the resource. Raises ``Overtaken`` when it is not what was read any more.
+        """
+        amounts = {name: amount // allocation.units * units for name, amount in allocation.amounts.items()}
+        values: dict[str, object] = {"units": units, "amounts": amounts}
+        if not units:
+            values = {"state": AllocationState.RELEASED.value, "ends_at": max(now, allocation.period.start + TICK)}
+        changed = self._session.execute(
+            update(AllocationRow)
+            .where(
+                AllocationRow.id == allocation.id,
+                AllocationRow.state == AllocationState.KEPT.value,
+                AllocationRow.units == allocation.units,
+            )
+            .values(**values)
+        )
+        if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+            raise Overtaken
 
     def remove_planned(self, reservation_ids: Collection[str]) -> None:
         """Forget a plan: nothing was handed over, so nothing is history."""
@@ -582,7 +625,7 @@ class AllocationStore:
             select(ReservationRow.lease_id)
             .join(AllocationRow, AllocationRow.reservation_id == ReservationRow.id)
             .join(ResourceRow, ResourceRow.id == AllocationRow.resource_id)
-            .where(condition, AllocationRow.state != AllocationState.RELEASED.value)
+            .where(condition, AllocationRow.state.in_(_CURRENT))
             .group_by(ReservationRow.lease_id)
             .order_by(func.min(AllocationRow.starts_at), ReservationRow.lease_id)
         )

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import and_, exists, insert, or_, select, update
+from sqlalchemy import true as sql_true
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
@@ -170,11 +171,11 @@ class LeaseStore:
             .execution_options(synchronize_session=False)
         )
 
-    def by_ids(self, ids: Collection[str]) -> list[Lease]:
-        """The leases of these ids that are not deleted."""
+    def by_ids(self, ids: Collection[str], *, deleted: bool = False) -> list[Lease]:
+        """The leases of these ids that are not deleted, or all of them with ``deleted``."""
         rows = self._session.execute(
             select(LeaseRow)
-            .where(LeaseRow.id.in_(sorted(ids)), LeaseRow.deleted_at.is_(None))
+            .where(LeaseRow.id.in_(sorted(ids)), sql_true() if deleted else LeaseRow.deleted_at.is_(None))
             .execution_options(populate_existing=True)
         ).scalars()
         return self._assemble(rows.all())

@@ -357,13 +357,13 @@ class ResourceStore:
         return list(self._session.execute(rows).scalars())
 
     def is_allocated(self, resource_id: int) -> bool:
-        """Whether anything is planned on the resource, or held."""
+        """Whether anything is planned on the resource, held, or kept."""
         return (
             self._session.execute(
                 select(AllocationRow.id)
                 .where(
                     AllocationRow.resource_id == resource_id,
-                    AllocationRow.state.in_([AllocationState.PLANNED.value, AllocationState.HELD.value]),
+                    AllocationRow.state != AllocationState.RELEASED.value,
                 )
                 .limit(1)
             ).first()

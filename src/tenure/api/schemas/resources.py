@@ -14,6 +14,7 @@ from tenure.api.schemas.queries import ResourceListQuery
 from tenure.api.schemas.refusals import check
 from tenure.api.schemas.texts import Identifier, Reason
 from tenure.api.versions import OLDEST, Version
+from tenure.domain.capacity import Capacity
 from tenure.domain.request import LeasedResource, ResourceBookings, ResourceChange
 from tenure.domain.resource import PropertySetting, PropertyValues, Resource
 
@@ -22,10 +23,12 @@ Document = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A resource to be registered: what it is called in the cloud, and its own properties."""
+    """A resource to be registered: what it is called in the cloud, its own properties, how much of it is lent."""
 
     reference: str
     properties: Mapping[str, str] = field(default_factory=dict)
+    #: How much of it is lent to reservations, where its operator says so.
+    capacity: Capacity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,8 @@ class WireInventory:
     properties: WireProperties | None = None
     #: From when on it is shown who has a part in which of its resources.
     allocations_since: Version = OLDEST
+    #: From when on there is anything of it.
+    since: Version = OLDEST
 
 
 class Disable(BaseModel):

@@ -132,6 +132,9 @@ class OpenStackCloud:
         names = ("id", "name", "vcpus", "ram", "swap", "disk", "ephemeral")
         return {**{name: getattr(found, name) for name in names}, "extra_specs": dict(found.extra_specs)}
 
+    def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
+        return {}  # nothing that this cloud has stays after a lease
+
     def held(self, resource_type: str) -> Iterable[str]:
         inventory = self._inventory("held", resource_type)
         return inventory.held() if inventory is not None else []

@@ -6,6 +6,7 @@ from tenure.drivers.simulated.faults import Fault, FaultKind
 from tenure.drivers.simulated.instance_world import Aggregate, Flavor, ServerGroup
 from tenure.drivers.simulated.places import NoValidHost
 from tenure.drivers.simulated.state import IN_MEMORY, Effect, EffectKind
+from tenure.drivers.simulated.volume_world import Volume
 from tenure.drivers.simulated.world import (
     POOL,
     Group,
@@ -36,5 +37,6 @@ __all__ = [
     "Server",
     "ServerGroup",
     "SimulatedCloud",
+    "Volume",
     "World",
 ]

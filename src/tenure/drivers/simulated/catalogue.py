@@ -1,4 +1,4 @@
-"""What a simulated cloud offers beside its hosts, from the beginning: flavors and networks."""
+"""What a simulated cloud offers beside its hosts, from the beginning: flavors, networks, pools of volumes."""
 
 from __future__ import annotations
 
@@ -37,4 +37,12 @@ ADDRESSES: Final = (
         ('5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0102', '{PUBLIC_NETWORK}', '2001:db8::/64', '2001:db8::1',
          '[["2001:db8::1:0", "2001:db8::ffff:ffff"]]'),
         ('5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0103', '{PRIVATE_NETWORK}', '10.0.0.0/24', NULL, '[]')""",
+)
+#: A fast pool of volumes and a slow one, with a type that leads to each, and one that leads to either.
+POOLS: Final = (
+    "INSERT INTO pool (name, total_gb) VALUES ('sim-storage@fast#nvme', 2000), ('sim-storage@slow#disk', 20000)",
+    """INSERT INTO volume_type VALUES
+        ('5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0201', 'fast', 'sim-storage@fast#nvme', 0),
+        ('5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0202', 'slow', 'sim-storage@slow#disk', 1),
+        ('5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0203', 'any', NULL, 0)""",
 )

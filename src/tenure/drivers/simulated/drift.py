@@ -10,6 +10,7 @@ from tenure.drivers.contract import Drift, Order, ResourceRef
 from tenure.drivers.simulated.addresses import is_tagged_for, marks_of
 from tenure.drivers.simulated.places import server_id
 from tenure.drivers.simulated.preemption import in_the_way
+from tenure.drivers.simulated.volumes import ids_of, volume_id
 from tenure.drivers.simulated.wanted import SIZES, Wanted, group_name, policy_of, text_of, units_of, wanted_of
 
 _MISSING = "is not there"
@@ -165,6 +166,19 @@ def drift_of_addresses(
         taken = found.get(resource.external_id)
         if taken is not None and not marks_of(taken):
             yield Drift(None, resource, f"project {taken['project_id']} has {resource.name}")
+
+
+def drift_of_volumes(tx: sqlite3.Connection, orders: Sequence[Order]) -> Iterator[Drift]:
+    """The same for started orders of volumes: those that are not there."""
+    there = {volume_id(row["number"]) for row in tx.execute("SELECT number FROM volume")}
+    for order in orders:
+        known = ids_of(order)
+        wanted = sum(order.units.values())
+        if missing := [one for one in known if one not in there]:
+            yield Drift(order.reservation_id, None, f"{missing[0]} of reservation {order.reservation_id} {_MISSING}")
+        elif len(known) < wanted:
+            what = f"reservation {order.reservation_id} has {len(known)} volumes of {wanted}"
+            yield Drift(order.reservation_id, None, what)
 
 
 def _problem_of_address(order: Order, row: sqlite3.Row | None) -> str | None:

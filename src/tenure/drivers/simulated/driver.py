@@ -28,7 +28,7 @@ from tenure.drivers.contract import (
     ResourceRef,
 )
 from tenure.drivers.simulated.addresses import FLOATING_IP, Addresses
-from tenure.drivers.simulated.drift import drift_of_addresses, drift_of_hosts, drift_of_instances
+from tenure.drivers.simulated.drift import drift_of_addresses, drift_of_hosts, drift_of_instances, drift_of_volumes
 from tenure.drivers.simulated.effects import Effects, refuse_broken_trust, servers_of
 from tenure.drivers.simulated.faults import Call, Fault, Faults, Scope
 from tenure.drivers.simulated.flavors import facts_of_flavor
@@ -36,8 +36,12 @@ from tenure.drivers.simulated.hosts import HOST, Hosts
 from tenure.drivers.simulated.instances import Instances
 from tenure.drivers.simulated.preemption import Preemption
 from tenure.drivers.simulated.state import IN_MEMORY, EffectKind, StateFile
+from tenure.drivers.simulated.volumes import VOLUME, Volumes
 from tenure.drivers.simulated.wanted import FLAVOR, INSTANCE
 from tenure.drivers.simulated.world import World
+
+#: What lies on no host, so that no server is in its way.
+_ELSEWHERE = frozenset({FLOATING_IP, VOLUME})
 
 
 class _Kind(Protocol):
@@ -51,7 +55,7 @@ class _Kind(Protocol):
 
 
 class SimulatedCloud:
-    """A ``CloudDriver`` for hosts, instances and addresses.
+    """A ``CloudDriver`` for hosts, instances, addresses and volumes.
 
     ``world`` is the cloud behind it, for looking and for meddling.
 
@@ -79,13 +83,19 @@ class SimulatedCloud:
         self._hosts = Hosts(self._state, effects, self._preemption, region)
         self._instances = Instances(self._state, effects, self._preemption)
         self._addresses = Addresses(self._state, region)
+        self._volumes = Volumes(self._state, region)
         self._kinds: dict[str, _Kind] = {
             HOST: self._hosts,
             INSTANCE: self._instances,
             FLAVOR: self._instances,
             FLOATING_IP: self._addresses,
+            VOLUME: self._volumes,
         }
-        self._inventories: dict[str, Hosts | Addresses] = {HOST: self._hosts, FLOATING_IP: self._addresses}
+        self._inventories: dict[str, Hosts | Addresses | Volumes] = {
+            HOST: self._hosts,
+            FLOATING_IP: self._addresses,
+            VOLUME: self._volumes,
+        }
         self.world = World(self._state)
 
     @classmethod
@@ -144,6 +154,8 @@ class SimulatedCloud:
 
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
         with self._faults.call(Scope("fetch", hosts=frozenset({reference}))):
+            if kind == "volume_type":
+                return self._volumes.facts_of_type(reference)
             if kind != "flavor":
                 raise CloudNotFound(f"The simulated cloud has no {kind} {reference}.")
             with self._state.look() as tx:
@@ -167,11 +179,11 @@ class SimulatedCloud:
 
     def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
         with self._order_call("make_way", order) as call:
-            return () if order.resource_type == FLOATING_IP else self._preemption.make_way(call, order, deadline, ahead)
+            return () if order.resource_type in _ELSEWHERE else self._preemption.make_way(call, order, deadline, ahead)
 
     def before_end(self, order: Order, action: str) -> Progress:
         with self._order_call("before_end", order) as call:
-            if action != "snapshot" or order.resource_type == FLOATING_IP:
+            if action != "snapshot" or order.resource_type in _ELSEWHERE:
                 raise CloudRefused(f"The simulated cloud cannot do {action!r} before the end.")
             with self._state.look() as tx:
                 servers = servers_of(tx, order.reservation_id)
@@ -192,6 +204,10 @@ class SimulatedCloud:
         with self._order_call("ensure_ended", order) as call:
             return self._kinds[order.resource_type].end(call, order)
 
+    def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
+        with self._faults.call(Scope("remaining")):
+            return self._volumes.remaining(orders) if resource_type == VOLUME else {}
+
     def held(self, resource_type: str) -> Iterable[str]:
         with self._faults.call(Scope("held")):
             if resource_type not in self._inventories:
@@ -206,6 +222,8 @@ class SimulatedCloud:
         with self._faults.call(Scope("check")):
             if resource_type == FLOATING_IP:
                 return self._addresses.check(registered)
+            if resource_type == VOLUME:
+                return self._volumes.check(registered)
             return self._hosts.check() if resource_type == HOST else {}
 
     def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
@@ -218,6 +236,8 @@ class SimulatedCloud:
             with self._state.look() as tx:
                 if resource_type == FLOATING_IP:
                     return list(drift_of_addresses(tx, kinds.get(FLOATING_IP, ()), pooled))
+                if resource_type == VOLUME:
+                    return list(drift_of_volumes(tx, kinds.get(VOLUME, ())))
                 instances = [*kinds.get(INSTANCE, ()), *kinds.get(FLAVOR, ())]
                 return [*drift_of_hosts(tx, kinds.get(HOST, ()), pooled), *drift_of_instances(tx, instances)]
 

@@ -68,6 +68,11 @@ class EffectKind(StrEnum):
     ADDRESS_TAGGED = "address tagged"
     ADDRESS_DISASSOCIATED = "address disassociated"
     ADDRESS_REMOVED = "address removed"
+    VOLUME_MADE = "volume made"
+    VOLUME_DETACHED = "volume detached"
+    VOLUME_KEPT = "volume kept"
+    VOLUME_REMOVED = "volume removed"
+    VOLUME_SNAPSHOT_MADE = "volume snapshot made"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from tenure.drivers.simulated.catalogue import ADDRESSES, FLAVORS, GPUS
+from tenure.drivers.simulated.catalogue import ADDRESSES, FLAVORS, GPUS, POOLS
 
 #: The format that is written; older ones are brought to it when they are opened.
-FORMAT: Final = 3
+FORMAT: Final = 4
 #: The first format.
 TABLES: Final = (
     """CREATE TABLE fleet (only INTEGER PRIMARY KEY CHECK (only = 1), size INTEGER NOT NULL)""",
@@ -84,8 +84,23 @@ _PARTS: Final = (
     *FLAVORS,
     *ADDRESSES,
 )
+_VOLUMES: Final = (
+    """CREATE TABLE pool (name TEXT PRIMARY KEY, total_gb INTEGER NOT NULL, up INTEGER NOT NULL DEFAULT 1)""",
+    # Without a pool its volumes lie in any.
+    """CREATE TABLE volume_type (
+        id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, pool TEXT, is_default INTEGER NOT NULL DEFAULT 0)""",
+    """CREATE TABLE volume (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, project_id TEXT NOT NULL,
+        size_gb INTEGER NOT NULL, volume_type TEXT NOT NULL, pool TEXT NOT NULL, status TEXT NOT NULL,
+        server_id TEXT, metadata TEXT NOT NULL DEFAULT '{}')""",
+    """CREATE TABLE volume_snapshot (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, project_id TEXT NOT NULL,
+        volume INTEGER NOT NULL UNIQUE REFERENCES volume (number))""",
+    *POOLS,
+)
 #: What each format has beyond the one before.
 ADDED: Final = {
     2: ("CREATE TABLE trust (id TEXT PRIMARY KEY, user_id TEXT NOT NULL, project_id TEXT NOT NULL)",),
     3: _PARTS,
+    4: _VOLUMES,
 }

@@ -14,6 +14,7 @@ from tenure.drivers.simulated.fleet import HostModel, host_model
 from tenure.drivers.simulated.instance_world import InstanceWorld
 from tenure.drivers.simulated.places import NoValidHost, find_host, number_of, server_id
 from tenure.drivers.simulated.state import Effect, EffectKind, StateFile
+from tenure.drivers.simulated.volume_world import VolumeWorld
 
 #: The pool's name, which no reservation has: their ids are UUIDs.
 POOL: Final = "freepool"
@@ -80,13 +81,14 @@ class Image:
 class World:
     """The cloud behind the driver. A host is named by its id or its name.
 
-    What there is for instances and for addresses is in ``instances`` and ``addresses``.
+    What there is for instances, addresses and volumes is in ``instances``, ``addresses`` and ``volumes``.
     """
 
     def __init__(self, state: StateFile) -> None:
         self._state = state
         self.instances = InstanceWorld(state)
         self.addresses = AddressWorld(state)
+        self.volumes = VolumeWorld(state)
 
     def ensure_hosts(self, count: int) -> None:
         """Let the fleet have ``count`` hosts or more: the same each time, and none again that was removed."""

@@ -1,0 +1,183 @@
+"""Volumes of a size and a type: ``virtual:volume``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictStr
+from pydantic_core import PydanticCustomError
+
+from tenure.domain.allocation import Demand, Spread
+from tenure.domain.capacity import Capacity
+from tenure.domain.errors import InvalidParameter, InvalidState
+from tenure.domain.requirement import Comparison, Expression
+from tenure.resources.contract import Inventory, Wanted
+from tenure.resources.fields import Count, action_of
+from tenure.resources.servers import merged, refuse_changes
+
+
+class AtEnd(StrEnum):
+    """What becomes of the volumes when the lease ends."""
+
+    DELETE = "delete"
+    SNAPSHOT = "snapshot"  # a snapshot is taken; the volume stays below it, detached
+    KEEP = "keep"
+
+
+def _no_image(value: object) -> object:
+    if value == "snapshot":
+        raise PydanticCustomError("no_snapshot", "before_end is none or notify; at_end says what becomes of volumes")
+    return value
+
+
+_Type = Annotated[
+    StrictStr,
+    Field(
+        max_length=255,
+        pattern=r"^[^\x00]*$",
+        description="The name or id of a volume type; empty for the cloud's default.",
+    ),
+]
+_AtEnd = Annotated[
+    Literal["delete", "snapshot", "keep"],
+    Field(
+        description="What becomes of the volumes at the end: `delete`, `snapshot` (a snapshot of each, below which the "
+        "volume stays, detached) or `keep`. What is kept goes on using the pool."
+    ),
+]
+_BeforeEnd = Annotated[
+    Literal["default", "notify", "none", ""],
+    BeforeValidator(_no_image),
+    Field(description="What is done before the end: `notify` (a notification); nothing for every other."),
+]
+#: What is known of the type beside what was asked for.
+_KNOWN = ("pool", "volume_type_id")
+
+
+class VolumeReservation(BaseModel):
+    """A reservation of ``amount`` volumes of ``size_gb`` GiB each."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    resource_type: Literal["virtual:volume"]
+    amount: Count
+    size_gb: Count
+    volume_type: _Type = ""
+    at_end: _AtEnd = "delete"
+    before_end: _BeforeEnd = "default"
+
+
+class KeptVolumeReservation(VolumeReservation):
+    """A reservation of volumes, as it is kept."""
+
+    model_config = ConfigDict(extra="ignore", title="VolumeReservation")
+
+
+class VolumeChange(BaseModel):
+    """What may change in a reservation of volumes; while it runs, that there are more, and whether they are kept."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    amount: Count | None = None
+    size_gb: Count | None = None
+    volume_type: _Type | None = None
+    at_end: _AtEnd | None = None
+    before_end: _BeforeEnd | None = None
+
+
+class VolumeAnswer(BaseModel):
+    """What is shown of a reservation of volumes; ``volume_ids`` are there once it has started."""
+
+    amount: int
+    size_gb: int
+    volume_type: str = ""
+    at_end: str = "delete"
+    before_end: str = "default"
+    volume_ids: list[str] = Field(default_factory=list)
+
+
+class VolumeType:
+    """Volumes, which are made in the owner's project at the start, in the one pool that their type leads to."""
+
+    name = "virtual:volume"
+    noun = "volumes"
+    inventory = "virtual:volume"
+    stock = Inventory(
+        "virtual:volume", noun="volume pool", reference="name", rules="tenure:volumepools", is_listed=False
+    )
+    growing = frozenset({"amount"})
+
+    def request_model(self, *, strict: bool) -> type[BaseModel]:
+        return VolumeReservation
+
+    def change_model(self, *, strict: bool) -> type[BaseModel]:
+        return VolumeChange
+
+    def answer_model(self, *, strict: bool) -> type[BaseModel]:
+        return VolumeAnswer
+
+    def merge(
+        self, current: Mapping[str, object], change: Mapping[str, object], *, running: bool
+    ) -> Mapping[str, object]:
+        given = {name: value for name, value in change.items() if value is not None}
+        after: dict[str, Any] = merged(KeptVolumeReservation, self.name, current, given)
+        if running:
+            refuse_changes(current, after, but={"amount", "at_end", "before_end"})
+            _refuse_other_end(current, after)
+        if after["volume_type"] == current.get("volume_type"):
+            after |= {name: current[name] for name in _KNOWN if name in current}
+        return after
+
+    def wanted(self, parameters: Mapping[str, object]) -> Wanted | None:
+        if "pool" in parameters:
+            return None
+        return Wanted("volume_type", str(parameters.get("volume_type", "")), "volume_type")
+
+    def complete(self, parameters: Mapping[str, object], fact: Mapping[str, object]) -> Mapping[str, object]:
+        pools = fact.get("pools")
+        names = [str(one) for one in pools] if isinstance(pools, list | tuple) else []
+        if len(names) != 1:
+            lies = f"in any of {', '.join(sorted(names))}" if names else "in no pool at all"
+            raise InvalidParameter(
+                f"Volumes of the type {fact['name']} lie {lies}; only a type that leads to one pool can be reserved.",
+                field="volume_type",
+            )
+        return {**parameters, "volume_type": fact["name"], "volume_type_id": fact["id"], "pool": names[0]}
+
+    def demand(self, parameters: Mapping[str, object]) -> Demand:
+        reservation = KeptVolumeReservation.model_validate({**parameters, "resource_type": self.name})
+        at_end = AtEnd(reservation.at_end)
+        # A snapshot may take as much as its volume, which it cannot be without.
+        size = reservation.size_gb * (2 if at_end is AtEnd.SNAPSHOT else 1)
+        return Demand(
+            inventory=self.inventory,
+            noun=self.noun,
+            minimum=reservation.amount,
+            maximum=reservation.amount,
+            expression=Expression((Comparison("==", "pool", str(parameters.get("pool", ""))),)),
+            names_are_asked=False,
+            amounts=Capacity({"DISK_GB": size}),
+            exclusive=False,
+            spread=Spread.ANY,
+            lasting=at_end is not AtEnd.DELETE,
+        )
+
+    def effects(self, reservation_id: str) -> Mapping[str, object]:
+        return {"volume_ids": []}
+
+    def is_prepared(self, parameters: Mapping[str, object]) -> bool:
+        return True  # volumes are made as the owner, who has to let us while he is here
+
+    def before_end(self, parameters: Mapping[str, object]) -> str | None:
+        return action_of(parameters)
+
+
+def _refuse_other_end(current: Mapping[str, object], after: Mapping[str, object]) -> None:
+    """Raise ``InvalidState`` where a running reservation would need another amount of room for each volume."""
+    before, wanted = current.get("at_end"), after["at_end"]
+    if before != wanted and AtEnd.SNAPSHOT in {before, wanted}:
+        raise InvalidState(
+            f"at_end cannot become {wanted}: a running reservation has room for {before} only.", field="at_end"
+        )

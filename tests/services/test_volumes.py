@@ -1,0 +1,138 @@
+"""Volumes in the ledger: whatever is asked in whatever order, no more is promised than is lent."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tenure.domain.capacity import Capacity
+from tenure.domain.errors import LeaseBusy, NotEnoughResources, TenureError
+from tenure.domain.lease import Lease, LeaseStatus
+from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
+from tenure.domain.volume import pool_id
+from tests.support import ledger
+from tests.support.world import ADMIN, OWNER, World, open_world
+
+VOLUME = "virtual:volume"
+LENT = 100
+#: What a volume counts, by what becomes of it.
+COUNTS = {"delete": 1, "keep": 1, "snapshot": 2}
+
+
+@pytest.fixture
+def pool(world: World) -> str:
+    return lend(world)
+
+
+def lend(world: World) -> str:
+    pool = world.cloud.world.volumes.fast
+    world.resources.register(ADMIN, VOLUME, pool, {}, Capacity({"DISK_GB": LENT}))
+    return pool
+
+
+def volumes(world: World, *, start: float = 0, hours: float = 1, **parameters: object) -> Lease:
+    asked = {"amount": 1, "size_gb": 10, "volume_type": "fast", "at_end": "delete", "before_end": "default"}
+    begin = world.clock.now() + timedelta(hours=start)
+    reservation = ReservationRequest(VOLUME, {**asked, **parameters})
+    request = LeaseRequest("lease", begin, begin + timedelta(hours=hours), reservations=(reservation,))
+    return world.leases.create(OWNER, request)
+
+
+def in_use(world: World) -> int:
+    """What the volumes and snapshots in the cloud take."""
+    return sum(one.size_gb * (1 + one.snapshots) for one in world.cloud.world.volumes.all().values())
+
+
+def ask(world: World, dice: random.Random, known: list[Lease]) -> None:
+    """One thing that somebody may ask, of all that there is."""
+    lease = dice.choice(known) if known else None
+    match dice.choice(("book", "book", "book", "grow", "end", "move", "delete", "remove", "wait")):
+        case "book":
+            at_end = dice.choice(tuple(COUNTS))
+            start, hours = dice.choice((0, 1, 2, 5)), dice.choice((1, 2, 6))
+            size, amount = dice.choice((5, 10, 20, 30)), dice.randint(1, 4)
+            known.append(volumes(world, start=start, hours=hours, at_end=at_end, size_gb=size, amount=amount))
+        case "grow" if lease is not None:
+            parameters: Mapping[str, object] = {"amount": dice.randint(1, 6)}
+            change(world, lease, reservations=(ReservationChange(lease.reservations[0].id, parameters),))
+        case "end" if lease is not None:
+            parameters = {"at_end": dice.choice(tuple(COUNTS))}
+            change(world, lease, reservations=(ReservationChange(lease.reservations[0].id, parameters),))
+        case "move" if lease is not None:
+            change(world, lease, ends_at=world.clock.now() + timedelta(hours=dice.randint(0, 8)))
+        case "delete" if lease is not None:
+            world.leases.delete(OWNER, lease.id)
+        case "remove":
+            for one in list(world.cloud.world.volumes.all())[:1]:
+                world.cloud.world.volumes.delete_snapshot(one)
+                world.cloud.world.volumes.delete(one)
+        case _:
+            world.pass_time(timedelta(minutes=dice.choice((10, 60, 150))))
+            world.service.repair.run()
+
+
+def change(world: World, lease: Lease, **fields: object) -> None:
+    world.leases.update(OWNER, lease.id, LeaseChange(**fields))  # type: ignore[arg-type]  # by name
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_more_is_promised_or_used_than_is_lent(world: World, tmp_path: Path, pool: str, seed: int) -> None:
+    url = f"sqlite:///{tmp_path / 'tenure.db'}"
+    dice = random.Random(seed)
+    known: list[Lease] = []
+    answers: Counter[str] = Counter()
+    for _ in range(50):
+        try:
+            ask(world, dice, known)
+            answers["granted"] += 1
+        except TenureError as error:
+            answers[type(error).__name__] += 1
+        assert ledger.overbooked(url) == []
+        assert in_use(world) <= LENT
+    assert answers.keys() >= {"granted", "NotEnoughResources"}
+
+
+@pytest.mark.races
+def test_of_many_at_once_as_many_succeed_as_there_is_room_for(database_url: str) -> None:
+    with open_world(database_url, hosts=0) as world:
+        lend(world)
+        outcomes: Counter[str] = Counter()
+        begin = threading.Barrier(12)
+
+        def book(number: int) -> None:
+            begin.wait(30)
+            while True:
+                try:
+                    volumes(world, start=1, size_gb=30, at_end=tuple(COUNTS)[number % 2])
+                    outcomes["granted"] += 1
+                except NotEnoughResources:
+                    outcomes["refused"] += 1
+                except LeaseBusy:
+                    continue
+                return
+
+        threads = [threading.Thread(target=book, args=(number,)) for number in range(12)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join(60)
+        assert outcomes == {"granted": 3, "refused": 9}
+        assert ledger.overbooked(database_url) == []
+
+
+def test_what_is_kept_of_a_lease_that_failed_to_start_is_not_counted(world: World, pool: str) -> None:
+    world.cloud.world.volumes.add_pool("sim-storage@gone#1", 50, volume_type="gone")
+    world.resources.register(ADMIN, VOLUME, "sim-storage@gone#1", {}, Capacity({"DISK_GB": 50}))
+    lease = volumes(world, start=1, volume_type="gone", size_gb=50, at_end="keep")
+    world.cloud.world.volumes.remove_pool("sim-storage@gone#1")
+    world.pass_time(timedelta(hours=3))
+    assert world.leases.get(OWNER, lease.id).status is LeaseStatus.ERROR
+    world.service.repair.run()
+    resource = world.resources.get(ADMIN, VOLUME, pool_id("sim-storage@gone#1"))
+    world.resources.unregister(ADMIN, VOLUME, resource.external_id)
