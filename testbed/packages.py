@@ -33,6 +33,8 @@ CONSTRAINTS = TESTBED / "constraints.txt"
 #: The distribution that is installed beside Nova, and its filter.
 NOVA = REPOSITORY / "nova"
 NOVA_FILTER = "tenurenova.filter.TenureFilter"
+#: What stands before Nova's API, for servers that are booted for a lease.
+NOVA_MIDDLEWARE = "tenurenova.middleware:filter_factory"
 NOVA_FILTER_NAME = NOVA_FILTER.rpartition(".")[2]
 #: Written last: which requirements the virtual environment was made of.
 MADE_OF = VENV / ".made-of"

@@ -183,3 +183,13 @@ def test_it_decides_as_blazars_filter_where_a_host_is_in_one_reservation_of_the_
         assert ours is blazars_rules(request, aggregates, rules)
     else:  # Blazar's looks at the first of them, whichever that is
         assert ours is any(blazars_rules(request, [aggregate], rules) for aggregate in named)
+
+
+def test_a_host_that_is_reserved_for_one_server_admits_it_and_nobody_else() -> None:
+    place = [FREE_POOL, Aggregate(MINE, {"tenure:server": "web", "tenure:reservation": MINE})]
+    assert decide(Request(BIO, server_id="web"), place, Rules()).why is Why.RESERVED_FOR_SERVER
+    assert decide(Request(BIO, server_id="other"), place, Rules()).why is Why.KEPT_FOR_RESERVATIONS
+    assert decide(Request(BIO), place, Rules()).why is Why.KEPT_FOR_RESERVATIONS
+    assert decide(Request(BIO, server_id="web"), [FREE_POOL], Rules()).why is Why.KEPT_FOR_RESERVATIONS
+    nameless = [FREE_POOL, Aggregate(MINE, {"tenure:server": ""})]
+    assert decide(Request(BIO), nameless, Rules()).why is Why.KEPT_FOR_RESERVATIONS

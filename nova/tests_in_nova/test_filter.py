@@ -193,3 +193,13 @@ def test_the_log_says_why_no_host_was_left(cloud: Cloud, caplog: pytest.LogCaptu
         f"compute-2 does not pass: the reservation of the hint is another project's ({MINE})",
         "compute-3 does not pass: it is not a host of the reservation of the hint (freepool)",
     ]
+
+
+def test_a_host_that_is_reserved_for_one_server_is_not_the_projects(cloud: Cloud):
+    """As the host of a server that is woken: it waits in the free pool, and the aggregate has no zone."""
+    scheduler = Scheduler("TenureFilter")
+    web, other = server(), server()
+    cloud.make(MINE, {"tenure:server": web.instance_uuid, "tenure:reservation": MINE}, ["compute-2"])
+    assert scheduler.hosts_for(web) == ["compute-2"]
+    assert scheduler.hosts_for(other) == []
+    assert scheduler.hosts_for(server(reservation=[MINE])) == []

@@ -14,6 +14,8 @@ from enum import Enum
 
 # What Blazar once put before the id of a reservation in the name of its zone, whatever was configured.
 LEGACY_ZONE_PREFIX = "blazar:"
+# The key, in the metadata of the aggregate of one server's reservation, of the id of the server.
+SERVER_KEY = "tenure:server"
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,14 @@ class Request:
     in_instance_reservation: bool = False
     """Its flavor is the one of a reservation of instances."""
     preemptible: bool = False
+    server_id: str = ""
 
 
 class Why(Enum):
     """The reason of a decision, as an operator reads it in the log."""
 
     RESERVED_FOR_IT = "it is reserved for this project"
+    RESERVED_FOR_SERVER = "it is reserved for this server"
     DECIDED_BY_OTHERS = "the flavor belongs to a reservation of instances, for which other filters decide"
     OPEN_TO_PREEMPTIBLES = "it is open to preemptible servers"
     OPEN_TO_ALL = "it is in no pool"
@@ -66,7 +70,9 @@ class Why(Enum):
     KEPT_FOR_RESERVATIONS = "it is kept for reservations, and the server names none in a hint"
 
 
-_PASSING = frozenset({Why.RESERVED_FOR_IT, Why.DECIDED_BY_OTHERS, Why.OPEN_TO_PREEMPTIBLES, Why.OPEN_TO_ALL})
+_PASSING = frozenset(
+    {Why.RESERVED_FOR_IT, Why.RESERVED_FOR_SERVER, Why.DECIDED_BY_OTHERS, Why.OPEN_TO_PREEMPTIBLES, Why.OPEN_TO_ALL}
+)
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,10 @@ def asks_for_aggregates(request: Request) -> bool:
 
 def decide(request: Request, aggregates: Iterable[Aggregate], rules: Rules) -> Decision:
     """Whether a host that is in these aggregates passes, and why."""
+    aggregates = list(aggregates)
+    own = [one for one in aggregates if request.server_id and one.metadata.get(SERVER_KEY) == request.server_id]
+    if own:
+        return Decision(Why.RESERVED_FOR_SERVER, _names(own))
     pools = [aggregate for aggregate in aggregates if _is_pool(aggregate, rules)]
     if request.reservations:
         return _decide_hinted(request, pools, rules)

@@ -86,6 +86,7 @@ def _request(spec: objects.RequestSpec) -> Request:
         reservations=(hint,) if isinstance(hint, str) else tuple(hint or ()),
         in_instance_reservation=SPEC_OF_INSTANCE_RESERVATION in extra_specs,
         preemptible=_is_yes(extra_specs.get(SPEC_OF_PREEMPTIBLES, "")),
+        server_id=(spec.instance_uuid if "instance_uuid" in spec else None) or "",
     )
 
 

@@ -1,0 +1,185 @@
+"""What a request to boot a server says of its reservation, and what is put into it. Pure: JSON in, JSON out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+RESERVED, PARAMETERS = "reserved", "lease_params"
+#: Under which of these names Nova takes scheduler hints.
+HINTS = ("os:scheduler_hints", "OS-SCH-HNT:scheduler_hints")
+LEASE, RESERVATION, MARK = "tenure:lease", "tenure:reservation", "tenure:reserved"
+#: The compute microversion from which on a server can be booted with tags.
+TAGS_SINCE = (2, 52)
+
+_YES, _NO = ("1", "on", "t", "true", "y", "yes"), ("0", "off", "f", "false", "n", "no")
+#: What may stand in the lease's parameters, and which of it is the reservation's.
+_OF_LEASE, _OF_RESERVATION = ("name", "start", "end"), ("at_end", "resource_properties")
+
+
+class HintError(ValueError):
+    """A hint cannot be understood; the text names it."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The lease that a server is to be booted for."""
+
+    name: str
+    start: str
+    end: str
+    #: What the reservation asks for, but for the server.
+    reservation: Mapping[str, Any]
+
+    def to_lease(self, hold_seconds: int) -> dict[str, Any]:
+        """The request for it, as a lease that is held."""
+        return {
+            "name": self.name,
+            "start_date": self.start,
+            "end_date": self.end,
+            "hold_for": hold_seconds,
+            "reservations": [{"resource_type": "virtual:server", **self.reservation}],
+        }
+
+
+def wish_of(document: Any) -> Wish | None:
+    """The lease that the body of a request to boot asks for; None where it asks for none, or is no such body.
+
+    Raises ``HintError``.
+    """
+    server, hints = _server_of(document), _hints_of(document)
+    if server is None or not _is_reserved(hints):
+        return None
+    for name in ("min_count", "max_count"):
+        if str(server.get(name) or document.get(name) or 1) != "1":
+            raise HintError(f"{name}: a lease is of one server; with the hint '{RESERVED}' only one can be booted.")
+    if server.get("return_reservation_id"):
+        raise HintError(f"return_reservation_id: it cannot be asked for with the hint '{RESERVED}'.")
+    parameters = _parameters(hints.get(PARAMETERS))
+    wanted = {name: parameters[name] for name in _OF_RESERVATION if name in parameters}
+    return Wish(
+        name=_text(parameters.get("name", server.get("name")), "name"),
+        start=_moment(parameters.get("start", "now"), "start", now=True),
+        end=_moment(parameters.get("end"), "end", now=False),
+        reservation={"flavor_id": _flavor_of(server), **wanted},
+    )
+
+
+def with_reservation(document: Any, lease_id: str, reservation_id: str, *, tagged: bool) -> dict[str, Any]:
+    """The body with which the server is booted: marked as the reservation's, and without the hints that were for us."""
+    hints = {name: value for name, value in _hints_of(document).items() if name not in (RESERVED, PARAMETERS)}
+    server = dict(document["server"])
+    body = {name: value for name, value in document.items() if name not in HINTS}
+    inner = next((name for name in HINTS if name in server), None)
+    if inner is not None:
+        del server[inner]
+    if hints:
+        body[HINTS[0]] = hints
+    metadata = server.get("metadata")
+    if metadata is None or isinstance(metadata, dict):
+        marks = {LEASE: lease_id, RESERVATION: reservation_id, MARK: "true"}
+        server["metadata"] = {**(metadata or {}), **marks}
+    tags = server.get("tags")
+    if tagged and (tags is None or isinstance(tags, list)):
+        server["tags"] = [*(tags or []), f"{LEASE}={lease_id}"]
+    return {**body, "server": server}
+
+
+def takes_tags(version: str | None, legacy: str | None) -> bool:
+    """Whether a server can be booted with tags at this microversion, by the values of the two headers that name it."""
+    asked = legacy or ""
+    for part in (version or "").split(","):
+        words = part.split()
+        if len(words) == 2 and words[0].lower() == "compute":
+            asked = words[1]
+    if asked.strip().lower() == "latest":
+        return True
+    major, _, minor = asked.strip().partition(".")
+    return major.isdigit() and minor.isdigit() and (int(major), int(minor)) >= TAGS_SINCE
+
+
+def _server_of(document: Any) -> Mapping[str, Any] | None:
+    server = document.get("server") if isinstance(document, dict) else None
+    return server if isinstance(server, dict) else None
+
+
+def _hints_of(document: Any) -> Mapping[str, Any]:
+    """All scheduler hints; empty where there are none."""
+    found: dict[str, Any] = {}
+    for place in (_server_of(document), document):
+        for name in HINTS:
+            hints = place.get(name) if isinstance(place, dict) else None
+            found.update(hints if isinstance(hints, dict) else {})
+    return found
+
+
+def _is_reserved(hints: Mapping[str, Any]) -> bool:
+    if RESERVED not in hints:
+        if PARAMETERS in hints:
+            raise HintError(f"The hint '{PARAMETERS}' is of use only with the hint '{RESERVED}=true'.")
+        return False
+    word = str(hints[RESERVED]).strip().lower()
+    if word not in _YES + _NO:
+        raise HintError(f"The hint '{RESERVED}' is true or false.")
+    return word in _YES
+
+
+def _parameters(given: Any) -> Mapping[str, Any]:
+    """The parameters of the lease, which come as text or as an object."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError as error:
+            raise HintError(f"The hint '{PARAMETERS}' is not JSON: {error}.") from None
+    if not isinstance(given, dict):
+        example = '{"name": "lease1", "start": "now", "end": "2027-12-01 16:00"}'
+        raise HintError(f"The hint '{PARAMETERS}' is an object, such as {example}.")
+    unknown = sorted(set(given) - {*_OF_LEASE, *_OF_RESERVATION})
+    if unknown:
+        known = ", ".join((*_OF_LEASE, *_OF_RESERVATION))
+        raise HintError(f"The hint '{PARAMETERS}' does not know {', '.join(unknown)[:80]}; it knows {known}.")
+    return given
+
+
+def _text(value: Any, field: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise HintError(f"The hint '{PARAMETERS}': {field} is a text that is not empty.")
+    return value
+
+
+def _moment(value: Any, field: str, *, now: bool) -> str:
+    """A date in the form of the API: Blazar's minutes, also with days of one digit, or RFC 3339; ``now`` if allowed."""
+    words = "'now', " if now else ""
+    refusal = HintError(
+        f"The hint '{PARAMETERS}': {field} is {words}a minute in UTC such as '2027-12-01 16:07', or a date such as"
+        " '2027-12-01T16:07:30+01:00'."
+    )
+    if not isinstance(value, str):
+        raise refusal
+    text = value.strip()
+    if now and text.lower() == "now":
+        return "now"
+    try:
+        moment = datetime.strptime(text, "%Y-%m-%d %H:%M").replace(tzinfo=timezone.utc)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
+        except ValueError:
+            raise refusal from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    try:
+        return moment.astimezone(timezone.utc).replace(tzinfo=None).isoformat() + "Z"
+    except OverflowError:
+        raise refusal from None
+
+
+def _flavor_of(server: Mapping[str, Any]) -> str:
+    """The id of the flavor, which Nova takes as an id or as a link that ends with it."""
+    reference = str(server.get("flavorRef") or "").rstrip("/").rpartition("/")[2]
+    if not reference:
+        raise HintError("flavorRef: a flavor is needed.")
+    return reference

@@ -1,0 +1,250 @@
+"""What stands before Nova's API: servers that are booted for a lease by scheduler hints.
+
+A paste filter, after authentication. A request to boot with the hint `reserved` first gets a lease, which is held for a
+few minutes; then Nova is asked; then the lease is confirmed with the id of the server. Whatever ends in between, the
+hold runs out, and the service deletes the server of a lease that was never confirmed. All other requests pass as they
+are, and the reservation service is not asked about them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from io import BytesIO
+from typing import Any
+
+from tenurenova.boot import HintError, Wish, takes_tags, wish_of, with_reservation
+from tenurenova.ledger import Held, Ledger, RefusedError, UnreachableError
+from tenurenova.shown import show_reservations
+
+LOG = logging.getLogger(__name__)
+
+Environ = dict[str, Any]
+StartResponse = Callable[..., Any]
+Application = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+SERVICE_TYPE = "reservation"
+#: Nova's own limit of a body is less.
+MAX_BYTES = 4 * 1024 * 1024
+
+_BOOT = re.compile(r"^(/[^/]+)?/servers(\.json)?/?$")
+_SHOW = re.compile(r"^(/[^/]+)?/servers/[^/]+/?$")
+#: What Nova calls its errors.
+_NAMES = {
+    400: "badRequest",
+    401: "unauthorized",
+    403: "forbidden",
+    409: "conflictingRequest",
+    503: "serviceUnavailable",
+}
+_TRUE = ("1", "on", "true", "yes")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of the filter in api-paste.ini."""
+
+    #: The URL of the reservation service; without one it is that of the catalogue of the caller's token.
+    endpoint: str = ""
+    region: str = ""
+    interface: str = "public"
+    timeout: float = 10.0
+    #: For how long a lease is held: longer than Nova ever needs to answer a request to boot.
+    hold_seconds: int = 300
+    show_reserved: bool = False
+    verify: bool | str = True
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> Settings:
+        """The settings of a section; raises ``ValueError`` for what is none."""
+        known = {"endpoint", "region", "interface", "timeout", "hold_seconds", "show_reserved", "cafile", "insecure"}
+        if unknown := sorted(set(given) - known):
+            raise ValueError(
+                f"the filter of tenure has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}"
+            )
+        settings = cls(
+            endpoint=given.get("endpoint", ""),
+            region=given.get("region", ""),
+            interface=given.get("interface", cls.interface),
+            timeout=float(given.get("timeout", cls.timeout)),
+            hold_seconds=int(given.get("hold_seconds", cls.hold_seconds)),
+            show_reserved=given.get("show_reserved", "").strip().lower() in _TRUE,
+            verify=given.get("insecure", "").strip().lower() not in _TRUE and (given.get("cafile") or True),
+        )
+        if settings.interface not in ("public", "internal", "admin"):
+            raise ValueError("interface is public, internal or admin")
+        if settings.timeout <= 0 or not 1 <= settings.hold_seconds <= 3600:
+            raise ValueError("timeout is more than 0 seconds, hold_seconds is 1 to 3600")
+        return settings
+
+
+def filter_factory(global_config: Mapping[str, str], **local_config: str) -> Callable[[Application], Middleware]:
+    """What paste calls with the options of the section."""
+    settings = Settings.read(local_config)
+    return lambda application: Middleware(application, settings)
+
+
+@dataclass
+class _Answer:
+    """An answer of Nova's, all of it."""
+
+    status: str = "500 Internal Server Error"
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    body: bytes = b""
+
+    @property
+    def code(self) -> int:
+        return int(self.status.split(" ", 1)[0])
+
+    def send(self, start_response: StartResponse) -> list[bytes]:
+        start_response(self.status, self.headers)
+        return [self.body]
+
+
+class Middleware:
+    """Nova's API, with servers that are booted for a lease."""
+
+    def __init__(self, application: Application, settings: Settings) -> None:
+        self._application = application
+        self._settings = settings
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        method, path = environ.get("REQUEST_METHOD"), environ.get("PATH_INFO", "")
+        if method == "POST" and _BOOT.match(path):
+            return self._post(environ, start_response)
+        if method == "GET" and _SHOW.match(path):
+            return self._show(environ, start_response)
+        return self._application(environ, start_response)
+
+    def _post(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        body = _read(environ)
+        try:
+            document = json.loads(body) if body else None
+        except (ValueError, RecursionError):
+            document = None  # Nova says what is wrong with it
+        try:
+            wish = wish_of(document)
+        except HintError as error:
+            return _refusal(400, str(error)).send(start_response)
+        if wish is None:
+            return self._application(environ, start_response)
+        try:
+            return self._boot(environ, document, wish).send(start_response)
+        except RefusedError as refused:
+            return _refusal(refused.status, refused.reason).send(start_response)
+        except UnreachableError as error:
+            LOG.warning("a server with a reservation was not booted: the reservation service: %s", error)
+            text = "The reservation service cannot be asked now, so the server was not booted. Try again later."
+            return _refusal(503, text).send(start_response)
+
+    def _boot(self, environ: Environ, document: Any, wish: Wish) -> _Answer:
+        """Boot a server for a lease. Raises ``RefusedError`` and ``UnreachableError``, where no server was made."""
+        ledger = self._ledger(environ)
+        held = ledger.hold(wish.to_lease(self._settings.hold_seconds))
+        tagged = takes_tags(environ.get("HTTP_OPENSTACK_API_VERSION"), environ.get("HTTP_X_OPENSTACK_NOVA_API_VERSION"))
+        marked = with_reservation(document, held.lease_id, held.reservation_id, tagged=tagged)
+        try:
+            answer = _ask(self._application, _with_body(environ, json.dumps(marked).encode()))
+        except BaseException:
+            ledger.release(held)
+            raise
+        if answer.code != HTTPStatus.ACCEPTED:
+            ledger.release(held)
+            return answer
+        return self._confirm(ledger, held, answer)
+
+    def _confirm(self, ledger: Ledger, held: Held, answer: _Answer) -> _Answer:
+        """Confirm the lease with the server that Nova has made; Nova's answer, or why the server will go again."""
+        server_id = str(json.loads(answer.body)["server"]["id"])
+        try:
+            ledger.confirm(held, server_id)
+        except RefusedError as refused:
+            ledger.release(held)
+            text = f"Server {server_id} could not be reserved, and is deleted again: {refused.reason}"
+            return _refusal(refused.status, text)
+        except UnreachableError as error:
+            LOG.warning("whether lease %s has server %s is not known: %s", held.lease_id, server_id, error)
+            return _refusal(
+                503,
+                f"Whether server {server_id} was reserved is not known: the reservation service does not answer."
+                f" Look at lease {held.lease_id} in a while: where it is gone, the server is deleted, too.",
+            )
+        return answer
+
+    def _ledger(self, environ: Environ) -> Ledger:
+        endpoint = self._settings.endpoint or self._in_catalogue(environ)
+        token = environ.get("HTTP_X_AUTH_TOKEN", "")
+        return Ledger(endpoint, token, timeout=self._settings.timeout, verify=self._settings.verify)
+
+    def _in_catalogue(self, environ: Environ) -> str:
+        """The URL of the service in the catalogue that authentication has left; raises ``UnreachableError``."""
+        try:
+            catalogue = json.loads(environ.get("HTTP_X_SERVICE_CATALOG") or "[]")
+        except ValueError:
+            catalogue = []
+        for service in catalogue:
+            if service.get("type") != SERVICE_TYPE:
+                continue
+            for endpoint in service.get("endpoints", ()):
+                if self._settings.region in ("", endpoint.get("region")):
+                    return str(endpoint.get(f"{self._settings.interface}URL") or "")
+        raise UnreachableError("the catalogue has no service of type reservation")
+
+    def _show(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """Servers as Nova shows them; of those with a lease, what Nova cannot say."""
+        answer = _ask(self._application, environ)
+        if answer.code == HTTPStatus.OK:
+            answer.body, before = show_reservations(answer.body, reserved=self._settings.show_reserved), answer.body
+            if answer.body is not before:
+                answer.headers = [one for one in answer.headers if one[0].lower() != "content-length"]
+                answer.headers.append(("Content-Length", str(len(answer.body))))
+        return answer.send(start_response)
+
+
+def _read(environ: Environ) -> bytes:
+    """The body, which stays there to be read by who comes after."""
+    length = environ.get("CONTENT_LENGTH") or ""
+    chunked = not length and environ.get("wsgi.input_terminated")
+    size = MAX_BYTES if chunked else int(length) if length.isdigit() else 0
+    if size > MAX_BYTES or size == 0:
+        return b""  # for Nova to refuse
+    body: bytes = environ["wsgi.input"].read(size)
+    environ["wsgi.input"] = BytesIO(body)
+    if chunked:
+        environ["CONTENT_LENGTH"] = str(len(body))
+    return body
+
+
+def _with_body(environ: Environ, body: bytes) -> Environ:
+    return {**environ, "wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+
+
+def _ask(application: Application, environ: Environ) -> _Answer:
+    """What the application answers, all of it."""
+    answer = _Answer()
+    written: list[bytes] = []
+
+    def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], None]:
+        answer.status, answer.headers = status, list(headers)
+        return written.append
+
+    parts = application(environ, start_response)
+    try:
+        written.extend(parts)
+    finally:
+        close = getattr(parts, "close", None)
+        if close is not None:
+            close()
+    answer.body = b"".join(written)
+    return answer
+
+
+def _refusal(code: int, text: str) -> _Answer:
+    """An error as Nova shows them."""
+    body = json.dumps({_NAMES[code]: {"code": code, "message": text}}).encode()
+    headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+    return _Answer(f"{code} {HTTPStatus(code).phrase}", headers, body)

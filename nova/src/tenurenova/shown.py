@@ -1,0 +1,54 @@
+"""What is shown of servers that have a lease, beyond what Nova knows. Pure: JSON in, JSON out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from tenurenova.boot import LEASE, MARK
+
+RESERVED = "RESERVED"
+_ASLEEP = ("SHELVED", "SHELVED_OFFLOADED")
+_NO_HOST = "No valid host"
+#: What is said to the owner of a server that found no host when it was made.
+_ADVICE = (
+    " There is room for it in the time of its lease {lease}, but none now, to make it. Delete the server and its lease,"
+    " and book without a server: tenure lease create NAME --server-flavor FLAVOR --start DATE --end DATE; boot the"
+    " server when there is room, or at the start."
+)
+
+
+def show_reservations(body: bytes, *, reserved: bool) -> bytes:
+    """The body of an answer with one server or with many; the very same where nothing is to be added.
+
+    ``reserved`` has the status of servers that sleep until their lease starts shown as RESERVED.
+    """
+    if MARK.encode() not in body:
+        return body
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return body
+    changed = [_show(server, reserved=reserved) for server in _servers(document)]
+    return json.dumps(document).encode() if any(changed) else body
+
+
+def _servers(document: Any) -> Iterable[dict[str, Any]]:
+    found = document.get("servers") or [document.get("server")] if isinstance(document, dict) else []
+    return [server for server in found if isinstance(server, dict)]
+
+
+def _show(server: dict[str, Any], *, reserved: bool) -> bool:
+    """Whether something was added."""
+    metadata = server.get("metadata")
+    if not isinstance(metadata, dict) or MARK not in metadata:
+        return False
+    if reserved and server.get("status") in _ASLEEP:
+        server["status"] = RESERVED
+        return True
+    fault = server.get("fault")
+    if server.get("status") == "ERROR" and isinstance(fault, dict) and str(fault.get("message")).startswith(_NO_HOST):
+        fault["message"] += _ADVICE.format(lease=metadata.get(LEASE, ""))
+        return True
+    return False

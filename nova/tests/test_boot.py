@@ -1,0 +1,162 @@
+"""What a request to boot says of a reservation, and what becomes of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tenurenova.boot import HintError, takes_tags, wish_of, with_reservation
+from tenurenova.shown import show_reservations
+
+LEASE = {"name": "lease1", "start": "2027-12-01 09:00", "end": "2027-12-01 16:07"}
+
+
+def body(hints: Any = None, **server: Any) -> dict[str, Any]:
+    document: dict[str, Any] = {"server": {"name": "web", "flavorRef": "3", "imageRef": "i", **server}}
+    return document if hints is None else {**document, "os:scheduler_hints": hints}
+
+
+def reserved(lease: Any = LEASE, **server: Any) -> dict[str, Any]:
+    text = lease if isinstance(lease, str) else json.dumps(lease)
+    return body({"reserved": "True", "lease_params": text}, **server)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [None, [], "x", {}, {"server": 1}, body(), body({}), body({"group": "g"}), body({"reserved": "false"}), body([])],
+)
+def test_a_boot_without_the_hint_is_none_of_ours(document: Any) -> None:
+    assert wish_of(document) is None
+
+
+@pytest.mark.parametrize("word", ["True", "true", True, "1", 1, "yes"])
+def test_a_lease_is_asked_for_by_hints(word: Any) -> None:
+    document = body({"reserved": word, "lease_params": json.dumps(LEASE)})
+    wish = wish_of(document)
+    assert wish is not None
+    assert wish.to_lease(300) == {
+        "name": "lease1",
+        "start_date": "2027-12-01T09:00:00Z",
+        "end_date": "2027-12-01T16:07:00Z",
+        "hold_for": 300,
+        "reservations": [{"resource_type": "virtual:server", "flavor_id": "3"}],
+    }
+
+
+def test_hints_may_be_under_their_old_name_or_an_object_and_flavors_links() -> None:
+    server = body(flavorRef="http://nova/v2.1/flavors/m1.big")["server"]
+    old = {"server": {**server, "OS-SCH-HNT:scheduler_hints": {"reserved": True, "lease_params": LEASE}}}
+    wish = wish_of(old)
+    assert wish is not None
+    assert wish.reservation == {"flavor_id": "m1.big"}
+    assert with_reservation(old, "L", "R", tagged=False)["server"].keys() == {*server, "metadata"}
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("2027-12-1 16:07", "2027-12-01T16:07:00Z"),
+        ("2027-12-01 16:07", "2027-12-01T16:07:00Z"),
+        ("2027-12-01T16:07:30Z", "2027-12-01T16:07:30Z"),
+        ("2027-12-01T16:07:00+02:00", "2027-12-01T14:07:00Z"),
+    ],
+)
+def test_dates_are_blazars_minutes_or_complete(given: str, meant: str) -> None:
+    wish = wish_of(reserved({"name": "x", "start": "now", "end": given}))
+    assert wish is not None
+    assert (wish.start, wish.end) == ("now", meant)
+
+
+def test_the_lease_has_the_servers_name_and_begins_now_unless_it_is_said() -> None:
+    wish = wish_of(reserved({"end": "2027-12-01 16:07", "at_end": "snapshot"}))
+    assert wish is not None
+    assert (wish.name, wish.start, wish.reservation["at_end"]) == ("web", "now", "snapshot")
+
+
+@pytest.mark.parametrize(
+    ("document", "named"),
+    [
+        (body({"reserved": "perhaps"}), "reserved"),
+        (body({"reserved": ["True", "True"]}), "reserved"),
+        (body({"reserved": "True"}), "lease_params"),
+        (body({"lease_params": "{}"}), "reserved"),
+        (reserved("{"), "lease_params"),
+        (reserved("[]"), "lease_params"),
+        (reserved({**LEASE, "ende": "x"}), "ende"),
+        (reserved({"name": "x"}), "end"),
+        (reserved({**LEASE, "end": "now"}), "end"),
+        (reserved({**LEASE, "end": 5}), "end"),
+        (reserved({**LEASE, "start": "tomorrow"}), "start"),
+        (reserved({**LEASE, "end": ""}), "end"),
+        (reserved({**LEASE, "end": "0001-01-01T00:00:00+23:00"}), "end"),
+        (reserved({**LEASE, "name": " "}), "name"),
+        (reserved(LEASE, flavorRef=""), "flavorRef"),
+        (reserved(LEASE, max_count=2), "max_count"),
+        (reserved(LEASE, min_count="2"), "min_count"),
+        (reserved(LEASE, return_reservation_id=True), "return_reservation_id"),
+    ],
+)
+def test_what_cannot_be_understood_is_named(document: dict[str, Any], named: str) -> None:
+    with pytest.raises(HintError, match=named):
+        wish_of(document)
+
+
+def test_the_server_is_marked_and_nova_never_sees_our_hints() -> None:
+    document = reserved(LEASE, metadata={"mine": "1"}, tags=["blue"])
+    document["os:scheduler_hints"]["group"] = "g"
+    marked = with_reservation(document, "L", "R", tagged=True)
+    marks = {"tenure:lease": "L", "tenure:reservation": "R", "tenure:reserved": "true"}
+    assert marked["server"]["metadata"] == {"mine": "1", **marks}
+    assert marked["server"]["tags"] == ["blue", "tenure:lease=L"]
+    assert marked["os:scheduler_hints"] == {"group": "g"}
+    plain = with_reservation(reserved(), "L", "R", tagged=False)
+    assert plain.keys() == {"server"}
+    assert "tags" not in plain["server"]
+    assert document["server"]["metadata"] == {"mine": "1"}
+
+
+@pytest.mark.parametrize(
+    ("version", "legacy", "taken"),
+    [
+        (None, None, False),
+        ("compute 2.52", None, True),
+        ("compute 2.51", None, False),
+        ("compute latest", None, True),
+        ("identity 3, compute 2.95", None, True),
+        ("volume 3.70", None, False),
+        (None, "2.60", True),
+        (None, "2.6", False),
+        ("compute x", None, False),
+    ],
+)
+def test_tags_are_set_where_the_microversion_knows_them(version: str | None, legacy: str | None, taken: bool) -> None:
+    assert takes_tags(version, legacy) is taken
+
+
+MARKS = {"tenure:lease": "L", "tenure:reservation": "R", "tenure:reserved": "true"}
+
+
+def shown(server: dict[str, Any], *, reserved: bool) -> dict[str, Any]:
+    (one,) = json.loads(show_reservations(json.dumps({"servers": [server]}).encode(), reserved=reserved))["servers"]
+    return dict(one)
+
+
+def test_a_server_that_sleeps_until_its_lease_is_shown_as_reserved_if_wanted() -> None:
+    server = {"status": "SHELVED_OFFLOADED", "metadata": MARKS}
+    assert shown(server, reserved=True)["status"] == "RESERVED"
+    assert shown(server, reserved=False) == server
+    for other in ({**server, "metadata": {}}, {**server, "status": "ACTIVE"}):
+        assert shown(other, reserved=True) == other
+
+
+def test_who_finds_no_host_is_told_how_to_book_without_a_server() -> None:
+    fault = {"code": 500, "message": "No valid host was found. There are not enough hosts available."}
+    server = {"status": "ERROR", "metadata": MARKS, "fault": fault}
+    told = shown(server, reserved=False)["fault"]["message"]
+    assert told.startswith(fault["message"])
+    assert "--server-flavor" in told
+    assert shown({**server, "metadata": {}}, reserved=True)["fault"] == fault
+    for body in (b"", b'{"tenure:reserved"', b'["tenure:reserved"]'):
+        assert show_reservations(body, reserved=True) is body

@@ -1,0 +1,302 @@
+"""What stands before Nova, between a Nova of a few lines and a reservation service over real HTTP."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
+from typing import Any
+
+import pytest
+
+from tenurenova.middleware import Settings, filter_factory
+
+LEASE = {"name": "lease1", "start": "now", "end": "2027-12-1 16:07"}
+HINTS = {"reserved": "True", "lease_params": json.dumps(LEASE), "group": "g"}
+HELD = {"lease": {"id": "L", "status": "CREATING", "reservations": [{"id": "R"}]}}
+TOKEN = "the-token"
+
+Answer = tuple[int, Any]
+
+
+class Tenure:
+    """A reservation service: it answers what a test says, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.answers: dict[str, list[Answer | None]] = {}
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def handle_one(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                body = json.loads(self.rfile.read(length)) if length else None
+                service.asked.append((self.command, self.path, body))
+                service.headers.append({name.lower(): value for name, value in self.headers.items()})
+                answer = service.answer(self.command, self.path)
+                if answer is None:  # dies before it answers
+                    self.close_connection = True
+                    return
+                status, document = answer
+                data = json.dumps(document).encode() if document is not None else b""
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_POST = do_DELETE = handle_one  # noqa: N815 - the names of http.server
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def answer(self, method: str, path: str) -> Answer | None:
+        kind = "confirm" if path.endswith("/confirm") else "release" if method == "DELETE" else "hold"
+        queue = self.answers.get(kind)
+        if queue:
+            return queue.pop(0) if len(queue) > 1 else queue[0]
+        return {"hold": (201, HELD), "confirm": (200, HELD), "release": (204, None)}[kind]
+
+    @property
+    def calls(self) -> list[str]:
+        return [f"{method} {path}" for method, path, _ in self.asked]
+
+
+class Nova:
+    """Nova's API: it answers what a test says, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, bytes]] = []
+        self.status = "202 Accepted"
+        self.document: Any = {"server": {"id": "S", "adminPass": "secret"}}
+        self.before: Callable[[], None] = lambda: None
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        self.asked.append((environ["PATH_INFO"], environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))))
+        self.before()
+        body = json.dumps(self.document).encode()
+        start_response(self.status, [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
+        return [body]
+
+
+@pytest.fixture
+def tenure() -> Iterator[Tenure]:
+    service = Tenure()
+    yield service
+    service.server.shutdown()
+    service.server.server_close()
+
+
+@pytest.fixture
+def nova() -> Nova:
+    return Nova()
+
+
+def ask(
+    nova: Nova, options: dict[str, str], body: Any = None, *, path: str = "/servers", method: str = "POST", **more: Any
+) -> tuple[int, Any]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    environ = {
+        "REQUEST_METHOD": method,
+        "PATH_INFO": path,
+        "CONTENT_LENGTH": str(len(data)),
+        "wsgi.input": BytesIO(data),
+        "HTTP_X_AUTH_TOKEN": TOKEN,
+        **more,
+    }
+    got: dict[str, Any] = {}
+
+    def start_response(status: str, headers: list[tuple[str, str]]) -> None:
+        got.update(status=int(status[:3]), headers=dict(headers))
+
+    answer = b"".join(filter_factory({}, **options)(nova)(environ, start_response))
+    assert got["headers"]["Content-Length"] == str(len(answer))
+    return got["status"], json.loads(answer)
+
+
+def boot(nova: Nova, tenure: Tenure, hints: Any = HINTS, **more: Any) -> tuple[int, Any]:
+    body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": hints}
+    return ask(nova, {"endpoint": tenure.url, "timeout": "5"}, body, **more)
+
+
+def test_a_server_is_booted_for_a_lease_that_is_held_and_then_confirmed(nova: Nova, tenure: Tenure) -> None:
+    held_before_the_boot: list[list[str]] = []
+    nova.before = lambda: held_before_the_boot.append(list(tenure.calls))
+    status, answer = boot(nova, tenure, HTTP_OPENSTACK_API_VERSION="compute 2.90")
+    assert (status, answer) == (202, nova.document)
+    assert held_before_the_boot == [["POST /v1/leases"]]
+    assert tenure.calls == ["POST /v1/leases", "POST /v1/leases/L/confirm"]
+    (_, _, lease), (_, _, confirmation) = tenure.asked
+    assert (lease["hold_for"], lease["end_date"]) == (300, "2027-12-01T16:07:00Z")
+    assert confirmation == {"reservations": [{"id": "R", "server_id": "S"}]}
+    assert {headers["x-auth-token"] for headers in tenure.headers} == {TOKEN}
+    assert {headers["openstack-api-version"] for headers in tenure.headers} == {"reservation 1.2"}
+    ((_, sent),) = nova.asked
+    assert json.loads(sent) == {
+        "server": {
+            "name": "web",
+            "flavorRef": "3",
+            "metadata": {"tenure:lease": "L", "tenure:reservation": "R", "tenure:reserved": "true"},
+            "tags": ["tenure:lease=L"],
+        },
+        "os:scheduler_hints": {"group": "g"},
+    }
+
+
+@pytest.mark.parametrize("hints", [{}, {"group": "g"}, {"reserved": "False"}])
+def test_a_boot_without_the_hint_is_no_business_of_the_service(nova: Nova, hints: dict[str, str]) -> None:
+    """Byte by byte as it came, and though there is no service."""
+    body = b'{"server" : {"name": "web"},  "os:scheduler_hints": ' + json.dumps(hints).encode() + b"}"
+    status, answer = ask(nova, {"endpoint": "http://127.0.0.1:9"}, body)
+    assert (status, answer) == (202, nova.document)
+    assert nova.asked == [("/servers", body)]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/servers"), ("POST", "/servers/S/action"), ("DELETE", "/servers/S"), ("POST", "/os-keypairs")],
+)
+def test_nothing_but_a_boot_is_read(nova: Nova, tenure: Tenure, method: str, path: str) -> None:
+    assert boot(nova, tenure, method=method, path=path) == (202, nova.document)
+    assert tenure.calls == []
+    assert b"lease_params" in nova.asked[0][1]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
+def test_what_is_no_request_is_for_nova_to_refuse(nova: Nova, tenure: Tenure, body: bytes) -> None:
+    ask(nova, {"endpoint": tenure.url}, body)
+    assert nova.asked == [("/servers", body)]
+
+
+@pytest.mark.parametrize("path", ["/servers", "/servers/", "/0f1e2d/servers", "/servers.json"])
+def test_servers_are_booted_under_all_these_paths(nova: Nova, tenure: Tenure, path: str) -> None:
+    assert boot(nova, tenure, path=path)[0] == 202
+    assert len(tenure.calls) == 2
+
+
+def test_a_chunked_body_is_read_too(nova: Nova, tenure: Tenure) -> None:
+    assert boot(nova, tenure, CONTENT_LENGTH="", **{"wsgi.input_terminated": True})[0] == 202
+    assert len(tenure.calls) == 2
+
+
+def test_a_hint_that_cannot_be_understood_is_refused_before_anybody_is_asked(nova: Nova, tenure: Tenure) -> None:
+    status, answer = boot(nova, tenure, {"reserved": "True", "lease_params": "{"})
+    assert status == 400
+    assert answer["badRequest"]["code"] == 400
+    assert "lease_params" in answer["badRequest"]["message"]
+    assert (nova.asked, tenure.asked) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "name"),
+    [
+        (400, 400, "badRequest"),
+        (401, 401, "unauthorized"),
+        (403, 403, "forbidden"),
+        (409, 409, "conflictingRequest"),
+        (404, 503, "serviceUnavailable"),
+        (406, 503, "serviceUnavailable"),
+        (500, 503, "serviceUnavailable"),
+        (503, 503, "serviceUnavailable"),
+    ],
+)
+def test_a_refusal_of_the_lease_is_told_as_nova_tells_its_own(
+    nova: Nova, tenure: Tenure, said: int, status: int, name: str
+) -> None:
+    tenure.answers["hold"] = [(said, {"error_message": "Not enough hosts: 3 match, 0 are free.", "field": "x"})]
+    code, answer = boot(nova, tenure)
+    assert (code, answer[name]["code"]) == (status, status)
+    assert ("0 are free" in answer[name]["message"]) == (status != 503)
+    assert nova.asked == []
+
+
+@pytest.mark.parametrize("answer", [None, (201, {}), (201, {"lease": {"id": "L"}}), (201, [])])
+def test_a_service_that_answers_nonsense_or_dies_is_away(nova: Nova, tenure: Tenure, answer: Answer | None) -> None:
+    tenure.answers["hold"] = [answer]
+    assert boot(nova, tenure)[0] == 503
+    assert nova.asked == []
+
+
+def test_without_a_service_there_is_no_server_with_a_lease(nova: Nova) -> None:
+    body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": HINTS}
+    assert ask(nova, {"endpoint": "http://127.0.0.1:9"}, body)[0] == 503
+    assert ask(nova, {}, body)[0] == 503
+    assert nova.asked == []
+
+
+def test_the_service_is_found_in_the_catalogue_of_the_token(nova: Nova, tenure: Tenure) -> None:
+    places = [{"region": "north", "publicURL": "http://127.0.0.1:9"}, {"region": "south", "publicURL": tenure.url}]
+    catalogue = json.dumps([{"type": "compute", "endpoints": []}, {"type": "reservation", "endpoints": places}])
+    body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": HINTS}
+    assert ask(nova, {"region": "south"}, body, HTTP_X_SERVICE_CATALOG=catalogue)[0] == 202
+    assert len(tenure.calls) == 2
+
+
+def test_a_server_that_nova_refuses_leaves_no_lease(nova: Nova, tenure: Tenure) -> None:
+    nova.status, nova.document = "403 Forbidden", {"server": {"id": "none"}}
+    assert boot(nova, tenure) == (403, nova.document)
+    assert tenure.calls == ["POST /v1/leases", "DELETE /v1/leases/L"]
+
+
+def test_a_nova_that_fails_leaves_no_lease(nova: Nova, tenure: Tenure) -> None:
+    def fail() -> None:
+        raise RuntimeError("broken")
+
+    nova.before = fail
+    with pytest.raises(RuntimeError):
+        boot(nova, tenure)
+    assert tenure.calls == ["POST /v1/leases", "DELETE /v1/leases/L"]
+
+
+def test_a_confirmation_without_an_answer_is_repeated(nova: Nova, tenure: Tenure) -> None:
+    tenure.answers["confirm"] = [None, (503, {}), (200, HELD)]
+    assert boot(nova, tenure)[0] == 202
+    assert tenure.calls[1:] == ["POST /v1/leases/L/confirm"] * 3
+
+
+@pytest.mark.parametrize("said", [404, 409])
+def test_a_server_that_cannot_be_reserved_is_given_up_at_once(nova: Nova, tenure: Tenure, said: int) -> None:
+    tenure.answers["confirm"] = [(said, {"error_message": "It is another lease's."})]
+    status, answer = boot(nova, tenure)
+    assert status == 409
+    assert "Server S" in answer["conflictingRequest"]["message"]
+    assert "another lease's" in answer["conflictingRequest"]["message"]
+    assert tenure.calls[-1] == "DELETE /v1/leases/L"
+
+
+def test_who_cannot_know_whether_it_is_reserved_is_told_where_to_look(nova: Nova, tenure: Tenure) -> None:
+    tenure.answers["confirm"] = [None]
+    status, answer = boot(nova, tenure)
+    assert status == 503
+    assert "lease L" in answer["serviceUnavailable"]["message"]
+    assert "DELETE /v1/leases/L" not in tenure.calls
+
+
+def test_servers_are_shown_as_nova_shows_them_unless_it_is_wanted_otherwise(nova: Nova) -> None:
+    marked = {"id": "S", "status": "SHELVED_OFFLOADED", "metadata": {"tenure:reserved": "true"}}
+    nova.status, nova.document = "200 OK", {"servers": [marked, {"id": "T", "status": "ACTIVE", "metadata": {}}]}
+    for path in ("/servers/detail", "/0f1e2d/servers/detail"):
+        assert ask(nova, {}, path=path, method="GET")[1] == nova.document
+        status, answer = ask(nova, {"show_reserved": "true"}, path=path, method="GET")
+        assert (status, [one["status"] for one in answer["servers"]]) == (200, ["RESERVED", "ACTIVE"])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"end_point": "x"}, {"timeout": "0"}, {"hold_seconds": "0"}, {"hold_seconds": "x"}, {"interface": "inner"}],
+)
+def test_an_option_that_is_none_keeps_the_api_from_starting(given: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        filter_factory({}, **given)
+
+
+def test_certificates_are_checked_unless_it_is_forbidden() -> None:
+    assert Settings.read({}).verify is True
+    assert Settings.read({"cafile": "/etc/ca.pem"}).verify == "/etc/ca.pem"
+    assert Settings.read({"insecure": "true", "cafile": "/etc/ca.pem"}).verify is False
