@@ -11,6 +11,9 @@ JOBS   ?= auto
 # The distributions beside the server's, each with a pyproject.toml of its own.
 OTHERS := $(patsubst %/pyproject.toml,%,$(wildcard client/pyproject.toml nova/pyproject.toml))
 
+# Distributions that are tested and not installed: what others write.
+EXAMPLES := $(patsubst %/pyproject.toml,%,$(wildcard examples/*/pyproject.toml))
+
 INSTALLED := -e '.[postgresql,mariadb,openstack,test,bench]' $(foreach other,$(OTHERS),-e './$(other)[test]')
 QUICK     := not (postgresql or mariadb or slow or races or crash or cloud)
 
@@ -57,14 +60,14 @@ lint: $(STAMP) ## Style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	@set -e; for other in $(OTHERS); do \
+	@set -e; for other in $(OTHERS) $(EXAMPLES); do \
 		echo "##### $$other"; \
 		(cd $$other && $(abspath $(BIN))/mypy); \
 	done
 
 check: lint ## The quick loop: style, types, and the tests that need no service
 	$(BIN)/python -m pytest -q -n $(JOBS) -m '$(QUICK)'
-	@set -e; for other in $(OTHERS); do \
+	@set -e; for other in $(OTHERS) $(EXAMPLES); do \
 		echo "##### $$other"; \
 		(cd $$other && $(abspath $(BIN))/python -m pytest -q -n $(JOBS) -m 'not install'); \
 	done

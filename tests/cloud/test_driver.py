@@ -133,7 +133,7 @@ class RealRig:
         self.wire.arm(verb, after_effects)
 
     def lose_reply(self, verb: str) -> None:
-        cast(Watched, self.driver).lose_reply(verb)
+        self.wire.lose_reply(verb)
 
     def hold(self) -> None:
         """The computes that have servers stand still; no server gets to a host whose compute does."""

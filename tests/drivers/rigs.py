@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import cast
 
 from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
@@ -91,7 +90,7 @@ class FakeRig:
         self.wire.arm(verb, after_effects)
 
     def lose_reply(self, verb: str) -> None:
-        cast(Watched, self.driver).lose_reply(verb)
+        self.wire.lose_reply(verb)
 
     def hold(self) -> None:
         self.cloud.held = True

@@ -87,9 +87,9 @@ def find_suites(repository: Path, jobs: int) -> list[Suite]:
     alone = ["-m", ALONE, f"--ignore=tests/{CLOUD}", "tests"]
     suites.append(Suite(name="races", arguments=alone, folder=repository))
     suites += [
-        Suite(name=name, arguments=["tests"], folder=repository / name)
-        for name in ("client", "nova")
-        if (repository / name / "tests").is_dir()
+        Suite(name=folder.name, arguments=["tests"], folder=folder)
+        for folder in (repository / "client", repository / "nova", *sorted((repository / "examples").glob("*")))
+        if (folder / "tests").is_dir()
     ]
     if (tests / CLOUD).is_dir():
         suites.append(Suite(name=CLOUD, arguments=[f"tests/{CLOUD}"], folder=repository, on_request=True))

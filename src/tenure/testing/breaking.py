@@ -26,6 +26,7 @@ class Breaker:
         self._lock = threading.Lock()
         self._armed: tuple[str, int] | None = None
         self._before = 0
+        self._lost: str | None = None
 
     @contextmanager
     def change(self) -> Iterator[None]:
@@ -37,6 +38,14 @@ class Breaker:
     def arm(self, verb: str, after_effects: int) -> None:
         """Let the next call of the verb break off when it has changed so many things."""
         self._armed = (verb, after_effects)
+
+    def lose_reply(self, verb: str) -> None:
+        """Let the next call of the verb do everything, and fail then."""
+        self._lost = verb
+
+    def loses(self, verb: str) -> bool:
+        """Whether the answer of this call is lost."""
+        return self._lost == verb
 
     def enter(self, verb: str) -> None:
         self.verb, self._before = verb, self.effects
@@ -68,14 +77,13 @@ class Breaker:
 
 
 class Watched:
-    """A driver whose calls tell a breaker which verb they are of, and whose last answer can be lost."""
+    """A driver whose calls tell a breaker which verb they are of."""
 
     def __init__(self, driver: CloudDriver, breaker: Breaker, patience: timedelta, pause: timedelta) -> None:
         self._driver = driver
         self._breaker = breaker
         self._patience = patience
         self._pause = pause
-        self._lost: str | None = None
 
     @classmethod
     def of(
@@ -83,10 +91,6 @@ class Watched:
     ) -> CloudDriver:
         """The driver, watched. A verb that is still going on is asked again for as long as ``patience``."""
         return cast(CloudDriver, cls(driver, breaker, patience, pause))
-
-    def lose_reply(self, verb: str) -> None:
-        """Let the next call of the verb do everything, and fail then."""
-        self._lost = verb
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._driver, name)
@@ -99,7 +103,7 @@ class Watched:
                 answer = method(*args, **kwargs)
                 if self._breaker.is_reached():
                     raise CloudBusy("the connection broke off")
-                if self._lost != verb:
+                if not self._breaker.loses(verb):
                     return answer
                 deadline = time.monotonic() + self._patience.total_seconds()
                 while isinstance(answer, Progress) and not answer.done and time.monotonic() < deadline:
@@ -107,7 +111,7 @@ class Watched:
                     answer = method(*args, **kwargs)
             finally:
                 self._breaker.leave()
-            self._lost = None
+            self._breaker.lose_reply("")
             raise CloudBusy("the answer was lost")
 
         return call

@@ -1,0 +1,1 @@
+"""Laboratory instruments, as a resource type of Tenure."""

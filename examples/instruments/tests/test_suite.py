@@ -1,0 +1,92 @@
+"""The suite sees what a driver does wrong: each of these is broken in one way, and one test at least fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from instruments.driver import InstrumentDriver
+from instruments.laboratory import Badge
+from tenure.drivers.contract import DONE, Drift, Order, Progress, ResourceRef
+from tenure.testing.resources import ResourceContract
+from tests.test_driver import InstrumentRig
+
+
+class KeepsWhatWasGivenUp(InstrumentDriver):
+    def ensure_started(self, order: Order) -> Progress:
+        had = [ResourceRef(one, one) for one, badge in self._badges().items() if order.reservation_id in badge.purpose]
+        known = {one.external_id for one in order.resources}
+        more = tuple(one for one in had if one.external_id not in known)
+        return super().ensure_started(replace(order, resources=(*order.resources, *more), returning=()))
+
+    def _badges(self) -> dict[str, Badge]:
+        return self._laboratory.badges()
+
+
+class TakesFromStrangers(KeepsWhatWasGivenUp):
+    def ensure_started(self, order: Order) -> Progress:
+        for resource in order.resources:
+            badge = self._badges().get(resource.external_id)
+            if badge is not None and "reservation:" not in badge.purpose:
+                self._laboratory.take_back(badge)
+        return InstrumentDriver.ensure_started(self, order)
+
+
+class GivesAgain(KeepsWhatWasGivenUp):
+    def ensure_started(self, order: Order) -> Progress:
+        progress = InstrumentDriver.ensure_started(self, order)
+        for resource in order.resources:
+            self._laboratory.give(self._badges()[resource.external_id])
+        return progress
+
+
+class EndsNothing(InstrumentDriver):
+    def ensure_ended(self, order: Order) -> Progress:
+        return DONE
+
+
+class EndsOnlyWhatIsNamed(KeepsWhatWasGivenUp):
+    def ensure_ended(self, order: Order) -> Progress:
+        for resource in order.resources:
+            if (badge := self._badges().get(resource.external_id)) is not None:
+                self._laboratory.take_back(badge)
+        return DONE
+
+
+class Forgets(InstrumentDriver):
+    def held(self, resource_type: str) -> Iterable[str]:
+        return ()
+
+
+class SeesNothing(InstrumentDriver):
+    def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
+        return ()
+
+
+@pytest.mark.parametrize(
+    ("broken", "test"),
+    [
+        (KeepsWhatWasGivenUp, "what_is_no_longer_in_the_order_is_given_up"),
+        (TakesFromStrangers, "what_another_has_stops_a_start"),
+        (GivesAgain, "starting_again_changes_nothing"),
+        (EndsNothing, "an_end_frees_its_own_and_no_others"),
+        (EndsOnlyWhatIsNamed, "an_end_needs_no_more_than_the_id"),
+        (EndsOnlyWhatIsNamed, "an_end_leaves_alone_what_others_have_by_now"),
+        (Forgets, "tells_which_reservations_have_anything"),
+        (SeesNothing, "sees_what_is_gone_and_a_start_mends_it"),
+    ],
+)
+def test_sees_a_driver_that(tmp_path: Path, broken: type[InstrumentDriver], test: str):
+    for kind in (InstrumentDriver, broken):
+        rig = InstrumentRig(tmp_path / f"{kind.__name__}.db", kind)
+        things = list(rig.resources())[:4]
+        ask = getattr(ResourceContract(), f"test_{test}")
+        if kind is broken:
+            with pytest.raises((AssertionError, ValueError, pytest.fail.Exception)):
+                ask(rig, things)
+        else:
+            ask(rig, things)
+        rig.close()

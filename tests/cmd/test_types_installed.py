@@ -1,0 +1,137 @@
+"""The example of a type by others, installed as its users do: from its folder, into an environment of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from tests.support.standalone import BIN, Caller, Standalone, start
+
+REPOSITORY = Path(__file__).parents[2]
+EXAMPLE = REPOSITORY / "examples" / "instruments"
+MICROSCOPE = {"resource_type": "lab:instrument", "kind": "microscope"}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh virtual environment with nothing but Tenure, the example, and what they need."""
+    folder = tmp_path_factory.mktemp("fresh")
+    tenure, example = folder / "tenure", folder / "example"
+    built = shutil.ignore_patterns("*.egg-info", "__pycache__", "build")
+    shutil.copytree(REPOSITORY / "src", tenure / "src", ignore=built)  # building writes into the folder
+    for name in ("pyproject.toml", "LICENSE"):
+        shutil.copy(REPOSITORY / name, tenure / name)
+    shutil.copytree(EXAMPLE, example, ignore=built)
+    made = folder / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", made], check=True)
+    pip: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        made / "bin" / "python",
+        "install",
+        "-q",
+        "--no-compile",
+    ]
+    given: list[str | Path] = ["--disable-pip-version-check", "-c", REPOSITORY / "constraints.txt", tenure, example]
+    installed = subprocess.run([*pip, *given], capture_output=True, text=True, timeout=600)
+    assert installed.returncode == 0, installed.stderr
+    return made
+
+
+@pytest.fixture(scope="module")
+def service(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    command = (str(environment / "bin" / "tenure-standalone"),)
+    running = start(tmp_path_factory.mktemp("service") / "data", hosts=2, command=command)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.kill()
+
+
+def badges(service: Standalone) -> set[tuple[str, str]]:
+    """Which project gets in where, by what the laboratory says."""
+    with closing(sqlite3.connect(service.data_dir / "laboratory.db")) as file:
+        return set(file.execute("SELECT name, project FROM badge JOIN instrument ON id = instrument_id"))
+
+
+def register(caller: Caller, name: str) -> tuple[int, Any]:
+    return caller.call("POST", "/instruments", {"name": name})
+
+
+def test_an_instrument_is_registered_booked_used_and_given_back(service: Standalone):
+    operator, owner = service.caller("admin"), service.caller("demo")
+    for name in ("confocal-1", "electron-1", "raman-1"):
+        assert register(operator, name)[0] == 201
+    status, refusal = register(operator, "confocal-9")
+    assert (status, refusal["field"]) == (404, "name")
+    assert register(owner, "confocal-2")[0] == 403
+    status, listed = owner.call("GET", "/instruments?kind=microscope")
+    assert (status, [one["name"] for one in listed["instruments"]]) == (200, ["confocal-1", "electron-1"])
+
+    # A microscope that is sharp enough, and a host beside it, in one lease.
+    sharp = {**MICROSCOPE, "resource_properties": '["<=", "$resolution_nm", "10"]'}
+    status, lease = owner.book(1, seconds=600, before_end="", others=[sharp])
+    assert status == 201, lease
+    owner.wait_for_status(lease["id"], "ACTIVE")
+    assert badges(service) == {("electron-1", "demo-project")}
+    status, had = owner.call("GET", f"/leases/{lease['id']}/instruments")
+    assert [(one["name"], one["status"]) for one in had["instruments"]] == [("electron-1", "held")]
+
+    # Two are not there while one of two is taken; the other is.
+    status, refusal = owner.book(0, seconds=3, others=[{**MICROSCOPE, "amount": 2}])
+    assert (status, refusal["error_name"]) == (409, "NotEnoughResources")
+    assert refusal["error_message"].startswith("Not enough instruments available: 2 asked for, 3 can be reserved")
+    status, other = owner.book(0, seconds=60, others=[MICROSCOPE])
+    assert status == 201, other
+    owner.wait_for_status(other["id"], "ACTIVE")
+    assert badges(service) == {("electron-1", "demo-project"), ("confocal-1", "demo-project")}
+    assert owner.call("DELETE", f"/leases/{other['id']}")[0] == 204
+
+    assert owner.call("PUT", f"/leases/{lease['id']}", {"end_date": "now"})[0] == 200
+    owner.wait_for_status(lease["id"], "TERMINATED")
+    assert badges(service) == set()
+
+
+def test_its_readme_can_be_followed(service: Standalone):
+    """By a user who has our command line, which needs to know nothing of instruments."""
+    for name in ("confocal-1", "electron-1"):
+        register(service.caller("admin"), name)
+    block = re.findall(r"```console\n(.*?)```", (EXAMPLE / "README.md").read_text(), re.DOTALL)[2]
+    typed = block.replace("$ ", "", 1).replace("\n$ ", "\n").replace("try/bin/", f"{BIN}/")
+    script = "set -e\n" + typed.replace("try/data/", f"{service.data_dir}/")
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    _, leases = service.caller().call("GET", "/leases")
+    (look,) = [one for one in leases["leases"] if one["name"] == "look"]
+    assert look["status"] == "TERMINATED"
+    assert {one["resource_type"] for one in look["reservations"]} == {"physical:host", "lab:instrument"}
+
+
+def test_it_is_described_beside_ours(service: Standalone):
+    with urlopen(f"{service.url.removesuffix('/v1')}/openapi.json", timeout=60) as answer:
+        description = json.load(answer)
+    assert {"/v1/instruments", "/v1/instruments/{instrument_id}", "/v1/os-hosts"} <= description["paths"].keys()
+    assert "InstrumentReservation" in description["components"]["schemas"]
+
+
+def test_nothing_else_is_needed(environment: Path):
+    """Not the libraries of a deployment, nor the tests' own."""
+    for module, is_there in (("instruments", True), ("openstack", False), ("pytest", False)):
+        command = [str(environment / "bin" / "python"), "-c", f"import {module}"]
+        assert (subprocess.run(command, capture_output=True).returncode == 0) == is_there, module
