@@ -23,7 +23,7 @@ from tests.support.standalone import Caller
 
 #: Of the race for whole hosts; that for everything at once takes so many times as long.
 OPERATIONS = int(os.environ.get("TENURE_TEST_RACE_OPERATIONS", "5000"))
-SLOWER = 4
+SLOWER = 12
 HOSTS = 8
 ADDRESSES = 5
 THREADS = 16
