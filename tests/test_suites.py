@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.suites import REPOSITORY, Result, Suite, choose, find_suites, run_suite, summarise
+from tests.support.suites import REPOSITORY, Result, Suite, choose, find_suites, main, run_suite, summarise
 
 SOURCE = """
 import pytest
@@ -107,6 +107,16 @@ def test_every_test_file_belongs_to_a_suite():
     }
     files = {*REPOSITORY.glob("tests/**/test_*.py"), *REPOSITORY.glob("*/tests/**/test_*.py")}
     assert files <= covered
+
+
+def test_suites_are_named_or_left_out():
+    suites = find_suites(REPOSITORY, jobs=1)
+    every_day = choose(suites, [])
+    assert [suite.name for suite in choose(suites, ["api", "store"])] == ["api", "store"]
+    assert [suite for suite in every_day if suite.name not in {"api", "races"}] == choose(
+        suites, ["--but", "races", "api"]
+    )
+    assert main(["--but", "nonsense"]) == main(["api", "--but", "races"]) == 2
 
 
 def test_what_needs_a_real_cloud_runs_only_when_it_is_named():
