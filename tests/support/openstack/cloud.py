@@ -22,6 +22,7 @@ from tests.support.openstack.answers import Refused, Route, Seen, expect, page_o
 from tests.support.openstack.flavors import FakeFlavors, Flavor, ServerGroup
 from tests.support.openstack.network import FakeNeutron
 from tests.support.openstack.placement import FakePlacement, Provider, inventory
+from tests.support.openstack.volumes import FakeCinder
 
 PASSWORD: Final = "secret"
 SERVICE_USER: Final = "a11ce000000000000000000000000001"
@@ -82,11 +83,11 @@ class Aggregate:
         return self.metadata.get("availability_zone")
 
 
-class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron):
+class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder):
     """The cloud. Everything that a test does to it by its methods is done by others than Tenure."""
 
     def __init__(self, hosts: int = 6, *, nova: str = "2.103", pool: bool = True) -> None:
-        for part in (FakePlacement, FakeFlavors, FakeNeutron):
+        for part in (FakePlacement, FakeFlavors, FakeNeutron, FakeCinder):
             part.__init__(self)
         self.nova = nova
         self.lock = threading.RLock()
@@ -306,6 +307,7 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron):
                     _catalogue_entry("placement", f"{self.url}/placement"),
                     _catalogue_entry("image", f"{self.url}/image"),
                     _catalogue_entry("network", self.network_url),
+                    _catalogue_entry("block-storage", f"{self.url}/volume/v3/{acts_as[1]}"),
                 ],
             }
         }
@@ -566,6 +568,7 @@ _ROUTES: Final[tuple[Route, ...]] = (
     *FakeFlavors.FLAVORS,
     *FakePlacement.PLACEMENT,
     *FakeNeutron.NETWORK,
+    *FakeCinder.VOLUMES,
     ("identity", "POST", "/v3/OS-TRUST/trusts", FakeOpenStack._make_trust),
     ("identity", "DELETE", "/v3/OS-TRUST/trusts/([^/]+)", FakeOpenStack._delete_trust),
     ("compute", "GET", "/v2.1/", FakeOpenStack._version),
@@ -725,6 +728,8 @@ def _error(service: str, refused: Refused) -> Any:
             return {"errors": [{"status": refused.status, "title": "x", "detail": message, "code": refused.code}]}
         case "network":
             return {"NeutronError": {"type": "x", "message": message, "detail": ""}}
+        case "volume":
+            return {"itemNotFound" if refused.status == 404 else "badRequest": {"message": message}}
         case "identity":
             return {"error": {"code": refused.status, "message": message, "title": "x"}}
         case _:

@@ -24,7 +24,8 @@ from tenure.drivers.contract import (
     Progress,
     ResourceRef,
 )
-from tenure.drivers.openstack import addresses, fleet
+from tenure.drivers.openstack import addresses, fleet, volumes
+from tenure.drivers.openstack.block_storage import BlockStorage
 from tenure.drivers.openstack.compute import Compute, Server, tells_hints
 from tenure.drivers.openstack.flavors import Flavors
 from tenure.drivers.openstack.hosts import Hosts
@@ -75,7 +76,7 @@ class Enforcement(Protocol):
 
 
 class OpenStackCloud:
-    """A ``CloudDriver`` for the compute hosts of an OpenStack cloud, whole or in parts, and its floating IPs.
+    """A ``CloudDriver`` for the compute hosts of an OpenStack cloud, whole or in parts, its floating IPs and volumes.
 
     It keeps nothing but a token, and what Nova's version is. Threads share its connections; ``concurrency`` calls are
     made at a time, and a verb takes no longer than ``verb_timeout``: what is not done by then raises ``CloudBusy``
@@ -126,6 +127,8 @@ class OpenStackCloud:
         return inventory.look_up(reference)
 
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
+        if kind == "volume_type":
+            return self._volumes(self._http.begin("fetch")).facts_of_type(reference, actor.project_id)
         if kind != "flavor":
             raise CloudNotFound(f"This cloud has no {kind} {reference}.")
         found = Flavors(self._http.begin("fetch")).seen_by(actor, reference)
@@ -133,7 +136,7 @@ class OpenStackCloud:
         return {**{name: getattr(found, name) for name in names}, "extra_specs": dict(found.extra_specs)}
 
     def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
-        return {}  # nothing that this cloud has stays after a lease
+        return self._volumes(self._http.begin("remaining")).remaining(orders) if resource_type == volumes.VOLUME else {}
 
     def held(self, resource_type: str) -> Iterable[str]:
         inventory = self._inventory("held", resource_type)
@@ -217,6 +220,8 @@ class OpenStackCloud:
                 return fleet.Fleet(compute, Placement(calls), self._hosts(calls), drift, self._options)
             case addresses.ADDRESS:
                 return self._addresses(self._http.begin(verb))
+            case volumes.VOLUME:
+                return self._volumes(self._http.begin(verb))
             case _:
                 return None
 
@@ -228,6 +233,8 @@ class OpenStackCloud:
                 return self._instances(calls)
             case addresses.ADDRESS:
                 return self._addresses(calls)
+            case volumes.VOLUME:
+                return self._volumes(calls)
             case _:
                 raise _no(resource_type)
 
@@ -240,6 +247,10 @@ class OpenStackCloud:
 
     def _addresses(self, calls: Calls) -> addresses.Addresses:
         return addresses.Addresses(Network(calls), self._options)
+
+    def _volumes(self, calls: Calls) -> volumes.Volumes:
+        log_in = partial(owner_by, calls, self._session, self._options)
+        return volumes.Volumes(BlockStorage(calls), self._options, log_in)
 
     def _identity(self, verb: str) -> Identity:
         return Identity(self._http.begin(verb), self._session, self._options)

@@ -39,7 +39,10 @@ _NAMES: Final = {
     "image": "Glance",
     "identity": "Keystone",
     "network": "Neutron",
+    "block-storage": "Cinder",
 }
+#: What services are called in the header that names a microversion, where it is not what catalogues call them.
+_HEADER_NAMES: Final = {"block-storage": "volume"}
 #: Statuses that may be others the next time. 401 is what is left when a new token did not help either; 406 comes from
 #: a service of an older version than we had before, while it is exchanged.
 _PASSING: Final = frozenset({401, 406, 408, 413, 425, 429})
@@ -374,7 +377,8 @@ def _json(request: Request, text: str) -> Any:
 def _headers(request: Request, request_id: str | None) -> dict[str, str]:
     headers = {"Accept": "application/json"}
     if request.microversion is not None:
-        headers["OpenStack-API-Version"] = f"{request.service} {request.microversion}"
+        service = _HEADER_NAMES.get(request.service, request.service)
+        headers["OpenStack-API-Version"] = f"{service} {request.microversion}"
     if request.token is not None:
         headers["X-Auth-Token"] = request.token
     if request_id is not None:

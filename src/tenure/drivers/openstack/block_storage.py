@@ -1,0 +1,192 @@
+"""Cinder: pools, volume types, volumes and their snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from keystoneauth1 import plugin
+
+from tenure.drivers.contract import CloudError, CloudNotFound
+from tenure.drivers.openstack.session import Calls, Request
+
+SERVICE: Final = "block-storage"
+#: From this one on, pools are told by the type whose volumes may lie in them.
+_VERSION: Final = "3.35"
+_PAGE: Final = "1000"
+#: What a pool has that has no end.
+UNLIMITED: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    name: str
+    total_gb: int
+    is_up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeType:
+    id: str
+    name: str
+    is_public: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    server_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A volume; ``pool`` is where it lies, empty as long as that is not decided."""
+
+    id: str
+    name: str
+    project_id: str
+    status: str
+    pool: str
+    metadata: Mapping[str, str]
+    attachments: tuple[Attachment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    id: str
+    status: str
+
+
+class BlockStorage:
+    """What is asked of Cinder, with the calls of one verb."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    def pools(self, type_id: str | None = None) -> list[Pool]:
+        """All pools, or those in which volumes of that type may lie, ordered by name."""
+        params = {"detail": "true", **({} if type_id is None else {"volume_type": type_id})}
+        found = self._send(Request(SERVICE, "GET", "/scheduler-stats/get_pools", params=params, microversion=_VERSION))
+        return sorted(map(_pool, found["pools"]), key=lambda one: one.name)
+
+    def volume_type(self, reference: str) -> VolumeType:
+        """The type of that id, or else of that name, the default one for an empty text; raises ``CloudNotFound``."""
+        if not reference:
+            return _type(self._send(Request(SERVICE, "GET", "/types/default"))["volume_type"])
+        params = {"is_public": "None", "limit": _PAGE}
+        while True:
+            page = self._send(Request(SERVICE, "GET", "/types", params=params))["volume_types"]
+            types = [_type(one) for one in page]
+            for found in sorted(types, key=lambda one: one.id != reference):
+                if reference in {found.id, found.name}:
+                    return found
+            if len(page) < int(_PAGE):
+                raise CloudNotFound(f"There is no volume type {reference}.")
+            params["marker"] = types[-1].id
+
+    def projects_of(self, volume_type: VolumeType) -> set[str]:
+        """The projects that may use a type that is not public."""
+        path = f"/types/{quote(volume_type.id)}/os-volume-type-access"
+        return {one["project_id"] for one in self._send(Request(SERVICE, "GET", path))["volume_type_access"]}
+
+    def with_metadata(self, **wanted: str) -> list[Volume]:
+        """The volumes of all projects with these metadata."""
+        found: list[Volume] = []
+        params = {"all_tenants": "1", "limit": _PAGE, "metadata": str(wanted)}
+        while True:
+            page = self._send(Request(SERVICE, "GET", "/volumes/detail", params=params))["volumes"]
+            found += map(_volume, page)
+            if len(page) < int(_PAGE):
+                return found
+            params["marker"] = page[-1]["id"]
+
+    def existing(self, ids: Iterable[str]) -> list[Volume]:
+        """Those of these volumes that there are."""
+        requests = [Request(SERVICE, "GET", f"/volumes/{quote(one)}") for one in ids]
+        return [_volume(answer["volume"]) for answer in self._each(requests) if answer is not None]
+
+    def make_all(self, bodies: Sequence[Mapping[str, object]], owner: plugin.BaseAuthPlugin) -> list[Volume]:
+        """Make volumes side by side, as their owner. Raises what Cinder refuses when all have been asked for."""
+        requests = [Request(SERVICE, "POST", "/volumes", {"volume": dict(body)}, auth=owner) for body in bodies]
+        answers = self._calls.send_all(requests)
+        for answer in answers:
+            if isinstance(answer, CloudError):
+                raise answer
+        return [_volume(answer["volume"]) for answer in answers]
+
+    def mark(self, volumes: Iterable[Volume], metadata: Mapping[str, str]) -> None:
+        """Have these metadata on each, beside those that it has. Those that are gone are no error."""
+        self._each(
+            [Request(SERVICE, "POST", f"/volumes/{one.id}/metadata", {"metadata": dict(metadata)}) for one in volumes]
+        )
+
+    def detach(self, volumes: Iterable[Volume]) -> None:
+        """Have Nova take volumes from their servers; it goes on when this returns. What is gone is no error."""
+        self._each(
+            [
+                Request("compute", "DELETE", f"/servers/{each.server_id}/os-volume_attachments/{one.id}")
+                for one in volumes
+                for each in one.attachments
+            ]
+        )
+
+    def delete_all(self, volumes: Iterable[Volume]) -> None:
+        """Delete volumes with their snapshots; it goes on when this returns. Those that are gone are no error."""
+        params = {"cascade": "true"}
+        self._each([Request(SERVICE, "DELETE", f"/volumes/{one.id}", params=params) for one in volumes])
+
+    def snapshots(self, metadata: Mapping[str, str]) -> dict[str, Snapshot]:
+        """The snapshots of all projects with these metadata, by volume."""
+        params = {"all_tenants": "1", "limit": _PAGE, "metadata": str(dict(metadata))}
+        found = self._send(Request(SERVICE, "GET", "/snapshots/detail", params=params))["snapshots"]
+        return {one["volume_id"]: Snapshot(one["id"], one["status"]) for one in found}
+
+    def take_snapshots(
+        self, volumes: Iterable[Volume], metadata: Mapping[str, str], prefix: str, owner: plugin.BaseAuthPlugin
+    ) -> None:
+        """Have a snapshot made of each, as the owner; it goes on when this returns."""
+        bodies = [
+            {"volume_id": one.id, "name": f"{prefix}{one.name}"[:255], "metadata": dict(metadata), "force": True}
+            for one in volumes
+        ]
+        self._each([Request(SERVICE, "POST", "/snapshots", {"snapshot": body}, auth=owner) for body in bodies])
+
+    def delete_snapshots(self, snapshots: Iterable[Snapshot]) -> None:
+        self._each([Request(SERVICE, "DELETE", f"/snapshots/{one.id}") for one in snapshots])
+
+    def _each(self, requests: Sequence[Request]) -> list[Any]:
+        """What each answers, None where what it names is gone; raises what else went wrong when all were made."""
+        answers = self._calls.send_all(requests)
+        for answer in answers:
+            if isinstance(answer, CloudError) and not isinstance(answer, CloudNotFound):
+                raise answer
+        return [None if isinstance(answer, CloudNotFound) else answer for answer in answers]
+
+    def _send(self, request: Request) -> Any:
+        return self._calls.send(request)
+
+
+def _pool(found: Mapping[str, Any]) -> Pool:
+    capabilities = found.get("capabilities") or {}
+    total = capabilities.get("total_capacity_gb")
+    total_gb = UNLIMITED if total == "infinite" else 0
+    if isinstance(total, int | float):
+        total_gb = min(int(total), UNLIMITED)
+    return Pool(found["name"], total_gb, capabilities.get("backend_state", "up") == "up")
+
+
+def _type(found: Mapping[str, Any]) -> VolumeType:
+    return VolumeType(found["id"], found["name"], bool(found.get("is_public", True)))
+
+
+def _volume(found: Mapping[str, Any]) -> Volume:
+    return Volume(
+        id=found["id"],
+        name=found.get("name") or "",
+        project_id=found.get("os-vol-tenant-attr:tenant_id") or "",
+        status=found["status"],
+        pool=found.get("os-vol-host-attr:host") or "",
+        metadata=dict(found.get("metadata") or {}),
+        attachments=tuple(Attachment(one["server_id"]) for one in found.get("attachments") or () if one["server_id"]),
+    )

@@ -1,0 +1,239 @@
+"""What the driver does for reservations of volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Final
+
+from keystoneauth1 import plugin
+
+from tenure.domain.capacity import Capacity
+from tenure.domain.resource import DiscoveredResource
+from tenure.domain.volume import pool_id
+from tenure.drivers.contract import (
+    DONE,
+    CloudBusy,
+    CloudNotFound,
+    CloudRefused,
+    Drift,
+    Health,
+    Order,
+    Progress,
+    ResourceRef,
+)
+from tenure.drivers.openstack.block_storage import BlockStorage, Volume
+from tenure.drivers.openstack.compute import Server
+from tenure.drivers.openstack.options import OpenStackOptions
+
+VOLUME: Final = "virtual:volume"
+#: In a volume's metadata: whether it is reserved or kept, for which reservation it was made, and which of its volumes.
+STATE: Final = "tenure"
+RESERVATION: Final = "tenure:reservation"
+NUMBER: Final = "tenure:number"
+RESERVED: Final = "reserved"
+KEPT: Final = "kept"
+
+_LOOK_AGAIN: Final = timedelta(seconds=2)
+#: How many volumes that look gone are asked for one by one in a look for drift.
+_SUSPECTS: Final = 200
+_FREE: Final = frozenset({"available", "error", "error_deleting", "error_restoring", "error_extending"})
+
+
+class Volumes:
+    """Makes volumes in the owner's project, in his name, and sees to what becomes of them.
+
+    Nothing in Cinder sets a part of a pool aside. A volume of a reservation is told by its metadata, and by its id once
+    that is recorded, since its owner can change the metadata.
+    """
+
+    def __init__(
+        self, cinder: BlockStorage, options: OpenStackOptions, log_in: Callable[[str], plugin.BaseAuthPlugin]
+    ) -> None:
+        self._cinder = cinder
+        self._options = options
+        self._log_in = log_in
+
+    # Pools
+
+    def discover(self) -> list[DiscoveredResource]:
+        return []
+
+    def look_up(self, reference: str) -> DiscoveredResource:
+        for pool in self._cinder.pools():
+            if reference in {pool.name, pool_id(pool.name)}:
+                return DiscoveredResource(
+                    resource_type=VOLUME,
+                    external_id=pool_id(pool.name),
+                    name=pool.name,
+                    capacity=Capacity({"DISK_GB": pool.total_gb}),
+                    facts={"pool": pool.name},
+                    region=self._options.region or "",
+                )
+        raise CloudNotFound(f"There is no volume pool {reference}.")
+
+    def facts_of_type(self, reference: str, project_id: str) -> Mapping[str, object]:
+        """A volume type by its name or id, and the pools that it leads to; raises ``CloudNotFound``."""
+        found = self._cinder.volume_type(reference)
+        if not found.is_public and project_id not in self._cinder.projects_of(found):
+            raise CloudNotFound(f"There is no volume type {reference}.")
+        return {"id": found.id, "name": found.name, "pools": [one.name for one in self._cinder.pools(found.id)]}
+
+    def register(self, resource: ResourceRef) -> None:
+        self.look_up(resource.name)
+
+    def unregister(self, resource: ResourceRef) -> None:
+        """Nothing: nothing was set aside."""
+
+    def check(self, registered: Iterable[ResourceRef]) -> dict[str, Health]:
+        wanted = list(registered)
+        pools = {one.name: one for one in self._cinder.pools()} if wanted else {}
+        healths: dict[str, Health] = {}
+        for resource in wanted:
+            pool = pools.get(resource.name)
+            if pool is None:
+                healths[resource.external_id] = Health(False, f"There is no volume pool {resource.name} any more.")
+            elif not pool.is_up:
+                healths[resource.external_id] = Health(False, f"The volume pool {resource.name} is down.")
+            else:
+                healths[resource.external_id] = Health(True)
+        return healths
+
+    def held(self) -> list[str]:
+        found = self._cinder.with_metadata(**{STATE: RESERVED})
+        return sorted({one.metadata[RESERVATION] for one in found if RESERVATION in one.metadata})
+
+    def drift(self, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Iterator[Drift]:
+        there = {one.id for one in self._cinder.with_metadata(**{STATE: RESERVED})} if orders else set()
+        suspects = [one for order in orders for one in ids_of(order) if one not in there][:_SUSPECTS]
+        gone = set(suspects) - {one.id for one in self._cinder.existing(suspects)}
+        for order in orders:
+            known, wanted = ids_of(order), sum(order.units.values())
+            for one in known:
+                if one in gone:
+                    yield Drift(order.reservation_id, None, f"volume {one} of {order.reservation_id} is not there")
+            if len(known) < wanted:
+                what = f"reservation {order.reservation_id} has {len(known)} volumes of {wanted}"
+                yield Drift(order.reservation_id, None, what)
+
+    def remaining(self, orders: Iterable[Order]) -> dict[str, int]:
+        wanted = list(orders)
+        there = {one.id for one in self._cinder.with_metadata(**{STATE: KEPT})}
+        hidden = [one for order in wanted for one in ids_of(order) if one not in there]
+        there |= {one.id for one in self._cinder.existing(hidden)}
+        return {order.reservation_id: sum(1 for one in ids_of(order) if one in there) for order in wanted}
+
+    # Reservations
+
+    def prepare(self, order: Order) -> Progress:
+        """Nothing of a volume is seen before its start."""
+        return DONE
+
+    def servers_of(self, order: Order) -> list[Server]:
+        return []
+
+    def hand_over(self, order: Order) -> Progress:
+        """Have as many volumes as the order says in the owner's project, in the pool that was booked."""
+        wanted = sum(order.units.values())
+        own = self._own(order)
+        found = {_number(one, order): one for one in reversed(own)}  # of two that are the same, the recorded one
+        spoilt = [one for one in own if _number(one, order) > wanted or self._is_spoilt(order, one)]
+        spoilt += [one for one in own if one not in (*found.values(), *spoilt)]
+        if spoilt:
+            self._cinder.detach(spoilt)
+            self._cinder.delete_all(one for one in spoilt if one.status in _FREE)
+            return Progress(
+                False, _LOOK_AGAIN, f"Volume {spoilt[0].name} goes: {_why(order, spoilt[0])}.", awaited=True
+            )
+        missing = [number for number in range(1, wanted + 1) if number not in found]
+        if missing:
+            made = self._cinder.make_all([_body(order, number) for number in missing], self._owner(order))
+            found |= dict(zip(missing, made, strict=True))
+        waiting = [one for one in found.values() if one.status not in {"available", "in-use"} and not one.attachments]
+        if waiting:
+            return Progress(False, _LOOK_AGAIN, f"Volume {waiting[0].name} is {waiting[0].status}.", awaited=True)
+        return Progress(True, effects={"volume_ids": [found[number].id for number in sorted(found)]})
+
+    def take_back(self, order: Order) -> Progress:
+        """Delete the volumes, or keep them as was asked for; what never was its owner's is deleted in any case."""
+        found = self._own(order)
+        at_end = order.parameters.get("at_end", "delete") if ids_of(order) else "delete"
+        if at_end == "keep":
+            self._cinder.mark(found, {STATE: KEPT, RESERVATION: order.reservation_id})
+            return DONE
+        attached = [one for one in found if one.attachments]
+        if attached:
+            self._cinder.detach(attached)
+        if at_end == "snapshot":
+            return self._snapshot(order, found)
+        self._cinder.delete_all(one for one in found if one.status in _FREE and not one.attachments)
+        return Progress(False, _LOOK_AGAIN, f"Volume {found[0].name} is being deleted.") if found else DONE
+
+    def _snapshot(self, order: Order, found: Sequence[Volume]) -> Progress:
+        """Have a snapshot of each volume, then call it kept."""
+        marks = {RESERVATION: order.reservation_id}
+        taken = self._cinder.snapshots(marks)
+        failed = [one for one in taken.values() if one.status.startswith("error")]
+        self._cinder.delete_snapshots(failed)
+        missing = [one for one in found if one.id not in taken and not one.attachments]
+        if missing:
+            self._cinder.take_snapshots(missing, marks, self._options.image_prefix, self._owner(order))
+        done = [one for one in found if one.id in taken and taken[one.id].status == "available"]
+        self._cinder.mark(done, {STATE: KEPT, RESERVATION: order.reservation_id})
+        if len(done) < len(found):
+            return Progress(False, _LOOK_AGAIN, "Snapshots of volumes are being made.")
+        return DONE
+
+    def _owner(self, order: Order) -> plugin.BaseAuthPlugin:
+        if order.trust_id is None:
+            raise CloudRefused("Volumes cannot be made: the lease's owner did not trust the reservation service.")
+        return self._log_in(order.trust_id)
+
+    def _own(self, order: Order) -> list[Volume]:
+        """The volumes of the reservation, but for those that are kept already."""
+        found = {one.id: one for one in self._cinder.with_metadata(**{RESERVATION: order.reservation_id})}
+        hidden = [one for one in ids_of(order) if one not in found]
+        found |= {one.id: one for one in self._cinder.existing(hidden)}
+        own = [one for one in found.values() if one.metadata.get(STATE) != KEPT and one.project_id == order.project_id]
+        return sorted(own, key=lambda one: (_number(one, order), one.id not in ids_of(order), one.id))
+
+    def _is_spoilt(self, order: Order, volume: Volume) -> bool:
+        """Whether it was not made, or elsewhere than booked; what its owner has had is never taken from him."""
+        if volume.id in ids_of(order):
+            return False
+        elsewhere = bool(volume.pool) and volume.pool != order.parameters.get("pool")
+        return volume.status in {"error", "deleting", "error_deleting"} or elsewhere
+
+
+def ids_of(order: Order) -> list[str]:
+    """The volumes that were recorded for a reservation."""
+    found = order.effects.get("volume_ids")
+    return [str(one) for one in found] if isinstance(found, list | tuple) else []
+
+
+def _body(order: Order, number: int) -> dict[str, object]:
+    if not order.parameters.get("pool"):
+        raise CloudBusy(f"Reservation {order.reservation_id} does not say in which pool its volumes are.")
+    return {
+        "size": order.parameters["size_gb"],
+        "name": f"{order.lease_name}-{number}",
+        "volume_type": order.parameters["volume_type_id"],
+        "metadata": {STATE: RESERVED, RESERVATION: order.reservation_id, NUMBER: str(number)},
+    }
+
+
+def _number(volume: Volume, order: Order) -> int:
+    """Which of a reservation's volumes it is: by its place among those recorded, or else by what it was made with."""
+    known = ids_of(order)
+    if volume.id in known:
+        return known.index(volume.id) + 1
+    text = volume.metadata.get(NUMBER, "")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _why(order: Order, volume: Volume) -> str:
+    if volume.status == "error":
+        return "Cinder could not make it"
+    if volume.pool and volume.pool != order.parameters.get("pool"):
+        return f"Cinder put it into {volume.pool}, and {order.parameters.get('pool')} was booked"
+    return "it is one too many"

@@ -1,0 +1,226 @@
+"""The contract of ``tenure.drivers.contract`` for volumes, as tests that every driver passes.
+
+A driver's own test module has a class that inherits ``VolumeContract``, and a fixture ``rig`` that fits ``VolumeRig``:
+a fresh cloud with a pool and a type that leads to it, and no volumes of anybody's in its two projects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import pytest
+
+from tenure.domain.volume import pool_id
+from tenure.drivers.contract import CloudBusy, CloudNotFound, Order, ResourceRef
+from tenure.testing.rig import BareRig, finished, order_of, until
+
+VOLUME = "virtual:volume"
+#: How many things a start, and an end, of these tests changes at most: it is broken off after each.
+LONGEST_START = 2
+LONGEST_END = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A volume as it is in the cloud."""
+
+    project_id: str
+    size_gb: int
+    pool: str
+    is_attached: bool
+    snapshots: int
+
+
+class VolumeRig(BareRig, Protocol):
+    """A driver, and the cloud behind it: to look at, and to meddle with."""
+
+    #: A pool, and the name of a type that leads to it alone.
+    pool: str
+    volume_type: str
+
+    def volumes(self) -> Mapping[str, Found]:
+        """The volumes of the two projects, by id."""
+
+    # To meddle: somebody does so behind our back
+
+    def delete(self, volume: str) -> None:
+        """Delete a volume, with its snapshots."""
+
+    def attach(self, volume: str) -> None:
+        """Attach a volume to a server."""
+
+    def wipe(self, volume: str) -> None:
+        """Remove all metadata of a volume."""
+
+
+def ordered(rig: VolumeRig, amount: int = 2, *, reservation_id: str = "r-1", at_end: str = "delete") -> Order:
+    """A reservation of so many volumes, whose owner trusts the driver."""
+    caller = rig.caller(rig.owner)
+    kind = rig.driver.fetch("volume_type", rig.volume_type, caller)
+    ref = ResourceRef(pool_id(rig.pool), rig.pool)
+    parameters = {"amount": amount, "size_gb": 1, "volume_type": kind["name"], "volume_type_id": kind["id"]}
+    return replace(
+        order_of(ref, reservation_id=reservation_id, project_id=rig.owner, resource_type=VOLUME),
+        parameters={**parameters, "pool": rig.pool, "at_end": at_end},
+        units={ref.external_id: amount},
+        trust_id=rig.driver.delegate(caller),
+    )
+
+
+def started(rig: VolumeRig, order: Order) -> Order:
+    """The order when it has started, with what was told of it."""
+    progress = finished(rig, lambda: rig.driver.ensure_started(order))
+    assert progress.done, progress
+    return replace(order, effects=progress.effects)
+
+
+def ids_of(order: Order) -> list[str]:
+    found = order.effects["volume_ids"]
+    assert isinstance(found, list)
+    return found
+
+
+def ended(rig: VolumeRig, order: Order) -> None:
+    assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+
+
+class VolumeContract:
+    """Inherit it, with a fixture ``rig``."""
+
+    # What there is
+
+    def test_a_pool_is_known_by_its_name_and_its_id(self, rig: VolumeRig):
+        found = rig.driver.look_up(VOLUME, rig.pool)
+        assert (found.name, found.external_id) == (rig.pool, pool_id(rig.pool))
+        assert found.capacity["DISK_GB"] > 0
+        assert rig.driver.look_up(VOLUME, found.external_id) == found
+        with pytest.raises(CloudNotFound):
+            rig.driver.look_up(VOLUME, "elsewhere@lvm#lvm")
+
+    def test_a_type_says_to_which_pools_it_leads(self, rig: VolumeRig):
+        caller = rig.caller(rig.owner)
+        facts = rig.driver.fetch("volume_type", rig.volume_type, caller)
+        assert facts["name"] == rig.volume_type
+        assert facts["pools"] == [rig.pool]
+        assert rig.driver.fetch("volume_type", str(facts["id"]), caller) == facts
+        assert rig.driver.fetch("volume_type", "", caller)["name"]
+        with pytest.raises(CloudNotFound):
+            rig.driver.fetch("volume_type", "unknown", caller)
+
+    def test_a_pool_is_well_while_it_is_there(self, rig: VolumeRig):
+        there, gone = ResourceRef(pool_id(rig.pool), rig.pool), ResourceRef(pool_id("a@b#c"), "a@b#c")
+        healths = rig.driver.check(VOLUME, [there, gone])
+        assert healths[there.external_id].well
+        assert not healths[gone.external_id].well
+        assert healths[gone.external_id].reason
+
+    # The start
+
+    def test_volumes_are_made_in_the_owners_project(self, rig: VolumeRig):
+        order = started(rig, ordered(rig))
+        assert sorted(ids_of(order)) == sorted(rig.volumes())
+        assert set(rig.volumes().values()) == {Found(rig.owner, 1, rig.pool, False, 0)}
+        assert set(rig.driver.held(VOLUME)) == {"r-1"}
+        assert ids_of(started(rig, order)) == ids_of(order)
+        assert len(rig.volumes()) == 2
+
+    @pytest.mark.parametrize("effects", range(LONGEST_START))
+    def test_a_start_that_is_broken_off_is_completed(self, rig: VolumeRig, effects: int):
+        order = ordered(rig)
+        rig.fail("ensure_started", after_effects=effects)
+        with pytest.raises(CloudBusy):
+            rig.driver.ensure_started(order)
+        rig.reopen()
+        started(rig, order)
+        assert len(rig.volumes()) == 2
+
+    def test_a_start_whose_answer_is_lost_makes_nothing_twice(self, rig: VolumeRig):
+        order = ordered(rig)
+        rig.lose_reply("ensure_started")
+        with pytest.raises(CloudBusy):
+            rig.driver.ensure_started(order)
+        started(rig, order)
+        assert len(rig.volumes()) == 2
+
+    def test_more_can_be_had_and_given_up_again(self, rig: VolumeRig):
+        order = started(rig, ordered(rig))
+        [number] = order.units
+        more = started(rig, replace(order, units={number: 3}))
+        assert ids_of(more)[:2] == ids_of(order)
+        fewer = started(rig, replace(more, units={number: 2}))
+        assert sorted(ids_of(fewer)) == sorted(rig.volumes()) == sorted(ids_of(order))
+
+    # While it runs
+
+    def test_what_is_as_it_should_be_is_left_alone(self, rig: VolumeRig):
+        order = started(rig, ordered(rig))
+        rig.wipe(ids_of(order)[1])
+        assert list(rig.driver.drift(VOLUME, [order], [])) == []
+        before = rig.effects()
+        assert ids_of(started(rig, order)) == ids_of(order)
+        assert rig.effects() == before
+
+    def test_one_that_is_deleted_is_found_out_and_made_again(self, rig: VolumeRig):
+        order = started(rig, ordered(rig))
+        first, second = ids_of(order)
+        rig.delete(first)
+        [drift] = rig.driver.drift(VOLUME, [order], [])
+        assert drift.reservation_id == "r-1"
+        again = started(rig, order)
+        assert ids_of(again)[1] == second
+        assert sorted(ids_of(again)) == sorted(rig.volumes())
+
+    # The end
+
+    @pytest.mark.parametrize("effects", range(LONGEST_END))
+    @pytest.mark.parametrize("at_end", ["delete", "snapshot"])
+    def test_an_end_that_is_broken_off_is_completed(self, rig: VolumeRig, at_end: str, effects: int):
+        order = started(rig, ordered(rig, at_end=at_end))
+        rig.attach(ids_of(order)[0])
+        rig.fail("ensure_ended", after_effects=effects)
+
+        def end() -> bool:
+            try:
+                return rig.driver.ensure_ended(order).done
+            except CloudBusy:
+                rig.reopen()
+                return False
+
+        assert any(end() for _ in range(50))
+        ended(rig, order)
+        kept = {"delete": 0, "snapshot": 2}[at_end]
+        assert [one.snapshots for one in rig.volumes().values()] == [1] * kept
+        assert list(rig.driver.held(VOLUME)) == []
+
+    def test_only_its_own_are_deleted(self, rig: VolumeRig):
+        order, other = started(rig, ordered(rig)), started(rig, ordered(rig, 1, reservation_id="r-2"))
+        rig.wipe(ids_of(order)[0])
+        ended(rig, order)
+        assert sorted(rig.volumes()) == ids_of(other)
+        assert set(rig.driver.held(VOLUME)) == {"r-2"}
+
+    def test_one_that_never_started_keeps_nothing(self, rig: VolumeRig):
+        order = ordered(rig, at_end="keep")
+        ended(rig, order)
+        until(rig, lambda: rig.driver.ensure_started(order), lambda progress: bool(rig.volumes()))
+        ended(rig, order)
+        assert rig.volumes() == {}
+        assert rig.driver.remaining(VOLUME, [order]).get("r-1", 0) == 0
+
+    @pytest.mark.parametrize("at_end", ["keep", "snapshot"])
+    def test_what_is_kept_is_counted_until_it_is_gone(self, rig: VolumeRig, at_end: str):
+        order = started(rig, ordered(rig, at_end=at_end))
+        first, second = ids_of(order)
+        rig.attach(first)
+        ended(rig, order)
+        assert list(rig.driver.held(VOLUME)) == []
+        assert [one.is_attached for one in rig.volumes().values()].count(True) == int(at_end == "keep")
+        assert rig.driver.remaining(VOLUME, [order]) == {"r-1": 2}
+        rig.wipe(first)
+        assert rig.driver.remaining(VOLUME, [order]) == {"r-1": 2}
+        rig.delete(second)
+        assert rig.driver.remaining(VOLUME, [order]) == {"r-1": 1}
+        rig.delete(first)
+        assert rig.driver.remaining(VOLUME, [order]).get("r-1", 0) == 0
