@@ -145,7 +145,7 @@ def harmed(manager: Program, starts_at: float) -> Iterator[Harm]:
             lives = manager.log.read_text().count(RUNS)
             manager.start()
             while manager.log.read_text().count(RUNS) == lives and not over.wait(0.2):
-                if not manager.is_running:  # it has met no database, and is started again as its unit says
+                if not manager.is_running:  # whatever it has met, its unit starts it again
                     manager.stop()
                     manager.start()
 

@@ -17,12 +17,10 @@ from tenure.cmd.process import (
     configure,
     run,
     show_metrics,
+    wait_for_schema,
     wait_for_the_end,
-    why_unavailable,
-    wrong_with_schema,
 )
 from tenure.deployment import ConfigurationError, open_manager
-from tenure.domain.errors import Unavailable
 from tenure.factory import Service
 from tenure.rpc.bus import Misconfigured
 from tenure.rpc.listener import NovaListener
@@ -45,16 +43,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def serve(conf: ConfigOpts, *, checkpoint: Callable[[str], None] = lambda _point: None) -> int:
-    """Serve as configured; the exit code. ``checkpoint`` is called at the named points of every event.
+    """Serve as configured, as soon as the database is there; the exit code.
 
-    Raises ``StartFailed``.
+    ``checkpoint`` is called at the named points of every event. Raises ``StartFailed``.
     """
     try:
         service = open_manager(conf, checkpoint=checkpoint)
         server = _new_server(conf, service)
     except (ConfigurationError, Misconfigured) as error:
         raise StartFailed(str(error)) from error
-    _require_schema(service)
+    wait_for_schema(service.parts.db)
     show_metrics(conf)
     service.engine.start()
     # It waits for the message bus, which neither the engine nor a stop should do.
@@ -102,16 +100,6 @@ def _listen_to_nova(conf: ConfigOpts, service: Service) -> NovaListener | None:
     )
     listener.start()
     return listener
-
-
-def _require_schema(service: Service) -> None:
-    """Raise ``StartFailed`` where the database is not as this release needs it."""
-    try:
-        wrong = wrong_with_schema(service.parts.db)
-    except Unavailable as error:
-        raise StartFailed(why_unavailable(error)) from error
-    if wrong is not None:
-        raise StartFailed(wrong)
 
 
 if __name__ == "__main__":

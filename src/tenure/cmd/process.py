@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from oslo_config import cfg
@@ -21,6 +24,10 @@ from tenure.store.database import Database
 from tenure.tracing import TraceFilter
 
 LOG = logging.getLogger(__name__)
+
+#: How often a database that is away is asked whether it is there again, and how often it is said that it is away.
+ASK_SECONDS = 2.0
+SAY_SECONDS = 60.0
 
 
 class StartFailed(Exception):
@@ -71,6 +78,44 @@ def wrong_with_schema(db: Database) -> str | None:
     if found is None or schema.knows(found):
         return f"the schema is at {found or 'nothing'}, this release needs {wanted}: run tenure-manage db upgrade"
     return f"the schema is at {found}, which this release does not know: a newer release or another program made it"
+
+
+def wait_for_schema(
+    db: Database, *, sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic
+) -> None:
+    """Wait until the database can be used, and say once a minute why it cannot.
+
+    Raises ``StartFailed`` where it answers, and its schema is not what this release needs.
+    """
+    said_at = -math.inf
+    while True:
+        try:
+            with _silent("tenure.store.database"):  # it would warn of each attempt
+                wrong = wrong_with_schema(db)
+        except Unavailable as error:
+            if clock() - said_at >= SAY_SECONDS:
+                said_at = clock()
+                LOG.warning("%s; waiting for it", why_unavailable(error))
+            sleep(ASK_SECONDS)
+            continue
+        if wrong is not None:
+            raise StartFailed(wrong)
+        return
+
+
+@contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """Have a logger say nothing meanwhile."""
+    logger = logging.getLogger(name)
+
+    def refuse(_record: logging.LogRecord) -> bool:
+        return False
+
+    logger.addFilter(refuse)
+    try:
+        yield
+    finally:
+        logger.removeFilter(refuse)
 
 
 def show_metrics(conf: cfg.ConfigOpts) -> None:
