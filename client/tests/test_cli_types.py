@@ -253,3 +253,12 @@ def test_something_is_told_at_a_moment(stocked: FakeServer, tenure: Run) -> None
     missing = tenure("lease", "set", "bio", "--drop-notify", first["id"])
     assert missing.code == 1
     assert "has no such event" in missing.errors
+
+
+def test_a_lease_is_held_by_a_script_that_confirms_it(tenure: Run, stocked: FakeServer) -> None:
+    made = tenure("lease", "create", "held", "--hosts", "1", "--hold", "2m", "-f", "json")
+    assert (made.code, json.loads(made.output)["status"]) == (0, "CREATING")
+    assert json.loads(made.output)["hold_until"]
+    kept = tenure("lease", "confirm", "held", "-f", "json")
+    assert "hold_until" not in json.loads(kept.output)
+    assert tenure("lease", "create", "x", "--hosts", "1", "--hold", "2m", "--wait").code != 0

@@ -434,3 +434,29 @@ def test_a_blazar_lacks_it_as_well() -> None:
             client.hosts.reallocate("1")
         assert client.hosts.find("c1").enabled is None
         assert client.version is Version.V1_0
+
+
+def test_a_lease_is_held_until_it_is_confirmed(server: FakeServer) -> None:
+    server.add_host("c1")
+    server.add_host("c2")
+    client = server.client()
+    wanted = [ReservationRequest.hosts(1)]
+    start = BEGINNING + DAY
+    held = client.leases.create(
+        "held", start=start, end=start + DAY, reservations=wanted, hold_for=timedelta(minutes=2)
+    )
+    assert (held.status, held.hold_until) == ("CREATING", BEGINNING + timedelta(minutes=2))
+    change = ReservationChange(held.reservations[0].id, {"min": 2, "max": 2})
+    kept = client.leases.confirm(held.id, reservations=[change])
+    assert (kept.status, kept.hold_until) == ("PENDING", None)
+    assert kept.reservations[0].parameters["max"] == 2
+    assert client.leases.confirm(held.id) == client.leases.get(held.id)
+    client.leases.delete(kept.id)
+    other = client.leases.create(
+        "other", start=start, end=start + DAY, reservations=wanted, hold_for=timedelta(minutes=2)
+    )
+    server.advance(timedelta(minutes=2))
+    with pytest.raises(NotFound):
+        client.leases.confirm(other.id)
+    with pytest.raises(BadRequest, match="hold_for"):
+        client.leases.create("long", start=start, end=start + DAY, hold_for=timedelta(hours=2))

@@ -20,6 +20,8 @@ ACTIVE = frozenset({"ACTIVE"})
 SETTLED = frozenset({"PENDING", "ACTIVE", "TERMINATED"})
 SORT_KEYS = ("created_at", "name", "start_date", "end_date")
 
+_TELLING = "telling something at moments of one's own"
+_HOLDING = "holding a lease until it is confirmed"
 _PAGE = 500
 _FINAL = frozenset({"ERROR", "TERMINATED", "DELETED"})
 _POLL = timedelta(seconds=3)
@@ -94,10 +96,12 @@ class Leases:
         reservations: Iterable[ReservationRequest] = (),
         before_end: datetime | None = None,
         events: Iterable[OwnEvent] = (),
+        hold_for: timedelta | None = None,
     ) -> Lease:
         """Book everything that the reservations name, or nothing.
 
-        ``events`` are the moments at which something is to be told; they need API 1.2. Raises
+        ``events`` are the moments at which something is to be told. With ``hold_for`` all is booked for as
+        long only, unless ``confirm`` is called; it is whole seconds. Both need API 1.2. Raises
         ``NotEnoughResources`` when it is not free; its ``shortfall`` says why.
         """
         requests, own = tuple(reservations), tuple(events)
@@ -113,9 +117,24 @@ class Leases:
                 document["before_end_date"] = moment_to_wire(before_end, version)
             if own:
                 document["events"] = [event.to_wire(version) for event in own]
+            if hold_for is not None:
+                document["hold_for"] = int(hold_for.total_seconds())
             return document
 
-        return _lease(self._write("POST", "leases", body=body, with_events=bool(own)))
+        feature = _HOLDING if hold_for is not None else _TELLING if own else None
+        return _lease(self._write("POST", "leases", body=body, feature=feature))
+
+    def confirm(self, lease_id: str, *, reservations: Iterable[ReservationChange] = ()) -> Lease:
+        """Keep a lease that is held, with what only now is known of its reservations.
+
+        Repeating it does no harm. Raises ``NotFound`` when it was not confirmed in time.
+        """
+        changes = tuple(reservations)
+
+        def body(version: Version) -> JsonObject:
+            return {"reservations": [change.to_wire() for change in changes]} if changes else {}
+
+        return _lease(self._write("POST", "leases", lease_id, "confirm", body=body, feature=_HOLDING))
 
     def get(self, lease_id: str) -> Lease:
         return _lease(self._transport.call("GET", "leases", lease_id, newest=True))
@@ -201,7 +220,8 @@ class Leases:
                 document["events"] = [event.to_wire(version) for event in own]
             return document
 
-        return _lease(self._write("PUT", "leases", lease_id, body=body, with_events=own is not None))
+        feature = None if own is None else _TELLING
+        return _lease(self._write("PUT", "leases", lease_id, body=body, feature=feature))
 
     def delete(self, lease_id: str) -> None:
         self._transport.call("DELETE", "leases", lease_id)
@@ -298,11 +318,10 @@ class Leases:
                 reason = f": {lease.status_reason}" if lease.status_reason else ""
                 raise errors.LeaseFailed(f"Lease {lease.name} could not be deleted{reason}")
 
-    def _write(self, method: str, *path: str, body: Body, with_events: bool) -> Answer:
-        """Make or change a lease; with events of one's own in the version that brought them."""
-        if not with_events:
+    def _write(self, method: str, *path: str, body: Body, feature: str | None) -> Answer:
+        """Make or change a lease; with a feature of the newest version in that version."""
+        if feature is None:
             return self._transport.call(method, *path, body=body)
-        feature = "telling something at moments of one's own"
         return self._transport.call(method, *path, body=body, feature=feature, since=Version.V1_2)
 
     def _watch(

@@ -141,6 +141,8 @@ class Lease:
     updated_at: datetime | None
     reservations: tuple[Reservation, ...]
     events: tuple[Event, ...]
+    hold_until: datetime | None = None
+    """Until when it waits to be confirmed, before it is gone; None for one that does not."""
 
     @property
     def duration(self) -> timedelta:
@@ -168,6 +170,7 @@ class Lease:
             updated_at=fields.maybe_moment("updated_at"),
             reservations=fields.each("reservations", Reservation.from_wire),
             events=events,
+            hold_until=fields.maybe_moment("hold_until"),
         )
 
 

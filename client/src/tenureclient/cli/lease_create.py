@@ -67,6 +67,12 @@ class CreateLease(ReservationShowOne):
             default=[],
             help="Taken from old scripts, without effect",
         )
+        parser.add_argument(
+            "--hold",
+            metavar="DURATION",
+            type=reading(parse_duration),
+            help="Book for so long only, at most 1h, unless 'lease confirm' follows; for scripts",
+        )
         add_wait_options(parser, "until the lease is ACTIVE")
         return parser
 
@@ -79,6 +85,8 @@ class CreateLease(ReservationShowOne):
         start = read_date(self, parsed_args, "start", "start_date") or NOW
         end = self._end(parsed_args, start)
         before_end = read_instant(self, parsed_args, "before_end", "before_end_date")
+        if parsed_args.hold and parsed_args.wait:
+            raise exceptions.CommandError("--hold: a held lease does not start; --wait waits for nothing.")
         if parsed_args.event:
             self.log.warning("--event has no effect; --notify DATE MESSAGE has something told at a moment.")
         client = self.client()
@@ -89,6 +97,7 @@ class CreateLease(ReservationShowOne):
             before_end=before_end,
             reservations=reservations,
             events=read_notify(self, parsed_args),
+            hold_for=parsed_args.hold,
         )
         if parsed_args.wait:
             lease = wait_for(client, lease.id, parsed_args)

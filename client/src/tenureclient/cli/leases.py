@@ -170,6 +170,17 @@ class ListLeaseFloatingIPs(OfLease, ReservationLister):
         return table(found, lambda one: lease_floatingip_row(one, zone), shown, parsed_args.columns)
 
 
+class ConfirmLease(OfLease, ReservationShowOne):
+    """Keep a lease that was made with --hold; it is a lease like any other then."""
+
+    examples = (("708732fc-f222-4437-acc2-3b9d36539b4c", "by the id that 'lease create --hold' has shown"),)
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+        client = self.client()
+        lease = client.leases.confirm(client.leases.find(parsed_args.lease).id)
+        return fields(lease_row(lease, self.surroundings.zone))
+
+
 class WaitLease(OfLease, ReservationShowOne):
     """Wait until a lease has a status, and show it then.
 

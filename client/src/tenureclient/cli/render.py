@@ -60,6 +60,7 @@ def lease_row(lease: Lease, zone: tzinfo | None) -> Row:
         "start_date": MomentColumn(lease.start_date, zone),
         "end_date": MomentColumn(lease.end_date, zone),
         "before_end_date": _moment(lease.before_end_date, zone),
+        **({"hold_until": _moment(lease.hold_until, zone)} if lease.hold_until else {}),
         "degraded": lease.degraded,
         "project_id": lease.project_id,
         "user_id": lease.user_id,

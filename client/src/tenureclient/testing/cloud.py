@@ -34,7 +34,9 @@ class FakeCloud:
         self.deleted: set[str] = set()
 
     def settle(self) -> None:
-        """Start and end what is due."""
+        """Start and end what is due, and forget what nobody has confirmed."""
+        for lease in [one for one in self.leases.values() if one.hold_until and one.hold_until <= self.now]:
+            self.delete(lease.id)
         for lease in self.leases.values():
             if lease.status == "PENDING" and lease.start <= self.now:
                 self.move(lease, "ACTIVE", action="start", reason=None)
@@ -64,6 +66,7 @@ class FakeCloud:
         before_end: datetime | None,
         reservations: list[FakeReservation],
         own_events: list[FakeEvent] | None = None,
+        hold_for: timedelta | None = None,
     ) -> FakeLease:
         self._check_period(start, end, before_end)
         if start < self.now.replace(second=0, microsecond=0):
@@ -84,9 +87,18 @@ class FakeCloud:
             own_events=own_events or [],
         )
         self._allocate(lease, reservations, start, end)
-        self.move(lease, "PENDING", action="create", reason=None)
+        lease.hold_until = None if hold_for is None else self.now + hold_for
+        self.move(lease, "PENDING" if hold_for is None else "CREATING", action="create", reason=None)
         self.leases[lease.id] = lease
         return lease
+
+    def confirm(self, lease: FakeLease, parameters: Mapping[str, Mapping[str, JsonValue]]) -> None:
+        if lease.hold_until is None:
+            return
+        lease.hold_until = None
+        self.move(lease, "PENDING", action="confirm", reason=None)
+        if parameters:
+            self.change(lease, name=None, start=None, end=None, before_end=None, parameters=parameters)
 
     def change(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from tenureclient.testing.stock import (
     FakeEvent,
@@ -29,8 +29,21 @@ def check_fields(body: JsonObject, known: frozenset[str], version: Version) -> N
             raise Refusal(400, "InvalidParameter", f"Unknown field {name}", field=name)
 
 
-def check_lease_fields(body: JsonObject, version: Version) -> None:
-    check_fields(body, _LEASE_FIELDS | {"events"} if version is Version.V1_2 else _LEASE_FIELDS, version)
+def check_lease_fields(body: JsonObject, version: Version, *, new: frozenset[str] = frozenset()) -> None:
+    """Refuse fields that a lease does not have; ``new`` are those that only API 1.2 takes."""
+    check_fields(
+        body, _LEASE_FIELDS | {"events"} | new if version is Version.V1_2 else _LEASE_FIELDS, version
+    )
+
+
+def read_hold(body: JsonObject, version: Version) -> timedelta | None:
+    """Read for how long a lease is to be held; None for one that is to be at once."""
+    seconds = body.get("hold_for")
+    if version is not Version.V1_2 or seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int) or not 1 <= seconds <= 3600:
+        raise Refusal(400, "InvalidParameter", "hold_for: 1 to 3600 seconds", field="hold_for")
+    return timedelta(seconds=seconds)
 
 
 def read_events(body: JsonObject, version: Version) -> list[FakeEvent] | None:
@@ -131,13 +144,15 @@ def lease_document(lease: FakeLease, version: Version, flavors: Mapping[str, Fak
     if version is not Version.V1_0:
         document["before_end_date"] = date(lease.before_end, version)
         document["status_reason"] = lease.status_reason
+    if version is Version.V1_2:
+        document["hold_until"] = None if lease.hold_until is None else rfc3339(lease.hold_until)
     return document
 
 
 def _reservation_document(
     lease: FakeLease, reservation: FakeReservation, version: Version, flavors: Mapping[str, FakeFlavor]
 ) -> JsonObject:
-    statuses = {"ACTIVE": "active", "PENDING": "pending", "ERROR": "error"}
+    statuses = {"ACTIVE": "active", "CREATING": "pending", "PENDING": "pending", "ERROR": "error"}
     return {
         "id": reservation.id,
         "lease_id": lease.id,

@@ -46,6 +46,8 @@ class Routes:
                 if not (newer and lease_id in self._cloud.deleted):
                     self._cloud.delete(lease_id)
                 return 204, None
+            case ("POST", "v1", "leases", lease_id, "confirm") if call.version is Version.V1_2:
+                return 200, self._confirm_lease(self._cloud.lease(lease_id), call)
             case ("GET", "v1", "leases", lease_id, "history") if newer:
                 return 200, {"history": list(self._cloud.lease(lease_id).history)}
             case ("GET", "v1", "leases", lease_id, "hosts") if newer:
@@ -106,7 +108,7 @@ class Routes:
         )
 
     def _create_lease(self, call: Call) -> JsonObject:
-        documents.check_lease_fields(call.fields, call.version)
+        documents.check_lease_fields(call.fields, call.version, new=frozenset(["hold_for"]))
         for name in ("name", "start_date", "end_date"):
             if not isinstance(call.fields.get(name), str):
                 raise Refusal(400, "MissingParameter", f"Missing parameter {name}", field=name)
@@ -123,33 +125,26 @@ class Routes:
             before_end,
             reservations,
             documents.read_events(call.fields, call.version),
+            documents.read_hold(call.fields, call.version),
         )
+        return self._lease(lease, call)
+
+    def _confirm_lease(self, lease: FakeLease, call: Call) -> JsonObject:
+        documents.check_fields(call.fields, frozenset(["reservations"]), call.version)
+        self._cloud.confirm(lease, _parameters(lease, call))
         return self._lease(lease, call)
 
     def _update_lease(self, lease: FakeLease, call: Call) -> JsonObject:
         documents.check_lease_fields(call.fields, call.version)
         start, end, before_end = self._dates(call)
         name = call.fields.get("name")
-        wanted = call.fields.get("reservations")
-        parameters: dict[str, Mapping[str, JsonValue]] = {}
-        for number, document in enumerate(wanted if isinstance(wanted, list) else []):
-            change = dict(document) if isinstance(document, Mapping) else {}
-            reservation_id = str(change.pop("id", ""))
-            if reservation_id not in [reservation.id for reservation in lease.reservations]:
-                raise Refusal(
-                    400,
-                    "InvalidParameter",
-                    f"Please enter valid reservation IDs. Invalid reservation IDs are: {reservation_id}",
-                    field=f"reservations[{number}].id",
-                )
-            parameters[reservation_id] = change
         self._cloud.change(
             lease,
             name=None if name is None else str(name),
             start=start,
             end=end,
             before_end=before_end,
-            parameters=parameters,
+            parameters=_parameters(lease, call),
             own_events=documents.read_events(call.fields, call.version),
         )
         return self._lease(lease, call)
@@ -188,3 +183,21 @@ class Routes:
             refusal.field = refusal.field and refusal.field.rpartition(".")[2]
             raise
         return self._lease(lease, call)
+
+
+def _parameters(lease: FakeLease, call: Call) -> dict[str, Mapping[str, JsonValue]]:
+    """What a call says of reservations of the lease, by their ids."""
+    wanted = call.fields.get("reservations")
+    parameters: dict[str, Mapping[str, JsonValue]] = {}
+    for number, document in enumerate(wanted if isinstance(wanted, list) else []):
+        change = dict(document) if isinstance(document, Mapping) else {}
+        reservation_id = str(change.pop("id", ""))
+        if reservation_id not in [reservation.id for reservation in lease.reservations]:
+            raise Refusal(
+                400,
+                "InvalidParameter",
+                f"Please enter valid reservation IDs. Invalid reservation IDs are: {reservation_id}",
+                field=f"reservations[{number}].id",
+            )
+        parameters[reservation_id] = change
+    return parameters

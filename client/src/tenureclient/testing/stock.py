@@ -122,7 +122,9 @@ class FakeLease:
     history: list[JsonObject] = field(default_factory=list)
     #: The events that its owner wants to be told: id, time and message.
     own_events: list[FakeEvent] = field(default_factory=list)
+    #: Until when it waits to be confirmed.
+    hold_until: datetime | None = None
 
     def holds(self, start: datetime, end: datetime) -> bool:
         """Whether it has a part in that period."""
-        return self.status in ("PENDING", "ACTIVE") and self.start < end and start < self.end
+        return self.status in ("CREATING", "PENDING", "ACTIVE") and self.start < end and start < self.end
