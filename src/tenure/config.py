@@ -229,7 +229,7 @@ _ENFORCEMENT = (
         "enabled_filters",
         default=[],
         help="Who is asked before a lease is made or changed, by entry points in tenure.enforcement_filters, in this "
-        "order: 'MaxLeaseDurationFilter', and what the site has installed of its own.",
+        "order: 'MaxLeaseDurationFilter', 'ExternalServiceFilter', and what the site has installed of its own.",
     ),
     cfg.IntOpt(
         "max_lease_duration",
@@ -241,6 +241,59 @@ _ENFORCEMENT = (
         "max_lease_duration_exempt_project_ids",
         default=[],
         help="The ids of projects whose leases may last longer than max_lease_duration.",
+    ),
+    cfg.URIOpt(
+        "external_service_base_endpoint",
+        schemes=("http", "https"),
+        help="The URL of the service that ExternalServiceFilter asks; its calls are relative to it, as links in a page "
+        "are: without a / at its end, the last part of its path is replaced.",
+    ),
+    cfg.StrOpt(
+        "external_service_check_create_endpoint",
+        help="Where it is asked about a new lease, instead of check-create below the base.",
+    ),
+    cfg.StrOpt(
+        "external_service_check_update_endpoint",
+        help="Where it is asked about a change of a lease, instead of check-update below the base.",
+    ),
+    cfg.StrOpt(
+        "external_service_on_end_endpoint",
+        help="Where it is told that a lease is over, instead of on-end below the base.",
+    ),
+    cfg.StrOpt(
+        "external_service_commit_create_endpoint",
+        help="Where it is told that a lease was made, such as commit-create below the base; it is told only if set.",
+    ),
+    cfg.StrOpt(
+        "external_service_commit_update_endpoint",
+        help="Where it is told that a lease was changed, such as commit-update below the base; it is told only if set.",
+    ),
+    cfg.StrOpt("external_service_token", default="", secret=True, help="What it is sent as X-Auth-Token, if anything."),
+    cfg.StrOpt(
+        "external_service_bearer_token",
+        default="",
+        secret=True,
+        help="What it is sent as bearer token in Authorization, if anything.",
+    ),
+    cfg.FloatOpt(
+        "external_service_timeout",
+        default=10.0,
+        min=0.1,
+        max=25.0,
+        help="How many seconds one call of it may take. Clients wait for as long.",
+    ),
+    cfg.StrOpt(
+        "external_service_on_failure",
+        default="refuse",
+        choices=[
+            ("refuse", "there are no new leases, and no changes, until it does"),
+            ("allow", "it is not asked then; it is told of the lease all the same, when it answers again"),
+        ],
+        help="What becomes of requests while it does not answer, or answers 5xx.",
+    ),
+    cfg.StrOpt(
+        "external_service_cafile",
+        help="A file with the certificates of authorities that vouch for it; without it, the system's.",
     ),
 )
 _SIMULATED = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
@@ -30,7 +31,7 @@ from tenure.engine.workers import Workers
 from tenure.metrics import DRIFT_FOUND, DRIFT_MENDED
 from tenure.resources.contract import ResourceType, ResourceTypes
 from tenure.services.context import Authorize, Rules
-from tenure.services.enforcement import Enforcement, Origin
+from tenure.services.enforcement import Enforcement, Origin, tell_filter
 from tenure.services.events import EventService
 from tenure.services.healing import Healer, HealingService
 from tenure.services.inventory import InventoryService
@@ -165,7 +166,13 @@ def build(parts: Parts) -> Service:
     if parts.inventory_interval is not None:
         periodic.append(Periodic("refresh", refresh.run, parts.inventory_interval))
     workers = Workers(parts.workers, wake)
-    engine = Engine(events, performer, Delivery(outbox, parts.clock, parts.sink), periodic, parts.clock, workers)
+    parts.db.listeners = {name: one.listens_to for name, one in parts.filters.items() if one.listens_to}
+    channels = [
+        Delivery(outbox, parts.clock, partial(tell_filter, parts.filters[name], parts.origin), channel=name)
+        for name in parts.db.listeners
+    ]
+    letters = Delivery(outbox, parts.clock, parts.sink)
+    engine = Engine(events, performer, letters, periodic, parts.clock, workers, channels)
     wake.target = engine.wake
 
     def look_soon() -> None:

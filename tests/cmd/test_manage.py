@@ -236,9 +236,21 @@ def test_notifications_that_were_given_up_are_shown_and_tried_again(site: Site):
     assert manage(site, "outbox", "list") == ""
     give_up(site)
     [shown] = map(json.loads, manage(site, "outbox", "list").splitlines())
-    assert shown.keys() == {"key", "lease_id", "event_type", "created_at", "attempts", "error"}
+    assert shown.keys() == {
+        "key",
+        "lease_id",
+        "channel",
+        "event_type",
+        "created_at",
+        "attempts",
+        "error",
+    }
     assert (shown["lease_id"], shown["event_type"]) == (lease.id, "lease.create")
     assert (shown["attempts"], shown["error"]) == (20, "no bus")
-    assert manage(site, "outbox", "retry") == "1 notifications will be delivered again\n"
+    assert manage(site, "outbox", "retry", "--key", "another") == "0 messages will be delivered again\n"
+    assert manage(site, "outbox", "retry") == "1 messages will be delivered again\n"
     assert manage(site, "outbox", "list") == ""
-    assert manage(site, "outbox", "retry") == "0 notifications will be delivered again\n"
+    assert manage(site, "outbox", "retry") == "0 messages will be delivered again\n"
+    give_up(site)
+    assert manage(site, "outbox", "drop", shown["key"]) == "it will not be delivered\n"
+    assert manage(site, "outbox", "list") == ""

@@ -3,8 +3,9 @@
 tenure-manage db upgrade        make the schema, or bring it to this release
 tenure-manage db check          whether the database is as this release needs it
 tenure-manage host sync         read from the cloud again what the registered hosts are
-tenure-manage outbox list       notifications that could not be delivered
+tenure-manage outbox list       messages that could not be delivered
 tenure-manage outbox retry      try to deliver them again
+tenure-manage outbox drop KEY   never deliver one of them
 """
 
 from __future__ import annotations
@@ -80,9 +81,12 @@ def _add_commands(nouns: Any) -> None:
     verbs = _noun(nouns, "host", "the hosts that can be reserved")
     sync = _verb(verbs, "sync", _sync, "read from the cloud again what the registered hosts are")
     sync.add_argument("--dry-run", action="store_true", help="only tell what would change")
-    verbs = _noun(nouns, "outbox", "notifications on their way")
-    _verb(verbs, "list", _list_outbox, "print the notifications that were given up, as JSON lines")
-    _verb(verbs, "retry", _retry_outbox, "try to deliver again what was given up")
+    verbs = _noun(nouns, "outbox", "messages on their way: notifications, and what filters are told")
+    _verb(verbs, "list", _list_outbox, "print the messages that were given up, as JSON lines")
+    retry = _verb(verbs, "retry", _retry_outbox, "try to deliver again what was given up")
+    retry.add_argument("--key", help="only the message of this key")
+    drop = _verb(verbs, "drop", _drop_outbox, "never deliver a message that was given up, so that the next can go")
+    drop.add_argument("key", help="the key of the message, as the list has it")
 
 
 def _noun(nouns: Any, name: str, what: str) -> Any:
@@ -146,6 +150,7 @@ def _list_outbox(_conf: cfg.ConfigOpts, db: Database) -> int:
         document = {
             "key": message.key,
             "lease_id": message.lease_id,
+            "channel": message.channel,
             "event_type": message.topic,
             "created_at": message.created_at.isoformat(),
             "attempts": message.attempts,
@@ -155,9 +160,16 @@ def _list_outbox(_conf: cfg.ConfigOpts, db: Database) -> int:
     return 0
 
 
-def _retry_outbox(_conf: cfg.ConfigOpts, db: Database) -> int:
-    number = OutboxService(db, Rules()).retry()
-    print(f"{number} notifications will be delivered again")
+def _retry_outbox(conf: cfg.ConfigOpts, db: Database) -> int:
+    number = OutboxService(db, Rules()).retry(conf.command.key)
+    print(f"{number} messages will be delivered again")
+    return 0
+
+
+def _drop_outbox(conf: cfg.ConfigOpts, db: Database) -> int:
+    if not OutboxService(db, Rules()).drop(conf.command.key):
+        raise StartFailed(f"no message of key {conf.command.key} was given up")
+    print("it will not be delivered")
     return 0
 
 

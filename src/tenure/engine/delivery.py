@@ -25,18 +25,19 @@ def log_message(message: Message) -> None:
 
 
 class Delivery:
-    """Hands messages to a sink: at least once, in order per lease."""
+    """Hands the messages of a channel to a sink: at least once, in order per lease."""
 
-    def __init__(self, outbox: OutboxService, clock: Clock, sink: Sink = log_message) -> None:
+    def __init__(self, outbox: OutboxService, clock: Clock, sink: Sink = log_message, *, channel: str = "") -> None:
         self._outbox = outbox
         self._clock = clock
         self._sink = sink
+        self.channel = channel
 
     def deliver(self, stopping: threading.Event | None = None) -> int:
         """Deliver what is ready, until nothing is, or until it shall stop; how many messages arrived."""
         stopping = stopping or threading.Event()
         delivered = 0
-        while not stopping.is_set() and (messages := self._outbox.take(BATCH)):
+        while not stopping.is_set() and (messages := self._outbox.take(BATCH, channel=self.channel)):
             waiting = deque(messages)
             late = self._clock.now() + DELIVERY_TIME / 2  # before the claims run out, and what follows overtakes these
             try:

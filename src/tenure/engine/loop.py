@@ -53,10 +53,12 @@ class Engine:
         periodic: Sequence[Periodic],
         clock: Clock,
         workers: Workers,
+        channels: Sequence[Delivery] = (),
     ) -> None:
         self._events = events
         self._performer = performer
         self._delivery = delivery
+        self._channels = tuple(channels)
         self._periodic = tuple(periodic)
         self._clock = clock
         self._workers = workers
@@ -79,7 +81,8 @@ class Engine:
             done = self.round()
             attempts += done
             if not done:
-                self._delivery.deliver()
+                for delivery in (self._delivery, *self._channels):
+                    delivery.deliver()
                 return attempts
 
     def next_due_at(self) -> datetime | None:
@@ -92,7 +95,8 @@ class Engine:
         """Begin to run in threads of its own. They do not keep the process alive: claims expire."""
         threads: list[tuple[str, Callable[[], None]]] = [
             ("tenure-engine", self._run),
-            ("tenure-outbox", self._run_delivery),
+            ("tenure-outbox", partial(self._run_delivery, self._delivery)),
+            *((f"tenure-outbox-{one.channel}", partial(self._run_delivery, one)) for one in self._channels),
             *((f"tenure-{one.name}", partial(self._run_periodic, one)) for one in self._periodic),
         ]
         for name, target in threads:
@@ -133,10 +137,10 @@ class Engine:
                 until = self._clock.now() + POLL
             self._clock.wait(self._wake, until)
 
-    def _run_delivery(self) -> None:
+    def _run_delivery(self, delivery: Delivery) -> None:
         while not self._stopping.is_set():
             try:
-                delivered = self._delivery.deliver(self._stopping)
+                delivered = delivery.deliver(self._stopping)
             except Exception as error:  # noqa: BLE001  # a thread of the process ends for nothing
                 _tell(error, "delivering messages failed")
                 delivered = 0

@@ -13,6 +13,7 @@ from tenure.domain.errors import Forbidden
 from tenure.domain.lease import Action, HistoryEntry, Lease, LeaseStatus, next_status
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import ResourceRef
+from tenure.services.commitments import tell_changed, tell_end, tell_made
 from tenure.services.notices import announce
 from tenure.store.database import Transaction
 
@@ -47,6 +48,18 @@ class Rules:
     def delay_after(self, attempts: int) -> timedelta:
         """How long to wait after so many attempts have failed."""
         return min(self.max_delay, self.first_delay * int(2 ** min(attempts - 1, 20)))
+
+
+#: What a lease does not come back from: nobody is to pay for it any more.
+ENDED = frozenset(
+    {
+        LeaseStatus.TERMINATING,
+        LeaseStatus.TERMINATED,
+        LeaseStatus.DELETING,
+        LeaseStatus.DELETED,
+        LeaseStatus.ERROR,
+    }
+)
 
 
 class Effects(Protocol):
@@ -115,6 +128,8 @@ def apply(
     """
     status = next_status(lease.status, action)
     status_reason = reason if reason is not None or not keep_reason else lease.status_reason
+    if status in ENDED and lease.status not in ENDED:
+        tell_end(tx, replace(lease, status=status), now=now)
     if status is LeaseStatus.DELETED and lease.status is not LeaseStatus.DELETED:
         values["deleted_at"] = now
     tx.leases.change(lease, now=now, status=status.value, status_reason=status_reason, **values)
@@ -158,5 +173,12 @@ def remember(
 
 
 def tell(tx: Transaction, topic: str, lease: Lease, *, now: datetime, **more: object) -> None:
-    """Write a message about the lease, and ``more`` beside that, to be delivered after the commit."""
+    """Write a message about the lease, and ``more`` beside that, to be delivered after the commit.
+
+    Those who keep account of it are told as well: that it was made, or what is other than they were told last.
+    """
     tx.outbox.add(key=new_id(), lease_id=lease.id, topic=topic, payload={**announce(lease), **more}, now=now)
+    if topic == "lease.create":
+        tell_made(tx, lease.id, now=now)
+    elif lease.status not in ENDED:
+        tell_changed(tx, lease.id, now=now)

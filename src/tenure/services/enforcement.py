@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
-from tenure.domain.errors import TooManyConflicts
+from tenure.domain.errors import Denied, TooManyConflicts, Unavailable
 from tenure.domain.lease import Lease
 from tenure.enforcement.contract import EnforcementFilter
-from tenure.services.statements import Values, proposal, revision, served, statement
-from tenure.store.database import Database, Transaction
+from tenure.services.commitments import (
+    COMMIT_CREATE,
+    COMMIT_UPDATE,
+    ON_END,
+    cancel_withdrawal,
+    promise_withdrawal,
+    withdraw,
+)
+from tenure.services.outbox import Message
+from tenure.services.statements import Values, from_json, proposal, revision, served, statement
+from tenure.store.database import Database, OutcomeUnknown, Transaction
 
 R = TypeVar("R")
 
 #: How often filters are asked about a request, where others keep changing what it would get.
 ATTEMPTS = 3
+#: How long a filter that has agreed waits for the lease, until it is told that none came about: far more than it takes.
+PATIENCE = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +78,23 @@ class Enforcement:
             booked = book(tx)
             return booked, _Question(proposal(lease, served(tx, lease))) if booked is None else None
 
-        return self._judged(work) if self._filters else self._db.write(book)
+        if not self._filters:
+            return self._db.write(book)
+        asked: list[str] = []
+        try:
+            return self._judged(work, asked)
+        except OutcomeUnknown:
+            raise  # who was promised to be told is told, unless the lease is there
+        except Exception:
+            if asked:
+                self._db.write(lambda tx: withdraw(tx, lease.id, asked, now=tx.now()))
+            raise
 
     def update(self, lease_id: str, change: Callable[[Transaction], R], *, dropped: str = "") -> R:
         """Change a lease as the filters allow; ``dropped`` is a reservation that is to be given back.
 
-        Nobody is asked about what changes neither the dates nor the reservations. Raises as ``create`` does.
+        Nobody is asked about what changes neither the dates nor the reservations, nor about the confirmation of a lease
+        that is held: that was judged before. Raises as ``create`` does.
         """
 
         def work(tx: Transaction) -> tuple[R, _Question | None]:
@@ -85,18 +108,18 @@ class Enforcement:
             if after is None:
                 return result, None
             new = revision(after, served(tx, after), without={dropped})
-            same = {**new, "name": old["name"]} == old
+            same = _amount(new) == _amount(old) if before.hold_until else {**new, "name": old["name"]} == old
             return result, None if same else _Question(new, current)
 
         return self._judged(work) if self._filters else self._db.write(change)
 
-    def _judged(self, work: Callable[[Transaction], tuple[R, _Question | None]]) -> R:
+    def _judged(self, work: Callable[[Transaction], tuple[R, _Question | None]], asked: list[str] | None = None) -> R:
         for _ in range(ATTEMPTS):
             question = self._for_show(work)
             if question is not None:
-                self._ask(question)
+                self._ask(question, [] if asked is None else asked)
             try:
-                return self._db.write(partial(_as_judged, work=work, judged=question))
+                return self._db.write(partial(_as_judged, work=work, judged=question, asked=tuple(asked or ())))
             except _Otherwise:
                 continue
         raise TooManyConflicts
@@ -112,13 +135,39 @@ class Enforcement:
             return shown.question
         raise AssertionError("it is undone always")
 
-    def _ask(self, question: _Question) -> None:
+    def _ask(self, question: _Question, asked: list[str]) -> None:
+        """Have each filter judge; ``asked`` gets the names of those that have agreed to a new lease."""
         context = self._origin.context(question.new)
-        for one in self._filters.values():
-            if question.current is None:
-                one.check_create(context, question.new)
-            else:
+        for name, one in self._filters.items():
+            if question.current is not None:
                 one.check_update(context, question.current, question.new)
+                continue
+            if ON_END not in one.listens_to:
+                one.check_create(context, question.new)
+                continue
+            self._promise(question.new, name)
+            if name not in asked:
+                asked.append(name)
+            try:
+                one.check_create(context, question.new)
+            except Denied:
+                asked.remove(name)
+                self._db.write(partial(cancel_withdrawal, lease_id=str(question.new["id"]), channels=[name]))
+                raise
+
+    def _promise(self, lease: Values, name: str) -> None:
+        """Have a filter told that a lease never came about, should that be so: also where this process ends now."""
+
+        def work(tx: Transaction) -> None:
+            now = tx.now()
+            promise_withdrawal(tx, lease, [name], now=now, ready_at=now + PATIENCE)
+
+        self._db.write(work)
+
+
+def _amount(lease: Values) -> object:
+    """What a lease takes, and for how long."""
+    return [lease["start_date"], lease["end_date"], [one["allocations"] for one in lease["reservations"]]]
 
 
 class _Shown(Exception):
@@ -133,9 +182,27 @@ class _Otherwise(Exception):
 
 
 def _as_judged(
-    tx: Transaction, *, work: Callable[[Transaction], tuple[R, _Question | None]], judged: _Question | None
+    tx: Transaction,
+    *,
+    work: Callable[[Transaction], tuple[R, _Question | None]],
+    judged: _Question | None,
+    asked: Collection[str],
 ) -> R:
     result, question = work(tx)
     if question != judged:
         raise _Otherwise
+    if question is not None and not cancel_withdrawal(tx, str(question.new["id"]), asked):
+        raise Unavailable("Those who must agree to leases took too long; try again.")
     return result
+
+
+def tell_filter(one: EnforcementFilter, origin: Origin, message: Message) -> None:
+    """Deliver a message of the filter's channel. Raises what the filter raises."""
+    values = from_json(message.payload)
+    context = origin.context(values["lease"])
+    if message.topic == COMMIT_CREATE:
+        one.commit_create(context, values["lease"], key=message.key)
+    elif message.topic == COMMIT_UPDATE:
+        one.commit_update(context, values["current_lease"], values["lease"], key=message.key)
+    else:
+        one.on_end(context, values["lease"], key=message.key)

@@ -48,7 +48,8 @@ from tenure.services.changes import (
     news,
     resolve,
 )
-from tenure.services.context import Authorize, Effects, Rules, apply, new_id, remember, require, tell
+from tenure.services.commitments import tell_end
+from tenure.services.context import ENDED, Authorize, Effects, Rules, apply, new_id, remember, require, tell
 from tenure.services.enforcement import Enforcement
 from tenure.services.holds import check_confirmed, new_hold
 from tenure.services.planning import Planner
@@ -505,6 +506,8 @@ class LeaseService:
         held = [one for one in tx.allocations.of_reservations(ids) if one.state is AllocationState.HELD]
         events = tx.events.of_lease(lease.id)
         if not held:
+            if lease.status not in ENDED:
+                tell_end(tx, lease, now=now)  # while it has what was planned for it
             tx.allocations.remove_planned(ids)
             lease = apply(tx, lease, Action.DELETE, actor=actor, now=now)
             lease = apply(tx, lease, Action.DELETED, actor=actor, now=now)

@@ -27,13 +27,15 @@ class OutboxService:
         self._db = db
         self._rules = rules
 
-    def take(self, limit: int) -> list[Message]:
-        """Messages to deliver now, of each lease the oldest only."""
+    def take(self, limit: int, *, channel: str = "") -> list[Message]:
+        """Messages of a channel to deliver now, of each lease the oldest only."""
         with self._db.read() as tx:
-            soonest = tx.outbox.is_ready(tx.now())
+            soonest = tx.outbox.is_ready(tx.now(), channel=channel)
         if not soonest:
             return []
-        return self._db.write(lambda tx: tx.outbox.take(tx.now(), until=tx.now() + DELIVERY_TIME, limit=limit))
+        return self._db.write(
+            lambda tx: tx.outbox.take(tx.now(), until=tx.now() + DELIVERY_TIME, limit=limit, channel=channel)
+        )
 
     def give_back(self, messages: Iterable[Message]) -> None:
         """Let others deliver at once what was taken and not tried."""
@@ -46,14 +48,16 @@ class OutboxService:
     def failed(self, message: Message, error: str) -> bool:
         """Note a delivery that failed: tried again later, and given up when it was refused many times.
 
-        It was refused where other messages have arrived since it failed before: while none does, it is the way there
-        that fails, and that may take as long as it likes. False, and nothing is noted, where another has taken the
-        message meanwhile.
+        It was refused where others of its channel have arrived since it failed before: while none does, it is the way
+        there that fails, and that may take as long as it likes. False, with nothing noted, where another has taken it
+        meanwhile.
         """
 
         def record(tx: Transaction) -> bool:
             now, before = tx.now(), message.failed_at
-            refusals = message.refusals + (before is not None and tx.outbox.has_delivered_since(before))
+            channel = message.channel
+            arrive = before is not None and tx.outbox.has_delivered_since(before, channel=channel)
+            refusals = message.refusals + arrive
             again_at = now + self._rules.delay_after(message.attempts) if refusals < MAX_REFUSALS else None
             return tx.outbox.failed(message, error=error, again_at=again_at, now=now, refusals=refusals)
 
@@ -64,9 +68,13 @@ class OutboxService:
         with self._db.read() as tx:
             return tx.outbox.undeliverable()
 
-    def retry(self) -> int:
-        """Have what was given up delivered again; how many messages there are."""
-        return self._db.write(lambda tx: tx.outbox.retry(now=tx.now()))
+    def retry(self, key: str | None = None) -> int:
+        """Have what was given up, or one message of it, delivered again; how many messages there are."""
+        return self._db.write(lambda tx: tx.outbox.retry(now=tx.now(), key=key))
+
+    def drop(self, key: str) -> bool:
+        """Never deliver a message that was given up, and let what waits behind it go; False where there is none."""
+        return self._db.write(lambda tx: tx.outbox.drop(key, now=tx.now()))
 
     def overdue(self) -> timedelta:
         """For how long the oldest message has waited that is not given up; zero where none waits."""

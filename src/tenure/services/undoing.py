@@ -10,6 +10,7 @@ from typing import Any
 from tenure.domain.actor import ENGINE
 from tenure.domain.lease import Action, AllocationState, EventStatus, Lease, LeaseStatus, ReservationStatus
 from tenure.domain.period import ENDLESS
+from tenure.services.commitments import tell_end
 from tenure.services.context import Rules, apply, remember
 from tenure.services.user_events import restore_events
 from tenure.store.database import Transaction
@@ -21,6 +22,7 @@ def unmake(tx: Transaction, lease: Lease, reason: str, *, now: datetime) -> None
     The repair takes back what is there.
     """
     ids = [one.id for one in lease.reservations]
+    tell_end(tx, lease, now=now)
     tx.allocations.remove_planned(ids)
     tx.leases.change_reservations(ids, now=now, status=ReservationStatus.DELETED.value)
     tx.events.change([one.event.id for one in tx.events.of_lease(lease.id)], now=now, ready_at=None)

@@ -6,7 +6,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -84,6 +84,7 @@ class Transaction:
         self._contended = contended
         self._last = last
         self._database = database
+        self.listeners = database.listeners
         self.leases = LeaseStore(session)
         self.resources = ResourceStore(session)
         self.allocations = AllocationStore(session)
@@ -132,6 +133,8 @@ class Database:
         )
         self._clock = clock
         self._patience_seconds = patience_seconds
+        #: Who is told what of leases beside notifications: topics by channel of the outbox.
+        self.listeners: Mapping[str, Collection[str]] = {}
         self._writing = threading.Lock()
 
     @property

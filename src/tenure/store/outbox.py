@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, exists, func, insert, select, update
+from sqlalchemy import ColumnElement, delete, exists, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, aliased
 
@@ -31,6 +31,8 @@ class Message:
     failed_at: datetime | None = None
     #: How often it failed while others got through.
     refusals: int = 0
+    #: Whom it is for: empty for those who listen to notifications.
+    channel: str = ""
 
 
 class OutboxStore:
@@ -39,15 +41,29 @@ class OutboxStore:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def add(self, *, key: str, lease_id: str, topic: str, payload: Mapping[str, object], now: datetime) -> None:
-        """Write a message; raises ``Overtaken`` where somebody has just written one of that key."""
+    def add(
+        self,
+        *,
+        key: str,
+        lease_id: str,
+        topic: str,
+        payload: Mapping[str, object],
+        now: datetime,
+        channel: str = "",
+        ready_at: datetime | None = None,
+    ) -> None:
+        """Write a message, for now or for later; raises ``Overtaken`` where somebody has just written one of that key.
+
+        One for later counts as written then.
+        """
         message = {
             "key": key,
             "lease_id": lease_id,
             "topic": topic,
             "payload": dict(payload),
-            "created_at": now,
-            "ready_at": now,
+            "channel": channel,
+            "created_at": ready_at or now,
+            "ready_at": ready_at or now,
             "attempts": 0,
         }
         try:
@@ -59,16 +75,45 @@ class OutboxStore:
         """Those of the keys that there are messages of."""
         return set(self._session.execute(select(OutboxRow.key).where(OutboxRow.key.in_(sorted(keys)))).scalars())
 
-    def is_ready(self, now: datetime) -> bool:
-        """Whether there is anything to deliver."""
-        return self._session.execute(select(OutboxRow.id).where(*_due(now)).limit(1)).first() is not None
+    def latest(self, lease_id: str, *, channel: str, topics: Collection[str]) -> Message | None:
+        """The newest message about a lease on a channel that has one of these topics, delivered or not."""
+        row = self._session.execute(
+            select(OutboxRow)
+            .where(OutboxRow.lease_id == lease_id, OutboxRow.channel == channel, OutboxRow.topic.in_(sorted(topics)))
+            .order_by(OutboxRow.id.desc())
+            .limit(1)
+        ).scalar_one_or_none()
+        return None if row is None else _message(row)
 
-    def take(self, now: datetime, *, until: datetime, limit: int) -> list[Message]:
-        """Claim messages to deliver: of each lease the oldest only, so that they arrive in order.
+    def cancel(self, keys: Collection[str]) -> int:
+        """Forget messages that nobody has tried to deliver; how many."""
+        gone = self._session.execute(
+            delete(OutboxRow)
+            .where(OutboxRow.key.in_(sorted(keys)), OutboxRow.attempts == 0)
+            .execution_options(synchronize_session=False)
+        )
+        return int(gone.rowcount)  # type: ignore[attr-defined]  # a DELETE's result counts rows
+
+    def hurry(self, keys: Collection[str], *, now: datetime) -> None:
+        """Have messages delivered at once that nobody has tried to deliver."""
+        self._session.execute(
+            update(OutboxRow)
+            .where(OutboxRow.key.in_(sorted(keys)), OutboxRow.attempts == 0)
+            .values(ready_at=now, created_at=now)
+            .execution_options(synchronize_session=False)
+        )
+
+    def is_ready(self, now: datetime, *, channel: str = "") -> bool:
+        """Whether there is anything to deliver."""
+        return self._session.execute(select(OutboxRow.id).where(*_due(now, channel)).limit(1)).first() is not None
+
+    def take(self, now: datetime, *, until: datetime, limit: int, channel: str = "") -> list[Message]:
+        """Claim messages of a channel to deliver: of each lease the oldest only, so that they arrive in order.
 
         What was given up holds back what follows it, until it is tried again and arrives.
         """
-        rows = self._session.execute(select(OutboxRow).where(*_due(now)).order_by(OutboxRow.id).limit(limit)).scalars()
+        due = select(OutboxRow).where(*_due(now, channel)).order_by(OutboxRow.id).limit(limit)
+        rows = self._session.execute(due).scalars()
         taken = []
         for row in rows.all():
             claimed = self._session.execute(
@@ -98,9 +143,9 @@ class OutboxStore:
         """
         return self._record(message, ready_at=again_at, last_error=error, failed_at=now, refusals=refusals)
 
-    def has_delivered_since(self, moment: datetime) -> bool:
-        """Whether any message has arrived after that moment."""
-        found = select(OutboxRow.id).where(OutboxRow.delivered_at > moment).limit(1)
+    def has_delivered_since(self, moment: datetime, *, channel: str = "") -> bool:
+        """Whether any message of a channel has arrived after that moment."""
+        found = select(OutboxRow.id).where(OutboxRow.delivered_at > moment, OutboxRow.channel == channel).limit(1)
         return self._session.execute(found).first() is not None
 
     def oldest_waiting(self) -> datetime | None:
@@ -126,15 +171,26 @@ class OutboxStore:
         rows = self._session.execute(select(OutboxRow).where(*_GIVEN_UP).order_by(OutboxRow.id).limit(limit)).scalars()
         return [_message(row) for row in rows]
 
-    def retry(self, *, now: datetime) -> int:
-        """Have what was given up delivered again, from the first attempt on; how many there are."""
+    def retry(self, *, now: datetime, key: str | None = None) -> int:
+        """Have what was given up delivered again, or one message of it, from the first attempt on; how many."""
+        one = () if key is None else (OutboxRow.key == key,)
         again = self._session.execute(
             update(OutboxRow)
-            .where(*_GIVEN_UP)
+            .where(*_GIVEN_UP, *one)
             .values(ready_at=now, attempts=0, failed_at=None, refusals=0)
             .execution_options(synchronize_session=False)
         )
         return int(again.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+
+    def drop(self, key: str, *, now: datetime) -> bool:
+        """Count a message as delivered that was given up; False where it was not."""
+        dropped = self._session.execute(
+            update(OutboxRow)
+            .where(*_GIVEN_UP, OutboxRow.key == key)
+            .values(delivered_at=now)
+            .execution_options(synchronize_session=False)
+        )
+        return bool(dropped.rowcount == 1)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def count_undeliverable(self) -> int:
         """How many messages were given up."""
@@ -146,13 +202,18 @@ _GIVEN_UP = (OutboxRow.delivered_at.is_(None), OutboxRow.ready_at.is_(None))
 
 
 def _is_next() -> ColumnElement[bool]:
-    """Nothing of the same lease that is older has not arrived."""
+    """Nothing of the same lease and channel that is older has not arrived."""
     older = aliased(OutboxRow)
-    return ~exists().where(older.lease_id == OutboxRow.lease_id, older.id < OutboxRow.id, older.delivered_at.is_(None))
+    return ~exists().where(
+        older.lease_id == OutboxRow.lease_id,
+        older.channel == OutboxRow.channel,
+        older.id < OutboxRow.id,
+        older.delivered_at.is_(None),
+    )
 
 
-def _due(now: datetime) -> tuple[ColumnElement[bool], ...]:
-    return OutboxRow.ready_at <= now, _is_next()
+def _due(now: datetime, channel: str) -> tuple[ColumnElement[bool], ...]:
+    return OutboxRow.ready_at <= now, OutboxRow.channel == channel, _is_next()
 
 
 def _message(row: OutboxRow, *, attempts: int | None = None) -> Message:
@@ -167,4 +228,5 @@ def _message(row: OutboxRow, *, attempts: int | None = None) -> Message:
         last_error=row.last_error,
         failed_at=row.failed_at,
         refusals=row.refusals,
+        channel=row.channel,
     )

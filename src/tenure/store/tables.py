@@ -297,6 +297,15 @@ class HistoryRow(Base):
     request_id: Mapped[str | None] = mapped_column(text(64))
 
 
+class ProjectRow(Base):
+    """A project whose bookings are counted: the row that they take turns at."""
+
+    __tablename__ = "projects"
+
+    id: Mapped[str] = mapped_column(text(64), primary_key=True)
+    version: Mapped[int] = mapped_column(BigInteger)
+
+
 class OutboxRow(Base):
     """What others must be told, written with the change and delivered afterwards."""
 
@@ -309,6 +318,8 @@ class OutboxRow(Base):
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     key: Mapped[str] = mapped_column(text(36), unique=True)
+    #: Whom it is for: empty for those who listen to notifications.
+    channel: Mapped[str] = mapped_column(text(64), server_default="")
     lease_id: Mapped[str] = mapped_column(text(36))
     topic: Mapped[str] = mapped_column(text(64))
     payload: Mapped[dict[str, Any]] = mapped_column(JSON)

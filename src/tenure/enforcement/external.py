@@ -1,0 +1,186 @@
+"""A service of the site that is asked about leases over HTTP, and told of them: credits, budgets, accounts."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+from oslo_config import cfg
+
+from tenure.domain.errors import Denied, Unavailable
+from tenure.enforcement.contract import EnforcementFilter, Values
+
+LOG = logging.getLogger(__name__)
+
+DENIED = "External service enforcement filter denied the request."
+AWAY = "The service that must agree to leases does not answer; try again later."
+#: More of an answer is of no interest.
+_MAX_ANSWER = 64 * 1024
+#: What each call is made for, and its path below the base; the others are made only where their URL is given.
+_PATHS = {"check_create": "check-create", "check_update": "check-update", "on_end": "on-end"}
+_CALLS = (*_PATHS, "commit_create", "commit_update")
+#: Answers of the kind 4xx after which a repetition may fare better.
+_PASSING = frozenset({401, 408, 421, 425, 429})
+
+
+class NotAnswered(Exception):
+    """The service was not there, took too long, or gave an answer that settles nothing."""
+
+
+class ExternalServiceFilter(EnforcementFilter):
+    """Asks a service whether a lease may be, and tells it what became of it.
+
+    The calls and their bodies are Blazar's; beyond that it is told of leases that exist and that have changed, by
+    ``commit_create`` and ``commit_update``.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        super().__init__(conf)
+        self._urls = self._all_urls()
+        if not self._urls:
+            raise ValueError("neither external_service_base_endpoint nor any other external_service_*_endpoint is set")
+        self._tls = ssl.create_default_context(cafile=self.external_service_cafile or None)
+
+    def _all_urls(self) -> dict[str, str]:
+        base = self.external_service_base_endpoint
+        urls = {}
+        for call in _CALLS:
+            given = getattr(self, f"external_service_{call}_endpoint") or (_PATHS.get(call) if base else None)
+            if not given:
+                continue
+            url = urljoin(base, given) if base else given
+            if urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname:
+                raise ValueError(f"external_service_{call}_endpoint: {url} is no http or https URL")
+            urls[call] = url
+        return urls
+
+    @property
+    def listens_to(self) -> Collection[str]:
+        return frozenset(self._urls) & frozenset({"commit_create", "commit_update", "on_end"})
+
+    def check_create(self, context: Values, lease_values: Values) -> None:
+        self._check("check_create", {"context": context, "lease": lease_values})
+
+    def check_update(self, context: Values, current_lease_values: Values, new_lease_values: Values) -> None:
+        body = {"context": context, "current_lease": current_lease_values, "lease": new_lease_values}
+        self._check("check_update", body)
+
+    def commit_create(self, context: Values, lease_values: Values, *, key: str) -> None:
+        self._tell("commit_create", {"context": context, "lease": lease_values}, key)
+
+    def commit_update(
+        self, context: Values, current_lease_values: Values, new_lease_values: Values, *, key: str
+    ) -> None:
+        body = {"context": context, "current_lease": current_lease_values, "lease": new_lease_values}
+        self._tell("commit_update", body, key)
+
+    def on_end(self, context: Values, lease_values: Values, *, key: str) -> None:
+        # A service need not know of a lease that never came about.
+        forgiving = lease_values.get("status") == "CREATING"
+        self._tell("on_end", {"context": context, "lease": lease_values}, key, forgiving=forgiving)
+
+    def _check(self, call: str, body: Values) -> None:
+        """Raise ``Denied`` unless the service agrees, and ``Unavailable`` where it does not answer."""
+        if call not in self._urls:
+            return
+        lenient = self.external_service_on_failure == "allow"
+        try:
+            status, answer = self._post(self._urls[call], body, None)
+        except NotAnswered as error:
+            LOG.error("%s: %s", call, error)
+            if lenient:
+                return
+            raise Unavailable(AWAY) from None
+        if status == 204:
+            return
+        if status >= 500 and lenient:
+            LOG.error("%s: %s answered %d; allowed all the same", call, self._urls[call], status)
+            return
+        if status != 403:
+            LOG.warning("%s: %s answered %d, which is taken for a denial", call, self._urls[call], status)
+        raise Denied(_reason(answer) if status == 403 else DENIED)
+
+    def _tell(self, call: str, body: Values, key: str, *, forgiving: bool = False) -> None:
+        """Raise ``NotAnswered`` unless the service has taken note."""
+        if call not in self._urls:
+            return
+        status, answer = self._post(self._urls[call], body, key)
+        if 200 <= status < 300 or (forgiving and 400 <= status < 500 and status not in _PASSING):
+            return
+        said = answer[:200].decode(errors="replace")
+        raise NotAnswered(f"{self._urls[call]} answered {status}: {said}")
+
+    def _headers(self, key: str | None) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if self.external_service_token:
+            headers["X-Auth-Token"] = self.external_service_token
+        if self.external_service_bearer_token:
+            headers["Authorization"] = f"Bearer {self.external_service_bearer_token}"
+        if key is not None:
+            headers["Idempotency-Key"] = key
+        return headers
+
+    def _post(self, url: str, body: Values, key: str | None) -> tuple[int, bytes]:
+        """The status and the beginning of the answer. Raises ``NotAnswered``; never lasts longer than the time-out."""
+        connection = self._connection(url)
+        parts = urlsplit(url)
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        content = json.dumps(body, default=_as_json).encode()
+        late = threading.Event()
+        watch = threading.Timer(self.external_service_timeout, _cut, [connection, late])
+        watch.daemon = True
+        watch.start()
+        try:
+            connection.request("POST", path, content, self._headers(key))
+            answer = connection.getresponse()
+            content = answer.read(_MAX_ANSWER)
+        except (OSError, http.client.HTTPException) as error:
+            raise NotAnswered(f"{url} does not answer: {type(error).__name__}: {error}") from None
+        finally:
+            watch.cancel()
+            connection.close()
+        if late.is_set():  # what was read of the answer may end anywhere
+            raise NotAnswered(f"{url} takes longer than {self.external_service_timeout} seconds to answer")
+        return answer.status, content
+
+    def _connection(self, url: str) -> http.client.HTTPConnection:
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        timeout = self.external_service_timeout  # of each step; a watch bounds all of them together
+        if parts.scheme == "https":
+            return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout, context=self._tls)
+        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+
+
+def _cut(connection: http.client.HTTPConnection, late: threading.Event) -> None:
+    """End a call that lasts too long, wherever it is: nothing more comes then."""
+    late.set()
+    if connection.sock is not None:
+        try:
+            connection.sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            LOG.debug("the call has ended by itself")
+
+
+def _reason(answer: bytes) -> str:
+    """What a service says for the user, else that it has denied."""
+    try:
+        document = json.loads(answer)
+    except ValueError:
+        return DENIED
+    message = document.get("message") if isinstance(document, Mapping) else None
+    return message if isinstance(message, str) and message else DENIED
+
+
+def _as_json(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} has no place in JSON")

@@ -1,0 +1,377 @@
+"""A service of the site: what it is asked and told over HTTP, and that its account is right whatever befalls it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from tenure.config import new_config
+from tenure.domain.errors import Denied, NotEnoughResources, Unavailable
+from tenure.domain.lease import LeaseStatus
+from tenure.domain.request import LeaseChange, LeaseQuery, LeaseRequest, ReservationChange
+from tenure.drivers.simulated import Fault, FaultKind
+from tenure.enforcement.external import AWAY, DENIED, ExternalServiceFilter
+from tenure.services.enforcement import PATIENCE
+from tenure.services.outbox import MAX_REFUSALS
+from tenure.store.tables import OutboxRow
+from tests.support.credits import Credits, open_credits
+from tests.support.world import ADMIN, HOST, OWNER, World, open_world, reservation
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def credits() -> Iterator[Credits]:
+    with open_credits() as credits:
+        yield credits
+
+
+@pytest.fixture
+def world(tmp_path: Path, credits: Credits) -> Iterator[World]:
+    with open_world(
+        f"sqlite:///{tmp_path / 'tenure.db'}", filters={"ExternalServiceFilter": credits.filter()}
+    ) as world:
+        yield world
+
+
+def settle(world: World) -> None:
+    """Let time pass until nothing is on its way any more."""
+    world.engine.settle()
+    for _ in range(500):
+        with world.db.read() as tx:
+            again = tx.session.scalar(select(func.min(OutboxRow.ready_at)))
+        if again is None:
+            return
+        world.pass_until(max(again, world.clock.now()))
+    raise AssertionError("there is always something on its way")
+
+
+def leases(world: World) -> int:
+    return len(world.leases.list(ADMIN, LeaseQuery(limit=100)).items)
+
+
+# --- the wire
+
+
+def test_the_calls_are_blazars(tmp_path: Path, credits: Credits):
+    filters = {"ExternalServiceFilter": credits.filter(commits=False, token="a secret", bearer_token="another")}
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters=filters) as world:
+        lease = world.book(1, start=1, hours=2)
+        world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))
+        world.pass_time(5 * HOUR)
+    create, change, end = credits.calls
+    assert [call.path for call in credits.calls] == ["/v1/check-create", "/v1/check-update", "/v1/on-end"]
+    for call in credits.calls:
+        assert call.headers["content-type"] == "application/json"
+        assert call.headers["x-auth-token"] == "a secret"
+        assert call.headers["authorization"] == "Bearer another"
+        assert set(call.body["context"]) == {"user_id", "project_id", "auth_url", "region_name"}
+    assert set(create.body) == set(end.body) == {"context", "lease"}
+    assert set(change.body) == {"context", "current_lease", "lease"}
+    assert create.body["lease"]["start_date"] == "2030-01-01T11:00:00"
+    assert create.body["lease"]["status"] == "CREATING"
+    assert change.body["current_lease"]["end_date"] == "2030-01-01T13:00:00"
+    assert change.body["lease"]["end_date"] == end.body["lease"]["end_date"] == "2030-01-01T14:00:00"
+    [host] = end.body["lease"]["reservations"][0]["allocations"]
+    assert host["hypervisor_hostname"]
+    assert host["trust_id"] == ""
+    assert end.body["lease"]["resource_requests"]["VCPU"] == host["vcpus"]
+
+
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    [("http://h/a/b/", "http://h/a/b/check-create"), ("http://h/a/b", "http://h/a/check-create")],
+)
+def test_the_base_is_one_of_links(base: str, expected: str):
+    conf = new_config()
+    conf.set_override("external_service_base_endpoint", base, group="enforcement")
+    conf.set_override("external_service_on_end_endpoint", "https://other/end", group="enforcement")
+    found = ExternalServiceFilter(conf)
+    assert found._urls["check_create"] == expected
+    assert found._urls["on_end"] == "https://other/end"
+    assert found.listens_to == {"on_end"}
+
+
+def test_without_a_url_no_manager_starts():
+    with pytest.raises(ValueError, match="external_service_base_endpoint"):
+        ExternalServiceFilter(new_config())
+    conf = new_config()
+    conf.set_override("external_service_check_create_endpoint", "check-create", group="enforcement")
+    with pytest.raises(ValueError, match="external_service_check_create_endpoint: check-create"):
+        ExternalServiceFilter(conf)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (403, json.dumps({"message": "Your account is empty."}), "Your account is empty."),
+        (403, json.dumps({"message": ""}), DENIED),
+        (403, json.dumps(["no", "object"]), DENIED),
+        (403, "<html>", DENIED),
+        (200, json.dumps({"message": "fine"}), DENIED),
+        (302, "", DENIED),
+        (500, json.dumps({"message": "a trace"}), DENIED),
+    ],
+)
+def test_only_204_lets_a_lease_be(world: World, credits: Credits, status: int, body: str, said: str):
+    credits.mood, credits.status, credits.body = "answers", status, body.encode()
+    with pytest.raises(Denied) as refused:
+        world.book(1)
+    assert refused.value.message == said
+    assert leases(world) == 0
+    credits.mood = "well"
+    settle(world)
+    assert credits.told("on-end") == []  # what it has denied need not be taken back
+
+
+@pytest.mark.parametrize("mood", ["refuses connections", "is slow", "drips", "talks nonsense", "dies after the deed"])
+def test_while_it_does_not_answer_nothing_is_made_unless_the_operator_allows_it(
+    tmp_path: Path, credits: Credits, mood: str
+):
+    strict, lenient = credits.filter(timeout=0.3), credits.filter(timeout=0.3, on_failure="allow")
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters={"ExternalServiceFilter": strict}) as world:
+        lease = world.book(1, start=1)
+        settle(world)
+        credits.mood = mood
+        with pytest.raises(Unavailable, match=AWAY):
+            world.book(1, start=1)
+        with pytest.raises(Unavailable):
+            world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))
+        assert leases(world) == 1
+        world.service.parts.filters["ExternalServiceFilter"] = lenient  # type: ignore[index]  # the test's own dict
+        other = world.book(1, start=1)
+        world.leases.delete(OWNER, other.id)  # a delete never waits for it
+        credits.mood = "well"
+        credits.patience.set()
+        settle(world)
+    assert credits.order[other.id] == ["commit-create", "on-end"]
+    assert credits.order[lease.id][0] == "commit-create"
+    assert all(count == 1 for charges in credits.charged.values() for count in charges.values())
+
+
+# --- the account
+
+
+def test_a_lease_is_told_from_its_beginning_to_its_end(world: World, credits: Credits):
+    lease = world.book(1, start=1, hours=4)
+    world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))
+    world.leases.update(OWNER, lease.id, LeaseChange(name="renamed"))
+    world.pass_time(2 * HOUR)  # it runs
+    number = lease.reservations[0].id
+    world.leases.update(OWNER, lease.id, LeaseChange(reservations=(ReservationChange(number, {"min": 2, "max": 2}),)))
+    grown = world.leases.add_reservation(OWNER, lease.id, reservation(1, 1))
+    world.leases.drop_reservation(OWNER, lease.id, grown.reservations[1].id)
+    world.leases.update(OWNER, lease.id, LeaseChange(ends_at=world.clock.now() + HOUR))
+    world.pass_time(2 * HOUR)
+    assert world.leases.get(OWNER, lease.id).status is LeaseStatus.TERMINATED
+    world.leases.delete(OWNER, lease.id)  # what has ended does not end again
+    settle(world)
+    assert credits.order[lease.id] == ["commit-create", *["commit-update"] * 5, "on-end"]
+    told = credits.told("commit-update")
+    shapes = [[len(one["allocations"]) for one in body["lease"]["reservations"]] for body in told]
+    assert shapes == [[1], [2], [2, 1], [2], [2]]
+    for before, after in zip([credits.told("commit-create")[0], *told], told, strict=False):
+        assert after["current_lease"] == before["lease"]  # each begins where the one before has ended
+    assert told[-1]["lease"]["end_date"] == credits.told("on-end")[0]["lease"]["end_date"]
+
+
+def test_a_delete_and_a_start_that_fails_end_it(world: World, credits: Credits):
+    planned, running, failing = (world.book(1, start=start, hours=5) for start in (3, 0, 1))
+    world.pass_time(timedelta(minutes=1))
+    world.leases.delete(OWNER, planned.id)
+    world.leases.delete(OWNER, running.id)
+    world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", count=None))
+    world.pass_time(2 * HOUR)
+    assert world.leases.get(OWNER, failing.id).status is not LeaseStatus.ACTIVE
+    settle(world)
+    for lease in (planned, running, failing):
+        assert credits.order[lease.id] == ["commit-create", "on-end"], lease.name
+    [[host]] = [
+        one["allocations"]
+        for body in credits.told("on-end")
+        if body["lease"]["id"] == planned.id
+        for one in body["lease"]["reservations"]
+    ]
+    assert host["vcpus"]
+
+
+def test_a_plan_that_has_moved_is_told_at_the_start(world: World, credits: Credits):
+    lease = world.book(1, start=1, hours=2)
+    [host] = world.hosts_of(lease.id)
+    [leased] = world.leases.resources(ADMIN, lease.id, HOST)
+    world.resources.disable(ADMIN, HOST, leased.resource.external_id, reason="broken")
+    world.resources.reallocate(ADMIN, HOST, leased.resource.external_id)
+    world.pass_time(HOUR)
+    settle(world)
+    [changed] = credits.told("commit-update")
+    [[now]] = [one["allocations"] for one in changed["lease"]["reservations"]]
+    assert [now["hypervisor_hostname"]] == world.hosts_of(lease.id) != [host]
+
+
+def test_what_was_allowed_and_not_booked_is_withdrawn(world: World, credits: Credits):
+    """Somebody else gets the last hosts while the service thinks about it."""
+    service: Any = world.service.parts.filters["ExternalServiceFilter"]
+    asked = service.check_create
+
+    def and_then(context, lease):
+        asked(context, lease)
+        service.check_create = asked
+        world.book(4, name="other")
+
+    service.check_create = and_then
+    with pytest.raises(NotEnoughResources):
+        world.book(1)
+    settle(world)
+    first, other = (body["lease"] for body in credits.told("check-create"))
+    assert credits.order[first["id"]] == ["on-end"]
+    assert credits.order[other["id"]][0] == "commit-create"
+
+
+def test_an_end_in_between_leaves_nothing_reserved(world: World, credits: Credits):
+    """The process dies when the service has agreed, before anything is written."""
+    service: Any = world.service.parts.filters["ExternalServiceFilter"]
+    asked = service.check_create
+
+    class Killed(BaseException):
+        """The end of a process."""
+
+    def and_die(context, lease):
+        asked(context, lease)
+        raise Killed
+
+    service.check_create = and_die
+    with pytest.raises(Killed):
+        world.book(1)
+    world.engine.settle()
+    assert credits.told("on-end") == []  # it may still be on its way
+    world.pass_time(PATIENCE)
+    [asked_for], [withdrawn] = credits.told("check-create"), credits.told("on-end")
+    assert withdrawn["lease"]["id"] == asked_for["lease"]["id"]
+
+
+def test_a_service_that_knows_no_such_lease_need_not_take_it_back(world: World, credits: Credits):
+    service: Any = world.service.parts.filters["ExternalServiceFilter"]
+    asked = service.check_create
+
+    def and_then(context, lease):
+        asked(context, lease)
+        if lease["name"] == "late":
+            world.book(4)
+
+    service.check_create = and_then
+    with pytest.raises(NotEnoughResources):
+        world.book(1, name="late")
+    credits.mood, credits.status = "answers", 404
+    world.engine.settle()
+    with world.db.read() as tx:
+        [left] = tx.session.scalars(select(OutboxRow.topic).where(OutboxRow.ready_at.is_not(None)))
+    assert left == "commit_create"  # the other's, which it should know
+
+
+@pytest.mark.parametrize("mood", ["refuses connections", "is slow", "talks nonsense", "dies after the deed", "answers"])
+def test_nothing_is_charged_twice_and_nothing_forgotten(tmp_path: Path, credits: Credits, mood: str):
+    credits.status = 500
+    filters = {"ExternalServiceFilter": credits.filter(timeout=0.2, on_failure="allow")}
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters=filters) as world:
+        before = world.book(1, start=1, hours=3)
+        settle(world)
+        credits.mood = mood
+        during = world.book(1, start=0, hours=2)
+        world.leases.update(OWNER, before.id, LeaseChange(ends_at=before.ends_at + HOUR))
+        world.engine.settle()
+        credits.mood = "well"
+        credits.patience.set()
+        settle(world)
+        world.pass_time(10 * HOUR)
+        settle(world)
+    assert credits.order[before.id] == ["commit-create", "commit-update", "on-end"]
+    assert credits.order[during.id] == ["commit-create", "on-end"]
+    assert all(count == 1 for charges in credits.charged.values() for count in charges.values())
+
+
+def test_notifications_do_not_wait_for_it(world: World, credits: Credits):
+    credits.mood = "refuses connections"
+    world.service.parts.filters["ExternalServiceFilter"].conf.set_override(
+        "external_service_on_failure", "allow", group="enforcement"
+    )
+    world.book(1, start=1)
+    world.engine.settle()
+    with world.db.read() as tx:
+        waiting = Counter(tx.session.scalars(select(OutboxRow.channel).where(OutboxRow.delivered_at.is_(None))))
+    assert waiting == {"ExternalServiceFilter": 1}
+
+
+def test_what_it_refuses_to_note_is_given_up_and_kept_for_the_operator(world: World, credits: Credits):
+    """One message that it never takes: others get through, so it is that message which is at fault."""
+    poisoned = world.book(1, start=1)
+    with world.db.read() as tx:
+        key = tx.session.scalar(
+            select(OutboxRow.key).where(OutboxRow.lease_id == poisoned.id, OutboxRow.topic == "commit_create")
+        )
+    assert key is not None
+    service: Any = world.service.parts.filters["ExternalServiceFilter"]
+    note = service.commit_create
+
+    def but_one(context, lease, *, key):
+        if lease["id"] == poisoned.id:
+            raise ValueError("500")
+        note(context, lease, key=key)
+
+    service.commit_create = but_one
+    world.engine.settle()
+    for _ in range(MAX_REFUSALS + 2):
+        world.pass_time(timedelta(milliseconds=1))
+        other = world.book(1, start=100)
+        world.leases.delete(OWNER, other.id)
+        world.engine.settle()  # arrives, later than that one has failed
+        world.pass_time(timedelta(minutes=2))
+    outbox = world.service.outbox
+    [given_up] = outbox.undeliverable()
+    assert (given_up.key, given_up.channel, given_up.topic) == (key, "ExternalServiceFilter", "commit_create")
+    assert not outbox.drop("no such key")
+    assert outbox.drop(key)
+    assert outbox.undeliverable() == []
+    world.leases.delete(OWNER, poisoned.id)
+    settle(world)
+    assert credits.order[poisoned.id] == ["on-end"]  # what waited behind it goes
+
+
+# --- leases that are held
+
+
+def held(world: World):
+    begin = world.clock.now() + HOUR
+    request = LeaseRequest(
+        name="held",
+        starts_at=begin,
+        ends_at=begin + HOUR,
+        reservations=(reservation(1, 1),),
+        hold_for=timedelta(minutes=2),
+    )
+    return world.leases.create(OWNER, request)
+
+
+def test_a_held_lease_is_judged_once_and_charged_when_it_is_confirmed(world: World, credits: Credits):
+    lease = held(world)
+    world.engine.settle()
+    assert [call.path for call in credits.calls] == ["/v1/check-create"]
+    world.leases.confirm(OWNER, lease.id)
+    world.engine.settle()
+    assert [call.path for call in credits.calls] == ["/v1/check-create", "/v1/commit-create"]
+    world.pass_time(3 * HOUR)
+    assert credits.order[lease.id] == ["commit-create", "on-end"]
+
+
+def test_a_hold_that_expires_releases_what_the_service_may_have_reserved(world: World, credits: Credits):
+    lease = held(world)
+    world.pass_time(timedelta(minutes=3))
+    settle(world)
+    assert credits.order[lease.id] == ["on-end"]
+    assert credits.told("on-end")[0]["lease"]["resource_requests"]

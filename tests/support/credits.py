@@ -1,0 +1,133 @@
+"""A service of a site that keeps account of leases: small, real, over HTTP; and what can be wrong with it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from tenure.config import new_config
+from tenure.enforcement.external import ExternalServiceFilter
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request as it came."""
+
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+
+@dataclass
+class Credits:
+    """The service. ``mood`` is how it behaves: well unless a test says otherwise."""
+
+    mood: str = "well"
+    #: What it answers in the mood ``answers``.
+    status: int = 204
+    body: bytes = b""
+    calls: list[Call] = field(default_factory=list)
+    #: What each lease has been charged: how often it was begun, changed and ended. A key counts once.
+    charged: dict[str, Counter[str]] = field(default_factory=dict)
+    #: The order in which a lease's charges came.
+    order: dict[str, list[str]] = field(default_factory=dict)
+    keys: set[str] = field(default_factory=set)
+    url: str = ""
+    #: Lets go whoever is kept waiting.
+    patience: threading.Event = field(default_factory=threading.Event)
+
+    def told(self, name: str) -> list[dict[str, Any]]:
+        return [call.body for call in self.calls if call.path.endswith(f"/{name}")]
+
+    def take(self, call: Call) -> None:
+        """Keep account of a call, once for each key."""
+        self.calls.append(call)
+        what, key = call.path.rpartition("/")[2], call.headers.get("idempotency-key")
+        if key is None or key in self.keys:
+            return
+        self.keys.add(key)
+        lease_id = call.body["lease"]["id"]
+        self.charged.setdefault(lease_id, Counter())[what] += 1
+        self.order.setdefault(lease_id, []).append(what)
+
+    def filter(self, *, commits: bool = True, **options: object) -> ExternalServiceFilter:
+        """The filter of Tenure that asks this service."""
+        conf = new_config()
+        commit = {f"{what}_endpoint": what.replace("_", "-") for what in ("commit_create", "commit_update")}
+        wanted = {"base_endpoint": f"{self.url}/v1/", "timeout": 5.0, **(commit if commits else {}), **options}
+        for name, value in wanted.items():
+            conf.set_override(f"external_service_{name}", value, group="enforcement")
+        return ExternalServiceFilter(conf)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    credits: Credits
+
+    def do_POST(self) -> None:
+        size = int(self.headers["Content-Length"])
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        call = Call(self.path, headers, json.loads(self.rfile.read(size)))
+        credits = self.credits
+        if credits.mood == "refuses connections":
+            return self._hang_up()
+        if credits.mood == "is slow":
+            credits.patience.wait(60)
+            return self._hang_up()
+        if credits.mood == "drips":  # a byte now and then, so that no single wait is long
+            self.wfile.write(b"HTTP/1.1 204 No Content\r\nX-Endless: ")
+            while not credits.patience.wait(0.05):
+                self.wfile.write(b"x")
+            return self._hang_up()
+        if credits.mood == "talks nonsense":
+            self.wfile.write(b"220 smtp.example.org ESMTP\r\n")
+            return self._hang_up()
+        credits.take(call)
+        if credits.mood == "dies after the deed":
+            return self._hang_up()
+        status, body = (credits.status, credits.body) if credits.mood == "answers" else (204, b"")
+        self.send_response(status)
+        if status != 204:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(b"" if status == 204 else body)
+
+    def _hang_up(self) -> None:
+        self.close_connection = True
+        try:
+            self.connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Be quiet."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Be quiet about callers who have hung up."""
+
+
+@contextmanager
+def open_credits() -> Iterator[Credits]:
+    """The service, on a port of its own."""
+    credits = Credits()
+    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"credits": credits}))
+    credits.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield credits
+    finally:
+        credits.patience.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
