@@ -262,3 +262,31 @@ def test_a_lease_is_held_by_a_script_that_confirms_it(tenure: Run, stocked: Fake
     kept = tenure("lease", "confirm", "held", "-f", "json")
     assert "hold_until" not in json.loads(kept.output)
     assert tenure("lease", "create", "x", "--hosts", "1", "--hold", "2m", "--wait").code != 0
+
+
+def test_a_server_is_reserved_or_room_for_one_that_is_named_later(stocked: FakeServer, tenure: Run) -> None:
+    outcome = tenure(*("lease", "create", "mine", "--server", "0b1c", "--at-end", "shelve", "--in-place"))
+    assert outcome.code == 0, outcome.errors
+    assert sent(stocked)["reservations"] == [
+        {"resource_type": "virtual:server", "server_id": "0b1c", "at_end": "shelve", "in_place": True}
+    ]
+
+    assert tenure(*("lease", "create", "later", "--server-flavor", "3")).code == 0
+    assert sent(stocked)["reservations"] == [{"resource_type": "virtual:server", "flavor_id": "3"}]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--at-end", "stop"), "--at-end: say which server"),
+        (("--in-place", "--server-flavor", "3"), "--in-place: only a server that is there"),
+        (("--server", "1", "--server-flavor", "3"), "not allowed with"),
+        (("--server", "1", "--before-end-action", "notify"), "--before-end-action"),
+    ],
+)
+def test_what_is_wrong_with_the_options_of_a_server_is_said(
+    stocked: FakeServer, tenure: Run, options: tuple[str, ...], said: str
+) -> None:
+    outcome = tenure("lease", "create", "mine", *options)
+    assert outcome.code != 0
+    assert said in outcome.errors

@@ -9,6 +9,7 @@ from tenure.resources.flavor import FlavorType
 from tenure.resources.floatingip import FloatingIPType
 from tenure.resources.host import HostType
 from tenure.resources.instance import InstanceType
+from tenure.resources.server import ServerType
 from tenure.resources.volume import VolumeType
 from tenure.testing.types import TypeContract
 
@@ -78,6 +79,27 @@ class TestFlavors(TypeContract):
     changes = ({"amount": 4}, {"affinity": False}, {"flavor_id": "m1.large"})
     refused_changes = (({"amount": 0}, "amount"), ({"flavor_id": ""}, "flavor_id"))
     fact = M1_SMALL
+
+
+class TestServers(TypeContract):
+    kind = ServerType()
+    requests = (
+        {"server_id": "0b1c"},
+        {"flavor_id": "m1.small", "at_end": "shelve"},
+        {"vcpus": 1, "memory_mb": 512, "disk_gb": 0, "at_end": "snapshot", "resource_properties": GPU},
+    )
+    refused = (
+        ({}, "server_id"),
+        ({"server_id": "0b1c", "flavor_id": "m1.small"}, "server_id"),
+        ({"server_id": "../0b1c"}, "server_id"),
+        ({"vcpus": 1}, "server_id"),
+        ({"vcpus": 0, "memory_mb": 1, "disk_gb": 1}, "vcpus"),
+        ({"flavor_id": "m1.small", "in_place": True}, "server_id"),
+        ({"flavor_id": "m1.small", "at_end": "burn"}, "at_end"),
+    )
+    changes = ({"at_end": "stop"},)
+    refused_changes = (({"at_end": "burn"}, "at_end"), ({"resource_properties": "gpu"}, "properties"))
+    fact = M1_SMALL | {"flavor": M1_SMALL}
 
 
 class TestFloatingIPs(TypeContract):

@@ -319,6 +319,7 @@ def make_older(path: Path, version: int) -> None:
         "server": ["flavor_id", "takes", "group_id", "preemptible", "metadata", "stopped"],
     }
     with closing(sqlite3.connect(path)) as older:
+        older.execute("DROP INDEX server_by_mark")
         for table in [*tables, *(["trust"] if version == 1 else [])]:
             older.execute(f"DROP TABLE {table}")
         for table, names in columns.items():

@@ -11,6 +11,8 @@ from tenureclient.wire import JsonObject, JsonValue, Version, moment_to_wire
 
 #: What can be done at the moment before the end of a lease.
 BEFORE_END_ACTIONS = ("none", "snapshot", "notify", "default")
+#: What can become of a reserved server at the end of its lease.
+AT_END_ACTIONS = ("delete", "stop", "shelve", "snapshot")
 
 # Blazar wants these keys to be present, whatever they hold.
 _KEYS_OF_1_0: Mapping[str, JsonObject] = {
@@ -77,6 +79,28 @@ class ReservationRequest:
     def flavor(cls, flavor_id: str, amount: int, *, affinity: bool | None = None) -> ReservationRequest:
         """Ask for instances of a flavor of the cloud; ``affinity`` as for ``instances``."""
         return cls("flavor:instance", {"flavor_id": flavor_id, "amount": amount, "affinity": affinity})
+
+    @classmethod
+    def server(
+        cls,
+        server_id: str | None = None,
+        *,
+        flavor_id: str | None = None,
+        at_end: str | None = None,
+        in_place: bool = False,
+        conditions: Iterable[str] = (),
+    ) -> ReservationRequest:
+        """Ask for one server: one that is there, or room for one of a flavor that is named later.
+
+        ``at_end`` is one of ``AT_END_ACTIONS``; with ``in_place`` the server stays where it is until then.
+        """
+        named: JsonObject = {"flavor_id": flavor_id} if server_id is None else {"server_id": server_id}
+        more: JsonObject = {} if at_end is None else {"at_end": at_end}
+        if in_place:
+            more = {**more, "in_place": True}
+        if text := conditions_to_json(conditions):
+            more = {**more, "resource_properties": text}
+        return cls("virtual:server", {**named, **more})
 
     @classmethod
     def floatingips(

@@ -54,6 +54,8 @@ class Demand:
     names_are_asked: bool = True
     #: Whether something is kept when the lease ends, and goes on taking as much.
     lasting: bool = False
+    #: A thing that is in the cloud already and that the reservation is about; it has one live reservation at most.
+    subject: str | None = None
 
     @property
     def units_together(self) -> int:

@@ -82,7 +82,8 @@ class Order:
     ``returning`` are resources that it had and has no more. Where a cloud cannot tell for which reservation a server
     was booted, servers are deleted there and on ``resources`` only. ``trust_id`` is the trust with which to act as the
     owner, None where there is none. ``units`` is how many units it has of each resource, by external id, and
-    ``effects`` what earlier calls have answered that they made for it.
+    ``effects`` what earlier calls have answered that they made for it. ``starts_at`` is when its lease starts; one
+    that ``is_over`` has ended in the ledger, and only what is left of it is taken back.
     """
 
     reservation_id: str
@@ -98,13 +99,16 @@ class Order:
     returning: tuple[ResourceRef, ...] = ()
     units: Mapping[str, int] = field(default_factory=dict)
     effects: Mapping[str, object] = field(default_factory=dict)
+    starts_at: datetime | None = None
+    is_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far a verb got: done, or still going on, with the time after which to look again.
 
-    ``effects`` is what it made that clients are told of, such as the id of an aggregate; what is not named stays.
+    ``effects`` is what it made that clients are told of, such as the id of an aggregate; what is not named stays. With
+    ``awaited`` a start is not over before it is done; else it goes on while servers vanish on what is given up.
     """
 
     done: bool
@@ -177,7 +181,8 @@ class CloudDriver(Protocol):
         """What the cloud says of something that a request names, as far as the caller may know of it. Reads only.
 
         Of kind ``flavor``: ``id``, ``name``, ``vcpus``, ``ram`` and ``swap`` in MiB, ``disk`` and ``ephemeral`` in GiB,
-        ``extra_specs``. Raises ``CloudNotFound``.
+        ``extra_specs``. Of kind ``server``, which must be of the caller's project: ``id``, ``name``, ``project_id``,
+        and as ``flavor`` the same of what it was booted with. Raises ``CloudNotFound``.
         """
 
     def ensure_registered(self, resource_type: str, resource: ResourceRef) -> None:
@@ -195,7 +200,8 @@ class CloudDriver(Protocol):
     def ensure_prepared(self, order: Order) -> Progress:
         """Make what clients must see as soon as the lease exists, and tell it as ``effects``.
 
-        Nothing for types that need nothing early. A server group is made as the owner, by ``order.trust_id``.
+        Nothing for types that need nothing early. A server group is made as the owner, by ``order.trust_id``. A server
+        that is to be reserved is marked with its lease, and shelved where the start is ahead.
         """
 
     def ensure_started(self, order: Order) -> Progress:
@@ -220,7 +226,7 @@ class CloudDriver(Protocol):
         """
 
     def before_end(self, order: Order, action: str) -> Progress:
-        """Do what was asked for before the end (``snapshot``); not done while images are being saved.
+        """Do what was asked for before the end (``snapshot``, ``last_snapshot``); not done while images are saved.
 
         Nothing of the reservation is taken back before it is done or given up. Doing it again makes no second image.
         """

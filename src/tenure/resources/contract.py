@@ -14,6 +14,8 @@ from tenure.domain.errors import Conflict, InvalidParameter, NotFound, TenureErr
 
 #: The action before the end for which nothing is done in the cloud: others are told that the end comes.
 NOTIFY = "notify"
+#: The action that is done at the end and not before it: an image of each server.
+LAST_SNAPSHOT = "last_snapshot"
 #: What a type says that has nothing to say.
 NOTHING: Mapping[str, object] = MappingProxyType({})
 
@@ -107,10 +109,13 @@ class ResourceType(Protocol):
         """What clients are told of the cloud's part in a new reservation."""
 
     def is_prepared(self, parameters: Mapping[str, object]) -> bool:
-        """Whether something is made in the cloud, as the owner, as soon as the lease exists."""
+        """Whether something is made or done in the cloud as soon as the lease exists."""
 
     def before_end(self, parameters: Mapping[str, object]) -> str | None:
-        """The action to be done before the end: one of the cloud's, or ``NOTIFY``; None for none."""
+        """The action to be done before the end: one of the cloud's, or ``NOTIFY``; None for none.
+
+        ``LAST_SNAPSHOT`` is left to the end itself.
+        """
 
 
 class ResourceTypes:

@@ -21,12 +21,10 @@ from tenure.resources.fields import (
     LenientActionChange,
     LenientAffinity,
     LenientCount,
-    action_of,
 )
 from tenure.resources.servers import (
-    answer_model_of_servers,
+    InstancesType,
     check_amount,
-    effects_of,
     merged,
     refuse_changes,
     spread_of,
@@ -113,7 +111,7 @@ def _shown(flavor: Mapping[str, object]) -> dict[str, object]:
     return {_EPHEMERAL if name == "ephemeral" else name: value for name, value in flavor.items()}
 
 
-class FlavorType:
+class FlavorType(InstancesType):
     """Instances of a flavor, which the cloud describes when the reservation is made.
 
     The flavor is kept as it was then, under ``resource_properties``, where Blazar's clients look for it, and its sizes
@@ -121,22 +119,12 @@ class FlavorType:
     """
 
     name = "flavor:instance"
-    noun = "instances"
-    inventory = "physical:host"
-    stock = None
-    growing = frozenset({"amount"})
-
-    def __init__(self, default_before_end: str = "") -> None:
-        self._default_before_end = default_before_end
 
     def request_model(self, *, strict: bool) -> type[BaseModel]:
         return FlavorReservation if strict else LenientFlavorReservation
 
     def change_model(self, *, strict: bool) -> type[BaseModel]:
         return FlavorChange if strict else LenientFlavorChange
-
-    def answer_model(self, *, strict: bool) -> type[BaseModel]:
-        return answer_model_of_servers(strict=strict)
 
     def merge(
         self, current: Mapping[str, object], change: Mapping[str, object], *, running: bool
@@ -174,15 +162,6 @@ class FlavorType:
             forbidden=footprint.forbidden,
             portions=footprint.portions,
         )
-
-    def effects(self, reservation_id: str) -> Mapping[str, object]:
-        return effects_of(reservation_id)
-
-    def is_prepared(self, parameters: Mapping[str, object]) -> bool:
-        return parameters.get("affinity") is not None
-
-    def before_end(self, parameters: Mapping[str, object]) -> str | None:
-        return action_of(parameters, self._default_before_end)
 
 
 def _footprint(flavor: Mapping[str, Any]) -> Footprint:

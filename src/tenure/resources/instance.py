@@ -24,12 +24,10 @@ from tenure.resources.fields import (
     LenientCount,
     LenientExpression,
     PropertyExpression,
-    action_of,
 )
 from tenure.resources.servers import (
-    answer_model_of_servers,
+    InstancesType,
     check_amount,
-    effects_of,
     merged,
     refuse_changes,
     spread_of,
@@ -107,26 +105,16 @@ class InstanceChange(BaseModel):
     before_end: BeforeEnd | None = None
 
 
-class InstanceType:
+class InstanceType(InstancesType):
     """Instances of a size, on hosts that serve others as well."""
 
     name = "virtual:instance"
-    noun = "instances"
-    inventory = "physical:host"
-    stock = None
-    growing = frozenset({"amount"})
-
-    def __init__(self, default_before_end: str = "") -> None:
-        self._default_before_end = default_before_end
 
     def request_model(self, *, strict: bool) -> type[BaseModel]:
         return InstanceReservation if strict else LenientInstanceReservation
 
     def change_model(self, *, strict: bool) -> type[BaseModel]:
         return InstanceChange if strict else LenientInstanceChange
-
-    def answer_model(self, *, strict: bool) -> type[BaseModel]:
-        return answer_model_of_servers(strict=strict)
 
     def merge(
         self, current: Mapping[str, object], change: Mapping[str, object], *, running: bool
@@ -155,12 +143,3 @@ class InstanceType:
             exclusive=False,
             spread=spread_of(reservation.affinity),
         )
-
-    def effects(self, reservation_id: str) -> Mapping[str, object]:
-        return effects_of(reservation_id)
-
-    def is_prepared(self, parameters: Mapping[str, object]) -> bool:
-        return parameters.get("affinity") is not None
-
-    def before_end(self, parameters: Mapping[str, object]) -> str | None:
-        return action_of(parameters, self._default_before_end)

@@ -10,6 +10,8 @@ from pydantic_core import PydanticCustomError
 
 from tenure.domain.allocation import Spread
 from tenure.domain.errors import InvalidParameter, InvalidState
+from tenure.resources.contract import Inventory
+from tenure.resources.fields import action_of
 
 
 def _at_least_one(amount: int) -> int:
@@ -44,19 +46,10 @@ class StrictServersAnswer(ServersAnswer):
     before_end: str = "default"
 
 
-def answer_model_of_servers(*, strict: bool) -> type[BaseModel]:
-    return StrictServersAnswer if strict else ServersAnswer
-
-
 def spread_of(affinity: bool | None) -> Spread:
     if affinity is None:
         return Spread.ANY
     return Spread.TOGETHER if affinity else Spread.APART
-
-
-def effects_of(reservation_id: str) -> dict[str, object]:
-    """What is known from the beginning: the flavor that servers are to be booted with has the reservation's id."""
-    return {"flavor_id": reservation_id, "aggregate_id": None, "server_group_id": None}
 
 
 def merged(
@@ -86,3 +79,28 @@ def refuse_changes(current: Mapping[str, object], after: Mapping[str, object], *
             f"({before}).",
             field="amount",
         )
+
+
+class InstancesType:
+    """What types of instances have in common: hosts serve several of them, and a flavor of their own lets them in."""
+
+    noun = "instances"
+    inventory = "physical:host"
+    stock: Inventory | None = None
+    growing = frozenset({"amount"})
+
+    def __init__(self, default_before_end: str = "") -> None:
+        self._default_before_end = default_before_end
+
+    def answer_model(self, *, strict: bool) -> type[BaseModel]:
+        return StrictServersAnswer if strict else ServersAnswer
+
+    def effects(self, reservation_id: str) -> Mapping[str, object]:
+        """What is known from the beginning: the flavor that servers are to be booted with has the reservation's id."""
+        return {"flavor_id": reservation_id, "aggregate_id": None, "server_group_id": None}
+
+    def is_prepared(self, parameters: Mapping[str, object]) -> bool:
+        return parameters.get("affinity") is not None
+
+    def before_end(self, parameters: Mapping[str, object]) -> str | None:
+        return action_of(parameters, self._default_before_end)

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from tenure.domain.errors import InvalidState
 from tenure.domain.lease import EventStatus, EventType, Lease, LeaseStatus, ReservationStatus
-from tenure.resources.contract import NOTIFY, ResourceTypes
+from tenure.resources.contract import LAST_SNAPSHOT, NOTIFY, ResourceTypes
 from tenure.services.context import Rules, tell
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent
@@ -23,8 +23,11 @@ _SETTLED, _FAILED, _SINCE = "settled", "failed", "awaiting_since"
 _GOING = frozenset({LeaseStatus.DELETING, LeaseStatus.DELETED})
 
 
-def outstanding(tx: Transaction, types: ResourceTypes, lease: Lease) -> dict[str, str]:
-    """The actions that are still to be done, by reservation; none for what never ran, or is being deleted."""
+def outstanding(tx: Transaction, types: ResourceTypes, lease: Lease, *, at_the_end: bool) -> dict[str, str]:
+    """The actions that are still to be done, by reservation; none for what never ran, or is being deleted.
+
+    Those that are left to the end itself are among them only ``at_the_end``.
+    """
     if lease.status in _GOING:
         return {}
     wanted = {
@@ -32,6 +35,7 @@ def outstanding(tx: Transaction, types: ResourceTypes, lease: Lease) -> dict[str
         for one in lease.reservations
         if one.status is ReservationStatus.ACTIVE
         and (action := types[one.resource_type].before_end(one.parameters)) is not None
+        and (at_the_end or action != LAST_SNAPSHOT)
     }
     settled = (_end_of(tx, lease).payload or {}).get(_SETTLED, {}) if wanted else {}
     return {number: action for number, action in wanted.items() if settled.get(number) != action}
@@ -54,7 +58,9 @@ def has_failed(tx: Transaction, lease: Lease) -> bool:
 
 def tell_of_the_end(tx: Transaction, types: ResourceTypes, lease: Lease, *, now: datetime) -> None:
     """Have others told of each reservation for which that is to be done, once."""
-    wanted = {number: action for number, action in outstanding(tx, types, lease).items() if action == NOTIFY}
+    wanted = {
+        number: action for number, action in outstanding(tx, types, lease, at_the_end=False).items() if action == NOTIFY
+    }
     for reservation_id in wanted:
         tell(tx, TOPIC, lease, now=now, reservation_id=reservation_id)
     if wanted:

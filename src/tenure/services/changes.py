@@ -14,6 +14,7 @@ from zlib import crc32
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Allocation, Demand, Spread
 from tenure.domain.errors import (
+    Conflict,
     InvalidParameter,
     InvalidState,
     LeaseBusy,
@@ -63,6 +64,20 @@ def demand_of(types: ResourceTypes, resource_type: str, parameters: Mapping[str,
     """What a reservation asks of the ledger; raises ``InvalidParameter`` that names the reservation's field."""
     with named_by_place(position):
         return replace(types[resource_type].demand(parameters), resource_type=resource_type)
+
+
+def bind(tx: Transaction, reservation_id: str, demand: Demand, position: int) -> bool:
+    """Let the reservation be the one that is about what its demand names; False where that is nothing new.
+
+    Raises ``Conflict`` where another is.
+    """
+    if demand.subject is None:
+        return False
+    try:
+        return tx.leases.bind(reservation_id, demand.subject)
+    except Conflict as error:
+        error.field = f"reservations[{position}]"
+        raise
 
 
 @contextmanager
@@ -131,6 +146,8 @@ class LeaseChanger:
         self._events_before: Mapping[str, object] | None = None
         #: The allocations that it had before.
         self._held: list[int] = []
+        #: The reservations that are about something from now on that they were not about before.
+        self._bound: list[str] = []
 
     def apply(self, lease: Lease, change: LeaseChange) -> tuple[Lease, str | None, str]:
         """Make the change; the lease, and the claimed event (id, token) that the cloud must follow, if it must."""
@@ -215,6 +232,7 @@ class LeaseChanger:
         position = len(lease.reservations)
         demand = demand_of(self._types, reservation.resource_type, reservation.parameters, position)
         self._tx.leases.add_reservations([reservation], first=position)
+        bind(self._tx, reservation.id, demand, position)
         planner = Planner(
             self._tx,
             self._types,
@@ -311,6 +329,8 @@ class LeaseChanger:
                 parameters = kind.merge(reservation.parameters, given, running=lease.status is LeaseStatus.ACTIVE)
                 parameters = complete(kind, parameters, self._facts)
         demand = demand_of(self._types, reservation.resource_type, parameters, position)
+        if bind(self._tx, reservation.id, demand, position):
+            self._bound.append(reservation.id)
         allocations, versions = self._tx.allocations.with_versions([reservation.id])
         planner.touch(versions)
         if lease.status is LeaseStatus.ACTIVE:
@@ -445,7 +465,7 @@ class LeaseChanger:
         if change.name is not None:
             values["name"] = change.name
         what = self._describe(lease, change, dates)
-        if self._added:
+        if self._added or (self._bound and lease.status is LeaseStatus.ACTIVE):
             if dates.ends_at < lease.ends_at:  # until the cloud has agreed, nobody else gets what would be given up
                 self._tx.allocations.set_period(self._held, lease.ends_at + self._rules.cleaning_time)
             before = {
@@ -458,6 +478,7 @@ class LeaseChanger:
                 "parameters": self._parameters_before,
                 "before": before,
                 "due": self._due_before,
+                "bound": self._bound,
                 **({} if self._events_before is None else {"events": self._events_before}),
             }
             event_id, token = self._follow(lease, payload=payload, reason=what, **values)

@@ -557,7 +557,7 @@ class EventService:
         runs = before.status in {LeaseStatus.ACTIVE, LeaseStatus.UPDATING}
         if runs and notice is not None and notice.status in _TO_COME and notice.due_at <= now:
             tell(tx, "lease.event.before_end_lease", lease, now=now)  # what it has left undone, the end does
-        if outstanding(tx, self._types, lease):
+        if outstanding(tx, self._types, lease, at_the_end=True):
             begin_to_wait(tx, lease, now=now)
         if lease.status is not LeaseStatus.DELETING:
             for event in due_events(before, now):  # the end has cancelled what was to come
@@ -576,7 +576,7 @@ class EventService:
             for one in lease.reservations
             if one.id in reservation_ids and one.status is not ReservationStatus.DELETED
         ]
-        tx.leases.change_reservations(ids, now=now, status=status.value)
+        tx.leases.change_reservations(ids, now=now, status=status.value, subject=None)
         return failed
 
     def _cancel_others(self, tx: Transaction, lease: Lease, event_id: str, now: datetime) -> str | None:
@@ -595,8 +595,10 @@ class EventService:
         undoing = bool(payload.get("undoing"))
         replaced = {} if undoing else payload.get("replaced", {})
         without = ids_in(payload, "added" if undoing else "replaced")
-        actions = outstanding(tx, self._types, lease) if stored.event.event_type in _NEAR_THE_END else {}
-        at_the_end = bool(actions) and stored.event.event_type is EventType.END
+        ends = stored.event.event_type is EventType.END
+        near = stored.event.event_type in _NEAR_THE_END
+        actions = outstanding(tx, self._types, lease, at_the_end=ends) if near else {}
+        at_the_end = bool(actions) and ends
         return Work(
             event_id=stored.event.id,
             token=token,

@@ -41,6 +41,7 @@ from tenure.resources.contract import ResourceTypes, Wanted
 from tenure.services.changes import (
     Facts,
     LeaseChanger,
+    bind,
     check_notice,
     complete,
     demand_of,
@@ -357,7 +358,8 @@ class LeaseService:
                 after = self._types[one.resource_type].merge(one.parameters, news(one, asked), running=False)
             except TenureError:
                 continue  # what is wrong with it is found where it is applied
-            facts.update(self._facts(actor, one.resource_type, after, position))
+            owner = replace(actor, project_id=lease.project_id)
+            facts.update(self._facts(owner, one.resource_type, after, position))
         return self._trusts.asked_for_by(lease, change, actor), facts
 
     def _booked_before(self, tx: Transaction, actor: Actor, lease_id: str) -> Lease | None:
@@ -381,6 +383,8 @@ class LeaseService:
             tx.events.add(lease.events)
             if lease.status is LeaseStatus.CREATING and lease.hold_until is None:
                 tx.events.add([_preparation(lease)], claim=(lease.id, tx.now() + self._rules.claim_time))
+            for position, demand in enumerate(demands):
+                bind(tx, lease.reservations[position].id, demand, position)
             planner = Planner(
                 tx, self._types, now=now, turn=crc32(lease.id.encode()), notice=self._rules.preemption_notice
             )
@@ -447,8 +451,11 @@ class LeaseService:
     def _is_made(self, reservation: Reservation) -> bool:
         """Whether something may have been made for a reservation that was never started."""
         kind = self._types[reservation.resource_type]
-        made = kind.is_prepared(reservation.parameters) or reservation.effects != kind.effects(reservation.id)
+        made = kind.is_prepared(reservation.parameters) or self._has_effects(reservation)
         return made and reservation.status is ReservationStatus.PENDING
+
+    def _has_effects(self, reservation: Reservation) -> bool:
+        return reservation.effects != self._types[reservation.resource_type].effects(reservation.id)
 
     def _new_lease(
         self,
@@ -503,9 +510,10 @@ class LeaseService:
     def _delete(self, tx: Transaction, actor: Actor, lease: Lease, now: datetime) -> str | None:
         """Begin to delete; the id of the end event where the cloud must be taken back first."""
         ids = [reservation.id for reservation in lease.reservations]
-        held = [one for one in tx.allocations.of_reservations(ids) if one.state is AllocationState.HELD]
+        held = any(one.state is AllocationState.HELD for one in tx.allocations.of_reservations(ids))
+        runs = any(one.status is ReservationStatus.ACTIVE and self._has_effects(one) for one in lease.reservations)
         events = tx.events.of_lease(lease.id)
-        if not held:
+        if not held and not runs:
             if lease.status not in ENDED:
                 tell_end(tx, lease, now=now)  # while it has what was planned for it
             tx.allocations.remove_planned(ids)

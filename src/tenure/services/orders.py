@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from tenure.domain.lease import AllocationState, Lease, Reservation, ReservationStatus
 from tenure.domain.resource import Resource
@@ -58,7 +59,7 @@ def planned_orders(tx: Transaction, lease: Lease) -> Iterator[Order]:
 def leftover_order(tx: Transaction, lease: Lease, reservation: Reservation) -> Order:
     """A reservation that is over, as a driver takes it back."""
     had = {one.resource_id for one in tx.allocations.of_reservations([reservation.id])}
-    return _order(lease, reservation, (), map(_ref, tx.resources.by_ids(had).values()), {})
+    return replace(_order(lease, reservation, (), map(_ref, tx.resources.by_ids(had).values()), {}), is_over=True)
 
 
 def kept_orders(tx: Transaction, reservation_ids: Collection[str]) -> Iterator[Order]:
@@ -99,4 +100,5 @@ def _order(
         returning=tuple(returning),
         units=units,
         effects=reservation.effects,
+        starts_at=lease.starts_at,
     )

@@ -125,6 +125,8 @@ class Planner:
         ``NotEnoughResources`` with the counts of each stage where it does not, and ``Overtaken`` where others have
         given back enough in the meantime.
         """
+        if not demand.maximum:
+            return []
         period = demand.span(period)
         if demand.exclusive and demand.minimum > MANY:
             hopeless = self._shortfall(

@@ -32,7 +32,7 @@ class Trusts:
         kind = self._types[resource_type]
         if kind.before_end(parameters) not in {None, NOTIFY}:
             return _BEFORE_END
-        return _AFFINITY if kind.is_prepared(parameters) else None
+        return _AFFINITY if kind.is_prepared(parameters) and parameters.get(_AFFINITY) is not None else None
 
     def asked_for_by(self, lease: Lease, change: LeaseChange, actor: Actor) -> str | None:
         """The parameter for which the lease needs a trust after the change; None where it needs none, or has one.

@@ -38,6 +38,7 @@ def undo_update(tx: Transaction, event_id: str, lease: Lease, rules: Rules, reas
     payload = dict(_payload_of(tx, event_id))
     for reservation_id, parameters in payload.get("parameters", {}).items():
         tx.leases.change_reservations([reservation_id], now=now, parameters=parameters)
+    tx.leases.change_reservations(payload.get("bound", ()), now=now, subject=None)
     values: dict[str, object] = {"status_reason": reason}
     if before := payload.get("before"):
         ends_at = datetime.fromisoformat(before["ends_at"])

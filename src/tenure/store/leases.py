@@ -11,7 +11,7 @@ from sqlalchemy import true as sql_true
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from tenure.domain.errors import InvalidParameter
+from tenure.domain.errors import Conflict, InvalidParameter
 from tenure.domain.lease import (
     Event,
     EventStatus,
@@ -226,6 +226,9 @@ class LeaseStore:
             raise Overtaken
 
     def change_reservations(self, ids: Collection[str], *, now: datetime, **values: Any) -> None:
+        """Write ``values``; reservations that are over are about nothing any more."""
+        if values.get("status") == ReservationStatus.DELETED.value:
+            values["subject"] = None
         if ids:
             self._session.execute(
                 update(ReservationRow)
@@ -233,6 +236,29 @@ class LeaseStore:
                 .values(updated_at=now, **values)
                 .execution_options(synchronize_session=False)
             )
+
+    def bind(self, reservation_id: str, subject: str) -> bool:
+        """Let the reservation be the one that is about this thing; False where it is already.
+
+        Raises ``Conflict`` that names the lease where another is, and ``Overtaken`` where that is being written.
+        """
+        row = self._session.execute(
+            select(ReservationRow.id, ReservationRow.lease_id).where(ReservationRow.subject == subject)
+        ).first()
+        if row is not None and row.id == reservation_id:
+            return False
+        if row is not None:
+            raise Conflict(f"The {subject} is reserved already, by the lease {row.lease_id}.")
+        try:
+            self._session.execute(
+                update(ReservationRow)
+                .where(ReservationRow.id == reservation_id)
+                .values(subject=subject)
+                .execution_options(synchronize_session=False)
+            )
+        except IntegrityError as error:
+            raise Overtaken from error
+        return True
 
     def starting(self, after: datetime, until: datetime) -> list[tuple[str, datetime]]:
         """The leases that wait for a start in this stretch of time, with the start, the earliest first."""

@@ -218,7 +218,10 @@ class LeaseRow(Base):
 
 class ReservationRow(Base):
     __tablename__ = "reservations"
-    __table_args__ = (Index(None, "lease_id", "position"),)
+    __table_args__ = (
+        Index(None, "lease_id", "position"),
+        Index("ix_reservations_subject", "subject", unique=True),
+    )
 
     id: Mapped[str] = mapped_column(text(36), primary_key=True)
     lease_id: Mapped[str] = mapped_column(text(36), ForeignKey("leases.id"))
@@ -230,6 +233,8 @@ class ReservationRow(Base):
     effects: Mapped[dict[str, Any]] = mapped_column(JSON)
     missing_resources: Mapped[bool] = mapped_column(Boolean)
     resources_changed: Mapped[bool] = mapped_column(Boolean)
+    #: What of the cloud it is about, as long as it lives: of each thing there is one such reservation.
+    subject: Mapped[str | None] = mapped_column(text(160))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 

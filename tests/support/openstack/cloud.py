@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from tests.support.openstack import shelving
 from tests.support.openstack.answers import Refused, Route, Seen, expect, page_of, text, version_is
 from tests.support.openstack.flavors import FakeFlavors, Flavor, ServerGroup
 from tests.support.openstack.network import FakeNeutron
@@ -69,6 +70,8 @@ class Server:
     metadata: dict[str, str] = field(default_factory=dict)
     created: datetime = field(default_factory=lambda: datetime.now(UTC))
     updated: datetime = field(default_factory=lambda: datetime.now(UTC))
+    #: What was ordered for it, the last first.
+    actions: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -101,6 +104,8 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder):
         #: What came that no OpenStack would have understood.
         self.surprises: list[str] = []
         self.held = False
+        #: Whether shelved servers stay on their hosts until they are told to leave.
+        self.keeps_shelved = False
         #: Whether Keystone lets no administrator delete what others made.
         self.only_trustors_delete = False
         #: How long each answer takes, in seconds.
@@ -466,12 +471,27 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder):
         links = {"servers_links": [{"rel": "next", "href": "next"}]} if more else {}
         return 200, {"servers": [_shown_server(one, hinted) for one in page], **links}
 
+    def _show_server(self, seen: Seen, token: dict[str, Any], server_id: str) -> tuple[int, Any]:
+        hinted = seen.headers.get("openstack-api-version") == "compute 2.100"
+        if not hinted:
+            version_is(seen, "compute 2.47")
+        return 200, {"server": _shown_server(shelving.found(self, server_id), hinted)}
+
+    def _list_actions(self, seen: Seen, token: dict[str, Any], server_id: str) -> tuple[int, Any]:
+        return 200, {"instanceActions": [{"action": one} for one in shelving.found(self, server_id).actions]}
+
+    def _drop_metadata(self, seen: Seen, token: dict[str, Any], server_id: str, key: str) -> tuple[int, Any]:
+        dropped: tuple[int, Any] = shelving.drop_metadata(self, seen, token, server_id, unquote(key))
+        return dropped
+
     def _fits(self, server: Server, by: str, value: str) -> bool:
         match by:
             case "host":
                 return server.host == value
             case "project_id":
                 return server.project_id == value
+            case "metadata":
+                return json.loads(value).items() <= server.metadata.items()
             case "flavor":  # of one that was made anew, only what came since then
                 flavor = self.flavors.get(value)
                 return flavor is not None and server.flavor is not None and server.flavor.key == flavor.key
@@ -516,6 +536,7 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder):
             text(value)
         if self.servers[server_id].task == "deleting":
             raise Refused(409, f"Cannot 'update metadata' instance {server_id} while it is in task_state deleting")
+        shelving.refuse_deaf(self.servers[server_id], "update metadata")
         if len(self.servers[server_id].metadata | seen.body["metadata"]) > _MOST_METADATA:
             raise Refused(403, "Maximum number of metadata items exceeds 128.")
         self.servers[server_id].metadata |= seen.body["metadata"]
@@ -538,6 +559,8 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder):
                 raise Refused(409, f"Cannot 'stop' instance {server_id} while it is in vm_state {server.status}")
             server.status = "SHUTOFF"
             return 202, None
+        if (answer := shelving.act(self, seen, server, action, values)) is not None:
+            return answer
         expect(action, "createImage")
         if server.task is not None:
             raise Refused(409, f"Cannot 'createImage' instance {server_id} while it is in task_state {server.task}")
@@ -581,6 +604,9 @@ _ROUTES: Final[tuple[Route, ...]] = (
     ("compute", "DELETE", "/v2.1/os-aggregates/([0-9]+)", FakeOpenStack._delete_aggregate),
     ("compute", "POST", "/v2.1/os-aggregates/([0-9]+)/action", FakeOpenStack._act_on_aggregate),
     ("compute", "GET", "/v2.1/servers/detail", FakeOpenStack._list_servers),
+    ("compute", "GET", "/v2.1/servers/([^/]+)", FakeOpenStack._show_server),
+    ("compute", "GET", "/v2.1/servers/([^/]+)/os-instance-actions", FakeOpenStack._list_actions),
+    ("compute", "DELETE", "/v2.1/servers/([^/]+)/metadata/([^/]+)", FakeOpenStack._drop_metadata),
     ("compute", "POST", "/v2.1/servers/([^/]+)/action", FakeOpenStack._act_on_server),
     ("compute", "POST", "/v2.1/servers/([^/]+)/metadata", FakeOpenStack._tell_server),
     ("placement", "GET", "/allocations/([^/]+)", FakeOpenStack._show_allocations),

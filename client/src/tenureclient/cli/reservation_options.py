@@ -9,7 +9,7 @@ from osc_lib import exceptions
 
 from tenureclient.cli.command import reading
 from tenureclient.conditions import CONDITION_FORMS, conditions_to_json
-from tenureclient.reservation_request import BEFORE_END_ACTIONS, ReservationRequest
+from tenureclient.reservation_request import AT_END_ACTIONS, BEFORE_END_ACTIONS, ReservationRequest
 from tenureclient.reservation_text import parse_amount, parse_count, parse_reservation, parse_size
 
 #: Which option says how many, and which ones describe what is counted.
@@ -29,9 +29,12 @@ _TYPES = """resource types, for --reservation (what is in brackets may be left o
     [resource_properties=EXPRESSION]
   flavor:instance
     amount=COUNT flavor_id=ID [affinity=true|false|none]
+  virtual:server
+    server_id=ID | flavor_id=ID | vcpus=COUNT memory_mb=MB disk_gb=GB
+    [at_end=delete|stop|shelve|snapshot] [in_place=true|false] [resource_properties=EXPRESSION]
   virtual:floatingip
     network_id=ID [amount=COUNT] [required_floatingips=["ADDRESS", ...]]
-  all of them
+  all of them but virtual:server
     [before_end=none|snapshot|notify|default]
   EXPRESSION is ["==", "$PROPERTY", "VALUE"], ["in", "$PROPERTY", "VALUE", ...], ["and", EXPRESSION, ...],
   ["or", EXPRESSION, ...] or ["not", EXPRESSION]; besides == there are != >= <= > and <."""
@@ -55,6 +58,7 @@ def add_reservation_options(parser: argparse.ArgumentParser) -> None:
         f" {CONDITION_FORMS} (may be repeated; all must hold)",
     )
     _add_instances(parser.add_argument_group("instances, on hosts that serve others as well"))
+    _add_server(parser.add_argument_group("one server"))
     _add_floating_ips(parser.add_argument_group("floating IPs"))
     general = parser.add_argument_group("reservations in general")
     general.add_argument(
@@ -114,6 +118,32 @@ def _add_instances(parser: argparse._ArgumentGroup) -> None:
     )
 
 
+def _add_server(parser: argparse._ArgumentGroup) -> None:
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--server",
+        metavar="SERVER_ID",
+        help="Reserve this server: it is shelved until the start and woken then, where room was kept for it",
+    )
+    which.add_argument(
+        "--server-flavor",
+        metavar="FLAVOR_ID",
+        help="Keep room for a server of this flavor, which is named later, with server_id=... in lease set",
+    )
+    parser.add_argument(
+        "--at-end",
+        metavar="ACTION",
+        choices=AT_END_ACTIONS,
+        help="What becomes of the server at the end: delete (the default), stop, shelve, or snapshot (an"
+        " image of it, and then its deletion)",
+    )
+    parser.add_argument(
+        "--in-place",
+        action="store_true",
+        help="The server runs on where it is; the lease only sets its end",
+    )
+
+
 def _add_floating_ips(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument(
         "--floating-ips",
@@ -138,16 +168,18 @@ def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRe
     action = parsed_args.before_end_action
     servers = [*_hosts(parsed_args), *_instances(parsed_args)]
     addresses = list(_floating_ips(parsed_args))
+    server = list(_server(parsed_args))
     short = [
         *(request.with_before_end(action) for request in servers),
         # There are no snapshots of addresses.
         *(request.with_before_end(None if action == "snapshot" else action) for request in addresses),
+        *server,
     ]
     if action == "snapshot" and addresses and not servers:
         raise exceptions.CommandError(
             "--before-end-action: addresses have no snapshot; for them there is none, notify or default."
         )
-    if action and not short:
+    if action and len(short) == len(server):
         raise exceptions.CommandError(
             "--before-end-action: it is for --hosts, --instances and --floating-ips; a --reservation has"
             " before_end=... of its own."
@@ -193,6 +225,24 @@ def _instances(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
         disk_gb=parsed_args.disk or 0,
         affinity=parsed_args.affinity,
         conditions=parsed_args.conditions,
+    )
+
+
+def _server(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
+    server, flavor = parsed_args.server, parsed_args.server_flavor
+    if server is None and flavor is None:
+        for given, option in ((parsed_args.at_end, "--at-end"), (parsed_args.in_place, "--in-place")):
+            if given:
+                raise exceptions.CommandError(
+                    f"{option}: say which server with --server, or --server-flavor."
+                )
+        return
+    if parsed_args.in_place and server is None:
+        raise exceptions.CommandError(
+            "--in-place: only a server that is there can stay there; name it with --server."
+        )
+    yield ReservationRequest.server(
+        server, flavor_id=flavor, at_end=parsed_args.at_end, in_place=parsed_args.in_place
     )
 
 

@@ -19,7 +19,9 @@ from tenureclient.testing.stock import (
 from tenureclient.wire import JsonObject, JsonValue, Version, rfc3339
 
 _LEASE_FIELDS = frozenset(["name", "start_date", "end_date", "before_end_date", "reservations"])
-_TYPES = frozenset(["physical:host", "virtual:instance", "flavor:instance", "virtual:floatingip"])
+_TYPES = frozenset(
+    ["physical:host", "virtual:instance", "flavor:instance", "virtual:server", "virtual:floatingip"]
+)
 
 
 def check_fields(body: JsonObject, known: frozenset[str], version: Version) -> None:

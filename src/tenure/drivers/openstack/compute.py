@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import quote
 
 from tenure.drivers.contract import CloudAmbiguous, CloudBusy, CloudError, CloudNotFound, ResourceRef
 from tenure.drivers.openstack.session import Calls, Conflict, Request
@@ -26,7 +28,9 @@ _TRUE: Final = frozenset({"1", "t", "true", "on", "y", "yes"})
 SCOPED_KEY: Final = "aggregate_instance_extra_specs:reservation"
 #: What the names of reservations' flavors and server groups begin with; their ids follow.
 FLAVOR_PREFIX: Final = "reservation:"
-#: What names of hypervisors look like; anything else would be another address.
+#: What ids of servers look like; anything else would be another address.
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+#: What names of hypervisors look like; the same holds.
 _NAME: Final = re.compile(r"[^\s/\\?#%;]{1,255}")
 
 
@@ -224,6 +228,43 @@ class Compute:
     def servers_in(self, project_id: str) -> list[Server]:
         """All servers of a project."""
         return self._servers([{"project_id": project_id}])
+
+    def servers_with(self, metadata: Mapping[str, str]) -> list[Server]:
+        """The servers of all projects whose metadata have this."""
+        return self._servers([{"metadata": json.dumps(dict(metadata))}])
+
+    def server(self, server_id: str) -> Server | None:
+        """The server of that id, of whatever project; None where there is none."""
+        found = self.described_server(server_id)
+        return None if found is None else _server(found, self.tells_hints)
+
+    def described_server(self, server_id: str) -> Mapping[str, Any] | None:
+        """All that Nova says of the server of that id; None where there is none."""
+        if not _UUID.fullmatch(server_id):
+            return None
+        try:
+            found: Mapping[str, Any] = self._get(f"/servers/{server_id}", None, self._server_version)["server"]
+        except CloudNotFound:
+            return None
+        return found
+
+    def last_action(self, server_id: str) -> str | None:
+        """What was ordered last for a server, by whomever."""
+        actions = self._get(f"/servers/{server_id}/os-instance-actions")["instanceActions"]
+        return str(actions[0]["action"]) if actions else None
+
+    def set_server_metadata(self, server_id: str, metadata: Mapping[str, str]) -> None:
+        """Set these. Raises ``Conflict`` while Nova is at something else with the server."""
+        self._post(f"/servers/{server_id}/metadata", {"metadata": dict(metadata)})
+
+    def drop_server_metadata(self, server_id: str, key: str) -> None:
+        """Have no metadata of this name. Raises as ``set_server_metadata`` does."""
+        with suppress(CloudNotFound):
+            self._calls.send(Request("compute", "DELETE", f"/servers/{server_id}/metadata/{quote(key, safe='')}"))
+
+    def act_on_server(self, server_id: str, body: Mapping[str, Any], microversion: str | None = None) -> None:
+        """Order something. Raises ``Conflict`` while Nova is at something else with the server."""
+        self._calls.send(Request("compute", "POST", f"/servers/{server_id}/action", body, microversion=microversion))
 
     def _servers(self, filters: Iterable[Mapping[str, str]]) -> list[Server]:
         base = {"all_tenants": "1", "soft_deleted": "1", "limit": _PAGE}

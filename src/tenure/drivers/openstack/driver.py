@@ -13,6 +13,7 @@ from keystoneauth1.session import Session
 from tenure.clock import Clock, SystemClock
 from tenure.domain.actor import Actor
 from tenure.domain.resource import DiscoveredResource
+from tenure.drivers import reserved_servers
 from tenure.drivers.contract import (
     DONE,
     CloudNotFound,
@@ -24,7 +25,7 @@ from tenure.drivers.contract import (
     Progress,
     ResourceRef,
 )
-from tenure.drivers.openstack import addresses, fleet, volumes
+from tenure.drivers.openstack import addresses, fleet, servers, volumes
 from tenure.drivers.openstack.block_storage import BlockStorage
 from tenure.drivers.openstack.compute import Compute, Server, tells_hints
 from tenure.drivers.openstack.flavors import Flavors
@@ -129,6 +130,8 @@ class OpenStackCloud:
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
         if kind == "volume_type":
             return self._volumes(self._http.begin("fetch")).facts_of_type(reference, actor.project_id)
+        if kind == "server":
+            return self._facts_of_server(reference, actor)
         if kind != "flavor":
             raise CloudNotFound(f"This cloud has no {kind} {reference}.")
         found = Flavors(self._http.begin("fetch")).seen_by(actor, reference)
@@ -137,6 +140,21 @@ class OpenStackCloud:
 
     def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
         return self._volumes(self._http.begin("remaining")).remaining(orders) if resource_type == volumes.VOLUME else {}
+
+    def _facts_of_server(self, server_id: str, actor: Actor) -> Mapping[str, object]:
+        found = self._compute(self._http.begin("fetch")).described_server(server_id)
+        if found is None or found["tenant_id"] != actor.project_id:
+            raise CloudNotFound(f"Server {server_id[:64]} could not be found.")
+        flavor = found["flavor"]
+        sizes = {name: int(flavor.get(name) or 0) for name in ("vcpus", "ram", "disk", "swap", "ephemeral")}
+        name = flavor.get("original_name")
+        specs = dict(flavor.get("extra_specs") or {})
+        return {
+            "id": found["id"],
+            "name": found["name"],
+            "project_id": found["tenant_id"],
+            "flavor": {"id": name, "name": name, **sizes, "extra_specs": specs},
+        }
 
     def held(self, resource_type: str) -> Iterable[str]:
         inventory = self._inventory("held", resource_type)
@@ -173,7 +191,7 @@ class OpenStackCloud:
     def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
         calls = self._http.begin("make_way")
         match order.resource_type:
-            case fleet.HOST | "virtual:instance" | "flavor:instance":
+            case fleet.HOST | "virtual:instance" | "flavor:instance" | "virtual:server":
                 parts = [one for one in ahead if one.resource_type != fleet.HOST]
                 preemption = Preemption(calls, self._compute(calls), self._options, self._clock.now(), parts)
                 return preemption.make_way(order, deadline, whole=order.resource_type == fleet.HOST)
@@ -183,16 +201,16 @@ class OpenStackCloud:
     def before_end(self, order: Order, action: str) -> Progress:
         calls = self._http.begin("before_end")
         enforcement = self._enforcement(calls, order.resource_type)
-        if action != "snapshot":
+        if action not in {"snapshot", "last_snapshot"}:
             raise CloudRefused(f"This cloud cannot do {action!r} before the end.")
-        servers = of_project(enforcement.servers_of(order), order.project_id)
-        if not servers:
+        found = of_project(enforcement.servers_of(order), order.project_id)
+        if not found:
             return DONE
         if order.trust_id is None:
             raise CloudRefused("Images cannot be made: the lease's owner did not trust the reservation service.")
         owner = owner_by(calls, self._session, self._options, order.trust_id)
         images = Images(calls, owner, self._clock.now()).ensure_of(
-            servers, order.reservation_id, self._options.image_prefix
+            found, order.reservation_id, self._options.image_prefix
         )
         if images.waiting_for:
             return Progress(False, _IMAGES, f"Images are being saved of {', '.join(images.waiting_for[:10])}.")
@@ -231,6 +249,8 @@ class OpenStackCloud:
                 return self._hosts(calls)
             case "virtual:instance" | "flavor:instance":
                 return self._instances(calls)
+            case reserved_servers.SERVER:
+                return servers.Servers(calls, self._compute(calls), self._options, self._clock.now())
             case addresses.ADDRESS:
                 return self._addresses(calls)
             case volumes.VOLUME:

@@ -16,6 +16,7 @@ from tenure.drivers.openstack.compute import FLAVOR_PREFIX, SCOPED_KEY, is_preem
 from tenure.drivers.openstack.placement import OWN_CLASSES
 from tenure.drivers.openstack.session import Calls, Conflict, Request
 from tenure.drivers.openstack.units import class_of
+from tenure.drivers.reserved_servers import SERVER
 
 #: From this one on, a flavor comes with its extra specs.
 _VERSION: Final = "2.61"
@@ -50,6 +51,8 @@ def flavor_for(order: Order, group_id: str | None) -> Flavor:
     """The flavor with which servers of the reservation are booted. Raises ``CloudRefused`` for parameters without."""
     source = order.parameters.get("resource_properties") if order.resource_type == "flavor:instance" else None
     try:
+        if order.resource_type == SERVER:
+            source = json.dumps(order.parameters["source"]) if order.parameters.get("source") else None
         if source is not None:
             given = json.loads(str(source))
             sizes = {name: int(given.get(name) or 0) for name in ("vcpus", "ram", "disk", "swap")}

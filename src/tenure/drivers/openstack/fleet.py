@@ -9,12 +9,14 @@ from typing import Final
 from tenure.domain.capacity import Capacity
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import CloudBusy, CloudRefused, Drift, Health, Order, ResourceRef
+from tenure.drivers.openstack import servers
 from tenure.drivers.openstack.compute import Compute, Hypervisor
 from tenure.drivers.openstack.hosts import Hosts
 from tenure.drivers.openstack.instance_drift import InstanceDrift
 from tenure.drivers.openstack.layout import Layout
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.placement import PREFIX, Placement, Stock
+from tenure.drivers.reserved_servers import SERVER
 
 LOG = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ class Fleet:
             self._hosts.unpool(host)
 
     def held(self) -> list[str]:
-        return sorted({*self._layout().reservations(), *self._instances.held()})
+        return sorted({*self._layout().reservations(), *self._instances.held(), *servers.held(self._compute)})
 
     def check(self, registered: Iterable[ResourceRef]) -> dict[str, Health]:
         """Of all that Nova lists."""
@@ -92,6 +94,8 @@ class Fleet:
         for one in pooled:
             shared.pop(one.external_id, None)
         yield from layout.drift(whole, [*pooled, *shared.values()], hypervisors, without)
+        yield from servers.drift([one for one in parts if one.resource_type == SERVER], layout, hypervisors)
+        parts = [order for order in parts if order.resource_type != SERVER]
         yield from self._instances.drift(parts, layout, hypervisors, providers)
 
     def _layout(self) -> Layout:

@@ -27,6 +27,7 @@ from tenure.drivers.contract import (
     Progress,
     ResourceRef,
 )
+from tenure.drivers.reserved_servers import SERVER
 from tenure.drivers.simulated.addresses import FLOATING_IP, Addresses
 from tenure.drivers.simulated.drift import drift_of_addresses, drift_of_hosts, drift_of_instances, drift_of_volumes
 from tenure.drivers.simulated.effects import Effects, refuse_broken_trust, servers_of
@@ -35,6 +36,7 @@ from tenure.drivers.simulated.flavors import facts_of_flavor
 from tenure.drivers.simulated.hosts import HOST, Hosts
 from tenure.drivers.simulated.instances import Instances
 from tenure.drivers.simulated.preemption import Preemption
+from tenure.drivers.simulated.servers import Servers, drift_of_servers, facts_of_server, servers_marked
 from tenure.drivers.simulated.state import IN_MEMORY, EffectKind, StateFile
 from tenure.drivers.simulated.volumes import VOLUME, Volumes
 from tenure.drivers.simulated.wanted import FLAVOR, INSTANCE
@@ -82,12 +84,14 @@ class SimulatedCloud:
         self._preemption = Preemption(self._state, effects, clock)
         self._hosts = Hosts(self._state, effects, self._preemption, region)
         self._instances = Instances(self._state, effects, self._preemption)
+        self._servers = Servers(self._state, effects, self._preemption)
         self._addresses = Addresses(self._state, region)
         self._volumes = Volumes(self._state, region)
         self._kinds: dict[str, _Kind] = {
             HOST: self._hosts,
             INSTANCE: self._instances,
             FLAVOR: self._instances,
+            SERVER: self._servers,
             FLOATING_IP: self._addresses,
             VOLUME: self._volumes,
         }
@@ -156,9 +160,11 @@ class SimulatedCloud:
         with self._faults.call(Scope("fetch", hosts=frozenset({reference}))):
             if kind == "volume_type":
                 return self._volumes.facts_of_type(reference)
-            if kind != "flavor":
+            if kind not in {"flavor", "server"}:
                 raise CloudNotFound(f"The simulated cloud has no {kind} {reference}.")
             with self._state.look() as tx:
+                if kind == "server":
+                    return facts_of_server(tx, reference, actor.project_id)
                 return facts_of_flavor(tx, reference, actor.project_id)
 
     def ensure_registered(self, resource_type: str, resource: ResourceRef) -> None:
@@ -183,10 +189,11 @@ class SimulatedCloud:
 
     def before_end(self, order: Order, action: str) -> Progress:
         with self._order_call("before_end", order) as call:
-            if action != "snapshot" or order.resource_type in _ELSEWHERE:
+            if action not in {"snapshot", "last_snapshot"} or order.resource_type in _ELSEWHERE:
                 raise CloudRefused(f"The simulated cloud cannot do {action!r} before the end.")
             with self._state.look() as tx:
-                servers = servers_of(tx, order.reservation_id)
+                is_one = order.resource_type == SERVER
+                servers = servers_marked(tx, order) if is_one else servers_of(tx, order.reservation_id)
                 refuse_broken_trust(tx, order)
             for server in servers:
                 if not server["vanishing"]:
@@ -215,7 +222,7 @@ class SimulatedCloud:
             with self._state.look() as tx:
                 found = self._inventories[resource_type].held(tx)
                 if resource_type == HOST:
-                    found |= self._instances.held(tx)
+                    found |= self._instances.held(tx) | self._servers.held(tx)
             return sorted(found)
 
     def check(self, resource_type: str, registered: Iterable[ResourceRef] = ()) -> Mapping[str, Health]:
@@ -239,7 +246,11 @@ class SimulatedCloud:
                 if resource_type == VOLUME:
                     return list(drift_of_volumes(tx, kinds.get(VOLUME, ())))
                 instances = [*kinds.get(INSTANCE, ()), *kinds.get(FLAVOR, ())]
-                return [*drift_of_hosts(tx, kinds.get(HOST, ()), pooled), *drift_of_instances(tx, instances)]
+                return [
+                    *drift_of_hosts(tx, kinds.get(HOST, ()), pooled),
+                    *drift_of_instances(tx, instances),
+                    *drift_of_servers(tx, kinds.get(SERVER, ())),
+                ]
 
     def delegate(self, actor: Actor) -> str:
         """A trust of the caller. No token is asked for: this cloud takes everybody at his word."""

@@ -23,7 +23,9 @@ from tenure.drivers.simulated.state import EffectKind, StateFile
 
 #: The reservations that have a part of a host.
 _PARTS_OF_HOST: Final = (
-    "SELECT reservation_id FROM part JOIN resource_class ON resource_class.name = resource_class WHERE host_id = ?"
+    "SELECT reservation_id FROM part JOIN resource_class ON resource_class.name = resource_class WHERE host_id = ?1"
+    " UNION SELECT name FROM aggregate_host JOIN aggregate ON id = aggregate_id"
+    " WHERE host_id = ?1 AND json_extract(metadata, '$.\"tenure:reservation\"') = name"
 )
 
 
@@ -121,16 +123,17 @@ class Effects:
             servers = [row for row in found if row["number"] not in kept]
         unfinished = call.slowed("Servers are still vanishing.") if servers or host is None else None
         for server in servers:
-            self._delete_server(call, server, vanishes=unfinished is None)
+            self.delete_server(call, server, vanishes=unfinished is None)
         return unfinished
 
     def delete_preemptible(self, call: Call, server: sqlite3.Row) -> Progress | None:
         """Delete a server that is in the way; None when it has vanished."""
         unfinished = call.slowed("Preemptible servers are still vanishing.")
-        self._delete_server(call, server, vanishes=unfinished is None)
+        self.delete_server(call, server, vanishes=unfinished is None)
         return unfinished
 
-    def _delete_server(self, call: Call, seen: sqlite3.Row, *, vanishes: bool) -> None:
+    def delete_server(self, call: Call, seen: sqlite3.Row, *, vanishes: bool) -> None:
+        """Order its deletion; with ``vanishes`` it is gone then."""
         with self._state.change() as tx:
             ordered = tx.execute(
                 "UPDATE server SET vanishing = 1 WHERE number = ? AND NOT vanishing", (seen["number"],)
@@ -213,7 +216,7 @@ def refuse_occupied(
                 "SELECT count(*) FROM server WHERE host_id = ? AND (reservation_id IS NULL OR"
                 f" (reservation_id IS NOT ? AND reservation_id NOT IN ({_PARTS_OF_HOST})))"
                 " AND NOT (preemptible AND ?)",
-                (host["id"], reservation_id, host["id"], but_preemptible),
+                (host["id"], reservation_id, but_preemptible),
             ).fetchone()[0]
             if count:
                 occupied[str(host["id"])] = f"{count} servers of others run on {host['name']}"

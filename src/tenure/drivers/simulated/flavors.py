@@ -31,6 +31,16 @@ def facts_of_flavor(tx: sqlite3.Connection, flavor_id: str, project_id: str | No
     return {**facts, "extra_specs": json.loads(row["extra_specs"])}
 
 
+def facts_of_any(tx: sqlite3.Connection, flavor_id: str | None, takes: dict[str, int]) -> dict[str, Any]:
+    """The flavor that a server was booted with, or what is left to tell of it: what the server takes."""
+    row = tx.execute("SELECT * FROM flavor WHERE id = ?", (flavor_id,)).fetchone()
+    if row is not None:
+        facts = {name: row[name] for name in ("id", "name", "vcpus", "ram", "disk", "ephemeral", "swap")}
+        return {**facts, "extra_specs": json.loads(row["extra_specs"])}
+    sizes = {"vcpus": takes.get("VCPU", 1), "ram": takes.get("MEMORY_MB", 512), "disk": takes.get("DISK_GB", 1)}
+    return {"id": flavor_id, "name": flavor_id, **sizes, "ephemeral": 0, "swap": 0, "extra_specs": {}}
+
+
 def taken_by(flavor: dict[str, Any]) -> Capacity:
     """What a server of the flavor takes of its host, beside a unit of a reservation's class."""
     amounts = footprint_of(flavor).amounts

@@ -12,7 +12,7 @@ from tenure.domain.capacity import Capacity
 from tenure.drivers.contract import CloudNotFound
 from tenure.drivers.simulated.flavors import RESERVED, class_asked_for, facts_of_flavor, is_preemptible, suits, taken_by
 from tenure.drivers.simulated.fleet import capacity_of, limits_of
-from tenure.drivers.simulated.places import NoValidHost, find_host, server_id
+from tenure.drivers.simulated.places import NoValidHost, find_host, number_of, server_id
 from tenure.drivers.simulated.state import EffectKind, StateFile
 from tenure.drivers.simulated.wanted import class_of, group_name, text_of
 
@@ -68,6 +68,8 @@ class InstanceWorld:
         name: str = "server",
         group: str | None = None,
         host: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        user_id: str = "",
     ) -> str:
         """Boot a server of that flavor as a user does, with ``group`` as the scheduler hint. Returns its id.
 
@@ -90,7 +92,12 @@ class InstanceWorld:
                     and _is_open(tx, one, flavor, project_id)
                     and _has_room(tx, one, flavor)
                 ):
-                    return self._boot(tx, one["id"], project_id, name, flavor, group)
+                    booted = self._boot(tx, one["id"], project_id, name, flavor, group)
+                    tx.execute(
+                        "UPDATE server SET metadata = ?, user_id = ? WHERE number = ?",
+                        (text_of(metadata or {}), user_id, number_of(booted)),
+                    )
+                    return booted
             raise NoValidHost("No valid host was found: none is open to this flavor and this group, and has room.")
 
     def make_group(self, project_id: str, name: str, policy: str) -> str:
@@ -275,8 +282,8 @@ class InstanceWorld:
     ) -> str:
         reservation_id = flavor["id"] if flavor["name"] == group_name(str(flavor["id"])) else None
         cursor = tx.execute(
-            "INSERT INTO server (name, host_id, project_id, reservation_id, flavor_id, takes, group_id, preemptible)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO server (name, host_id, project_id, reservation_id, flavor_id, takes, group_id, preemptible,"
+            " booted_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 name,
                 host_id,
@@ -286,6 +293,7 @@ class InstanceWorld:
                 json.dumps(dict(taken_by(flavor))),
                 group,
                 is_preemptible(flavor),
+                self._state.now().isoformat(),
             ),
         )
         assert cursor.lastrowid is not None

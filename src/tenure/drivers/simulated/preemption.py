@@ -12,6 +12,7 @@ from typing import Final
 from tenure.clock import Clock
 from tenure.domain.capacity import Capacity
 from tenure.drivers.contract import Order, Preempted, Progress, ResourceRef
+from tenure.drivers.reserved_servers import SERVER, size_of
 from tenure.drivers.simulated.effects import Effects, hosts_of
 from tenure.drivers.simulated.faults import Call
 from tenure.drivers.simulated.flavors import taken_by
@@ -103,7 +104,7 @@ def in_the_way(
             continue  # nothing preemptible gets there, or its end is waited for
         servers = tx.execute("SELECT * FROM server WHERE host_id = ? ORDER BY number", (host["id"],)).fetchall()
         chosen = [server for server in servers if server["preemptible"]]
-        if order.resource_type in (INSTANCE, FLAVOR):
+        if order.resource_type in (INSTANCE, FLAVOR, SERVER):
             chosen = _fewest(chosen, _missing_room(tx, order, ahead, host, servers))
         for server in chosen:
             yield server, refs[str(host["id"])]
@@ -121,13 +122,18 @@ def _missing_room(
     units = {part["id"]: part["total"] for part in parts}
     takes = {part["id"]: taken_by({**dict(part), "extra_specs": json.loads(part["extra_specs"])}) for part in parts}
     here = str(host["id"])
-    others = (one for one in ahead if one.resource_type in (INSTANCE, FLAVOR) and here in one.units)
+    others = (one for one in ahead if one.resource_type in (INSTANCE, FLAVOR, SERVER) and here in one.units)
+    booted = Counter(server["flavor_id"] for server in servers)
+    booted.update(server["reservation_id"] for server in servers if server["flavor_id"] != server["reservation_id"])
     for one in (*others, order):
+        if one.resource_type == SERVER:
+            units[one.reservation_id] = units_of(one, here)
+            takes[one.reservation_id] = size_of(one.parameters)
+            continue
         wanted = wanted_of(one, None)
         flavor = dict(zip(SIZES, wanted.sizes, strict=True))
         units[one.reservation_id] = units_of(one, here)
         takes[one.reservation_id] = taken_by({**flavor, "extra_specs": dict(wanted.extra_specs)})
-    booted = Counter(server["flavor_id"] for server in servers)
     promised = [takes[one].times(max(0, count - booted[one])) for one, count in units.items()]
     used = [_takes(server) for server in servers]
     offered = capacity_of(json.loads(host["facts"]), json.loads(host["inventory"]))

@@ -64,6 +64,9 @@ class EffectKind(StrEnum):
     INVENTORY_REMOVED = "inventory removed"
     SERVER_TOLD = "server told"  # that it has to go, and by when
     SERVER_STOPPED = "server stopped"
+    SERVER_MARKED = "server marked"  # with its lease, or not any more
+    SERVER_SHELVED = "server shelved"  # it is on no host then
+    SERVER_WOKEN = "server woken"
     ADDRESS_MADE = "address made"
     ADDRESS_TAGGED = "address tagged"
     ADDRESS_DISASSOCIATED = "address disassociated"
@@ -104,6 +107,10 @@ class StateFile:
         self._connection.execute("PRAGMA synchronous = NORMAL")
         self._connection.execute("PRAGMA foreign_keys = ON")
         self._make_tables()
+
+    def now(self) -> datetime:
+        """The time by which what happens is written down."""
+        return self._clock.now()
 
     def close(self) -> None:
         with self._lock:

@@ -7,7 +7,7 @@ from typing import Final
 from tenure.drivers.simulated.catalogue import ADDRESSES, FLAVORS, GPUS, POOLS
 
 #: The format that is written; older ones are brought to it when they are opened.
-FORMAT: Final = 4
+FORMAT: Final = 5
 #: The first format.
 TABLES: Final = (
     """CREATE TABLE fleet (only INTEGER PRIMARY KEY CHECK (only = 1), size INTEGER NOT NULL)""",
@@ -98,9 +98,32 @@ _VOLUMES: Final = (
         volume INTEGER NOT NULL UNIQUE REFERENCES volume (number))""",
     *POOLS,
 )
+_SERVER_COLUMNS: Final = (
+    "number, name, host_id, project_id, reservation_id, vanishing, flavor_id, takes, group_id, preemptible,"
+    " metadata, stopped"
+)
+#: A server that is shelved is on no host; when it was booted is known from now on.
+_SHELVED: Final = (
+    """CREATE TABLE server_made_anew (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL,
+        host_id INTEGER REFERENCES host (id), project_id TEXT NOT NULL,
+        reservation_id TEXT, vanishing INTEGER NOT NULL DEFAULT 0, flavor_id TEXT,
+        takes TEXT NOT NULL DEFAULT '{}', group_id TEXT, preemptible INTEGER NOT NULL DEFAULT 0,
+        metadata TEXT NOT NULL DEFAULT '{}', stopped INTEGER NOT NULL DEFAULT 0,
+        user_id TEXT NOT NULL DEFAULT '', booted_at TEXT)""",
+    f"INSERT INTO server_made_anew ({_SERVER_COLUMNS}) SELECT {_SERVER_COLUMNS} FROM server",
+    """DELETE FROM sqlite_sequence WHERE name = 'server_made_anew'""",
+    """INSERT INTO sqlite_sequence SELECT 'server_made_anew', seq FROM sqlite_sequence WHERE name = 'server'""",
+    """DROP TABLE server""",
+    """ALTER TABLE server_made_anew RENAME TO server""",
+    """CREATE INDEX server_by_host ON server (host_id)""",
+    """CREATE INDEX server_by_reservation ON server (reservation_id) WHERE reservation_id IS NOT NULL""",
+    """CREATE INDEX server_by_mark ON server (json_extract(metadata, '$."tenure:reservation"'))""",
+)
 #: What each format has beyond the one before.
 ADDED: Final = {
     2: ("CREATE TABLE trust (id TEXT PRIMARY KEY, user_id TEXT NOT NULL, project_id TEXT NOT NULL)",),
     3: _PARTS,
     4: _VOLUMES,
+    5: _SHELVED,
 }

@@ -61,6 +61,11 @@ class Server:
     metadata: Mapping[str, str] = field(default_factory=dict)
     stopped: bool = False
 
+    @property
+    def shelved(self) -> bool:
+        """Whether it is on no host."""
+        return not self.host
+
 
 class ImageStatus(StrEnum):
     SAVING = "saving"
@@ -276,7 +281,7 @@ class World:
             Server(
                 server_id(row["number"]),
                 row["name"],
-                str(row["host_id"]),
+                "" if row["host_id"] is None else str(row["host_id"]),
                 row["project_id"],
                 row["reservation_id"],
                 bool(row["vanishing"]),
@@ -317,8 +322,8 @@ class World:
         self, tx: sqlite3.Connection, host_id: int, project_id: str, name: str, reservation_id: str | None
     ) -> str:
         cursor = tx.execute(
-            "INSERT INTO server (name, host_id, project_id, reservation_id) VALUES (?, ?, ?, ?)",
-            (name, host_id, project_id, reservation_id),
+            "INSERT INTO server (name, host_id, project_id, reservation_id, booted_at) VALUES (?, ?, ?, ?, ?)",
+            (name, host_id, project_id, reservation_id, self._state.now().isoformat()),
         )
         assert cursor.lastrowid is not None
         booted = server_id(cursor.lastrowid)

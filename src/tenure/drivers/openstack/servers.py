@@ -1,0 +1,312 @@
+"""Reserved servers: shelved until the start, and woken on the host that keeps room for them.
+
+The room is that of a host in the pool, which is closed to everybody. An aggregate of the reservation's id names the one
+server that it is open to; Nova's scheduler asks for that when it wakes the server there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from tenure.drivers.contract import (
+    DONE,
+    CloudBusy,
+    CloudNotFound,
+    CloudRefused,
+    Drift,
+    Order,
+    Progress,
+    ResourceMissing,
+)
+from tenure.drivers.openstack.aggregates import Aggregates
+from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
+from tenure.drivers.openstack.layout import Layout
+from tenure.drivers.openstack.options import OpenStackOptions
+from tenure.drivers.openstack.preemption import Preemption
+from tenure.drivers.openstack.session import BadRequest, Calls, Conflict
+from tenure.drivers.reserved_servers import (
+    ADOPTED,
+    AT_END,
+    IN_PLACE,
+    MARKS,
+    RESERVATION,
+    RESERVED,
+    WOKEN,
+    fate_of,
+    is_in_place,
+    marks_of,
+    metadata_of,
+    named_server,
+)
+
+AGGREGATE: Final = "aggregate_id"
+_SHELVED: Final = frozenset({"SHELVED", "SHELVED_OFFLOADED"})
+#: In which a server takes what it is told.
+_LISTENING: Final = frozenset({"ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED"})
+_GONE: Final = frozenset({"DELETED", "SOFT_DELETED"})
+#: How long to wait before looking again what a server does.
+_SOON: Final = timedelta(seconds=2)
+
+
+class Servers:
+    """Reservations of servers, with the calls of one verb."""
+
+    def __init__(self, calls: Calls, compute: Compute, options: OpenStackOptions, now: datetime) -> None:
+        self._calls = calls
+        self._compute = compute
+        self._options = options
+        self._now = now
+        self._aggregates = Aggregates(compute, options)
+
+    # Before the start
+
+    def prepare(self, order: Order) -> Progress:
+        """Have the server bear its marks, and shelved where the start is ahead; answers as ``ensure_prepared`` does."""
+        if named_server(order) is None:
+            return DONE
+        server = self._named(order)
+        if server is None:
+            raise CloudRefused(f"There is no server {named_server(order)} any more.")
+        adopted = Progress(True, effects={ADOPTED: server.id})
+        if server.status in _SHELVED:
+            return adopted  # Nova lets nobody write on it now
+        if (busy := self._busy(server)) is not None:
+            return busy
+        if not self._tell(server, marks_of(order)):
+            return _wait(server)
+        is_early = order.starts_at is not None and order.starts_at > self._now
+        if is_early and not is_in_place(order) and not self._shelve(server):
+            return _wait(server)
+        return adopted
+
+    # Starting
+
+    def hand_over(self, order: Order) -> Progress:
+        """Keep the room, and wake the server there; answers and raises as ``ensure_started`` does."""
+        server = self._named(order)
+        told: dict[str, object] = {} if server is None else {ADOPTED: server.id}
+        if is_in_place(order):
+            if server is not None and server.status in _LISTENING:
+                self._tell(server, {**marks_of(order), WOKEN: IN_PLACE})
+            return Progress(True, effects=told)
+        known = self._compute.hypervisors_known([one.external_id for one in order.resources])
+        missing = {
+            one.external_id: f"Nova has no host {one.name or one.external_id} any more."
+            for one in order.resources
+            if one.external_id not in known
+        }
+        hosts = {one.service_host: one for one in known.values()}
+        layout = self._aggregates.look()
+        for host in hosts.values():
+            for holder in layout.exclusive_holders(host.service_host, but=order.reservation_id):
+                raise CloudBusy(f"{host.name} is not released yet by reservation {holder}.")
+        self._aggregates.add(layout.pool, sorted(hosts.keys() - layout.pool.hosts))
+        told[AGGREGATE] = self._ensure_aggregate(order, layout.shared(order.reservation_id), hosts).id
+        if missing:
+            raise ResourceMissing(missing)
+        if server is None or not hosts:
+            return Progress(True, effects=told)
+        unfinished = self._wake(order, server, next(iter(hosts.values())))
+        if unfinished is None:
+            return Progress(True, effects=told)
+        return Progress(False, unfinished.look_again_after, unfinished.reason, told, awaited=True)
+
+    def _ensure_aggregate(
+        self, order: Order, aggregate: Aggregate | None, hosts: Mapping[str, Hypervisor]
+    ) -> Aggregate:
+        """The aggregate of these hosts that is open to the server, and to nothing else."""
+        if aggregate is None:
+            try:
+                aggregate = self._compute.make_aggregate(order.reservation_id)
+            except Conflict:  # somebody else made it since we looked
+                aggregate = self._aggregates.look().shared(order.reservation_id)
+                if aggregate is None:
+                    raise
+        fresh = sorted(hosts.keys() - aggregate.hosts)
+        stale = sorted(aggregate.hosts - hosts.keys())
+        self._aggregates.add(aggregate, fresh, announce=False)
+        self._aggregates.remove(aggregate, stale)
+        wanted = metadata_of(order)
+        changes = {key: value for key, value in wanted.items() if aggregate.metadata.get(key) != value}
+        if fresh or stale or changes:  # which tells schedulers of the hosts in it, too
+            self._compute.set_metadata(aggregate, changes)
+        return aggregate
+
+    def _wake(self, order: Order, server: Server, host: Hypervisor) -> Progress | None:
+        """Have the server run on the host; None when it does.
+
+        Where it was woken there before, it is its owner's affair where it is now.
+        """
+        if server.metadata.get(WOKEN) == host.name:
+            return None
+        if (busy := self._busy(server)) is not None:
+            return busy
+        if server.status == "SHELVED":
+            self._act(server, {"shelveOffload": None})
+            return Progress(False, _SOON, "The server is being shelved.")
+        if server.status == "SHELVED_OFFLOADED":
+            return self._unshelve(order, server, host)
+        if server.service_host == host.service_host:
+            done = self._tell(server, {**marks_of(order), WOKEN: host.name})
+            return None if done else _wait(server)
+        if self._is_down(server.service_host):
+            self._act(server, {"evacuate": {"host": host.service_host}}, "2.68")
+            return Progress(False, _SOON, f"The server is being rebuilt on {host.name}.")
+        if self._tell(server, marks_of(order)):
+            self._shelve(server)
+        return Progress(False, _SOON, "The server is being shelved, to move.")
+
+    def _unshelve(self, order: Order, server: Server, host: Hypervisor) -> Progress:
+        vanishing = Preemption(self._calls, self._compute, self._options, self._now).clear(order)
+        if vanishing:
+            return Progress(False, _SOON, f"{vanishing} preemptible servers are still vanishing.")
+        has_failed = self._compute.last_action(server.id) == "unshelve"
+        where = {"host": host.service_host, "availability_zone": None}
+        self._act(server, {"unshelve": where}, "2.91")
+        if has_failed:
+            raise CloudBusy(f"Nova could not wake the server on {host.name}.")
+        return Progress(False, _SOON, f"The server is being woken on {host.name}.")
+
+    def _is_down(self, service_host: str) -> bool:
+        return any(one.service_host == service_host and not one.up for one in self._compute.hypervisors())
+
+    # Ending
+
+    def take_back(self, order: Order) -> Progress:
+        """Do with the server what was asked for the end; answers and raises as ``ensure_ended`` does."""
+        for server in self._all(order):
+            unfinished = self._end(order, server)
+            if unfinished is not None:
+                return unfinished
+        layout = Layout(self._compute.aggregates(), self._options)
+        aggregate = layout.shared(order.reservation_id)
+        if aggregate is not None:
+            self._aggregates.remove(aggregate, aggregate.hosts)
+            try:
+                self._compute.delete_aggregate(aggregate)
+            except CloudNotFound:
+                pass
+            except BadRequest as error:  # it is not empty
+                return Progress(False, _SOON, f"The aggregate of the reservation cannot be deleted: {error}")
+        return DONE
+
+    def _end(self, order: Order, server: Server) -> Progress | None:
+        """Do with one server what was asked for; None when that is done."""
+        fate = fate_of(order, server.id)
+        if fate == "delete":
+            if not server.vanishing:
+                self._compute.delete_servers([server])
+            return Progress(False, _SOON, "The server is still vanishing.")
+        if fate and (busy := self._busy(server)) is not None:
+            return busy
+        if fate == "stop" and server.status in _LISTENING - {"SHUTOFF"}:
+            self._act(server, {"os-stop": None})
+            return Progress(False, _SOON, "The server is being shut down.")
+        if server.status in _LISTENING and not self._forget(server):
+            return _wait(server)
+        if fate == "shelve" and server.status not in _SHELVED:
+            self._shelve(server)
+            return Progress(False, _SOON, "The server is being shelved.")
+        return None
+
+    def _all(self, order: Order) -> list[Server]:
+        """The reservation's servers: those that bear its mark, and the one that it names."""
+        marked = self._compute.servers_with({RESERVATION: order.reservation_id})
+        named = None if order.is_over and not order.effects.get(ADOPTED) else self._named(order)
+        found = {one.id: one for one in (*marked, *([] if named is None else [named]))}
+        return [one for one in found.values() if one.project_id == order.project_id and one.status not in _GONE]
+
+    def servers_of(self, order: Order) -> list[Server]:
+        """The reservation's servers, but for those that are vanishing."""
+        return [one for one in self._all(order) if not one.vanishing]
+
+    # A server
+
+    def _named(self, order: Order) -> Server | None:
+        """The server that the order names, if its project has it."""
+        named = named_server(order)
+        server = None if named is None else self._compute.server(named)
+        if server is None or server.project_id != order.project_id or server.status in _GONE:
+            return None
+        return server
+
+    def _busy(self, server: Server) -> Progress | None:
+        """What to answer while Nova does something else with the server. Raises ``CloudRefused`` for a broken one."""
+        if server.task is not None or server.status == "BUILD":
+            return _wait(server)
+        if server.status not in _LISTENING | _SHELVED:
+            raise CloudRefused(f"The server {server.id} is in {server.status}.")
+        return None
+
+    def _tell(self, server: Server, wanted: Mapping[str, str]) -> bool:
+        """Have this in its metadata; False where Nova is at something else with it."""
+        changes = {key: value for key, value in wanted.items() if server.metadata.get(key) != value}
+        if not changes:
+            return True
+        try:
+            self._compute.set_server_metadata(server.id, changes)
+        except Conflict:
+            return False
+        return True
+
+    def _forget(self, server: Server) -> bool:
+        """Take its marks away; False where Nova is at something else with it."""
+        try:
+            for key in MARKS:
+                if key in server.metadata:
+                    self._compute.drop_server_metadata(server.id, key)
+        except Conflict:
+            return False
+        return True
+
+    def _shelve(self, server: Server) -> bool:
+        return self._act(server, {"shelve": None})
+
+    def _act(self, server: Server, body: Mapping[str, object], microversion: str | None = None) -> bool:
+        """Order something; False where Nova is at something else with the server. Raises what else goes wrong."""
+        try:
+            self._compute.act_on_server(server.id, body, microversion)
+        except Conflict:
+            return False
+        return True
+
+
+def held(compute: Compute) -> Iterator[str]:
+    """The reservations whose marks servers bear.
+
+    Not of those that are shelved and to be kept so: nobody can take the marks away from these.
+    """
+    for server in compute.servers_with({RESERVED: "true"}):
+        kept = server.status in _SHELVED and server.metadata.get(AT_END) in {"stop", "shelve"}
+        if not kept and (reservation_id := server.metadata.get(RESERVATION)):
+            yield reservation_id
+
+
+def drift(orders: Sequence[Order], layout: Layout, hypervisors: Mapping[str, Hypervisor]) -> Iterator[Drift]:
+    """What is not as it should be of the aggregates of started orders; where servers are is their owners' affair."""
+    for order in orders:
+        if is_in_place(order):
+            continue
+        name, aggregate = order.reservation_id, layout.shared(order.reservation_id)
+        hosts = _service_hosts(order, hypervisors)
+        if aggregate is None:
+            yield Drift(name, None, f"reservation {name} has no aggregate")
+        elif any(aggregate.metadata.get(key) != value for key, value in metadata_of(order).items()):
+            yield Drift(name, None, f"the aggregate of reservation {name} has other metadata")
+        elif hosts is not None and aggregate.hosts != hosts:
+            yield Drift(name, next(iter(order.resources), None), f"the aggregate of reservation {name} has other hosts")
+
+
+def _service_hosts(order: Order, hypervisors: Mapping[str, Hypervisor]) -> set[str] | None:
+    """The hosts that the aggregate is to have; None where Nova does not know all of them."""
+    known: Iterable[Hypervisor | None] = [hypervisors.get(one.external_id) for one in order.resources]
+    found = [one.service_host for one in known if one is not None]
+    return set(found) if len(found) == len(order.resources) else None
+
+
+def _wait(server: Server) -> Progress:
+    return Progress(
+        False, _SOON, f"Nova is at something else with the server: {server.task or server.status}.", awaited=True
+    )

@@ -1,0 +1,78 @@
+"""How reserved servers are marked, in whatever cloud, and what becomes of them at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tenure.domain.capacity import Capacity
+from tenure.domain.footprint import footprint_of
+from tenure.drivers.contract import Order
+
+#: The type of reservations of one server that is there already, or is named later.
+SERVER: Final = "virtual:server"
+#: In a server's metadata: whose it is while it is reserved, what becomes of it, and where it was woken.
+LEASE: Final = "tenure:lease"
+RESERVATION: Final = "tenure:reservation"
+RESERVED: Final = "tenure:reserved"
+AT_END: Final = "tenure:at_end"
+WOKEN: Final = "tenure:woken"
+MARKS: Final = (LEASE, RESERVATION, RESERVED, AT_END, WOKEN)
+#: Where a server was woken that stays in its place.
+IN_PLACE: Final = "in place"
+#: In the metadata of a reservation's aggregate: which server its hosts are open to.
+OPEN_TO: Final = "tenure:server"
+#: Under which name it is kept that the server of the reservation bears its marks.
+ADOPTED: Final = "adopted_server_id"
+
+
+def marks_of(order: Order) -> dict[str, str]:
+    """What the metadata of the order's server say."""
+    return {
+        LEASE: order.lease_id,
+        RESERVATION: order.reservation_id,
+        RESERVED: "true",
+        AT_END: str(order.parameters.get("at_end", "delete")),
+    }
+
+
+def metadata_of(order: Order) -> dict[str, str]:
+    """What the metadata of the order's aggregate say."""
+    named = named_server(order)
+    return {RESERVATION: order.reservation_id, LEASE: order.lease_id} | ({} if named is None else {OPEN_TO: named})
+
+
+def named_server(order: Order) -> str | None:
+    """The id of the server that the order is about, None where that is not named yet."""
+    named = order.parameters.get("server_id")
+    return None if named is None else str(named)
+
+
+def is_in_place(order: Order) -> bool:
+    """Whether the server stays where it is."""
+    return bool(order.parameters.get("in_place"))
+
+
+def fate_of(order: Order, server_id: str) -> str:
+    """What becomes of a server when its reservation is taken back; an empty text where nothing does.
+
+    One that was booted for a reservation which was never confirmed goes. One that was to be reserved and never was
+    stays as it is, and so does one that is to be kept, as soon as the reservation is over.
+    """
+    if named_server(order) is None:
+        return "delete"
+    if order.is_over and order.effects.get(ADOPTED) != server_id:
+        return ""
+    fate = str(order.parameters.get("at_end", "delete"))
+    if fate in {"delete", "snapshot"}:
+        return "delete"
+    return "" if order.is_over else fate
+
+
+def size_of(parameters: Mapping[str, object]) -> Capacity:
+    """What the server of a reservation takes of its host."""
+    source = parameters.get("source")
+    if isinstance(source, Mapping):
+        return footprint_of(source).amounts
+    sizes = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "disk_gb"}
+    return Capacity({name: int(str(parameters.get(parameter) or 0)) for name, parameter in sizes.items()})

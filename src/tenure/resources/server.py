@@ -1,0 +1,218 @@
+"""One server, which is there already or is booted for the reservation: ``virtual:server``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
+from pydantic_core import PydanticCustomError
+
+from tenure.domain.allocation import Demand, Spread
+from tenure.domain.capacity import Capacity
+from tenure.domain.errors import InvalidParameter, InvalidState
+from tenure.domain.footprint import Footprint, footprint_of
+from tenure.domain.requirement import parse_expression
+from tenure.resources.contract import LAST_SNAPSHOT, Inventory, Wanted
+from tenure.resources.fields import MAX_AMOUNT, LenientExpression, PropertyExpression
+from tenure.resources.servers import merged
+
+_Id = Annotated[StrictStr, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
+_ServerId = Annotated[
+    _Id, Field(description="The id of the server: one of the project's. Without it there is none yet; see `flavor_id`.")
+]
+_FlavorId = Annotated[
+    StrictStr, Field(min_length=1, max_length=255, description="The flavor of a server that is still to be named.")
+]
+_Size = Annotated[StrictInt, Field(ge=1, le=MAX_AMOUNT)]
+_Disk = Annotated[StrictInt, Field(ge=0, le=MAX_AMOUNT)]
+AtEnd = Annotated[
+    Literal["delete", "stop", "shelve", "snapshot"],
+    Field(description="What becomes of the server at the end; `snapshot` is an image of it, and then its deletion."),
+]
+InPlace = Annotated[
+    StrictBool,
+    Field(description="The server stays where it is and runs on: no room is promised to it, only its end is set."),
+]
+_SIZES = ("vcpus", "memory_mb", "disk_gb")
+
+
+class KeptServerReservation(BaseModel):
+    """A reservation of a server, as it is kept."""
+
+    model_config = ConfigDict(extra="ignore", title="ServerReservation")
+
+    resource_type: Literal["virtual:server"]
+    server_id: str | None = None
+    flavor_id: str | None = None
+    vcpus: int | None = None
+    memory_mb: int | None = None
+    disk_gb: int | None = None
+    at_end: AtEnd = "delete"
+    in_place: bool = False
+    resource_properties: LenientExpression = ""
+    #: Of what the cloud was asked for the sizes, and what it has said.
+    sized_by: str | None = None
+    source: dict[str, Any] | None = None
+
+
+class ServerReservation(BaseModel):
+    """A reservation of one server: one that is there (`server_id`), or room for one of a flavor or a size."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    resource_type: Literal["virtual:server"]
+    server_id: _ServerId | None = None
+    flavor_id: _FlavorId | None = None
+    vcpus: _Size | None = None
+    memory_mb: _Size | None = None
+    disk_gb: _Disk | None = None
+    at_end: AtEnd = "delete"
+    in_place: InPlace = False
+    resource_properties: PropertyExpression = ""
+
+    @model_validator(mode="after")
+    def _has_one_size(self) -> Self:
+        sizes = [getattr(self, name) for name in _SIZES]
+        ways = [self.server_id is not None, self.flavor_id is not None, any(one is not None for one in sizes)]
+        if sum(ways) != 1 or (ways[2] and None in sizes):
+            raise PydanticCustomError(
+                "server_size", "Name one of these: server_id, flavor_id, or vcpus, memory_mb and disk_gb together."
+            )
+        if self.in_place and self.server_id is None:
+            raise PydanticCustomError("server_in_place", "Only a server that is there can stay in its place: server_id")
+        return self
+
+
+class ServerChange(BaseModel):
+    """What may change in a reservation of a server: one without a server can be given one until its end."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    server_id: _ServerId | None = None
+    at_end: AtEnd | None = None
+    resource_properties: PropertyExpression | None = None
+
+
+class ServerAnswer(BaseModel):
+    """What is shown of a reservation of a server."""
+
+    server_id: str | None = None
+    flavor_id: str | None = None
+    vcpus: int | None = None
+    memory_mb: int | None = None
+    disk_gb: int | None = None
+    at_end: str = "delete"
+    in_place: bool = False
+    resource_properties: str = ""
+
+
+class ServerType:
+    """One server of the project's: shelved until the start, then woken on a host where room was kept for it.
+
+    Where there is no server yet, the room is kept; the reservation can be given one until its end.
+    """
+
+    name = "virtual:server"
+    noun = "servers"
+    inventory = "physical:host"
+    stock: Inventory | None = None
+    growing: frozenset[str] = frozenset()
+
+    def request_model(self, *, strict: bool) -> type[BaseModel]:
+        return ServerReservation
+
+    def change_model(self, *, strict: bool) -> type[BaseModel]:
+        return ServerChange
+
+    def answer_model(self, *, strict: bool) -> type[BaseModel]:
+        return ServerAnswer
+
+    def merge(
+        self, current: Mapping[str, object], change: Mapping[str, object], *, running: bool
+    ) -> Mapping[str, object]:
+        given = {name: value for name, value in change.items() if value is not None}
+        after = merged(KeptServerReservation, self.name, current, given)
+        if current.get("server_id") not in {None, after["server_id"]}:
+            raise InvalidParameter("A reservation that has its server gets no other one.", field="server_id")
+        if running and after["resource_properties"] != current.get("resource_properties", ""):
+            raise InvalidState(
+                "resource_properties cannot be changed: the server of an active reservation stays where it is.",
+                field="resource_properties",
+            )
+        return after
+
+    def wanted(self, parameters: Mapping[str, object]) -> Wanted | None:
+        for kind in ("server", "flavor"):
+            reference = parameters.get(f"{kind}_id")
+            if reference is not None:
+                known = parameters.get("sized_by") == _sized_by(kind, str(reference))
+                return None if known else Wanted(kind, str(reference), f"{kind}_id")
+        return None
+
+    def complete(self, parameters: Mapping[str, object], fact: Mapping[str, object]) -> Mapping[str, object]:
+        wanted = self.wanted(parameters)
+        if wanted is None:
+            return parameters
+        source: Any = fact["flavor"] if wanted.kind == "server" else fact
+        footprint = _footprint(source, wanted)
+        after = {**parameters, "sized_by": _sized_by(wanted.kind, wanted.reference)}
+        if wanted.kind == "server" and parameters.get("vcpus") is not None:
+            self._refuse_larger(parameters, footprint, wanted.reference)
+            return after
+        sizes = {"vcpus": source["vcpus"], "memory_mb": source["ram"], "disk_gb": source["disk"]}
+        return {**after, **sizes, "source": dict(source)}
+
+    def _refuse_larger(self, parameters: Mapping[str, object], footprint: Footprint, server_id: str) -> None:
+        """Refuse a server that does not fit into what was booked for it."""
+        booked = self.demand(parameters)
+        larger = [name for name, amount in footprint.amounts.items() if amount > booked.amounts.get(name, 0)]
+        larger += sorted((footprint.required - booked.required) | (footprint.forbidden - booked.forbidden))
+        if larger:
+            raise InvalidParameter(
+                f"The server {server_id} does not fit into what was booked: it takes more of {', '.join(larger)}.",
+                field="server_id",
+            )
+
+    def demand(self, parameters: Mapping[str, object]) -> Demand:
+        one = KeptServerReservation.model_validate({**parameters, "resource_type": self.name})
+        footprint = None if one.source is None else footprint_of(one.source)
+        sizes = {"VCPU": one.vcpus or 0, "MEMORY_MB": one.memory_mb or 0, "DISK_GB": one.disk_gb or 0}
+        count = 0 if one.in_place else 1
+        return Demand(
+            inventory=self.inventory,
+            noun=self.noun,
+            minimum=count,
+            maximum=count,
+            expression=parse_expression(one.resource_properties, field="resource_properties"),
+            amounts=Capacity(sizes) if footprint is None else footprint.amounts,
+            exclusive=False,
+            spread=Spread.ANY,
+            required=frozenset() if footprint is None else footprint.required,
+            forbidden=frozenset() if footprint is None else footprint.forbidden,
+            portions=() if footprint is None else footprint.portions,
+            parameter="server_id" if one.server_id is not None else "flavor_id",
+            subject=None if one.server_id is None else f"server {one.server_id}",
+        )
+
+    def effects(self, reservation_id: str) -> Mapping[str, object]:
+        return {}
+
+    def is_prepared(self, parameters: Mapping[str, object]) -> bool:
+        return parameters.get("server_id") is not None
+
+    def before_end(self, parameters: Mapping[str, object]) -> str | None:
+        return LAST_SNAPSHOT if parameters.get("at_end") == "snapshot" else None
+
+
+def _sized_by(kind: str, reference: str) -> str:
+    return f"{kind} {reference}"
+
+
+def _footprint(flavor: Mapping[str, Any], wanted: Wanted) -> Footprint:
+    try:
+        return footprint_of(flavor)
+    except ValueError as error:
+        raise InvalidParameter(
+            f"The {wanted.kind} {wanted.reference} cannot be reserved: {error}", field=wanted.field
+        ) from None

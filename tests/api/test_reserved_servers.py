@@ -1,0 +1,286 @@
+"""Servers that are there already, or are named later: shelved until the start, woken on a host that keeps room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenure.drivers.simulated import Fault, FaultKind, HostHealth, Server
+from tests.api.rig import Api, open_api
+
+PROJECT = "demo-project"
+#: Of the simulated cloud: m1.large takes 4 processors and 8 GiB, m1.tiny one and half a GiB.
+LARGE, TINY = "4", "1"
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    """The API at 1.2, with four hosts for reservations and one in general use."""
+    with open_api(tmp_path) as opened:
+        opened.world.cloud.world.add_host("general")
+        yield opened.using(version="1.2")
+
+
+def boot(api: Api, *, flavor: str = TINY, project: str = PROJECT, **more: Any) -> str:
+    return api.world.cloud.world.instances.boot(project, flavor, **more)
+
+
+def server(api: Api, server_id: str) -> Server | None:
+    return next((one for one in api.world.cloud.world.servers() if one.id == server_id), None)
+
+
+def found(api: Api, server_id: str) -> Server:
+    one = server(api, server_id)
+    assert one is not None
+    return one
+
+
+def reservation(**fields: Any) -> dict[str, Any]:
+    return {"resource_type": "virtual:server", **fields}
+
+
+def book(api: Api, *, start: float = 1, hours: float = 1, **fields: Any) -> dict[str, Any]:
+    return api.book(start=start, hours=hours, reservations=[reservation(**fields)])
+
+
+def refusal(api: Api, *, start: float = 1, **fields: Any) -> Any:
+    return api.post("/v1/leases", api.lease_body(start=start, reservations=[reservation(**fields)]))
+
+
+def pass_hours(api: Api, hours: float) -> None:
+    api.world.pass_time(timedelta(hours=hours))
+
+
+def status(api: Api, lease: dict[str, Any]) -> str:
+    return str(api.get(f"/v1/leases/{lease['id']}").json["lease"]["status"])
+
+
+def test_a_server_is_shelved_until_the_start_woken_on_a_reserved_host_and_deleted_at_the_end(api: Api) -> None:
+    server_id = boot(api)
+    lease = book(api, server_id=server_id)
+    [shown] = lease["reservations"]
+
+    assert lease["status"] == "PENDING"
+    assert (shown["server_id"], shown["at_end"], shown["in_place"]) == (server_id, "delete", False)
+    assert (shown["vcpus"], shown["memory_mb"], shown["disk_gb"]) == (1, 512, 1)
+    assert found(api, server_id).shelved
+    assert found(api, server_id).metadata["tenure:lease"] == lease["id"]
+
+    pass_hours(api, 1.5)
+    host = api.world.cloud.world.host(found(api, server_id).host)
+    assert status(api, lease) == "ACTIVE"
+    assert host.belongs_to == "freepool"
+    assert api.world.cloud.world.instances.aggregates()[shown["id"]].metadata["tenure:server"] == server_id
+
+    pass_hours(api, 1)
+    assert status(api, lease) == "TERMINATED"
+    assert server(api, server_id) is None
+    assert shown["id"] not in api.world.cloud.world.instances.aggregates()
+
+
+def test_a_lease_from_now_takes_the_server_to_a_reserved_host_at_once(api: Api) -> None:
+    server_id = boot(api)
+    book(api, start=0, server_id=server_id)
+    pass_hours(api, 0.1)
+
+    assert api.world.cloud.world.host(found(api, server_id).host).belongs_to == "freepool"
+
+
+@pytest.mark.parametrize("at_end", ["stop", "shelve"])
+def test_a_server_is_kept_where_that_is_asked_for(api: Api, at_end: str) -> None:
+    server_id = boot(api)
+    book(api, server_id=server_id, at_end=at_end)
+    pass_hours(api, 2.5)
+
+    kept = found(api, server_id)
+    assert (kept.stopped, kept.shelved) == (at_end == "stop", at_end == "shelve")
+    assert not [name for name in kept.metadata if name.startswith("tenure:")]
+
+
+def test_of_a_server_an_image_is_made_at_the_end_and_not_before(api: Api) -> None:
+    server_id = boot(api)
+    lease = book(api, server_id=server_id, at_end="snapshot", hours=3)
+    pass_hours(api, 3.5)  # the moment before the end is past
+    assert not api.world.cloud.world.images()
+
+    pass_hours(api, 1)
+    [image] = api.world.cloud.world.images()
+    assert (image.server_id, image.status) == (server_id, "active")
+    assert server(api, server_id) is None
+    assert status(api, lease) == "TERMINATED"
+
+
+def test_a_server_has_one_lease_at_a_time(api: Api) -> None:
+    server_id = boot(api)
+    lease = book(api, server_id=server_id, at_end="stop")
+
+    refused = refusal(api, start=5, server_id=server_id)
+    assert refused.status_code == 409, refused.text
+    assert lease["id"] in refused.json["error_message"]
+
+    pass_hours(api, 2.5)
+    assert refusal(api, start=5, server_id=server_id).status_code == 201
+
+
+def test_a_server_of_others_and_one_that_is_not_there_cannot_be_reserved(api: Api) -> None:
+    foreign = boot(api, project="other-project")
+    for server_id in (foreign, "server-999999", "nothing"):
+        refused = refusal(api, server_id=server_id)
+        assert refused.status_code == 400, refused.text
+        assert refused.json["field"] == "reservations[0].server_id"
+    assert not found(api, foreign).shelved
+
+
+def test_a_server_that_has_no_room_in_the_period_is_left_as_it_is(api: Api) -> None:
+    server_id = boot(api)
+    api.book(start=0, hours=9, reservations=[{**api.lease_body()["reservations"][0], "min": 4, "max": 4}])
+
+    refused = refusal(api, server_id=server_id)
+    assert refused.status_code == 409, refused.text
+    assert "servers" in refused.json["error_message"]
+    assert not found(api, server_id).shelved
+    assert not found(api, server_id).metadata
+
+
+def test_room_is_kept_for_a_server_that_is_named_later(api: Api) -> None:
+    lease = book(api, flavor_id=LARGE)
+    [shown] = lease["reservations"]
+    assert (shown["server_id"], shown["flavor_id"], shown["vcpus"]) == (None, LARGE, 4)
+
+    pass_hours(api, 1.5)
+    assert status(api, lease) == "ACTIVE"
+    server_id = boot(api)
+    changed = api.put(
+        f"/v1/leases/{lease['id']}", {"reservations": [{"id": shown["id"], "server_id": server_id, "at_end": "stop"}]}
+    )
+    assert changed.status_code == 200, changed.text
+    assert changed.json["lease"]["status"] == "ACTIVE"
+    assert api.world.cloud.world.host(found(api, server_id).host).belongs_to == "freepool"
+
+    pass_hours(api, 1)
+    assert found(api, server_id).stopped
+
+
+def test_a_server_that_is_named_before_the_start_is_shelved_then(api: Api) -> None:
+    lease = book(api, vcpus=1, memory_mb=512, disk_gb=1)
+    server_id = boot(api)
+    changes = {"reservations": [{"id": lease["reservations"][0]["id"], "server_id": server_id}]}
+    assert api.put(f"/v1/leases/{lease['id']}", changes).status_code == 200
+    assert found(api, server_id).shelved
+
+
+def test_a_server_that_is_larger_than_what_was_booked_is_refused(api: Api) -> None:
+    lease = book(api, flavor_id=TINY)
+    server_id = boot(api, flavor=LARGE)
+    changes = {"reservations": [{"id": lease["reservations"][0]["id"], "server_id": server_id}]}
+    refused = api.put(f"/v1/leases/{lease['id']}", changes)
+
+    assert refused.status_code == 400
+    assert refused.json["field"] == "reservations[0].server_id"
+    assert "MEMORY_MB" in refused.json["error_message"]
+
+
+def test_a_reservation_that_has_its_server_gets_no_other(api: Api) -> None:
+    first, second = boot(api), boot(api)
+    lease = book(api, server_id=first)
+    changes = {"reservations": [{"id": lease["reservations"][0]["id"], "server_id": second}]}
+    refused = api.put(f"/v1/leases/{lease['id']}", changes)
+    assert refused.status_code == 400
+    assert refused.json["field"] == "reservations[0].server_id"
+
+
+def test_a_server_in_its_place_is_left_alone_until_the_end(api: Api) -> None:
+    server_id = boot(api)
+    before = found(api, server_id).host
+    lease = book(api, start=0, server_id=server_id, in_place=True, at_end="shelve")
+    pass_hours(api, 0.5)
+    assert status(api, lease) == "ACTIVE"
+    assert found(api, server_id).host == before
+
+    pass_hours(api, 1)
+    assert status(api, lease) == "TERMINATED"
+    assert found(api, server_id).shelved
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("start", [0, 1])
+def test_to_delete_a_lease_is_to_end_it(api: Api, start: int, in_place: bool) -> None:
+    server_id = boot(api)
+    lease = book(api, start=start, server_id=server_id, in_place=in_place)
+    pass_hours(api, 0.1)
+
+    assert api.delete(f"/v1/leases/{lease['id']}").status_code in {200, 204}
+    pass_hours(api, 0.1)
+    assert server(api, server_id) is None
+
+
+def test_a_server_that_was_booted_for_a_reservation_without_being_named_goes_with_it(api: Api) -> None:
+    lease = book(api, flavor_id=TINY)
+    marks = {"tenure:lease": lease["id"], "tenure:reservation": lease["reservations"][0]["id"]}
+    orphan = boot(api, metadata={**marks, "tenure:reserved": "true"})
+    foreign = boot(api, project="other-project", metadata=marks)
+    api.delete(f"/v1/leases/{lease['id']}")
+    api.world.service.repair.run()
+
+    assert server(api, orphan) is None
+    assert server(api, foreign) is not None
+
+
+def test_a_server_that_cannot_be_shelved_has_no_lease_and_stays_as_it_was(api: Api) -> None:
+    server_id = boot(api)
+    api.world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_prepared", after_effects=1))
+    refused = refusal(api, server_id=server_id)
+    assert refused.status_code == 409, refused.text
+    api.world.service.repair.run()
+
+    assert not found(api, server_id).shelved
+    assert not found(api, server_id).metadata
+    assert refusal(api, server_id=server_id).status_code == 201
+
+
+def test_a_start_waits_until_the_server_is_woken(api: Api) -> None:
+    server_id = boot(api)
+    lease = book(api, server_id=server_id, hours=4)
+    api.world.cloud.inject(Fault(FaultKind.SLOW, verb="ensure_started", until=api.now + timedelta(hours=1.2)))
+    pass_hours(api, 1.05)
+    assert status(api, lease) == "STARTING"
+    pass_hours(api, 0.2)
+    assert status(api, lease) == "ACTIVE"
+    assert not found(api, server_id).shelved
+
+
+def test_a_server_is_woken_elsewhere_where_its_host_has_failed(api: Api) -> None:
+    server_id = boot(api)
+    lease = book(api, server_id=server_id, hours=4)
+    pass_hours(api, 1.5)
+    before = found(api, server_id).host
+    api.world.cloud.world.mark_host(before, HostHealth.DOWN)
+    api.world.service.health_check.run()
+    pass_hours(api, 0.5)
+    api.world.service.health_check.run()
+    pass_hours(api, 0.1)
+
+    after = found(api, server_id)
+    assert after.host not in {"", before}
+    assert status(api, lease) == "ACTIVE"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "Name one of these"),
+        ({"server_id": "server-000001", "flavor_id": "1"}, "Name one of these"),
+        ({"vcpus": 1}, "Name one of these"),
+        ({"flavor_id": "1", "in_place": True}, "server that is there"),
+        ({"flavor_id": "1", "at_end": "burn"}, "at_end"),
+        ({"server_id": "../flavors"}, "server_id"),
+    ],
+)
+def test_what_is_wrong_with_a_request_is_said(api: Api, fields: dict[str, Any], said: str) -> None:
+    refused = refusal(api, **fields)
+    assert refused.status_code == 400
+    assert said in refused.text

@@ -1,0 +1,219 @@
+"""What the driver of OpenStack clouds does for reserved servers."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tenure.clock import SimulatedClock
+from tenure.domain.actor import Actor
+from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, Order, Progress, ResourceRef
+from tenure.drivers.openstack import OpenStackCloud
+from tenure.drivers.reserved_servers import SERVER
+from tenure.testing.rig import order_of
+from tests.drivers.rigs import HOST, options_of, ref, registered
+from tests.support.openstack import NEIGHBOUR, OWNER, FakeOpenStack
+from tests.support.openstack.cloud import Server
+
+START = datetime(2030, 1, 1, 10, 0, tzinfo=UTC)
+#: Layouts know the aggregates of reservations by ids of this form.
+RESERVATION = str(uuid.UUID(int=1))
+
+
+@pytest.fixture
+def clock() -> SimulatedClock:
+    return SimulatedClock(datetime(2030, 1, 1, 9, 0, tzinfo=UTC))
+
+
+@pytest.fixture
+def driver(cloud: FakeOpenStack, clock: SimulatedClock):
+    with OpenStackCloud(options_of(cloud), clock=clock) as driver:
+        yield driver
+
+
+def boot(cloud: FakeOpenStack, **more: Any) -> Server:
+    """A server in general use, on the last host."""
+    [*_, host] = cloud.hosts.values()
+    server = Server(**{"name": "mine", "host": host.service_host, "project_id": OWNER, **more})
+    cloud.servers[server.id] = server
+    return server
+
+
+def wanted(*hosts: ResourceRef, server: Server | None = None, **more: Any) -> Order:
+    named = {} if server is None else {"server_id": server.id}
+    parameters = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1, "at_end": "delete", **named, **more}
+    plain = order_of(*hosts, reservation_id=RESERVATION, resource_type=SERVER)
+    return replace(plain, parameters=parameters, starts_at=START, units={one.external_id: 1 for one in hosts})
+
+
+def adopted(order: Order) -> Order:
+    return replace(order, effects={"adopted_server_id": order.parameters["server_id"]})
+
+
+def until_done(verb: Any, order: Order) -> Progress:
+    """What the verb says in the end; more than a few calls are too many."""
+    progresses: list[Progress] = []
+    while len(progresses) < 6:
+        progresses.append(verb(order))
+        if progresses[-1].done:
+            return progresses[-1]
+    raise AssertionError(progresses[-1])
+
+
+@pytest.mark.parametrize("keeps_shelved", [False, True])
+def test_a_server_is_marked_shelved_and_woken_on_its_host(
+    cloud: FakeOpenStack, driver: OpenStackCloud, keeps_shelved: bool
+):
+    [host] = registered(driver, cloud, 1)
+    server = boot(cloud)
+    cloud.keeps_shelved = keeps_shelved
+    order = wanted(host, server=server)
+    assert driver.ensure_prepared(replace(order, resources=())).effects == {"adopted_server_id": server.id}
+    assert server.status in {"SHELVED", "SHELVED_OFFLOADED"}
+    assert server.metadata == {
+        "tenure:lease": order.lease_id,
+        "tenure:reservation": RESERVATION,
+        "tenure:reserved": "true",
+        "tenure:at_end": "delete",
+    }
+    assert driver.ensure_prepared(replace(order, resources=())).done
+
+    progress = until_done(driver.ensure_started, order)
+    place = next(iter(cloud.hosts.values()))
+    assert (server.status, server.host) == ("ACTIVE", place.service_host)
+    group = cloud.aggregate(RESERVATION)
+    assert group is not None
+    assert (group.hosts, group.metadata["tenure:server"]) == ([place.service_host], server.id)
+    assert progress.effects["aggregate_id"] == group.number
+    assert list(driver.held(HOST)) == [RESERVATION]
+    assert not driver.drift(HOST, [order], ())
+
+
+def test_a_running_server_moves_to_its_host_when_the_start_has_come(
+    cloud: FakeOpenStack, driver: OpenStackCloud, clock: SimulatedClock
+):
+    [host] = registered(driver, cloud, 1)
+    server = boot(cloud)
+    clock.set(START)
+    assert driver.ensure_prepared(wanted(server=server)).done
+    assert server.status == "ACTIVE"
+    first = driver.ensure_started(wanted(host, server=server))
+    assert (first.done, first.awaited) == (False, True)
+    until_done(driver.ensure_started, wanted(host, server=server))
+    assert server.host == next(iter(cloud.hosts.values())).service_host
+
+
+def test_a_server_that_nova_does_not_wake_is_busy_and_tried_again(cloud: FakeOpenStack, driver: OpenStackCloud):
+    [host] = registered(driver, cloud, 1)
+    server = boot(cloud, status="SHELVED_OFFLOADED", host="")
+    order = wanted(host, server=server)
+    assert not driver.ensure_started(order).done
+    server.status, server.host = "SHELVED_OFFLOADED", ""  # the compute service could not
+    with pytest.raises(CloudBusy, match="could not wake"):
+        driver.ensure_started(order)
+    until_done(driver.ensure_started, order)
+
+
+def test_a_server_of_a_host_that_is_down_is_rebuilt_on_another(cloud: FakeOpenStack, driver: OpenStackCloud):
+    first, second = registered(driver, cloud, 2)
+    server = boot(cloud)
+    until_done(driver.ensure_started, wanted(first, server=server))
+    cloud.host(first.external_id).state = "down"
+    until_done(driver.ensure_started, wanted(second, server=server))
+    assert server.host == cloud.host(second.external_id).service_host
+    assert cloud.aggregate(RESERVATION).hosts == [server.host]  # type: ignore[union-attr]  # it is there
+
+
+def test_a_server_that_its_owner_puts_away_while_it_is_reserved_is_not_woken(
+    cloud: FakeOpenStack, driver: OpenStackCloud
+):
+    [host] = registered(driver, cloud, 1)
+    server = boot(cloud)
+    order = wanted(host, server=server)
+    until_done(driver.ensure_started, order)
+    server.status, server.host = "SHELVED_OFFLOADED", ""
+    assert driver.ensure_started(order).done
+    assert server.status == "SHELVED_OFFLOADED"
+
+
+@pytest.mark.parametrize(
+    ("at_end", "status"), [("delete", None), ("snapshot", None), ("stop", "SHUTOFF"), ("shelve", "SHELVED_OFFLOADED")]
+)
+def test_the_end_is_what_was_asked_for(cloud: FakeOpenStack, driver: OpenStackCloud, at_end: str, status: str | None):
+    [host] = registered(driver, cloud, 1)
+    server = boot(cloud)
+    order = wanted(host, server=server, at_end=at_end)
+    until_done(driver.ensure_prepared, order)
+    until_done(driver.ensure_started, order)
+    until_done(driver.ensure_ended, adopted(order))
+
+    assert (cloud.servers[server.id].status if status else None) == status
+    assert (server.id in cloud.servers) == (status is not None)
+    assert cloud.aggregate(RESERVATION) is None
+    assert not list(driver.held(HOST))
+    assert driver.ensure_ended(adopted(replace(order, is_over=True))).done
+
+
+def test_what_is_over_takes_a_server_back_that_was_never_named(cloud: FakeOpenStack, driver: OpenStackCloud):
+    marks = {"tenure:reservation": RESERVATION, "tenure:reserved": "true"}
+    orphan, foreign = boot(cloud, metadata=dict(marks)), boot(cloud, project_id=NEIGHBOUR, metadata=dict(marks))
+    assert list(driver.held(HOST)) == [RESERVATION]
+    until_done(driver.ensure_ended, replace(wanted(), is_over=True))
+    assert orphan.id not in cloud.servers
+    assert foreign.id in cloud.servers
+
+
+def test_what_is_over_leaves_a_server_alone_that_was_never_adopted(cloud: FakeOpenStack, driver: OpenStackCloud):
+    server = boot(cloud, metadata={"tenure:reservation": RESERVATION, "mine": "too"})
+    assert driver.ensure_ended(replace(wanted(server=server), is_over=True)).done
+    assert (server.status, server.metadata) == ("ACTIVE", {"mine": "too"})
+
+
+def test_a_server_that_is_kept_shelved_is_not_held_for_ever(cloud: FakeOpenStack, driver: OpenStackCloud):
+    server = boot(cloud)
+    order = wanted(server=server, at_end="shelve")
+    until_done(driver.ensure_prepared, order)
+    until_done(driver.ensure_ended, adopted(replace(order, is_over=True)))
+    assert server.status == "SHELVED_OFFLOADED"
+    assert not list(driver.held(HOST))
+
+
+def test_a_server_is_told_to_its_own_project_only(cloud: FakeOpenStack, driver: OpenStackCloud):
+    server = boot(cloud)
+    facts = driver.fetch("server", server.id, Actor("u", OWNER))
+    assert (facts["project_id"], facts["flavor"]["vcpus"]) == (OWNER, 1)  # type: ignore[index]  # it is a document
+    for reference, project in ((server.id, NEIGHBOUR), (str(uuid.uuid4()), OWNER), ("..", OWNER)):
+        with pytest.raises(CloudNotFound):
+            driver.fetch("server", reference, Actor("u", project))
+
+
+def test_a_server_that_is_broken_or_gone_cannot_be_prepared(cloud: FakeOpenStack, driver: OpenStackCloud):
+    broken, gone = boot(cloud, status="ERROR"), boot(cloud)
+    del cloud.servers[gone.id]
+    for server in (broken, gone):
+        with pytest.raises(CloudRefused):
+            driver.ensure_prepared(wanted(server=server))
+    building = boot(cloud, status="BUILD")
+    assert not driver.ensure_prepared(wanted(server=building)).done
+
+
+def test_an_aggregate_that_somebody_changes_is_found_and_mended(cloud: FakeOpenStack, driver: OpenStackCloud):
+    first, _ = registered(driver, cloud, 2)
+    server = boot(cloud)
+    order = wanted(first, server=server)
+    until_done(driver.ensure_started, order)
+    group = cloud.aggregate(RESERVATION)
+    assert group is not None
+    for change in (
+        lambda: group.metadata.update({"tenure:server": "another"}),
+        lambda: group.hosts.append(cloud.host(ref(cloud, 2).external_id).service_host),
+        group.hosts.clear,
+    ):
+        change()
+        assert [one.reservation_id for one in driver.drift(HOST, [order], ())] == [RESERVATION]
+        until_done(driver.ensure_started, order)
+        assert not driver.drift(HOST, [order], ())

@@ -1,0 +1,79 @@
+"""Nova's servers as their users and administrators put them away, wake them and write on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.support.openstack.answers import Refused, Seen, expect, version_is
+
+if TYPE_CHECKING:
+    from tests.support.openstack.cloud import FakeOpenStack, Server
+
+#: In which a server can be written on.
+LISTENING: Final = frozenset({"ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED"})
+
+
+def refuse_deaf(server: Server, what: str) -> None:
+    """Nova writes nothing on a server that is shelved, or is being changed."""
+    if server.status not in LISTENING or server.task is not None:
+        state = f"task_state {server.task}" if server.task else f"vm_state {server.status}"
+        raise Refused(409, f"Cannot '{what}' instance {server.id} while it is in {state}")
+
+
+def act(cloud: FakeOpenStack, seen: Seen, server: Server, action: str, values: Any) -> tuple[int, Any] | None:
+    """What one of these actions answers; None for any other."""
+    match action:
+        case "shelve":
+            expect(values, None)
+            refuse_deaf(server, "shelve")
+            server.actions.insert(0, "shelve")
+            server.status, server.host = ("SHELVED", server.host) if cloud.keeps_shelved else ("SHELVED_OFFLOADED", "")
+        case "shelveOffload":
+            expect(values, None)
+            if server.status != "SHELVED" or server.task is not None:
+                raise Refused(409, f"Cannot 'shelveOffload' instance {server.id} while it is in {server.status}")
+            server.status, server.host = "SHELVED_OFFLOADED", ""
+        case "unshelve":
+            version_is(seen, "compute 2.91")
+            expect(set(values), {"host", "availability_zone"})
+            if server.status != "SHELVED_OFFLOADED" or server.task is not None:
+                raise Refused(409, f"Cannot 'unshelve' instance {server.id} while it is in {server.status}")
+            server.actions.insert(0, "unshelve")
+            if _admits(cloud, server, values["host"]):
+                server.status, server.host = "ACTIVE", values["host"]
+        case "evacuate":
+            version_is(seen, "compute 2.68")
+            expect(set(values), {"host"})
+            hosts = {one.service_host: one for one in cloud.hosts.values()}
+            if hosts[server.host].state == "up":
+                raise Refused(400, f"Compute service of {server.host} is still in use.")
+            server.actions.insert(0, "evacuate")
+            if _admits(cloud, server, values["host"]):
+                server.host = values["host"]
+        case _:
+            return None
+    return 202, None
+
+
+def drop_metadata(cloud: FakeOpenStack, seen: Seen, token: Mapping[str, Any], server_id: str, key: str) -> Any:
+    """Delete one of a server's metadata."""
+    server = found(cloud, server_id)
+    refuse_deaf(server, "delete metadata")
+    if server.metadata.pop(key, None) is None:
+        raise Refused(404, "Metadata item was not found")
+    return 204, None
+
+
+def found(cloud: FakeOpenStack, server_id: str) -> Server:
+    if server_id not in cloud.servers:
+        raise Refused(404, f"Instance {server_id} could not be found.")
+    return cloud.servers[server_id]
+
+
+def _admits(cloud: FakeOpenStack, server: Server, host: str) -> bool:
+    """Whether the filter lets the server there: not to the pool, unless an aggregate is open to it."""
+    groups = [one for one in cloud.aggregates.values() if host in one.hosts]
+    if any(one.metadata.get("tenure:server") == server.id for one in groups):
+        return True
+    return all(one.name != "freepool" and one.zone is None for one in groups)
