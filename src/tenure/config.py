@@ -43,6 +43,12 @@ _DEFAULT = (
         ],
         help="Who says who a caller is.",
     ),
+    cfg.ListOpt(
+        "regions",
+        default=[],
+        help="The regions where one Tenure serves several, the home region first: that of requests which name none, "
+        "and of what was there before there were regions. Each has a group of its own, such as [region:north].",
+    ),
     cfg.StrOpt(
         "state_path",
         help="The folder in which drivers of resource types by others may keep files; all managers share it.",
@@ -296,6 +302,21 @@ _ENFORCEMENT = (
         help="A file with the certificates of authorities that vouch for it; without it, the system's.",
     ),
 )
+#: What a region says for itself; what it does not say is as for all of them.
+REGION = (
+    cfg.StrOpt("driver", help="The cloud of the region; that of [DEFAULT] unless set."),
+    cfg.StrOpt("os_region_name", help="What Keystone calls the region; its own name unless set."),
+    cfg.URIOpt(
+        "auth_url", schemes=("http", "https"), help="The address of its Keystone; that of [service_auth] unless set."
+    ),
+    cfg.StrOpt("username", help="The service user there; as in [service_auth] unless set."),
+    cfg.StrOpt("password", secret=True, help="The service user's password; as in [service_auth] unless set."),
+    cfg.StrOpt("user_domain_name", help="The domain of the service user; as in [service_auth] unless set."),
+    cfg.StrOpt("project_name", help="The project of the service user; as in [service_auth] unless set."),
+    cfg.StrOpt("project_domain_name", help="The domain of that project; as in [service_auth] unless set."),
+    cfg.StrOpt("cafile", help="The authorities that the services of the region are trusted by; as in [service_auth]."),
+    cfg.StrOpt("path", help="The file of a simulated region; must be set for each but one."),
+)
 _SIMULATED = (
     cfg.StrOpt("path", default="cloud.db", help="The file of the simulated cloud; all managers must reach it."),
 )
@@ -393,6 +414,7 @@ OPTIONS: Mapping[str, Sequence[cfg.Opt]] = {
     "notifications": _NOTIFICATIONS,
     "nova": _NOVA,
     "physical:host": _HOST,
+    "region:<name>": REGION,
     "service_auth": _SERVICE_AUTH,
     "simulated": _SIMULATED,
 }
@@ -407,7 +429,8 @@ def new_config() -> cfg.ConfigOpts:
     """A configuration that knows our options and has read nothing yet."""
     conf = cfg.ConfigOpts()
     for group, options in OPTIONS.items():
-        conf.register_opts(options, group=None if group == "DEFAULT" else group)
+        if options is not REGION:
+            conf.register_opts(options, group=None if group == "DEFAULT" else group)
     return conf
 
 

@@ -10,7 +10,8 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from oslo_config import cfg
 from oslo_config.cfg import ConfigOpts, Error
@@ -23,10 +24,13 @@ from tenure.api.auth import TokenFileAuth
 from tenure.api.keystone import KeystoneAuth
 from tenure.api.policies import Policies
 from tenure.clock import Clock, SystemClock
+from tenure.config import REGION
 from tenure.domain.errors import Unavailable
+from tenure.domain.regions import NAME
 from tenure.drivers.contract import CloudDriver
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.options import OpenStackOptions
+from tenure.drivers.regions import RegionRouter
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.drivers.types import TypeDriver
 from tenure.enforcement.contract import EnforcementFilter
@@ -153,15 +157,56 @@ def open_filters(conf: ConfigOpts) -> dict[str, EnforcementFilter]:
 
 
 def open_driver(conf: ConfigOpts) -> CloudDriver:
-    """The driver of the cloud that the operator has configured. Raises ``ConfigurationError``."""
-    if conf.driver == "simulated":
+    """The driver of the cloud that the operator has configured, or of one for each region.
+
+    Raises ``ConfigurationError``.
+    """
+    regions = regions_of(conf)
+    if not regions:
+        return _open_cloud(conf, None)
+    paths = [
+        _said(conf, name, "path", conf.simulated.path) for name in regions if _driver_of(conf, name) == "simulated"
+    ]
+    if len(set(paths)) != len(paths):
+        raise ConfigurationError("two simulated regions have the same [region:...] path")
+    return RegionRouter({name: _open_cloud(conf, name) for name in regions})
+
+
+def regions_of(conf: ConfigOpts) -> tuple[str, ...]:
+    """The names of the regions, the home region first; the options of each are known from now on."""
+    regions = tuple(conf.regions)
+    for name in regions:
+        if not NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"regions: {name!r} is no name of a region: letters, digits, '_', '.' and '-', at most 24 of them"
+            )
+        conf.register_opts(REGION, group=f"region:{name}")
+    if len(set(regions)) != len(regions):
+        raise ConfigurationError("regions: one is named twice")
+    return regions
+
+
+def _said(conf: ConfigOpts, region: str | None, option: str, default: Any) -> Any:
+    """What a region says for itself, else what is said for all."""
+    said = conf[f"region:{region}"][option] if region else None
+    return default if said is None else said
+
+
+def _driver_of(conf: ConfigOpts, region: str | None) -> str:
+    return str(_said(conf, region, "driver", conf.driver))
+
+
+def _open_cloud(conf: ConfigOpts, region: str | None) -> CloudDriver:
+    driver = _driver_of(conf, region)
+    if driver == "simulated":
+        path = _said(conf, region, "path", conf.simulated.path)
         try:
-            return SimulatedCloud(conf.simulated.path)
+            return SimulatedCloud(path)
         except sqlite3.Error as error:
-            raise ConfigurationError(f"[simulated] path cannot be used: {error}") from None
-    if conf.driver == "openstack":
-        return OpenStackCloud(_cloud_options(conf), on_call=_count_call, request_id=id_for_services)
-    raise ConfigurationError(f"driver: there is no driver {conf.driver!r}")
+            raise ConfigurationError(f"[simulated] path {path} cannot be used: {error}") from None
+    if driver == "openstack":
+        return OpenStackCloud(_cloud_options(conf, region), on_call=_count_call, request_id=id_for_services)
+    raise ConfigurationError(f"driver: there is no driver {driver!r}")
 
 
 def _type_drivers(conf: ConfigOpts) -> Mapping[str, TypeDriver]:
@@ -176,10 +221,11 @@ def _type_drivers(conf: ConfigOpts) -> Mapping[str, TypeDriver]:
     return open_type_drivers(folder, settings)
 
 
-def _cloud_options(conf: ConfigOpts) -> OpenStackOptions:
-    account = conf.service_auth
+def _cloud_options(conf: ConfigOpts, region: str | None) -> OpenStackOptions:
+    names = ("auth_url", "username", "password", "user_domain_name", "project_name", "project_domain_name", "cafile")
+    account = SimpleNamespace(**{name: _said(conf, region, name, conf.service_auth[name]) for name in names})
     for name in ("auth_url", "password"):
-        if not account[name]:
+        if not getattr(account, name):
             raise ConfigurationError(f"[service_auth] {name} is not set")
     try:
         return OpenStackOptions(
@@ -189,10 +235,10 @@ def _cloud_options(conf: ConfigOpts) -> OpenStackOptions:
             user_domain_name=account.user_domain_name,
             project_name=account.project_name,
             project_domain_name=account.project_domain_name,
-            region=conf.os_region_name,
+            region=_said(conf, region, "os_region_name", region or conf.os_region_name),
             interface=conf.nova.endpoint_type,
             cafile=account.cafile,
-            insecure=account.insecure,
+            insecure=conf.service_auth.insecure,
             freepool_name=conf.nova.aggregate_freepool_name,
             owner_key=conf.nova.blazar_owner,
             zone_prefix=conf["physical:host"].blazar_az_prefix,
@@ -250,6 +296,7 @@ def _types(conf: ConfigOpts) -> ResourceTypes:
 def _rules(conf: ConfigOpts) -> Rules:
     replace_after = conf["physical:host"].replace_after
     return Rules(
+        regions=regions_of(conf),
         cleaning_time=timedelta(minutes=conf.cleaning_time),
         notice_before_end=timedelta(minutes=conf.manager.minutes_before_end_lease),
         max_attempts=conf.manager.max_attempts,

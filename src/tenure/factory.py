@@ -17,6 +17,7 @@ from tenure.clock import Clock, SystemClock
 from tenure.domain.errors import Unavailable
 from tenure.domain.request import PartHealth
 from tenure.drivers.contract import CloudDriver
+from tenure.drivers.regions import RegionDriver
 from tenure.drivers.types import TypeDriver, TypeRouter
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.engine.at_once import ANSWER_SECONDS, AtOnce
@@ -193,7 +194,13 @@ def build(parts: Parts) -> Service:
     manager = Manager(
         leases=LeaseService(parts.db, parts.clock, parts.types, parts.authorize, parts.rules, effects, enforcement),
         resources=ResourceService(
-            parts.db, parts.clock, parts.types, parts.authorize, effects, Healer(parts.types, parts.rules)
+            parts.db,
+            parts.clock,
+            parts.types,
+            parts.authorize,
+            effects,
+            Healer(parts.types, parts.rules),
+            parts.rules.regions,
         ),
         health=lambda: _health(parts, engine, events, outbox),
     )
@@ -202,8 +209,9 @@ def build(parts: Parts) -> Service:
 
 def _routed(parts: Parts) -> CloudDriver:
     """The driver of everything: the cloud's, unless types have drivers of their own."""
+    home = next(iter(parts.rules.regions), "")
     own = {
-        name: parts.type_drivers[kind.inventory]
+        name: RegionDriver(home, parts.type_drivers[kind.inventory], home=True)
         for kind in parts.types
         if kind.inventory in parts.type_drivers
         for name in (kind.name, kind.inventory)

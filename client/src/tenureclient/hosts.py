@@ -27,14 +27,17 @@ class Hosts(Inventory[Host, HostChange]):
     def __init__(self, transport: Transport) -> None:
         super().__init__(transport, _KIND)
 
-    def create(self, name: str, *, properties: Mapping[str, str] | None = None) -> Host:
-        """Make a host of Nova reservable. It must be empty."""
+    def create(
+        self, name: str, *, properties: Mapping[str, str] | None = None, region: str | None = None
+    ) -> Host:
+        """Make a host of Nova reservable. It must be empty. Without a ``region`` it is of the home region."""
         own = dict(properties or {})
 
         def body(version: Version) -> JsonObject:
             if version is Version.V1_0:
                 return {**own, "name": name}
-            return {"name": name, "properties": own} if own else {"name": name}
+            placed: JsonObject = {} if region is None else {"region": region}
+            return {"name": name, **placed, **({"properties": own} if own else {})}
 
         return self._one(self._transport.call("POST", "os-hosts", body=body, newest=True))
 

@@ -123,6 +123,12 @@ class ReservationRequest:
             return self
         return ReservationRequest(self.resource_type, {**self.parameters, "before_end": action})
 
+    def in_region(self, region: str | None) -> ReservationRequest:
+        """The same in a region of the service; None changes nothing."""
+        if region is None:
+            return self
+        return ReservationRequest(self.resource_type, {**self.parameters, "region": region})
+
     def to_wire(self, version: Version) -> JsonObject:
         keys = _KEYS_OF_1_0.get(self.resource_type, {}) if version is Version.V1_0 else {}
         return {"resource_type": self.resource_type, **keys, **self.parameters}

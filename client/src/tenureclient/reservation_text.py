@@ -19,6 +19,7 @@ _TEXTS = frozenset(
         "hypervisor_properties",
         "resource_properties",
         "before_end",
+        "region",
     ]
 )
 _CLOSING = {"[": "]", "{": "}"}

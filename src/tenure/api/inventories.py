@@ -34,6 +34,7 @@ from tenure.api.schemas.resources import (
     WireInventory,
     WireProperties,
     read_private,
+    read_region,
     show_allocation,
     show_change,
     show_property,
@@ -138,8 +139,11 @@ class Resources(_Handler):
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         actor, version = actor_of(req), version_of(req)
         refuse_query(req)
-        given = self._wire.read_registration(read_object(req), version)
-        resource = self._resources.register(actor, self._type, given.reference, given.properties, given.capacity)
+        body, region = read_region(read_object(req), version)
+        given = self._wire.read_registration(body, version)
+        resource = self._resources.register(
+            actor, self._type, given.reference, given.properties, given.capacity, region
+        )
         answer(resp, {self._wire.one: self._wire.show_new(resource, version)}, falcon.HTTP_CREATED)
 
 

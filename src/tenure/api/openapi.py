@@ -23,7 +23,7 @@ from tenure.api.schemas import answers, queries
 from tenure.api.schemas.answers import Answers, InventoryAnswers
 from tenure.api.schemas.bounds import ANYTHING, anything, bounded
 from tenure.api.schemas.leases import LeaseSchemas, ReservationKind, can_be_held
-from tenure.api.schemas.resources import SETTING, Disable, Enable, Reallocate, WireInventory
+from tenure.api.schemas.resources import SETTING, Disable, Enable, Reallocate, WireInventory, registration_model
 from tenure.api.schemas.texts import MAX_EXTERNAL_ID, MAX_ID
 from tenure.api.versions import HEADER, LATEST, OLDEST, SERVICE_TYPE, Version
 
@@ -112,7 +112,7 @@ def _inventory(wire: WireInventory, shown: Answers, version: Version) -> tuple[O
         return ()
     found = InventoryAnswers(wire, version)
     path, one, noun, nouns = wire.path, f"{wire.path}/{{{wire.part}}}", wire.noun, wire.nouns
-    create = wire.registration.at(version)
+    create = registration_model(wire, version)
     operations = [
         Operation("get", path, f"List {nouns}", 200, found.many, query=wire.query),
         Operation("post", path, f"Make a {noun} reservable", 201, found.new, body=create, refusals=(404, 409)),

@@ -23,12 +23,13 @@ from sqlalchemy.exc import DBAPIError
 
 from tenure.clock import SystemClock
 from tenure.cmd.process import StartFailed, configure, run, why_unavailable, wrong_with_schema
-from tenure.deployment import ConfigurationError, open_database, open_driver, open_healing
+from tenure.deployment import ConfigurationError, open_database, open_driver, open_healing, regions_of
 from tenure.domain.errors import Unavailable
 from tenure.drivers.contract import CloudError
 from tenure.services.context import Rules
 from tenure.services.inventory import InventoryService
 from tenure.services.outbox import OutboxService
+from tenure.services.regions import RegionService
 from tenure.store import schema
 from tenure.store.database import Database
 
@@ -81,6 +82,8 @@ def _add_commands(nouns: Any) -> None:
     verbs = _noun(nouns, "host", "the hosts that can be reserved")
     sync = _verb(verbs, "sync", _sync, "read from the cloud again what the registered hosts are")
     sync.add_argument("--dry-run", action="store_true", help="only tell what would change")
+    verbs = _noun(nouns, "region", "the regions that one Tenure serves")
+    _verb(verbs, "name-home", _name_home, "have all that was there before there were regions be in the home region")
     verbs = _noun(nouns, "outbox", "messages on their way: notifications, and what filters are told")
     _verb(verbs, "list", _list_outbox, "print the messages that were given up, as JSON lines")
     retry = _verb(verbs, "retry", _retry_outbox, "try to deliver again what was given up")
@@ -142,6 +145,15 @@ def _sync(conf: cfg.ConfigOpts, db: Database) -> int:
             print(f"{healed.moved} hosts of leases that have not started were exchanged for others")
         for lease_id in healed.degraded:
             print(f"lease {lease_id} does not have what was promised any more")
+    return 0
+
+
+def _name_home(conf: cfg.ConfigOpts, db: Database) -> int:
+    regions = regions_of(conf)
+    if not regions:
+        raise StartFailed("[DEFAULT] regions is not set; the first of them is the home region")
+    resources, reservations = RegionService(db).name_home(regions[0])
+    print(f"{resources} resources and {reservations} reservations are in region {regions[0]} now")
     return 0
 
 

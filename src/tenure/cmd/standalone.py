@@ -24,9 +24,13 @@ from tenure.api.auth import TokenFileAuth, TokenFileError, TokenUser, write_toke
 from tenure.api.policies import Policies
 from tenure.clock import SystemClock
 from tenure.domain.errors import Unavailable
+from tenure.domain.regions import NAME
 from tenure.drivers.contract import ResourceRef
+from tenure.drivers.regions import RegionDriver, RegionRouter
 from tenure.drivers.simulated import EffectKind, SimulatedCloud
 from tenure.factory import Parts, Service, build, load_types, open_type_drivers
+from tenure.services.context import Rules
+from tenure.services.regions import RegionService
 from tenure.store import schema
 from tenure.store.database import Database
 
@@ -73,7 +77,7 @@ def serve(arguments: argparse.Namespace, *, checkpoint: Callable[[str], None] = 
 
 def _serve(arguments: argparse.Namespace, data_dir: Path, checkpoint: Callable[[str], None]) -> int:
     try:
-        service = open_service(data_dir, hosts=arguments.hosts, checkpoint=checkpoint)
+        service = open_service(data_dir, hosts=arguments.hosts, regions=arguments.regions, checkpoint=checkpoint)
     except CommandError as error:
         raise StartFailed(
             f"what is in {data_dir} was written by a newer release of Tenure ({error}); "
@@ -149,43 +153,58 @@ def _alone(data_dir: Path) -> Iterator[None]:
         yield
 
 
-def open_service(data_dir: Path, *, hosts: int, checkpoint: Callable[[str], None] = lambda _point: None) -> Service:
-    """The service over the files in ``data_dir``, made on the first start, with ``hosts`` reservable hosts."""
+def open_service(
+    data_dir: Path,
+    *,
+    hosts: int,
+    regions: Sequence[str] = (),
+    checkpoint: Callable[[str], None] = lambda _point: None,
+) -> Service:
+    """The service over the files in ``data_dir``, made on the first start, with ``hosts`` reservable hosts.
+
+    With ``regions``, so many hosts in each; the first is the one that was there before there were any.
+    """
     db = Database(f"sqlite:///{data_dir / 'tenure.db'}")
     schema.upgrade(db)
-    cloud = SimulatedCloud(str(data_dir / "cloud.db"))
+    clouds = {"": SimulatedCloud(str(data_dir / "cloud.db"))}
+    if regions:
+        home, *others = regions
+        clouds = {home: clouds[""], **{name: SimulatedCloud(str(data_dir / f"cloud-{name}.db")) for name in others}}
+        RegionService(db).name_home(home)
+    for name, cloud in clouds.items():
+        _register_hosts(db, cloud, hosts, RegionDriver(name, cloud, home=name == next(iter(clouds))))
     parts = Parts(
         db=db,
-        driver=cloud,
+        driver=RegionRouter(clouds) if regions else clouds[""],
         type_drivers=open_type_drivers(data_dir),
         types=load_types(),
         authorize=Policies().authorize,
         clock=SystemClock(),
+        rules=Rules(regions=tuple(regions)),
         checkpoint=checkpoint,
         workers=WORKERS,
         places=THREADS // 2,
     )
-    _register_hosts(db, cloud, hosts)
     return build(parts)
 
 
-def _register_hosts(db: Database, cloud: SimulatedCloud, hosts: int) -> None:
+def _register_hosts(db: Database, cloud: SimulatedCloud, hosts: int, driver: RegionDriver) -> None:
     """Make the fleet on the first start, more of it when more is asked for; complete it when that was interrupted.
 
     A host that an operator took back is in the journal of the cloud, and is not offered again.
     """
     with db.read() as tx:
-        known = tx.resources.known_external_ids(HOST_TYPE)
+        known = tx.resources.known_external_ids(HOST_TYPE, region=driver.region)
     if len(known) >= hosts:
         return
     cloud.world.ensure_hosts(hosts)
-    new = [one for one in cloud.discover(HOST_TYPE) if one.external_id not in known]
+    new = [one for one in driver.discover(HOST_TYPE) if one.external_id not in known]
     if new:
         taken_back = {one.host for one in cloud.world.journal() if one.kind is EffectKind.HOST_UNPOOLED}
-        new = [one for one in new if one.external_id not in taken_back]
-    new.sort(key=lambda one: int(one.external_id))
+        new = [one for one in new if one.external_id.rpartition(":")[2] not in taken_back]
+    new.sort(key=lambda one: int(one.external_id.rpartition(":")[2]))
     for one in new:
-        cloud.ensure_registered(HOST_TYPE, ResourceRef(one.external_id, one.name, one.region))
+        driver.ensure_registered(HOST_TYPE, ResourceRef(one.external_id, one.name, one.region))
     properties = [_properties(one.traits) for one in new]
     now = SystemClock().now()
     db.write(lambda tx: tx.resources.add_many(new, properties, now=now))
@@ -236,6 +255,13 @@ def _hosts(text: str) -> int:
     return _within(text, 1, MAX_HOSTS)
 
 
+def _regions(text: str) -> tuple[str, ...]:
+    names = tuple(one.strip() for one in text.split(","))
+    if len(set(names)) != len(names) or not all(map(NAME.fullmatch, names)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of names of regions, such as north,south")
+    return names
+
+
 def _within(text: str, lowest: int, highest: int) -> int:
     if not (text.isascii() and text.isdigit() and lowest <= int(text) <= highest):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from {lowest} to {highest}")
@@ -258,6 +284,13 @@ def parser() -> argparse.ArgumentParser:
         type=_hosts,
         default=8,
         help="how many simulated hosts to make on the first start (default: %(default)s)",
+    )
+    made.add_argument(
+        "--regions",
+        type=_regions,
+        default=(),
+        metavar="NAME,NAME...",
+        help="simulate so many clouds, each a region with its own hosts; the first is the home region, and stays it",
     )
     made.add_argument("--debug", action="store_true", help="log more")
     return made

@@ -50,6 +50,8 @@ class Demand:
     portions: tuple[Capacity, ...] = ()
     #: The type of reservation that asks, for the refusal.
     resource_type: str = ""
+    #: Where all of them are.
+    region: str = ""
     #: Whether the expression has names that the request has, not such as the type has of its own.
     names_are_asked: bool = True
     #: Whether something is kept when the lease ends, and goes on taking as much.

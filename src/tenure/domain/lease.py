@@ -168,6 +168,8 @@ class Reservation:
     updated_at: datetime | None = None
     #: What the cloud has made for it that clients are told of.
     effects: Mapping[str, object] = field(default_factory=dict)
+    #: Where all that it has is; empty where there are no regions.
+    region: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ class ReservationRequest:
 
     resource_type: str
     parameters: Mapping[str, object]
+    #: As the request names it; the services say which it is where it names none.
+    region: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,7 @@ class ResourceQuery:
     order: ResourceOrder = ResourceOrder.ID
     descending: bool = False
     name: str | None = None
+    region: str | None = None
     reservable: bool | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
 

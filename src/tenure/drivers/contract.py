@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tenure.domain.actor import Actor
 from tenure.domain.resource import DiscoveredResource
@@ -83,7 +83,7 @@ class Order:
     was booted, servers are deleted there and on ``resources`` only. ``trust_id`` is the trust with which to act as the
     owner, None where there is none. ``units`` is how many units it has of each resource, by external id, and
     ``effects`` what earlier calls have answered that they made for it. ``starts_at`` is when its lease starts; one
-    that ``is_over`` has ended in the ledger, and only what is left of it is taken back.
+    that ``is_over`` has ended in the ledger, and only what is left of it is taken back. All of it is in ``region``.
     """
 
     reservation_id: str
@@ -101,6 +101,7 @@ class Order:
     effects: Mapping[str, object] = field(default_factory=dict)
     starts_at: datetime | None = None
     is_over: bool = False
+    region: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,3 +276,16 @@ class CloudDriver(Protocol):
 
     def revoke(self, trust_id: str) -> None:
         """Forget a trust. One that is gone is no error."""
+
+
+@runtime_checkable
+class Federation(Protocol):
+    """A driver that is made of several, each of which may fail while the others work."""
+
+    def parts(self, resource_type: str) -> Mapping[str | None, CloudDriver]:
+        """Who has resources of that type, by region; None where one has those of all regions."""
+
+
+def parts_of(driver: CloudDriver, resource_type: str) -> Mapping[str | None, CloudDriver]:
+    """Whom to ask one by one about all resources of a type, so that what fails is only what does not answer."""
+    return driver.parts(resource_type) if isinstance(driver, Federation) else {None: driver}

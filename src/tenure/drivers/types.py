@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tenure.domain.actor import Actor
 from tenure.domain.resource import DiscoveredResource
-from tenure.drivers.contract import CloudDriver, Drift, Health, Order, Preempted, Progress, ResourceRef
+from tenure.drivers.contract import CloudDriver, Drift, Health, Order, Preempted, Progress, ResourceRef, parts_of
 
 
 class TypeDriver(CloudDriver, Protocol):
@@ -33,6 +33,9 @@ class TypeRouter:
     def driver_of(self, resource_type: str) -> CloudDriver:
         """Who drives a resource type, or an inventory."""
         return self._own.get(resource_type, self._cloud)
+
+    def parts(self, resource_type: str) -> Mapping[str | None, CloudDriver]:
+        return parts_of(self.driver_of(resource_type), resource_type)
 
     def discover(self, resource_type: str) -> list[DiscoveredResource]:
         return self.driver_of(resource_type).discover(resource_type)

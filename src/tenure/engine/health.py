@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Collection
 
-from tenure.drivers.contract import CloudDriver, CloudError
+from tenure.drivers.contract import CloudDriver, CloudError, parts_of
 from tenure.services.healing import Healed, HealingService
 
 LOG = logging.getLogger(__name__)
@@ -50,12 +50,13 @@ class HealthCheck:
         """Take over what the cloud says; whether it has answered."""
         answered = True
         for inventory in self._inventories:
-            asked_at = self._healing.now()
-            try:
-                healths = self._driver.check(inventory, self._healing.registered(inventory))
-            except CloudError as error:
-                LOG.warning("the health of resources will be asked for again: %s", error)
-                answered = False
-            else:
-                self._healing.observe(inventory, healths, asked_at=asked_at)
+            for region, cloud in parts_of(self._driver, inventory).items():
+                asked_at = self._healing.now()
+                try:
+                    healths = cloud.check(inventory, self._healing.registered(inventory, region=region))
+                except CloudError as error:
+                    LOG.warning("the health of resources will be asked for again: %s", error)
+                    answered = False
+                else:
+                    self._healing.observe(inventory, healths, asked_at=asked_at, region=region)
         return answered

@@ -145,13 +145,14 @@ class Performer:
         return _together(made)
 
     def _start(self, work: Work, effects: dict[str, Mapping[str, object]]) -> Progress:
-        """Hand over what the lease has.
+        """Hand over what the lease has, each reservation whatever became of the others: they may be in other regions.
 
         It waits for what is being made, but not for servers to vanish on what it gives up: the repair goes on with
         that. Only where a change is undone, what it had added is not free before.
         """
         made: list[Progress] = []
         missing: dict[str, str] = {}
+        errors: list[CloudError] = []
         for order in work.orders:
             if order.reservation_id not in work.dropped:
                 self._hold_on(work)
@@ -160,8 +161,12 @@ class Performer:
                     effects[order.reservation_id] = made[-1].effects
                 except ResourceMissing as error:
                     missing.update(error.resources)
+                except CloudError as error:
+                    errors.append(error)
         if missing and work.event_type is EventType.START:
             raise ResourceMissing(missing)
+        if errors:
+            raise errors[0]
         awaited = _together(one for one in made if one.awaited)
         if not awaited.done:
             return awaited

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from tenure.drivers.contract import CloudDriver, CloudError
+from tenure.drivers.contract import CloudDriver, CloudError, parts_of
 from tenure.services.healing import HealingService
 from tenure.services.inventory import InventoryService
 
@@ -31,14 +31,15 @@ class Refresh:
         """Take over what the cloud says by now, and heal the leases that this leaves without; how much changed."""
         changed = 0
         for inventory in self._inventories:
-            try:
-                found = self._driver.discover(inventory)
-            except CloudError as error:
-                LOG.warning("what resources have will be asked for again: %s", error)
-                continue
-            report = self._inventory.sync(inventory, found, dry_run=False)
-            for change in report.changes:
-                LOG.info("%s %s: %s", inventory, change.name, ", ".join(change.what))
-            changed += len(report.changes)
+            for region, cloud in parts_of(self._driver, inventory).items():
+                try:
+                    found = cloud.discover(inventory)
+                except CloudError as error:
+                    LOG.warning("what resources have will be asked for again: %s", error)
+                    continue
+                report = self._inventory.sync(inventory, found, dry_run=False, region=region)
+                for change in report.changes:
+                    LOG.info("%s %s: %s", inventory, change.name, ", ".join(change.what))
+                changed += len(report.changes)
         self._healing.heal()
         return changed

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from tenure.drivers.contract import CloudBusy, CloudDriver, CloudError, ResourceOccupied, ResourceRef
+from tenure.drivers.contract import CloudBusy, CloudDriver, CloudError, ResourceOccupied, ResourceRef, parts_of
 from tenure.services.events import EventService
 
 LOG = logging.getLogger(__name__)
@@ -73,8 +73,8 @@ class Repair:
         self._inventories = sorted(inventories)
         self._wake = wake
         self.tally = tally or DriftTally()
-        #: What looks like a reservation and is none of ours, as far as it was told already, by inventory.
-        self._strange: dict[str, set[str]] = {}
+        #: What looks like a reservation and is none of ours, as far as it was told already, by inventory and region.
+        self._strange: dict[tuple[str, str | None], set[str]] = {}
         #: The trusts over which a pass was broken off.
         self._resisting: set[str] = set()
 
@@ -82,11 +82,12 @@ class Repair:
         """Look once, and mend what can be mended at once; how much was found that is not as it should be."""
         found = 0
         for inventory in self._inventories:
-            for look in (self._take_back, self._compare, self._let_go):
-                try:
-                    found += look(inventory)
-                except CloudError as error:
-                    LOG.warning("the repair pass will be tried again: %s", error)
+            for region, cloud in parts_of(self._driver, inventory).items():
+                for look in (self._take_back, self._compare, self._let_go):
+                    try:
+                        found += look(inventory, region, cloud)
+                    except CloudError as error:
+                        LOG.warning("the repair pass will be tried again: %s", error)
         self._revoke_trusts()
         return found
 
@@ -110,14 +111,14 @@ class Repair:
             else:
                 self._events.forget_trust(trust_id)
 
-    def _take_back(self, inventory: str) -> int:
+    def _take_back(self, inventory: str, region: str | None, cloud: CloudDriver) -> int:
         """Take back the effects of reservations that are over; how many there were.
 
         What the ledger does not know is left alone: somebody else may use the same cloud, and the same names.
         """
-        held = set(self._driver.held(inventory))
+        held = set(cloud.held(inventory))
         over = self._events.over(held)
-        self._tell_strange(inventory, held - over - self._events.known(held - over))
+        self._tell_strange((inventory, region), held - over - self._events.known(held - over))
         for reservation_id in sorted(over):
             LOG.warning("reservation %s is over and still has effects; taking them back", reservation_id)
             self.tally.count_found(inventory)
@@ -125,16 +126,16 @@ class Repair:
                 self.tally.count_mended(inventory)
         return len(over)
 
-    def _tell_strange(self, inventory: str, strange: set[str]) -> None:
-        for name in sorted(strange - self._strange.get(inventory, set())):
+    def _tell_strange(self, where: tuple[str, str | None], strange: set[str]) -> None:
+        for name in sorted(strange - self._strange.get(where, set())):
             LOG.warning("%s looks like a reservation and is none that is known here; it is left alone", name)
-        self._strange[inventory] = strange
+        self._strange[where] = strange
 
-    def _compare(self, inventory: str) -> int:
+    def _compare(self, inventory: str, region: str | None, cloud: CloudDriver) -> int:
         """Look for what is not as the ledger says; how many reservations and resources that concerns."""
         # What is free first: what is handed over meanwhile is then in the orders, and nobody puts it into the pool.
-        pooled = self._events.unheld(inventory)
-        drifts = self._driver.drift(inventory, list(self._events.running(inventory)), pooled)
+        pooled = self._events.unheld(inventory, region=region)
+        drifts = cloud.drift(inventory, list(self._events.running(inventory, region=region)), pooled)
         reservations = {one.reservation_id for one in drifts if one.reservation_id is not None}
         resources = {one.resource for one in drifts if one.reservation_id is None and one.resource is not None}
         for one in drifts:
@@ -150,11 +151,11 @@ class Repair:
             self._set_aside(inventory, resource)
         return len(found) + len(loose)
 
-    def _let_go(self, inventory: str) -> int:
+    def _let_go(self, inventory: str, region: str | None, cloud: CloudDriver) -> int:
         """Give back the room of what was kept after leases and is not there any more; nothing of it was wrong."""
-        kept = self._events.kept(inventory)
+        kept = [one for one in self._events.kept(inventory) if region in {None, one.region}]
         if kept:
-            remaining = self._driver.remaining(inventory, kept)
+            remaining = cloud.remaining(inventory, kept)
             gone = self._events.let_go(inventory, remaining, of={one.reservation_id for one in kept})
             if gone:
                 LOG.info("%d of what was kept of %s is gone; its room is free", gone, inventory)

@@ -34,9 +34,10 @@ from tenure.domain.lease import (
     ReservationStatus,
 )
 from tenure.domain.period import TICK, Period, minute_of
-from tenure.domain.request import LeaseChange, Moment, ReservationChange, When
+from tenure.domain.request import LeaseChange, Moment, ReservationChange, ReservationRequest, When
 from tenure.resources.contract import ResourceType, ResourceTypes, Wanted
 from tenure.services.context import Rules, apply, new_id, remember, tell
+from tenure.services.demands import demand_of
 from tenure.services.planning import Planner
 from tenure.services.user_events import check_events, replace_events
 from tenure.store.database import Transaction
@@ -60,10 +61,10 @@ def check_notice(notice_at: datetime, starts_at: datetime, ends_at: datetime) ->
     return notice_at
 
 
-def demand_of(types: ResourceTypes, resource_type: str, parameters: Mapping[str, object], position: int) -> Demand:
+def placed_demand(types: ResourceTypes, reservation: Reservation | ReservationRequest, position: int) -> Demand:
     """What a reservation asks of the ledger; raises ``InvalidParameter`` that names the reservation's field."""
     with named_by_place(position):
-        return replace(types[resource_type].demand(parameters), resource_type=resource_type)
+        return demand_of(types, reservation)
 
 
 def bind(tx: Transaction, reservation_id: str, demand: Demand, position: int) -> bool:
@@ -230,7 +231,7 @@ class LeaseChanger:
         if lease.status not in {LeaseStatus.PENDING, LeaseStatus.ACTIVE} or lease.ends_at <= self._now:
             raise InvalidState(f"A lease that is {lease.status} gets no reservation any more.")
         position = len(lease.reservations)
-        demand = demand_of(self._types, reservation.resource_type, reservation.parameters, position)
+        demand = placed_demand(self._types, reservation, position)
         self._tx.leases.add_reservations([reservation], first=position)
         bind(self._tx, reservation.id, demand, position)
         planner = Planner(
@@ -328,7 +329,7 @@ class LeaseChanger:
             with named_by_place(position):
                 parameters = kind.merge(reservation.parameters, given, running=lease.status is LeaseStatus.ACTIVE)
                 parameters = complete(kind, parameters, self._facts)
-        demand = demand_of(self._types, reservation.resource_type, parameters, position)
+        demand = placed_demand(self._types, replace(reservation, parameters=parameters), position)
         if bind(self._tx, reservation.id, demand, position):
             self._bound.append(reservation.id)
         allocations, versions = self._tx.allocations.with_versions([reservation.id])
@@ -367,7 +368,7 @@ class LeaseChanger:
             demand, period, dict.fromkeys(mine, 1), ignoring=reservation.id, keep_unreservable=False
         )
         planner.touch(good)
-        named = self._tx.resources.ids_of(demand.inventory, demand.named)
+        named = self._tx.resources.ids_of(demand.inventory, demand.named, region=demand.region)
         lost = len(demand.named) - len(named.keys() & good)  # for which there must be a place, so that they are missed
         kept = sorted(good, key=lambda number: (number not in named, number))[: max(0, demand.maximum - lost)]
         self._tx.allocations.remove([one.id for number, one in mine.items() if number not in kept])

@@ -29,6 +29,8 @@ class Rules:
     cleaning_time: timedelta = timedelta(0)
     #: How long before the end the before-end event comes by default; zero for none.
     notice_before_end: timedelta = timedelta(minutes=60)
+    #: The regions that there are, the home region first; none where all is one cloud.
+    regions: tuple[str, ...] = ()
     #: How many attempts at a start, an update or a before-end action before it is given up.
     max_attempts: int = 10
     #: For how long an end waits for what is to be done before it, such as images that are being saved.

@@ -32,6 +32,7 @@ from tenure.services.before_end import (
     tell_of_the_end,
 )
 from tenure.services.context import Rules, apply, new_id, remember, tell
+from tenure.services.demands import demand_of
 from tenure.services.healing import flag, lacking, want_mended
 from tenure.services.orders import kept_orders, leftover_order, orders_of, planned_orders
 from tenure.services.planning import Planner
@@ -458,8 +459,8 @@ class EventService:
 
         return self._db.write(work)
 
-    def running(self, inventory: str) -> Iterator[Order]:
-        """The orders of everything that runs on resources of that type; read in several goes."""
+    def running(self, inventory: str, *, region: str | None = None) -> Iterator[Order]:
+        """The orders of everything that runs on resources of that type, in a region or all; read in several goes."""
         kinds = {kind.name for kind in self._types if kind.inventory == inventory}
         with self._db.read() as tx:
             ids = tx.leases.active_ids()
@@ -468,12 +469,12 @@ class EventService:
                 found = tx.leases.by_ids(ids[first : first + _AT_ONCE])
                 active = [lease for lease in found if lease.status is LeaseStatus.ACTIVE]
                 orders = list(orders_of(tx, active, held_only=False))
-            yield from (order for order in orders if order.resource_type in kinds)
+            yield from (order for order in orders if order.resource_type in kinds and region in {None, order.region})
 
-    def unheld(self, inventory: str) -> list[ResourceRef]:
-        """The registered resources of that type that nobody holds."""
+    def unheld(self, inventory: str, *, region: str | None = None) -> list[ResourceRef]:
+        """The registered resources of that type that nobody holds, in a region or in all."""
         with self._db.read() as tx:
-            return [ResourceRef(*found) for found in tx.resources.unheld(inventory)]
+            return [ResourceRef(*found) for found in tx.resources.unheld(inventory, region=region)]
 
     def is_registered(self, inventory: str, resource: ResourceRef) -> bool:
         with self._db.read() as tx:
@@ -684,7 +685,7 @@ class EventService:
             for reservation in lease.reservations:
                 allocations, versions = tx.allocations.with_versions([reservation.id])
                 planner.touch(versions)
-                demand = self._types[reservation.resource_type].demand(reservation.parameters)
+                demand = demand_of(self._types, reservation)
                 for one in allocations:
                     if one.state not in states or one.resource_id not in resource_ids:
                         continue

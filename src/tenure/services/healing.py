@@ -31,6 +31,7 @@ from tenure.domain.resource import Resource, ResourceHealth
 from tenure.drivers.contract import Health, ResourceRef
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules, apply, new_id, remember, tell
+from tenure.services.demands import demand_of
 from tenure.services.planning import Planner
 from tenure.store.database import Database, Transaction
 
@@ -186,7 +187,7 @@ class Healer:
         serving = [(part, resource) for part, resource in parts if part.id not in found]
         if not serving:
             return found
-        demand = self._types[reservation.resource_type].demand(reservation.parameters)
+        demand = demand_of(self._types, reservation)
         matching = tx.allocations.matching(demand.part(1), {resource.id for _, resource in serving})
         for part, resource in serving:
             if resource.id not in matching:
@@ -234,7 +235,7 @@ class Healer:
 
     def _move(self, look: _Look, reservation: Reservation, part: Allocation, resource: Resource) -> bool:
         self._rest_on(look, resource)
-        demand = self._types[reservation.resource_type].demand(reservation.parameters)
+        demand = demand_of(self._types, reservation)
         without = {part.resource_id}
         other = look.planner.replace(part, demand, without=without)
         if other is None:
@@ -255,7 +256,7 @@ class Healer:
         self._rest_on(look, resource)
         duplicate = look.planner.duplicate(
             part,
-            self._types[reservation.resource_type].demand(reservation.parameters),
+            demand_of(self._types, reservation),
             Period(look.now, until),
             without={part.resource_id},
         )
@@ -280,7 +281,7 @@ class Healer:
     ) -> str | None:
         """Move one part elsewhere, as an operator wants it; why it stays, None where it goes."""
         status = look.lease.status
-        if look.planner.is_required(part, self._types[reservation.resource_type].demand(reservation.parameters)):
+        if look.planner.is_required(part, demand_of(self._types, reservation)):
             return "The reservation asks for this very one."
         if part.state is AllocationState.PLANNED:
             return None if self._move(look, reservation, part, resource) else "No other is free for it."
@@ -425,21 +426,31 @@ class HealingService:
         with self._db.read() as tx:
             return tx.now()
 
-    def registered(self, resource_type: str) -> Iterator[ResourceRef]:
-        """The registered resources of the type as a driver sees them; read when the first one is taken."""
+    def registered(self, resource_type: str, *, region: str | None = None) -> Iterator[ResourceRef]:
+        """The registered resources of the type as a driver sees them; read when the first one is taken.
+
+        Those of all regions, unless it is one.
+        """
         with self._db.read() as tx:
-            found = tx.resources.registered(resource_type)
+            found = tx.resources.registered(resource_type, region=region)
         for one in found:
             yield ResourceRef(*one)
 
-    def observe(self, resource_type: str, healths: Mapping[str, Health], *, asked_at: datetime | None = None) -> int:
-        """Take over the health of all resources of a type, by external id; of how many it changed.
+    def observe(
+        self,
+        resource_type: str,
+        healths: Mapping[str, Health],
+        *,
+        asked_at: datetime | None = None,
+        region: str | None = None,
+    ) -> int:
+        """Take over the health of all resources of a type, or those of a region, by external id; how many changed.
 
         What is not among them is gone. An answer that names nothing at all is not believed. What was learnt after
         ``asked_at``, when the cloud was asked, is newer than the answer, and stays until the next one.
         """
         with self._db.read() as tx:
-            known = tx.resources.healths(resource_type)
+            known = tx.resources.healths(resource_type, region=region)
         if known and not healths:
             LOG.error("the cloud names no resource of type %s at all; nothing is concluded from that", resource_type)
             return 0

@@ -39,14 +39,22 @@ class InventoryService:
         self._db = db
         self._clock = clock
 
-    def sync(self, resource_type: str, discovered: Iterable[DiscoveredResource], *, dry_run: bool) -> SyncReport:
+    def sync(
+        self,
+        resource_type: str,
+        discovered: Iterable[DiscoveredResource],
+        *,
+        dry_run: bool,
+        region: str | None = None,
+    ) -> SyncReport:
         """Bring names, sizes, facts and traits of the registered resources up to date, or only tell what would change.
 
+        Those of all regions, unless only those of one were ``discovered``.
         Every change raises the version of the resource: a request that is being decided decides again.
         """
         found = {one.external_id: one for one in discovered}
         seen, changes, gone = 0, [], []
-        for resource in self._registered(resource_type):
+        for resource in self._registered(resource_type, region):
             seen += 1
             current = found.get(resource.external_id)
             if current is None:
@@ -69,11 +77,11 @@ class InventoryService:
 
         self._db.write(change)
 
-    def _registered(self, resource_type: str) -> Iterator[Resource]:
+    def _registered(self, resource_type: str, region: str | None) -> Iterator[Resource]:
         marker = None
         while True:
             with self._db.read() as tx:
-                page = tx.resources.page(ResourceQuery(resource_type, PAGE, marker))
+                page = tx.resources.page(ResourceQuery(resource_type, PAGE, marker, region=region))
             yield from page[:PAGE]
             if len(page) <= PAGE:
                 return

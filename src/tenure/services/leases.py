@@ -27,6 +27,7 @@ from tenure.domain.lease import (
     ReservationStatus,
 )
 from tenure.domain.period import Period, minute_of
+from tenure.domain.regions import qualified, region_of
 from tenure.domain.request import (
     LeaseChange,
     LeasedResource,
@@ -44,9 +45,9 @@ from tenure.services.changes import (
     bind,
     check_notice,
     complete,
-    demand_of,
     named_by_place,
     news,
+    placed_demand,
     resolve,
 )
 from tenure.services.commitments import tell_end
@@ -105,11 +106,9 @@ class LeaseService:
             raise InvalidParameter("End date must be later than current and start date", field="end_date")
         notice_at = self._notice_at(request, starts_at, ends_at, now)
         check_events(request.events, starts_at, ends_at)
-        request = self._with_facts(actor, request)
-        demands = [
-            demand_of(self._types, one.resource_type, one.parameters, position)
-            for position, one in enumerate(request.reservations)
-        ]
+        placed = (self._in_region(one, position) for position, one in enumerate(request.reservations))
+        request = self._with_facts(actor, replace(request, reservations=tuple(placed)))
+        demands = [placed_demand(self._types, one, position) for position, one in enumerate(request.reservations)]
         lease = self._new_lease(lease_id or new_id(), actor, request, starts_at, ends_at, notice_at, now)
         fields = (self._trusts.asked_for(one.resource_type, one.parameters) for one in request.reservations)
         with self._trusts.given_by(actor, field=next(filter(None, fields), None)) as trust_id:
@@ -240,7 +239,8 @@ class LeaseService:
         with self._db.read() as tx:
             seen = self._visible(tx, actor, lease_id, "blazar:leases:put")
         position = len(seen.reservations)
-        facts = self._facts(actor, request.resource_type, request.parameters, position)
+        request = self._in_region(request, position)
+        facts = self._facts(actor, request, position)
         with named_by_place(position):
             parameters = complete(self._types[request.resource_type], request.parameters, facts)
         request = replace(request, parameters=parameters)
@@ -359,7 +359,7 @@ class LeaseService:
             except TenureError:
                 continue  # what is wrong with it is found where it is applied
             owner = replace(actor, project_id=lease.project_id)
-            facts.update(self._facts(owner, one.resource_type, after, position))
+            facts.update(self._facts(owner, replace(one, parameters=after), position))
         return self._trusts.asked_for_by(lease, change, actor), facts
 
     def _booked_before(self, tx: Transaction, actor: Actor, lease_id: str) -> Lease | None:
@@ -414,23 +414,28 @@ class LeaseService:
         """The request, with what its types must know of the cloud. Raises what ``fetch_fact`` does."""
         completed = []
         for position, one in enumerate(request.reservations):
-            facts = self._facts(actor, one.resource_type, one.parameters, position)
+            facts = self._facts(actor, one, position)
             with named_by_place(position):
                 completed.append(
                     replace(one, parameters=complete(self._types[one.resource_type], one.parameters, facts))
                 )
         return replace(request, reservations=tuple(completed))
 
-    def _facts(self, actor: Actor, resource_type: str, parameters: Mapping[str, object], position: int) -> Facts:
+    def _in_region(self, request: ReservationRequest, position: int) -> ReservationRequest:
+        """The request in the region that it names, or else in the home region."""
+        region = region_of(request.region, self._rules.regions, field=f"reservations[{position}].region")
+        return replace(request, region=region)
+
+    def _facts(self, actor: Actor, asked: Reservation | ReservationRequest, position: int) -> Facts:
         """What the type must know of the cloud to judge these parameters.
 
         Raises ``InvalidParameter`` where the cloud does not know what they name, ``Unavailable`` while it is away.
         """
-        wanted = self._types[resource_type].wanted(parameters)
+        wanted = self._types[asked.resource_type].wanted(asked.parameters)
         if wanted is None:
             return {}
         try:
-            return {wanted: self._effects.fetch(wanted.kind, wanted.reference, actor)}
+            return {wanted: self._effects.fetch(wanted.kind, qualified(asked.region, wanted.reference), actor)}
         except CloudBusy as error:
             raise Unavailable(f"The cloud does not answer as it should: {error}") from None
         except CloudError as error:
@@ -505,6 +510,7 @@ class LeaseService:
             resources_changed=False,
             created_at=now,
             effects=self._types[request.resource_type].effects(number),
+            region=request.region,
         )
 
     def _delete(self, tx: Transaction, actor: Actor, lease: Lease, now: datetime) -> str | None:

@@ -101,4 +101,5 @@ def _order(
         units=units,
         effects=reservation.effects,
         starts_at=lease.starts_at,
+        region=reservation.region,
     )

@@ -15,6 +15,7 @@ from tenure.domain.period import Period
 from tenure.domain.requirement import Expression
 from tenure.domain.shortfall import Shortfall
 from tenure.resources.contract import ResourceTypes
+from tenure.services.demands import demand_of
 from tenure.store.conditions import Fixed
 from tenure.store.conflict import Overtaken
 from tenure.store.database import Transaction
@@ -42,6 +43,7 @@ class _Nowhere:
         other = self.demand
         return (
             other.inventory == demand.inventory
+            and other.region == demand.region
             and other.exclusive == demand.exclusive
             # Beside a plan for parts there may be room for another; what is had as a whole has room for nobody.
             and (demand.exclusive or self.excluded <= {plan.resource_id, *without})
@@ -134,7 +136,7 @@ class Planner:
             )
             if hopeless.matching < demand.minimum:  # nothing is locked for that, nor searched one by one
                 raise NotEnoughResources(hopeless, field=f"reservations[{position}].{demand.parameter}")
-        named = self._tx.resources.ids_of(demand.inventory, demand.named)
+        named = self._tx.resources.ids_of(demand.inventory, demand.named, region=demand.region)
         if wanted := set(named).difference(without):
             self._make_room_on(wanted, demand.part(1), period, without=without)
         found = self._tx.allocations.candidates(
@@ -274,7 +276,7 @@ class Planner:
 
     def is_required(self, allocation: Allocation, demand: Demand) -> bool:
         """Whether the reservation names this very resource, so that no other is as good."""
-        return allocation.resource_id in self._tx.resources.ids_of(demand.inventory, demand.named)
+        return allocation.resource_id in self._tx.resources.ids_of(demand.inventory, demand.named, region=demand.region)
 
     def _apart_from(self, allocation: Allocation, demand: Demand) -> set[int]:
         """The resources of its reservation that an allocation must not share. An exclusive one shares none anyway."""
@@ -350,10 +352,7 @@ class Planner:
     def _demands(self, plans: Iterable[Allocation]) -> dict[str, Demand]:
         """What the reservations of these plans ask for."""
         reservations = self._tx.leases.reservations_by_ids({plan.reservation_id for plan in plans})
-        return {
-            number: self._types[reservation.resource_type].demand(reservation.parameters)
-            for number, reservation in reservations.items()
-        }
+        return {number: demand_of(self._types, reservation) for number, reservation in reservations.items()}
 
     def _has_nowhere_to_go(
         self, plan: Allocation, demand: Demand, *, without: Collection[int], whole: bool = True

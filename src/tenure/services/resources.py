@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -12,6 +12,7 @@ from tenure.domain.actor import Actor
 from tenure.domain.allocation import Booking
 from tenure.domain.capacity import Capacity
 from tenure.domain.errors import Conflict, InvalidHost, InvalidParameter, NotFound, Unavailable
+from tenure.domain.regions import qualified, region_of
 from tenure.domain.request import BookingQuery, Page, ResourceBookings, ResourceChange, ResourceQuery
 from tenure.domain.resource import (
     DiscoveredResource,
@@ -50,6 +51,7 @@ class ResourceService:
         authorize: Authorize,
         effects: Effects,
         healer: Healer,
+        regions: Collection[str] = (),
     ) -> None:
         self._db = db
         self._clock = clock
@@ -57,6 +59,7 @@ class ResourceService:
         self._authorize = authorize
         self._effects = effects
         self._healer = healer
+        self._regions = regions
 
     def list(self, actor: Actor, query: ResourceQuery) -> Page[Resource]:
         """A page of the resources of a type; raises ``InvalidParameter`` for a marker that is none of them."""
@@ -79,22 +82,24 @@ class ResourceService:
         reference: str,
         properties: Mapping[str, str],
         capacity: Capacity | None = None,
+        region: str = "",
     ) -> Resource:
         """Make a resource of the cloud reservable.
 
-        ``reference`` is its name or its external id; ``capacity`` is how much of it is lent, all unless given. Raises
-        ``InvalidParameter`` for more than there is, ``InvalidHost`` without one, ``NotFound`` where the cloud
-        has none such, ``Conflict`` where it is registered already or in use, ``Unavailable`` while the cloud is.
-        Interrupted, it is completed by asking again, with the properties of the last request. Of several requests at
-        once, one succeeds.
+        ``reference`` is its name or its external id in the ``region``, or in the home region; ``capacity`` is how much
+        of it is lent, all unless given. Raises ``InvalidParameter`` for more than there is, ``InvalidHost`` without
+        one, ``NotFound`` where the cloud has none such, ``Conflict`` where it is registered already or in use,
+        ``Unavailable`` while the cloud is. Interrupted, it is completed by asking again, with the properties of the
+        last request. Of several requests at once, one succeeds.
         """
         self._require(actor, resource_type, "post")
         stock = self._types.stock(resource_type)
         if not reference:
             raise InvalidHost(f"Invalid values for {stock.noun} {dict(properties)}", field=stock.reference)
         self._check_properties(properties)
+        region = region_of(region, self._regions, field="region")
         with _translated(stock, reference):
-            found = self._effects.look_up(resource_type, reference)
+            found = self._effects.look_up(resource_type, qualified(region, reference))
         if capacity is not None:
             _check_lent(stock, found, capacity)
             found = replace(found, capacity=capacity)

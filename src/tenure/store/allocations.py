@@ -26,6 +26,7 @@ from tenure.domain.allocation import Allocation, Booking, Candidate, Demand, Spr
 from tenure.domain.capacity import Capacity, idle_time, units_free
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import ENDLESS, TICK, Period
+from tenure.domain.regions import ids_in
 from tenure.domain.resource import ResourceHealth
 from tenure.domain.shortfall import Stage
 from tenure.store import conditions
@@ -86,8 +87,9 @@ class AllocationStore:
         rows = list(self._session.execute(union_all(select(ahead), select(behind))))
         rows.sort(key=lambda row: (row.scarcity, row.id < turn, row.id))
         del rows[limit:]
-        if demand.named:
-            rows = [*self._session.execute(found_free.where(ResourceRow.external_id.in_(demand.named))), *rows]
+        named = ids_in(demand.region, demand.named)
+        if named:
+            rows = [*self._session.execute(found_free.where(ResourceRow.external_id.in_(sorted(named)))), *rows]
         if not demand.exclusive:
             busy = self._shared_ids(period) if only is None else set()
             rows += self._session.execute(found_free.where(ResourceRow.id.in_(sorted(busy)))) if busy else []
@@ -101,7 +103,7 @@ class AllocationStore:
                 row.free_since,
                 row.free_until,
                 *rooms.get(row.id, (1, timedelta(0))),
-                is_named=row.external_id in demand.named,
+                is_named=row.external_id in named,
             )
             for row in unique.values()
         ]

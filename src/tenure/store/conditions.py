@@ -64,7 +64,11 @@ def among(column: InstrumentedAttribute[int], ids: Iterable[int]) -> ColumnEleme
 
 
 def reservable(demand: Demand) -> ColumnElement[bool]:
-    return and_(ResourceRow.resource_type == demand.inventory, ResourceRow.reservable.is_(True))
+    return and_(
+        ResourceRow.resource_type == demand.inventory,
+        ResourceRow.reservable.is_(True),
+        ResourceRow.region == demand.region,
+    )
 
 
 def matching(demand: Demand, *, but: Comparison | None = None) -> list[ColumnElement[bool]]:

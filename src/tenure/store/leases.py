@@ -79,6 +79,7 @@ class LeaseStore:
                     "status": reservation.status.value,
                     "parameters": dict(reservation.parameters),
                     "effects": dict(reservation.effects),
+                    "region": reservation.region,
                     "missing_resources": reservation.missing_resources,
                     "resources_changed": reservation.resources_changed,
                     "created_at": reservation.created_at,
@@ -286,6 +287,16 @@ class LeaseStore:
         rows = self._session.execute(select(ReservationRow).where(ReservationRow.id.in_(sorted(ids)))).scalars()
         return {row.id: _reservation(row) for row in rows}
 
+    def name_region(self, name: str) -> int:
+        """Have all reservations in the region without a name be in this one; how many that are."""
+        named = self._session.execute(
+            update(ReservationRow)
+            .where(ReservationRow.region == "")
+            .values(region=name)
+            .execution_options(synchronize_session=False)
+        )
+        return int(named.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+
     # --- history
 
     def remember(self, entry: HistoryEntry) -> None:
@@ -369,6 +380,7 @@ def _reservation(row: ReservationRow) -> Reservation:
         status=ReservationStatus(row.status),
         parameters=row.parameters,
         effects=row.effects,
+        region=row.region,
         missing_resources=row.missing_resources,
         resources_changed=row.resources_changed,
         created_at=row.created_at,

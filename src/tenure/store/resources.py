@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, Insert, and_, case, delete, func, insert, not_, or_, select, update
+from sqlalchemy import true as sql_true
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -13,6 +14,7 @@ from sqlalchemy.orm import Session
 from tenure.domain.capacity import Capacity
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import AllocationState
+from tenure.domain.regions import ids_in
 from tenure.domain.request import ResourceOrder, ResourceQuery
 from tenure.domain.requirement import number_of
 from tenure.domain.resource import (
@@ -119,13 +121,15 @@ class ResourceStore:
         ).scalar_one_or_none()
         return _resource(row) if row else None
 
-    def ids_of(self, resource_type: str, external_ids: Collection[str]) -> dict[int, str]:
-        """The resources of the type with these external ids, by id; those that there are."""
+    def ids_of(self, resource_type: str, external_ids: Collection[str], *, region: str = "") -> dict[int, str]:
+        """The resources of the type that the cloud of that region calls so, by id; those that there are."""
         if not external_ids:
             return {}
         rows = self._session.execute(
             select(ResourceRow.id, ResourceRow.external_id).where(
-                ResourceRow.resource_type == resource_type, ResourceRow.external_id.in_(sorted(external_ids))
+                ResourceRow.resource_type == resource_type,
+                ResourceRow.external_id.in_(sorted(ids_in(region, external_ids))),
+                ResourceRow.region == region,
             )
         )
         return {row.id: row.external_id for row in rows}
@@ -136,22 +140,25 @@ class ResourceStore:
         ).scalars()
         return {row.id: _resource(row) for row in rows}
 
-    def registered(self, resource_type: str) -> list[tuple[str, str, str]]:
+    def registered(self, resource_type: str, *, region: str | None = None) -> list[tuple[str, str, str]]:
         """External id, name and region of the registered resources."""
         rows = self._session.execute(
             select(ResourceRow.external_id, ResourceRow.name, ResourceRow.region)
             .where(
                 ResourceRow.resource_type == resource_type,
                 ResourceRow.registration == Registration.REGISTERED.value,
+                _within(region),
             )
             .order_by(ResourceRow.id)
         )
         return [(row.external_id, row.name, row.region) for row in rows]
 
-    def healths(self, resource_type: str) -> list[tuple[str, ResourceHealth]]:
+    def healths(self, resource_type: str, *, region: str | None = None) -> list[tuple[str, ResourceHealth]]:
         """What is known of the health of every resource of the type, by external id."""
         rows = self._session.execute(
-            select(ResourceRow.external_id, ResourceRow.health).where(ResourceRow.resource_type == resource_type)
+            select(ResourceRow.external_id, ResourceRow.health).where(
+                ResourceRow.resource_type == resource_type, _within(region)
+            )
         )
         return [(row.external_id, ResourceHealth(row.health)) for row in rows]
 
@@ -164,7 +171,7 @@ class ResourceStore:
         )
         return list(rows.scalars())
 
-    def unheld(self, resource_type: str) -> list[tuple[str, str, str]]:
+    def unheld(self, resource_type: str, *, region: str | None = None) -> list[tuple[str, str, str]]:
         """External id, name and region of the registered resources that nobody holds and that the cloud knows."""
         held = select(AllocationRow.id).where(
             AllocationRow.resource_id == ResourceRow.id, AllocationRow.state == AllocationState.HELD.value
@@ -176,17 +183,28 @@ class ResourceStore:
                 ResourceRow.registration == Registration.REGISTERED.value,
                 ResourceRow.health != ResourceHealth.GONE.value,
                 not_(held.exists()),
+                _within(region),
             )
             .order_by(ResourceRow.id)
         )
         return [(row.external_id, row.name, row.region) for row in rows]
 
-    def known_external_ids(self, resource_type: str) -> set[str]:
+    def known_external_ids(self, resource_type: str, *, region: str | None = None) -> set[str]:
         return set(
             self._session.execute(
-                select(ResourceRow.external_id).where(ResourceRow.resource_type == resource_type)
+                select(ResourceRow.external_id).where(ResourceRow.resource_type == resource_type, _within(region))
             ).scalars()
         )
+
+    def name_region(self, name: str) -> int:
+        """Have all that is in the region without a name be in this one; how many that are."""
+        named = self._session.execute(
+            update(ResourceRow)
+            .where(ResourceRow.region == "")
+            .values(region=name, version=ResourceRow.version + 1)
+            .execution_options(synchronize_session=False)
+        )
+        return int(named.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def page(self, query: ResourceQuery) -> list[Resource]:
         """One more than ``query.limit`` resources at most, so that the caller sees whether there are more.
@@ -196,6 +214,7 @@ class ResourceStore:
         statement = select(ResourceRow).where(ResourceRow.resource_type == query.resource_type)
         if query.name is not None:
             statement = statement.where(ResourceRow.name == query.name)
+        statement = statement.where(_within(query.region))
         if query.reservable is not None:
             statement = statement.where(ResourceRow.reservable == query.reservable)
         statement = statement.where(*(_says(name, value) for name, value in query.facts.items()))
@@ -578,3 +597,8 @@ def _resource(row: ResourceRow) -> Resource:
         health_reason=row.health_reason,
         health_since=row.health_since,
     )
+
+
+def _within(region: str | None) -> ColumnElement[bool]:
+    """Whether a resource is in that region; in any for None."""
+    return sql_true() if region is None else ResourceRow.region == region

@@ -209,7 +209,7 @@ class LeaseRow(Base):
     status: Mapped[str] = mapped_column(text(16))
     status_reason: Mapped[str | None] = mapped_column(Text)
     degraded: Mapped[bool] = mapped_column(Boolean)
-    trust_id: Mapped[str | None] = mapped_column(text(64))
+    trust_id: Mapped[str | None] = mapped_column(text(255))
     version: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -231,6 +231,8 @@ class ReservationRow(Base):
     parameters: Mapped[dict[str, Any]] = mapped_column(JSON)
     #: What the cloud has made for it that clients are told of.
     effects: Mapped[dict[str, Any]] = mapped_column(JSON)
+    #: Where its resources are; empty where there are no regions.
+    region: Mapped[str] = mapped_column(text(64), server_default="")
     missing_resources: Mapped[bool] = mapped_column(Boolean)
     resources_changed: Mapped[bool] = mapped_column(Boolean)
     #: What of the cloud it is about, as long as it lives: of each thing there is one such reservation.

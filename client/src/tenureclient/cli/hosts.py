@@ -107,11 +107,18 @@ class CreateHost(ReservationShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("name", metavar="HOST", help="Host name of the hypervisor")
+        parser.add_argument(
+            "--region",
+            metavar="NAME",
+            help="The region that it is in (default: the service's home region)",
+        )
         _add_values(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
-        host = self.client().hosts.create(parsed_args.name, properties=dict(parsed_args.properties))
+        host = self.client().hosts.create(
+            parsed_args.name, properties=dict(parsed_args.properties), region=parsed_args.region
+        )
         return fields(host_row(host, self.surroundings.zone))
 
 

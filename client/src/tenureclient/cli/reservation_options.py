@@ -36,6 +36,8 @@ _TYPES = """resource types, for --reservation (what is in brackets may be left o
     network_id=ID [amount=COUNT] [required_floatingips=["ADDRESS", ...]]
   all of them but virtual:server
     [before_end=none|snapshot|notify|default]
+  all of them
+    [region=NAME]
   EXPRESSION is ["==", "$PROPERTY", "VALUE"], ["in", "$PROPERTY", "VALUE", ...], ["and", EXPRESSION, ...],
   ["or", EXPRESSION, ...] or ["not", EXPRESSION]; besides == there are != >= <= > and <."""
 
@@ -61,6 +63,11 @@ def add_reservation_options(parser: argparse.ArgumentParser) -> None:
     _add_server(parser.add_argument_group("one server"))
     _add_floating_ips(parser.add_argument_group("floating IPs"))
     general = parser.add_argument_group("reservations in general")
+    general.add_argument(
+        "--region",
+        metavar="NAME",
+        help="The region in which the options above reserve (default: the home region of the service)",
+    )
     general.add_argument(
         "--before-end-action",
         metavar="ACTION",
@@ -184,7 +191,12 @@ def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRe
             "--before-end-action: it is for --hosts, --instances and --floating-ips; a --reservation has"
             " before_end=... of its own."
         )
-    return [*short, *parsed_args.reservation]
+    if parsed_args.region and not short:
+        raise exceptions.CommandError(
+            "--region: it is for --hosts, --instances and --floating-ips; a --reservation has region=... of"
+            " its own."
+        )
+    return [*(request.in_region(parsed_args.region) for request in short), *parsed_args.reservation]
 
 
 def _hosts(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from tenure.api.schemas.leases import SHOWN_EVENTS, ReservationKind, has_user_events
+from tenure.api.schemas.leases import SHOWN_EVENTS, ReservationKind, has_regions, has_user_events
 from tenure.api.schemas.moments import RFC3339_PATTERN
 from tenure.api.schemas.resources import WireInventory
 from tenure.api.schemas.texts import MAX_PROPERTY_NAME
@@ -183,6 +183,12 @@ class ReservationDocument(Answer):
     updated_at: Rfc3339Text | None
 
 
+class PlacedReservation(ReservationDocument):
+    """A reservation from 1.2 on: also the region that it is in, null where there are no regions."""
+
+    region: str | None
+
+
 class Lease(Answer):
     id: str
     name: str
@@ -284,6 +290,7 @@ class Host(Answer):
 class HostOf12(Host):
     """A host from 1.2 on: also whether the operator has enabled it, and what the cloud says of it."""
 
+    region: str | None
     enabled: bool
     disabled_reason: str | None
     health: HEALTHS
@@ -394,7 +401,8 @@ class Answers:
 
     def __init__(self, kinds: Iterable[ReservationKind], version: Version) -> None:
         old = version is OLDEST
-        members = [_reservation_model(kind, ReservationOf10 if old else ReservationDocument) for kind in kinds]
+        base_of_one = ReservationOf10 if old else PlacedReservation if has_regions(version) else ReservationDocument
+        members = [_reservation_model(kind, base_of_one) for kind in kinds]
         member: Any = members[0]
         if len(members) > 1:
             member = Annotated[Union[tuple(members)], Field(discriminator="resource_type")]  # noqa: UP007

@@ -109,6 +109,7 @@ class FloatingIP(answers.Answer):
 class FloatingIPOf12(FloatingIP):
     """A floating IP from 1.2 on: also whether the operator has enabled it, and what the cloud says of it."""
 
+    region: str | None
     enabled: bool
     disabled_reason: str | None
     health: answers.HEALTHS

@@ -31,7 +31,7 @@ from tenure.api.schemas.moments import (
     show_with_t,
 )
 from tenure.api.schemas.refusals import check
-from tenure.api.schemas.texts import MAX_ID, PRINTABLE, Identifier, LenientName, Message, Name
+from tenure.api.schemas.texts import MAX_ID, PRINTABLE, Identifier, LenientName, Message, Name, RegionName
 from tenure.api.versions import Version
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import MAX_USER_EVENTS, Event, EventType, HistoryEntry, Lease, Reservation
@@ -175,8 +175,8 @@ class LeaseSchemas:
         self._names = tuple(kind.name for kind in self._kinds)
         strict = version is not Version.V1_0
         self._shown = {kind.name: _defaults(kind.answer_model(strict=strict)) for kind in self._kinds}
-        self._nullable = {kind.name: _nullable(kind.request_model(strict=strict)) for kind in self._kinds}
-        requests = [(kind.name, kind.request_model(strict=strict)) for kind in self._kinds]
+        requests = [(kind.name, _request_model(kind, version)) for kind in self._kinds]
+        self._nullable = {name: _nullable(model) for name, model in requests}
         changes = [(kind.name, self._change_model(kind, strict)) for kind in self._kinds]
         member = _reservation(requests)
         self.create_model: type[BaseModel] = create_model(
@@ -204,10 +204,7 @@ class LeaseSchemas:
             starts_at=given.start_date,
             ends_at=given.end_date,
             before_end_at=given.before_end_date,
-            reservations=tuple(
-                ReservationRequest(reservation.resource_type, reservation.model_dump(exclude={"resource_type"}))
-                for reservation in given.reservations
-            ),
+            reservations=tuple(map(self._asked, given.reservations)),
             events=tuple(UserEvent(one.time, one.message) for one in given.events) if self._has_events else (),
             hold_for=self._hold_for(given),
         )
@@ -215,7 +212,12 @@ class LeaseSchemas:
     def read_reservation(self, body: Mapping[str, object]) -> ReservationRequest:
         """The reservation that ``body`` asks for, by itself."""
         given: Any = check(self.add_model, body, self._version, tags=self._names)
-        return ReservationRequest(given.root.resource_type, given.root.model_dump(exclude={"resource_type"}))
+        return self._asked(given.root)
+
+    def _asked(self, given: Any) -> ReservationRequest:
+        parameters = given.model_dump(exclude={"resource_type", *(["region"] if has_regions(self._version) else [])})
+        region = given.region if has_regions(self._version) else None
+        return ReservationRequest(given.resource_type, parameters, region or "")
 
     def read_change(self, body: Mapping[str, object], find_lease: Callable[[], Lease]) -> LeaseChange:
         """What ``body`` asks to change. The lease is looked at only where it decides how the body is to be read."""
@@ -263,10 +265,16 @@ class LeaseSchemas:
         """A lease as it is at this version."""
         if self._version is Version.V1_0:
             return _show_1_0(lease, self._parameters)
+        parameters = self._placed_parameters
         if not can_be_held(self._version):
-            return _show(lease, self._parameters, _show_event_with_message if self._has_events else _show_event)
-        shown = _show(lease, self._parameters, _show_event_with_message)
+            return _show(lease, parameters, _show_event_with_message if self._has_events else _show_event)
+        shown = _show(lease, parameters, _show_event_with_message)
         return {**shown, "hold_until": show_maybe_rfc3339(lease.hold_until)}
+
+    def _placed_parameters(self, reservation: Reservation) -> Document:
+        """What the type shows of a reservation, and where it is."""
+        region: Document = {"region": reservation.region or None} if has_regions(self._version) else {}
+        return {**self._parameters(reservation), **region}
 
     def _parameters(self, reservation: Reservation) -> Document:
         """What the type shows of a reservation; all that there is of one whose type is not installed any more."""
@@ -324,6 +332,28 @@ def has_user_events(version: Version) -> bool:
 def can_be_held(version: Version) -> bool:
     """Whether a lease can be booked for a while, until it is confirmed."""
     return not version < Version.V1_2
+
+
+def has_regions(version: Version) -> bool:
+    """Whether requests can say where, and what is shown says it."""
+    return not version < Version.V1_2
+
+
+class Placed(BaseModel):
+    """Where a reservation is to be."""
+
+    region: Annotated[
+        RegionName | None,
+        Field(description="The region that all of it is in; the home region of the service unless it is named."),
+    ] = None
+
+
+def _request_model(kind: ReservationKind, version: Version) -> type[BaseModel]:
+    """The model of a reservation to be made: what its type asks for, and from 1.2 on where."""
+    asked = kind.request_model(strict=version is not Version.V1_0)
+    if not has_regions(version):
+        return asked
+    return create_model(asked.__name__, __base__=(Placed, asked), __doc__=asked.__doc__)
 
 
 def _create_base(version: Version) -> type[BaseModel]:

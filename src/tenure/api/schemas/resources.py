@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, StrictBool
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, create_model
 
 from tenure.api.schemas.moments import show_maybe_rfc3339, show_rfc3339, show_with_t
 from tenure.api.schemas.queries import ResourceListQuery
 from tenure.api.schemas.refusals import check
-from tenure.api.schemas.texts import Identifier, Reason
+from tenure.api.schemas.texts import Identifier, Reason, RegionName
 from tenure.api.versions import OLDEST, Version
 from tenure.domain.capacity import Capacity
 from tenure.domain.request import LeasedResource, ResourceBookings, ResourceChange
@@ -135,6 +135,31 @@ class PropertyUpdate(BaseModel):
 SETTING = ModelsOfRequest(LenientPropertyUpdate, PropertyUpdate)
 
 
+class InRegion(BaseModel):
+    """Where something is to be made reservable."""
+
+    region: Annotated[
+        RegionName | None, Field(description="The region it is in; the home region of the service unless it is named.")
+    ] = None
+
+
+def read_region(body: Mapping[str, Any], version: Version) -> tuple[Mapping[str, Any], str]:
+    """A registration without the region that it names from 1.2 on, and that region; empty where it names none."""
+    if version < Version.V1_2:
+        return body, ""
+    given = {name: value for name, value in body.items() if name == "region"}
+    rest = {name: value for name, value in body.items() if name != "region"}
+    return rest, check(InRegion, given, version).region or ""
+
+
+def registration_model(wire: WireInventory, version: Version) -> type[BaseModel]:
+    """The model of a registration, with the region from 1.2 on."""
+    model = wire.registration.at(version)
+    if version < Version.V1_2:
+        return model
+    return create_model(model.__name__, __base__=(InRegion, model), __doc__=model.__doc__)
+
+
 def read_private(body: Mapping[str, Any], version: Version) -> bool:
     if version is OLDEST:
         return check(LenientPropertyUpdate, body, version).private
@@ -146,6 +171,7 @@ def show_standing(resource: Resource, version: Version) -> Document:
     if version < Version.V1_2:
         return {}
     return {
+        "region": resource.region or None,
         "enabled": resource.enabled,
         "disabled_reason": resource.disabled_reason,
         "health": resource.health.value,

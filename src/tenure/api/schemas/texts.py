@@ -87,3 +87,6 @@ LenientProperty = Annotated[
     BeforeValidator(_property_text),
     WithJsonSchema({"type": ["string", "number", "boolean", "null"]}),
 ]
+
+#: What a region can be called.
+RegionName = Annotated[StrictStr, Field(min_length=1, max_length=24, pattern=r"^[A-Za-z0-9_.-]+$")]

@@ -1,0 +1,247 @@
+"""Two regions in one ledger: leases over both, and what happens to one while the other fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tenure.api.policies import Policies
+from tenure.clock import SimulatedClock
+from tenure.domain.errors import InvalidParameter, NotEnoughResources
+from tenure.domain.lease import Lease, LeaseStatus
+from tenure.domain.request import LeaseRequest, ReservationRequest, ResourceQuery
+from tenure.drivers.contract import CloudBusy, ResourceRef
+from tenure.drivers.regions import RegionRouter
+from tenure.drivers.simulated import Fault, FaultKind, HostHealth, SimulatedCloud
+from tenure.factory import Parts, build, load_types
+from tenure.services.context import Rules
+from tenure.services.regions import RegionService
+from tenure.store import schema
+from tenure.store.database import Database
+from tests.support.world import ADMIN, HOST, NOW, OWNER, World, open_world, reservation
+
+NORTH, SOUTH = "north", "south"
+HOSTS = 2
+
+
+@dataclass
+class Regions(World):
+    """Two simulated clouds with hosts of the same ids; ``cloud`` is that of the home region."""
+
+    south: SimulatedCloud
+
+    def over_both(self, *, start: float = 0.0, south: int = 1) -> Lease:
+        begin = self.clock.now() + timedelta(hours=start)
+        wanted = (replace(reservation(1, 1), region=NORTH), replace(reservation(south, south), region=SOUTH))
+        return self.leases.create(OWNER, LeaseRequest("both", begin, begin + timedelta(hours=1), reservations=wanted))
+
+    def status(self, lease: Lease) -> LeaseStatus:
+        return self.leases.get(OWNER, lease.id).status
+
+    def free(self) -> tuple[int, int]:
+        """How many hosts of each region nobody has."""
+        return len(self.cloud.world.pool()), len(self.south.world.pool())
+
+
+@contextmanager
+def open_regions(folder: Path) -> Iterator[Regions]:
+    clock = SimulatedClock(NOW)
+    db = Database(f"sqlite:///{folder / 'tenure.db'}", clock=clock)
+    schema.upgrade(db)
+    north, south = (SimulatedCloud.create(hosts=HOSTS, clock=clock, sleep=lambda _seconds: None) for _ in range(2))
+    service = build(
+        Parts(
+            db=db,
+            driver=RegionRouter({NORTH: north, SOUTH: south}),
+            types=load_types(),
+            authorize=Policies().authorize,
+            clock=clock,
+            rules=Rules(regions=(NORTH, SOUTH)),
+        )
+    )
+    world = Regions(service, clock, north, db, south)
+    for region in (NORTH, SOUTH):
+        for number in range(1, HOSTS + 1):
+            world.resources.register(ADMIN, HOST, f"sim-host-{number:03d}", {}, region=region)
+    try:
+        yield world
+    finally:
+        db.close()
+        north.close()
+        south.close()
+
+
+@pytest.fixture
+def regions(tmp_path: Path) -> Iterator[Regions]:
+    with open_regions(tmp_path) as opened:
+        yield opened
+
+
+def fail(cloud: SimulatedCloud, verb: str) -> None:
+    cloud.inject(Fault(FaultKind.BUSY, verb=verb, count=None))
+
+
+def test_things_that_clouds_call_the_same_are_told_apart(regions: Regions) -> None:
+    found = regions.resources.list(ADMIN, ResourceQuery(HOST, 10)).items
+    assert [(one.region, one.external_id, one.name) for one in found] == [
+        (NORTH, "1", "sim-host-001"),
+        (NORTH, "2", "sim-host-002"),
+        (SOUTH, "south:1", "sim-host-001"),
+        (SOUTH, "south:2", "sim-host-002"),
+    ]
+    assert regions.resources.get(ADMIN, HOST, "south:1").region == SOUTH
+    regions.resources.unregister(ADMIN, HOST, "south:1")
+    assert regions.free() == (2, 1)
+
+
+def test_a_lease_over_both_regions_starts_and_ends_in_both(regions: Regions) -> None:
+    lease = regions.over_both()
+    assert [one.region for one in lease.reservations] == [NORTH, SOUTH]
+    regions.engine.settle()
+    assert regions.status(lease) is LeaseStatus.ACTIVE
+    assert regions.free() == (1, 1)
+    assert regions.service.repair.run() == 0
+    held = {one.resource.external_id.partition(":")[0] for one in regions.leases.resources(OWNER, lease.id, HOST)}
+    assert len(held - {SOUTH}) == len(held) - 1 == 1
+    regions.clock.advance(timedelta(hours=1))
+    regions.engine.settle()
+    assert regions.status(lease) is LeaseStatus.TERMINATED
+    assert regions.free() == (2, 2)
+
+
+def test_a_lease_over_both_regions_is_booked_as_a_whole_or_not_at_all(regions: Regions) -> None:
+    with pytest.raises(NotEnoughResources) as caught:
+        regions.over_both(south=3)
+    assert [(one.stage, one.count) for one in caught.value.shortfall.stages] == [
+        ("reservable", 2),
+        ("matching", 2),
+        ("free", 2),
+    ]
+    assert caught.value.field == "reservations[1].min"
+    one, other = regions.over_both(), regions.over_both()
+    with pytest.raises(NotEnoughResources):
+        regions.over_both()
+    assert len({one.id, other.id}) == 2
+
+
+def test_what_names_no_region_is_at_home_and_stays_there(regions: Regions) -> None:
+    lease = regions.book(2, start=1)
+    assert lease.reservations[0].region == NORTH
+    with pytest.raises(NotEnoughResources):
+        regions.book(1, start=1)  # the hosts of the south are none for it
+    with pytest.raises(InvalidParameter, match="There is no region west: there are north, south") as caught:
+        regions.leases.create(
+            OWNER,
+            LeaseRequest("x", NOW, NOW + timedelta(hours=1), reservations=(replace(reservation(1, 1), region="west"),)),
+        )
+    assert caught.value.field == "reservations[0].region"
+
+
+def test_one_region_that_fails_at_the_start_does_not_keep_the_other_waiting(regions: Regions) -> None:
+    for broken, works in ((regions.cloud, regions.south), (regions.south, regions.cloud)):
+        fail(broken, "ensure_started")
+        lease = regions.over_both()
+        regions.engine.settle()
+        assert regions.status(lease) is LeaseStatus.STARTING
+        assert lease.reservations[0].id in works.world.groups() or lease.reservations[1].id in works.world.groups()
+        broken.clear_faults()
+        regions.clock.advance(timedelta(minutes=1))
+        regions.engine.settle()
+        assert regions.status(lease) is LeaseStatus.ACTIVE
+        regions.leases.delete(OWNER, lease.id)
+        regions.engine.settle()
+        assert regions.free() == (2, 2)
+
+
+def test_one_region_that_fails_at_the_end_keeps_only_what_is_there(regions: Regions) -> None:
+    lease = regions.over_both()
+    regions.engine.settle()
+    fail(regions.south, "ensure_ended")
+    regions.clock.advance(timedelta(hours=1))
+    regions.engine.settle()
+    assert regions.status(lease) is LeaseStatus.TERMINATING
+    assert regions.free() == (2, 1)
+    assert regions.book(2).id  # what is back at home can be had at once
+    regions.south.clear_faults()
+    regions.clock.advance(timedelta(minutes=5))
+    regions.engine.settle()
+    assert regions.status(lease) is LeaseStatus.TERMINATED
+    assert regions.free()[1] == 2
+
+
+def test_the_health_and_the_drift_of_one_region_are_seen_while_the_other_does_not_answer(regions: Regions) -> None:
+    lease = regions.over_both()
+    regions.engine.settle()
+    for verb in ("check", "drift", "held", "discover"):
+        fail(regions.cloud, verb)
+    host = next(iter(regions.south.world.groups().values())).hosts[0]
+    other = next(number for number in ("1", "2") if number != host)
+    regions.south.world.mark_host(other, HostHealth.DOWN)
+    regions.service.health_check.run()
+    assert regions.resources.get(ADMIN, HOST, f"south:{other}").health.value == "down"
+    assert all(one.health.works for one in regions.resources.list(ADMIN, ResourceQuery(HOST, 10)).items[:2])
+    regions.south.world.remove_host(other)
+    regions.service.health_check.run()
+    assert regions.resources.get(ADMIN, HOST, f"south:{other}").health.value == "gone"
+    regions.south.world.drop_group(lease.reservations[1].id)
+    assert regions.service.repair.run() == 1
+    regions.engine.settle()
+    assert lease.reservations[1].id in regions.south.world.groups()
+
+
+def test_what_is_asked_of_a_cloud_for_a_request_is_asked_where_it_is_to_be(regions: Regions) -> None:
+    regions.south.world.instances.delete_flavor("2")
+    begin = NOW + timedelta(hours=1)
+    asked = {"flavor_id": "2", "amount": 1, "affinity": True, "before_end": "default"}
+
+    def book(region: str) -> Lease:
+        wanted = ReservationRequest("flavor:instance", asked, region)
+        return regions.leases.create(
+            OWNER, LeaseRequest("x", begin, begin + timedelta(hours=1), reservations=(wanted,))
+        )
+
+    with pytest.raises(InvalidParameter, match="2"):
+        book(SOUTH)
+    lease = book(NORTH)
+    assert "north=" in (lease.trust_id or "")
+    assert len(regions.cloud.world.instances.server_groups()) == 1
+    assert regions.south.world.instances.server_groups() == {}
+    regions.leases.delete(OWNER, lease.id)
+    regions.service.repair.run()
+    assert regions.cloud.world.trusts() | regions.south.world.trusts() == frozenset()
+
+
+def test_a_region_that_is_configured_no_more_is_waited_for(regions: Regions) -> None:
+    lease = regions.over_both(start=1)
+    lone = RegionRouter({NORTH: regions.cloud})
+    with pytest.raises(CloudBusy, match="There is no region south any more"):
+        lone.ensure_unregistered(HOST, ResourceRef("south:1", "sim-host-001", SOUTH))
+    regions.service = build(replace(regions.service.parts, driver=lone))
+    regions.clock.advance(timedelta(hours=1))
+    regions.engine.settle()
+    assert regions.status(lease) is LeaseStatus.STARTING
+
+
+def test_what_was_there_before_regions_is_at_home_then(tmp_path: Path) -> None:
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=2) as world:
+        running, later = world.book(1), world.book(2, start=2)
+        world.engine.settle()
+        assert RegionService(world.db).name_home(NORTH) == (2, 2)
+        assert RegionService(world.db).name_home(NORTH) == (0, 0)
+        south = SimulatedCloud.create(hosts=1, clock=world.clock, sleep=lambda _seconds: None)
+        rules = Rules(regions=(NORTH, SOUTH))
+        driver = RegionRouter({NORTH: world.cloud, SOUTH: south})
+        world.service = build(replace(world.service.parts, driver=driver, rules=rules))
+        assert world.resources.register(ADMIN, HOST, "1", {}, region=SOUTH).external_id == "south:1"
+        assert world.service.repair.run() == 0
+        world.clock.advance(timedelta(hours=2))
+        world.engine.settle()
+        assert world.leases.get(OWNER, running.id).status is LeaseStatus.TERMINATED
+        assert world.leases.get(OWNER, later.id).status is LeaseStatus.ACTIVE
+        assert world.hosts_of(later.id) == ["sim-host-001", "sim-host-002"]
+        south.close()
