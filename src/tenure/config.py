@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from oslo_config import cfg
+from oslo_config import cfg, types
 
 PROJECT = "tenure"
 #: Where the configuration is looked for without ``--config-file``: this folder, if the variable is not set.
@@ -317,6 +317,32 @@ REGION = (
     cfg.StrOpt("cafile", help="The authorities that the services of the region are trusted by; as in [service_auth]."),
     cfg.StrOpt("path", help="The file of a simulated region; must be set for each but one."),
 )
+_QUOTA = (
+    cfg.StrOpt(
+        "driver",
+        default="none",
+        choices=[
+            ("none", "nobody: nothing is limited"),
+            ("config", "the option limits, the same for every project"),
+        ],
+        help="Who says how much a project may have booked.",
+    ),
+    cfg.Opt(
+        "limits",
+        type=types.Dict(types.Integer(min=-1)),
+        default={},
+        help="How much a project may have, as name:number,...; -1 for no limit. Names: leases; what is booked at one "
+        "time, by type (hosts, instances, floating_ips, and so on); hours_of_ and one of these, for the hours of all "
+        "of them within horizon_days.",
+    ),
+    cfg.ListOpt("exempt_project_ids", default=[], help="The ids of projects that the option limits is not for."),
+    cfg.IntOpt(
+        "horizon_days",
+        default=30,
+        min=1,
+        help="How many days from now on what is limited by hours is counted.",
+    ),
+)
 _SIMULATED = (
     cfg.StrOpt("path", default="cloud.db", help="The file of the simulated cloud; all managers must reach it."),
 )
@@ -415,6 +441,7 @@ OPTIONS: Mapping[str, Sequence[cfg.Opt]] = {
     "nova": _NOVA,
     "physical:host": _HOST,
     "region:<name>": REGION,
+    "quota": _QUOTA,
     "service_auth": _SERVICE_AUTH,
     "simulated": _SIMULATED,
 }

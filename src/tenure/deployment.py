@@ -46,6 +46,7 @@ from tenure.services.enforcement import Origin
 from tenure.services.events import EventService
 from tenure.services.healing import HealingService
 from tenure.services.outbox import OutboxService
+from tenure.services.quotas import FixedLimits, Quotas, names_of
 from tenure.store.database import Database
 from tenure.tracing import id_for_services
 
@@ -75,6 +76,7 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
             clock=clock,
             rules=_rules(conf),
             filters=open_filters(conf),
+            quotas=open_quotas(conf),
             origin=Origin(conf.service_auth.auth_url, conf.os_region_name),
             sink=_open_sink(conf, clock),
             checkpoint=checkpoint,
@@ -154,6 +156,20 @@ def open_filters(conf: ConfigOpts) -> dict[str, EnforcementFilter]:
         except (ValueError, Error) as error:
             raise ConfigurationError(f"[enforcement] {name}: {error}") from None
     return filters
+
+
+def open_quotas(conf: ConfigOpts) -> Quotas:
+    """How much projects may have booked. Raises ``ConfigurationError``."""
+    options = conf.quota
+    horizon = timedelta(days=options.horizon_days)
+    if options.driver == "none":
+        return Quotas(horizon=horizon)
+    unknown = sorted(options.limits.keys() - set(names_of(_types(conf))))
+    if unknown:
+        raise ConfigurationError(
+            f"[quota] limits: there is no {unknown[0]!r}, only {', '.join(names_of(_types(conf)))}"
+        )
+    return Quotas(FixedLimits(options.limits, options.exempt_project_ids), horizon)
 
 
 def open_driver(conf: ConfigOpts) -> CloudDriver:

@@ -40,6 +40,7 @@ from tenure.services.leases import LeaseService
 from tenure.services.manager import Manager, metered
 from tenure.services.outbox import OutboxService
 from tenure.services.preemption import PreemptionService
+from tenure.services.quotas import Quotas
 from tenure.services.resources import ResourceService
 from tenure.store import schema
 from tenure.store.database import Database
@@ -98,6 +99,8 @@ class Parts:
     #: Who has a say about which leases may be, by name, in the order in which they are asked.
     filters: Mapping[str, EnforcementFilter] = field(default_factory=dict)
     origin: Origin = field(default_factory=Origin)
+    #: How much projects may have booked.
+    quotas: Quotas = field(default_factory=Quotas)
     sink: Sink = log_message
     checkpoint: Checkpoint = lambda _point: None
     #: The drivers that types bring for inventories of their own; all else is the driver's.
@@ -190,7 +193,7 @@ def build(parts: Parts) -> Service:
         places=parts.places,
         answer_seconds=parts.answer_seconds,
     )
-    enforcement = Enforcement(parts.db, parts.filters, parts.origin)
+    enforcement = Enforcement(parts.db, parts.clock, parts.types, parts.quotas, parts.filters, parts.origin)
     manager = Manager(
         leases=LeaseService(parts.db, parts.clock, parts.types, parts.authorize, parts.rules, effects, enforcement),
         resources=ResourceService(

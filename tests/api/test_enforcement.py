@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from tenure.api.app import create_app
+from tenure.api.auth import TokenFileAuth
 from tenure.config import new_config
 from tenure.domain.errors import Denied
 from tenure.enforcement.contract import EnforcementFilter, Values
 from tenure.enforcement.duration import MaxLeaseDurationFilter
+from tenure.services.quotas import FixedLimits, Quotas
 from tests.api.rig import Api, minutes, open_api, rfc3339
+from tests.support.engines import rebuild
 
 WORDS = "Lease duration of 7200 seconds must be less than or equal to the maximum lease duration of 3600 seconds."
 
@@ -61,6 +65,26 @@ def test_from_1_1_on_the_field_is_named(api: Api):
     refused = api.put(f"/v1/leases/{lease['id']}", {"end_date": rfc3339(api.now + timedelta(hours=3))})
     assert refused.status_code == 400
     assert (refused.json["error_name"], refused.json["field"]) == ("InvalidParameter", "end_date")
+
+
+def test_what_exceeds_a_quota_is_said_with_its_numbers(tmp_path: Path):
+    with open_api(tmp_path) as api:
+        rebuild(api.world, quotas=Quotas(FixedLimits({"leases": 0})))
+        app = create_app(
+            api.world.service.manager,
+            api.world.service.parts.types,
+            lambda inner: TokenFileAuth(inner, tmp_path / "tokens.yaml"),
+        )
+        api = Api(api.world, app, api.database)
+        words = "Quota exceeded for leases: 0 of 0 used, 1 more requested."
+        refused = api.post("/v1/leases", api.lease_body())
+        assert refused.status_code == 400  # final for clients
+        assert refused.json == {"error_code": 400, "error_message": words, "error_name": 400}
+        newer = api.using(version="1.1")
+        refused = newer.post("/v1/leases", newer.lease_body())
+        assert refused.status_code == 403
+        assert refused.json["error_name"] == "OverQuota"
+        assert refused.json["details"] == {"resource": "leases", "limit": 0, "used": 0, "requested": 1}
 
 
 def test_what_a_filter_denies_is_final_for_clients(api: Api):

@@ -84,6 +84,25 @@ class Denied(TenureError):
     name = "Denied"
 
 
+class OverQuota(TenureError):
+    """The project would have more of something than it may."""
+
+    name = "OverQuota"
+
+    def __init__(self, resource: str, *, limit: int, used: int, requested: int) -> None:
+        super().__init__(
+            f"Quota exceeded for {resource.replace('_', ' ')}: {used} of {limit} used, {requested} more requested."
+        )
+        self.resource = resource
+        self.limit = limit
+        self.used = used
+        self.requested = requested
+
+    @property
+    def details(self) -> Mapping[str, object]:
+        return {"resource": self.resource, "limit": self.limit, "used": self.used, "requested": self.requested}
+
+
 class NotEnoughResources(TenureError):
     """A request that cannot be met; ``shortfall`` says why."""
 

@@ -8,9 +8,11 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
+from tenure.clock import Clock
 from tenure.domain.errors import Denied, TooManyConflicts, Unavailable
 from tenure.domain.lease import Lease
 from tenure.enforcement.contract import EnforcementFilter
+from tenure.resources.contract import ResourceTypes
 from tenure.services.commitments import (
     COMMIT_CREATE,
     COMMIT_UPDATE,
@@ -20,6 +22,7 @@ from tenure.services.commitments import (
     withdraw,
 )
 from tenure.services.outbox import Message
+from tenure.services.quotas import Quotas
 from tenure.services.statements import Values, from_json, proposal, revision, served, statement
 from tenure.store.database import Database, OutcomeUnknown, Transaction
 
@@ -63,16 +66,29 @@ class Enforcement:
     book; then it is carried out in earnest. Where that would book anything else than was judged, they are asked again.
     """
 
-    def __init__(self, db: Database, filters: Mapping[str, EnforcementFilter], origin: Origin) -> None:
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        types: ResourceTypes,
+        quotas: Quotas,
+        filters: Mapping[str, EnforcementFilter],
+        origin: Origin,
+    ) -> None:
         self._db = db
+        self._clock = clock
+        self._types = types
+        self._quotas = quotas
         self._filters = filters
         self._origin = origin
 
     def create(self, lease: Lease, book: Callable[[Transaction], Lease | None]) -> Lease | None:
         """Book a lease that the filters allow. ``book`` gives one that was booked before, which nobody judges.
 
-        Raises what they raise, ``TooManyConflicts``, and what ``book`` raises.
+        Raises what they raise, ``OverQuota``, ``TooManyConflicts``, and what ``book`` raises.
         """
+
+        book = self._within_quotas(lease.project_id, book)
 
         def work(tx: Transaction) -> tuple[Lease | None, _Question | None]:
             booked = book(tx)
@@ -97,6 +113,13 @@ class Enforcement:
         that is held: that was judged before. Raises as ``create`` does.
         """
 
+        lease = None
+        if self._quotas.limits is not None:
+            with self._db.read() as seen:
+                lease = seen.leases.get(lease_id)
+        if lease is not None:
+            change = self._within_quotas(lease.project_id, change)
+
         def work(tx: Transaction) -> tuple[R, _Question | None]:
             before = tx.leases.get(lease_id)
             if before is None:
@@ -112,6 +135,10 @@ class Enforcement:
             return result, None if same else _Question(new, current)
 
         return self._judged(work) if self._filters else self._db.write(change)
+
+    def _within_quotas(self, project_id: str, work: Callable[[Transaction], R]) -> Callable[[Transaction], R]:
+        limits = self._quotas.of_project(project_id, self._types)
+        return self._quotas.within(limits, project_id, self._types, self._clock.now(), work)
 
     def _judged(self, work: Callable[[Transaction], tuple[R, _Question | None]], asked: list[str] | None = None) -> R:
         for _ in range(ATTEMPTS):

@@ -23,6 +23,7 @@ from tenure.store.conflict import Overtaken
 from tenure.store.events import EventStore
 from tenure.store.leases import LeaseStore
 from tenure.store.outbox import OutboxStore
+from tenure.store.projects import ProjectStore
 from tenure.store.resources import ResourceStore
 
 T = TypeVar("T")
@@ -90,6 +91,7 @@ class Transaction:
         self.allocations = AllocationStore(session)
         self.events = EventStore(session)
         self.outbox = OutboxStore(session)
+        self.projects = ProjectStore(session)
 
     def hold(self, resource_types: Collection[str]) -> Collection[int]:
         """Lock first what the attempts before have wanted, the last time all there is; what that was.

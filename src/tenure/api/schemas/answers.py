@@ -94,6 +94,7 @@ class ErrorDocument(Answer):
         "MethodNotAllowed",
         "NotAcceptable",
         "NotEnoughResources",
+        "OverQuota",
         "LeaseBusy",
         "InvalidState",
         "Conflict",

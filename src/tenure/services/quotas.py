@@ -1,0 +1,132 @@
+"""Quotas: how much a project may have booked, counted in the transaction that books."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol, TypeVar
+
+from tenure.domain.errors import OverQuota
+from tenure.resources.contract import ResourceType, ResourceTypes
+from tenure.store.database import Transaction
+from tenure.store.projects import Booked
+
+R = TypeVar("R")
+
+LEASES = "leases"
+#: Before the name of what is counted in hours.
+HOURS = "hours_of_"
+#: What a limit is that is none.
+UNLIMITED = -1
+
+
+class Limits(Protocol):
+    """Who knows how much a project may have."""
+
+    def of_project(self, project_id: str, names: Collection[str]) -> Mapping[str, int]:
+        """The limits by name; what is not named, or -1, is unlimited.
+
+        Called outside any transaction. Raises ``Unavailable`` where nobody knows right now.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLimits:
+    """The same limits for every project, but for those that are exempt."""
+
+    limits: Mapping[str, int]
+    exempt: Collection[str] = ()
+
+    def of_project(self, project_id: str, names: Collection[str]) -> Mapping[str, int]:
+        if project_id in self.exempt:
+            return {}
+        return {name: limit for name, limit in self.limits.items() if name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """What is limited, and by whom."""
+
+    #: None where nothing is limited.
+    limits: Limits | None = None
+    #: How far ahead hours are counted.
+    horizon: timedelta = timedelta(days=30)
+
+    def of_project(self, project_id: str, types: ResourceTypes) -> dict[str, int]:
+        """What is limited for a project, and to how much. Raises ``Unavailable``."""
+        found = {} if self.limits is None else self.limits.of_project(project_id, names_of(types))
+        return {name: limit for name, limit in found.items() if limit != UNLIMITED}
+
+    def within(
+        self,
+        limits: Mapping[str, int],
+        project_id: str,
+        types: ResourceTypes,
+        now: datetime,
+        work: Callable[[Transaction], R],
+    ) -> Callable[[Transaction], R]:
+        """The same work; ``OverQuota`` where a project has more of something after it than before, and than it may.
+
+        Bookings of one project take turns, so that two that fit one by one do not pass together.
+        """
+        if not limits:
+            return work
+
+        def counted(tx: Transaction) -> R:
+            tx.projects.take_turn(project_id)
+            before = self.usage(tx, project_id, types, now)
+            result = work(tx)
+            tx.session.flush()
+            after = self.usage(tx, project_id, types, now)
+            for name, limit in sorted(limits.items()):
+                used, wanted = before.get(name, 0), after.get(name, 0)
+                if wanted > max(limit, used):
+                    raise OverQuota(name, limit=limit, used=used, requested=wanted - used)
+            return result
+
+        return counted
+
+    def usage(self, tx: Transaction, project_id: str, types: ResourceTypes, now: datetime) -> dict[str, int]:
+        """What a project has booked, by what is limited: leases, the most at any one time, and hours."""
+        booked: dict[str, list[Booked]] = defaultdict(list)
+        for one in tx.projects.booked(project_id, after=now):
+            booked[name_of(types[one.resource_type])].append(one)
+        used = {LEASES: tx.projects.count_leases(project_id)}
+        for name, all_of_it in booked.items():
+            used[name] = _peak(all_of_it, now)
+            used[HOURS + name] = _hours(all_of_it, now, now + self.horizon)
+        return used
+
+
+def name_of(kind: ResourceType) -> str:
+    """What units of a type are called in limits; types that are spoken of alike count together."""
+    return kind.noun.lower().replace(" ", "_")
+
+
+def names_of(types: ResourceTypes) -> list[str]:
+    """Everything that can be limited."""
+    nouns = sorted({name_of(kind) for kind in types})
+    return [LEASES, *nouns, *(HOURS + noun for noun in nouns)]
+
+
+def _peak(booked: Collection[Booked], now: datetime) -> int:
+    """The most that is booked at any one time from now on; what ends makes room for what begins."""
+    steps: list[tuple[datetime, int]] = []
+    for one in booked:
+        steps += [(max(one.period.start, now), one.units), (one.period.end, -one.units)]
+    level = highest = 0
+    for _, change in sorted(steps):
+        level += change
+        highest = max(highest, level)
+    return highest
+
+
+def _hours(booked: Collection[Booked], start: datetime, end: datetime) -> int:
+    """For how many hours units are booked in a stretch of time, all together; what has begun counts as an hour."""
+    seconds = sum(
+        one.units * max(0.0, (min(one.period.end, end) - max(one.period.start, start)).total_seconds())
+        for one in booked
+    )
+    return -int(-seconds // 3600)

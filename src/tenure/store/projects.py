@@ -1,0 +1,76 @@
+"""Projects: taking turns at their bookings, and how much they have booked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from tenure.domain.lease import AllocationState, LeaseStatus
+from tenure.domain.period import Period
+from tenure.store.conflict import Overtaken
+from tenure.store.tables import AllocationRow, LeaseRow, ProjectRow, ReservationRow
+
+#: Leases that promise nothing any more.
+_IDLE = (LeaseStatus.TERMINATED, LeaseStatus.ERROR, LeaseStatus.DELETING, LeaseStatus.DELETED)
+
+
+@dataclass(frozen=True, slots=True)
+class Booked:
+    """So many units of a type that a project has booked, and for how long."""
+
+    resource_type: str
+    period: Period
+    units: int
+
+
+class ProjectStore:
+    """The rows of projects, and what their leases come to."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def take_turn(self, project_id: str) -> None:
+        """Let nobody else book for the project until this transaction has ended.
+
+        To be called before anything is read, so that what is read is what the one before has written.
+        """
+        taken = self._session.execute(
+            update(ProjectRow)
+            .where(ProjectRow.id == project_id)
+            .values(version=ProjectRow.version + 1)
+            .execution_options(synchronize_session=False)
+        )
+        if taken.rowcount == 0:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+            try:
+                self._session.execute(insert(ProjectRow), [{"id": project_id, "version": 1}])
+            except IntegrityError as error:
+                raise Overtaken from error
+
+    def count_leases(self, project_id: str) -> int:
+        """How many leases of the project are not over."""
+        idle: Collection[str] = [status.value for status in _IDLE]
+        counted = select(func.count()).where(
+            LeaseRow.project_id == project_id, LeaseRow.deleted_at.is_(None), LeaseRow.status.not_in(idle)
+        )
+        return self._session.execute(counted).scalar_one()
+
+    def booked(self, project_id: str, *, after: datetime) -> list[Booked]:
+        """What the leases of the project have or will have, of those that last beyond a moment; by reservation."""
+        rows = self._session.execute(
+            select(ReservationRow.resource_type, LeaseRow.starts_at, LeaseRow.ends_at, func.sum(AllocationRow.units))
+            .join(ReservationRow, ReservationRow.lease_id == LeaseRow.id)
+            .join(AllocationRow, AllocationRow.reservation_id == ReservationRow.id)
+            .where(
+                LeaseRow.project_id == project_id,
+                LeaseRow.deleted_at.is_(None),
+                LeaseRow.ends_at > after,
+                AllocationRow.state != AllocationState.RELEASED.value,
+            )
+            .group_by(ReservationRow.id, ReservationRow.resource_type, LeaseRow.starts_at, LeaseRow.ends_at)
+        )
+        return [Booked(kind, Period(starts_at, ends_at), int(units)) for kind, starts_at, ends_at, units in rows]
