@@ -381,6 +381,30 @@ _NOVA = (
         help="Whether the availability zone of a host is looked up, so that leases can ask for it.",
     ),
 )
+_SERVER = (
+    cfg.BoolOpt(
+        "default_lease",
+        default=False,
+        help="Whether servers that are booted without a lease get one, so that forgotten ones come to an end.",
+    ),
+    cfg.IntOpt("default_lease_days", default=30, min=1, help="How many days the lease of such a server lasts."),
+    cfg.IntOpt(
+        "default_notice_hours",
+        default=72,
+        min=1,
+        help="How many hours before the end of such a lease others are told of it; at most half of its time.",
+    ),
+    cfg.StrOpt(
+        "default_at_end",
+        default="shelve",
+        choices=[
+            ("shelve", "it is shelved, and takes no room"),
+            ("stop", "it is shut down"),
+            ("delete", "it is deleted"),
+        ],
+        help="What becomes of such a server at the end of its lease.",
+    ),
+)
 _HOST = (
     cfg.StrOpt(
         "blazar_az_prefix",
@@ -442,6 +466,7 @@ OPTIONS: Mapping[str, Sequence[cfg.Opt]] = {
     "physical:host": _HOST,
     "region:<name>": REGION,
     "quota": _QUOTA,
+    "virtual:server": _SERVER,
     "service_auth": _SERVICE_AUTH,
     "simulated": _SIMULATED,
 }

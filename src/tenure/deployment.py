@@ -34,6 +34,7 @@ from tenure.drivers.regions import RegionRouter
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.drivers.types import TypeDriver
 from tenure.enforcement.contract import EnforcementFilter
+from tenure.engine.default_leases import DefaultTerms
 from tenure.engine.performer import Checkpoint
 from tenure.factory import Parts, Service, build, load_types, open_type_drivers, type_drivers
 from tenure.metrics import COUNTED, DRIVER_CALLS, EVENTS_READY, EVENTS_UNATTENDED, UNDELIVERABLE
@@ -75,6 +76,7 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
             authorize=Policies(conf).authorize,
             clock=clock,
             rules=_rules(conf),
+            default_terms=_default_terms(conf),
             filters=open_filters(conf),
             quotas=open_quotas(conf),
             origin=Origin(conf.service_auth.auth_url, conf.os_region_name),
@@ -307,6 +309,15 @@ def watch_queues(events: EventService, outbox: OutboxService) -> None:
 
 def _types(conf: ConfigOpts) -> ResourceTypes:
     return load_types({"host": {"default_before_end": conf["physical:host"].before_end}})
+
+
+def _default_terms(conf: ConfigOpts) -> DefaultTerms | None:
+    server = conf["virtual:server"]
+    if not server.default_lease:
+        return None
+    return DefaultTerms(
+        timedelta(days=server.default_lease_days), timedelta(hours=server.default_notice_hours), server.default_at_end
+    )
 
 
 def _rules(conf: ConfigOpts) -> Rules:

@@ -21,6 +21,7 @@ from tenure.drivers.regions import RegionDriver
 from tenure.drivers.types import TypeDriver, TypeRouter
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.engine.at_once import ANSWER_SECONDS, AtOnce
+from tenure.engine.default_leases import DefaultLeases, DefaultTerms
 from tenure.engine.delivery import Delivery, Sink, log_message
 from tenure.engine.health import HealthCheck
 from tenure.engine.loop import Engine, Periodic
@@ -82,6 +83,8 @@ def open_type_drivers(
 ASKED_AGAIN = timedelta(minutes=1)
 #: How often it is looked for servers that are in the way of what starts soon.
 PREEMPTION_INTERVAL = timedelta(seconds=5)
+#: How often it is looked for servers that were booted without a lease, where they get one.
+DEFAULT_LEASES_INTERVAL = timedelta(minutes=1)
 #: How long something may be due before the engine, or what delivers notifications, is called unwell.
 UNATTENDED = timedelta(seconds=30)
 
@@ -117,6 +120,8 @@ class Parts:
     inventory_interval: timedelta | None = timedelta(minutes=10)
     #: How often the cloud is asked for the health of resources; None for only when a notification gives reason to.
     health_interval: timedelta | None = timedelta(minutes=1)
+    #: What the leases of servers are like that were booted without one; None where these get none.
+    default_terms: DefaultTerms | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +212,9 @@ def build(parts: Parts) -> Service:
         ),
         health=lambda: _health(parts, engine, events, outbox),
     )
+    if parts.default_terms is not None:
+        defaults = DefaultLeases(manager.leases, driver, parts.clock, parts.default_terms)
+        engine.add(Periodic("default leases", defaults.run, DEFAULT_LEASES_INTERVAL))
     return Service(metered(manager), engine, events, outbox, repair, healing, health_check, refresh, parts)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from tenure.drivers.openstack import OpenStackCloud
 from tenure.drivers.reserved_servers import SERVER
 from tenure.testing.rig import order_of
 from tests.drivers.rigs import HOST, options_of, ref, registered
-from tests.support.openstack import NEIGHBOUR, OWNER, FakeOpenStack
+from tests.support.openstack import NEIGHBOUR, OWNER, FakeOpenStack, Flavor
 from tests.support.openstack.cloud import Server
 
 START = datetime(2030, 1, 1, 10, 0, tzinfo=UTC)
@@ -217,3 +217,15 @@ def test_an_aggregate_that_somebody_changes_is_found_and_mended(cloud: FakeOpenS
         assert [one.reservation_id for one in driver.drift(HOST, [order], ())] == [RESERVATION]
         until_done(driver.ensure_started, order)
         assert not driver.drift(HOST, [order], ())
+
+
+def test_what_was_booted_lately_is_found_but_for_what_is_reserved(cloud: FakeOpenStack, driver: OpenStackCloud):
+    since = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+    mine = boot(cloud)
+    boot(cloud, created=since - timedelta(hours=1))
+    boot(cloud, metadata={"tenure:reservation": RESERVATION})
+    boot(cloud, hints={"reservation": RESERVATION})
+    boot(
+        cloud, flavor=Flavor(RESERVATION, "x", extra_specs={"aggregate_instance_extra_specs:reservation": RESERVATION})
+    )
+    assert [(one.server_id, one.user_id) for one in driver.servers(since)] == [(mine.id, f"user-of-{OWNER}")]

@@ -146,6 +146,17 @@ class Preempted:
 
 
 @dataclass(frozen=True, slots=True)
+class BootedServer:
+    """A server that somebody has booted, and whose it is."""
+
+    server_id: str
+    name: str
+    project_id: str
+    user_id: str
+    region: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Drift:
     """Something in the cloud that is not as the ledger says.
 
@@ -245,6 +256,9 @@ class CloudDriver(Protocol):
         By reservation; none of what is missing here. Complete or an error: what is not there any more is given to
         others. The number of calls does not grow with the number of orders.
         """
+
+    def servers(self, since: datetime) -> Iterable[BootedServer]:
+        """The servers of all projects that were booted since then, but for those of reservations. Reads only."""
 
     def held(self, resource_type: str) -> Iterable[str]:
         """The names of everything in the cloud that looks like the effect of a reservation of ours. Reads only.

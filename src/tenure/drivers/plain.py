@@ -10,6 +10,7 @@ from tenure.domain.actor import Actor
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import (
     DONE,
+    BootedServer,
     CloudAmbiguous,
     CloudNotFound,
     CloudRefused,
@@ -78,6 +79,9 @@ class PlainDriver(ABC):
 
     def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
         return {}
+
+    def servers(self, since: datetime) -> Iterable[BootedServer]:
+        return ()
 
     def held(self, resource_type: str) -> Iterable[str]:
         return ()

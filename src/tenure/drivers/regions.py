@@ -13,6 +13,7 @@ from tenure.domain.actor import Actor
 from tenure.domain.regions import qualified, unqualified
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import (
+    BootedServer,
     CloudBusy,
     CloudDriver,
     CloudError,
@@ -90,6 +91,10 @@ class RegionDriver:
     def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
         with self._named():
             return self._cloud.remaining(resource_type, [self._order(one) for one in orders])
+
+    def servers(self, since: datetime) -> Iterable[BootedServer]:
+        with self._named():
+            return [replace(one, region=self.region) for one in self._cloud.servers(since)]
 
     def held(self, resource_type: str) -> Iterable[str]:
         with self._named():
@@ -194,6 +199,16 @@ class RegionRouter:
         found: dict[str, int] = {}
         for name, kept in by_region.items():
             found |= self._at(name).remaining(resource_type, kept) if kept else {}
+        return found
+
+    def servers(self, since: datetime) -> Iterable[BootedServer]:
+        """Those of all regions, but for regions that do not answer."""
+        found: list[BootedServer] = []
+        for region in self._regions.values():
+            try:
+                found += region.servers(since)
+            except CloudError as error:
+                LOG.warning("servers that were booted there will be looked for again: %s", error)
         return found
 
     def held(self, resource_type: str) -> Iterable[str]:

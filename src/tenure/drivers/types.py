@@ -8,7 +8,17 @@ from typing import Protocol
 
 from tenure.domain.actor import Actor
 from tenure.domain.resource import DiscoveredResource
-from tenure.drivers.contract import CloudDriver, Drift, Health, Order, Preempted, Progress, ResourceRef, parts_of
+from tenure.drivers.contract import (
+    BootedServer,
+    CloudDriver,
+    Drift,
+    Health,
+    Order,
+    Preempted,
+    Progress,
+    ResourceRef,
+    parts_of,
+)
 
 
 class TypeDriver(CloudDriver, Protocol):
@@ -71,6 +81,9 @@ class TypeRouter:
 
     def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
         return self.driver_of(resource_type).remaining(resource_type, orders)
+
+    def servers(self, since: datetime) -> Iterable[BootedServer]:
+        return self._cloud.servers(since)
 
     def held(self, resource_type: str) -> Iterable[str]:
         return self.driver_of(resource_type).held(resource_type)

@@ -72,6 +72,10 @@ class Engine:
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
 
+    def add(self, one: Periodic) -> None:
+        """Have one more thing done at intervals; to be called before it is started."""
+        self._periodic = (*self._periodic, one)
+
     # --- in tests
 
     def settle(self) -> int:

@@ -490,6 +490,8 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder):
                 return server.host == value
             case "project_id":
                 return server.project_id == value
+            case "changes-since":
+                return server.updated >= datetime.fromisoformat(value)
             case "metadata":
                 return json.loads(value).items() <= server.metadata.items()
             case "flavor":  # of one that was made anew, only what came since then
@@ -723,6 +725,7 @@ def _shown_server(one: Server, hinted: bool) -> dict[str, Any]:
         "id": one.id,
         "name": one.name,
         "tenant_id": one.project_id,
+        "user_id": f"user-of-{one.project_id}",
         "status": one.status,
         "OS-EXT-STS:task_state": one.task,
         "OS-EXT-SRV-ATTR:host": one.host,

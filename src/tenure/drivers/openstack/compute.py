@@ -78,6 +78,9 @@ class Server:
     #: Whether it is to go when its place is wanted: by its flavor, and not booted for a reservation.
     preemptible: bool = False
     metadata: Mapping[str, str] = field(default_factory=dict)
+    user_id: str = ""
+    #: Whether it was booted with the flavor of a reservation of instances.
+    is_of_instances: bool = False
 
     @property
     def vanishing(self) -> bool:
@@ -233,6 +236,10 @@ class Compute:
         """The servers of all projects whose metadata have this."""
         return self._servers([{"metadata": json.dumps(dict(metadata))}])
 
+    def servers_changed(self, since: datetime) -> list[Server]:
+        """The servers of all projects that were booted, or changed, since then."""
+        return self._servers([{"changes-since": since.isoformat()}])
+
     def server(self, server_id: str) -> Server | None:
         """The server of that id, of whatever project; None where there is none."""
         found = self.described_server(server_id)
@@ -386,6 +393,8 @@ def _server(found: Mapping[str, Any], tells_hints: bool) -> Server:
         created_at=instant(found.get("created")),
         preemptible=is_preemptible(specs) and not (tells_hints and hinted),
         metadata=dict(found.get("metadata") or {}),
+        user_id=found.get("user_id") or "",
+        is_of_instances=SCOPED_KEY in specs,
     )
 
 

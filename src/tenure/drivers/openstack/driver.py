@@ -16,6 +16,7 @@ from tenure.domain.resource import DiscoveredResource
 from tenure.drivers import reserved_servers
 from tenure.drivers.contract import (
     DONE,
+    BootedServer,
     CloudNotFound,
     CloudRefused,
     Drift,
@@ -155,6 +156,9 @@ class OpenStackCloud:
             "project_id": found["tenant_id"],
             "flavor": {"id": name, "name": name, **sizes, "extra_specs": specs},
         }
+
+    def servers(self, since: datetime) -> Iterable[BootedServer]:
+        return servers.booted_since(self._compute(self._http.begin("servers")), since)
 
     def held(self, resource_type: str) -> Iterable[str]:
         inventory = self._inventory("held", resource_type)

@@ -12,6 +12,7 @@ from typing import Final
 
 from tenure.drivers.contract import (
     DONE,
+    BootedServer,
     CloudBusy,
     CloudNotFound,
     CloudRefused,
@@ -271,6 +272,20 @@ class Servers:
         except Conflict:
             return False
         return True
+
+
+def booted_since(compute: Compute, since: datetime) -> list[BootedServer]:
+    """The servers that were booted since then, but for those of reservations."""
+    return [
+        BootedServer(one.id, one.name, one.project_id, one.user_id)
+        for one in compute.servers_changed(since)
+        if one.created_at is not None
+        and one.created_at >= since
+        and one.status in _LISTENING
+        and RESERVATION not in one.metadata
+        and not one.reservations
+        and not one.is_of_instances
+    ]
 
 
 def held(compute: Compute) -> Iterator[str]:

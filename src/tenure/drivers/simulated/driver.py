@@ -18,6 +18,7 @@ from tenure.domain.actor import Actor
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import (
     DONE,
+    BootedServer,
     CloudNotFound,
     CloudRefused,
     Drift,
@@ -36,7 +37,7 @@ from tenure.drivers.simulated.flavors import facts_of_flavor
 from tenure.drivers.simulated.hosts import HOST, Hosts
 from tenure.drivers.simulated.instances import Instances
 from tenure.drivers.simulated.preemption import Preemption
-from tenure.drivers.simulated.servers import Servers, drift_of_servers, facts_of_server, servers_marked
+from tenure.drivers.simulated.servers import Servers, booted_since, drift_of_servers, facts_of_server, servers_marked
 from tenure.drivers.simulated.state import IN_MEMORY, EffectKind, StateFile
 from tenure.drivers.simulated.volumes import VOLUME, Volumes
 from tenure.drivers.simulated.wanted import FLAVOR, INSTANCE
@@ -214,6 +215,10 @@ class SimulatedCloud:
     def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
         with self._faults.call(Scope("remaining")):
             return self._volumes.remaining(orders) if resource_type == VOLUME else {}
+
+    def servers(self, since: datetime) -> Iterable[BootedServer]:
+        with self._faults.call(Scope("servers")), self._state.look() as tx:
+            return booted_since(tx, since)
 
     def held(self, resource_type: str) -> Iterable[str]:
         with self._faults.call(Scope("held")):

@@ -22,7 +22,7 @@ from tenure.drivers.simulated.state import StateFile
 #: Every method of a driver.
 VERBS: Final = frozenset({
     "discover", "look_up", "fetch", "ensure_registered", "ensure_unregistered", "ensure_prepared", "ensure_started",
-    "make_way", "before_end", "ensure_ended", "held", "check", "drift", "delegate", "revoke",
+    "make_way", "before_end", "ensure_ended", "held", "servers", "check", "drift", "delegate", "revoke",
 })  # fmt: skip
 #: The longest that a slow verb lets its caller wait before the next look.
 _LOOK_AGAIN: Final = timedelta(seconds=15)

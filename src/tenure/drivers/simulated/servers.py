@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from tenure.domain.capacity import Capacity
 from tenure.drivers.contract import (
     DONE,
+    BootedServer,
     CloudBusy,
     CloudNotFound,
     CloudRefused,
@@ -277,6 +279,16 @@ def facts_of_server(tx: sqlite3.Connection, reference: str, project_id: str) -> 
         "project_id": row["project_id"],
         "flavor": facts_of_any(tx, row["flavor_id"], json.loads(row["takes"])),
     }
+
+
+def booted_since(tx: sqlite3.Connection, since: datetime) -> list[BootedServer]:
+    """The servers that were booted since then, but for those of reservations."""
+    rows = tx.execute(
+        "SELECT * FROM server WHERE booted_at >= ? AND reservation_id IS NULL AND NOT vanishing"
+        " AND json_extract(metadata, '$.\"tenure:reservation\"') IS NULL ORDER BY number",
+        (since.isoformat(),),
+    ).fetchall()
+    return [BootedServer(server_id(row["number"]), row["name"], row["project_id"], row["user_id"]) for row in rows]
 
 
 def server_of(tx: sqlite3.Connection, order: Order) -> sqlite3.Row | None:
