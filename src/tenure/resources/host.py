@@ -12,6 +12,7 @@ from tenure.domain.allocation import Demand
 from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.requirement import parse_expression
+from tenure.resources.additions import HostAdditions, expression_of, without_defaults
 from tenure.resources.contract import NOTHING, Inventory, Wanted
 from tenure.resources.fields import (
     BeforeEnd,
@@ -104,6 +105,10 @@ class HostChange(_Ranged):
     before_end: BeforeEnd | None = None
 
 
+class _KeptWithAdditions(HostAdditions, KeptHostReservation):
+    pass
+
+
 class HostAnswer(BaseModel):
     """What is shown of a reservation of hosts."""
 
@@ -130,6 +135,7 @@ class HostType:
         occupied="Servers found for host {reference}: {error}",
     )
     growing = frozenset({"min", "max"})
+    additions = HostAdditions
 
     def __init__(self, default_before_end: str = "") -> None:
         self._default_before_end = default_before_end
@@ -148,10 +154,10 @@ class HostType:
     ) -> Mapping[str, object]:
         given = {name: value for name, value in change.items() if value is not None}
         try:
-            merged = KeptHostReservation.model_validate({**current, **given, "resource_type": self.name})
+            merged = _KeptWithAdditions.model_validate({**current, **given, "resource_type": self.name})
         except ValidationError as error:
             raise InvalidParameter(error.errors()[0]["msg"], field="max") from None
-        return merged.model_dump(exclude={"resource_type"})
+        return without_defaults(HostAdditions, merged.model_dump(exclude={"resource_type"}))
 
     def wanted(self, parameters: Mapping[str, object]) -> Wanted | None:
         return None
@@ -166,14 +172,15 @@ class HostType:
         return False
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
-        reservation = KeptHostReservation.model_validate({**parameters, "resource_type": self.name})
+        reservation = _KeptWithAdditions.model_validate({**parameters, "resource_type": self.name})
         return Demand(
             inventory=self.inventory,
             noun=self.noun,
             minimum=reservation.min,
             maximum=reservation.max,
             expression=parse_expression(reservation.hypervisor_properties, field="hypervisor_properties")
-            & parse_expression(reservation.resource_properties, field="resource_properties"),
+            & parse_expression(reservation.resource_properties, field="resource_properties")
+            & expression_of(reservation),
             amounts=Capacity({WHOLE: 1}),
             exclusive=True,
             parameter="min",

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from tenure.domain.allocation import Demand
 from tenure.domain.capacity import Capacity
 from tenure.domain.requirement import parse_expression
+from tenure.resources.additions import PlaceAdditions, expression_of, without_defaults
 from tenure.resources.contract import Wanted
 from tenure.resources.fields import (
     MAX_AMOUNT,
@@ -53,6 +54,10 @@ class KeptInstanceReservation(BaseModel):
     affinity: LenientAffinity
     resource_properties: KeptExpression
     before_end: BeforeEnd = "default"
+
+
+class _KeptWithAdditions(PlaceAdditions, KeptInstanceReservation):
+    pass
 
 
 class LenientInstanceReservation(KeptInstanceReservation):
@@ -109,6 +114,7 @@ class InstanceType(InstancesType):
     """Instances of a size, on hosts that serve others as well."""
 
     name = "virtual:instance"
+    additions = PlaceAdditions
 
     def request_model(self, *, strict: bool) -> type[BaseModel]:
         return InstanceReservation if strict else LenientInstanceReservation
@@ -119,7 +125,7 @@ class InstanceType(InstancesType):
     def merge(
         self, current: Mapping[str, object], change: Mapping[str, object], *, running: bool
     ) -> Mapping[str, object]:
-        after = merged(KeptInstanceReservation, self.name, current, change)
+        after = without_defaults(PlaceAdditions, merged(_KeptWithAdditions, self.name, current, change))
         if running:
             refuse_changes(current, after, but={"amount", "before_end"})
         return after
@@ -131,14 +137,15 @@ class InstanceType(InstancesType):
         return parameters
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
-        reservation = KeptInstanceReservation.model_validate({**parameters, "resource_type": self.name})
+        reservation = _KeptWithAdditions.model_validate({**parameters, "resource_type": self.name})
         sizes = {"VCPU": reservation.vcpus, "MEMORY_MB": reservation.memory_mb, "DISK_GB": reservation.disk_gb}
         return Demand(
             inventory=self.inventory,
             noun=self.noun,
             minimum=reservation.amount,
             maximum=reservation.amount,
-            expression=parse_expression(reservation.resource_properties, field="resource_properties"),
+            expression=parse_expression(reservation.resource_properties, field="resource_properties")
+            & expression_of(reservation),
             amounts=Capacity(sizes),
             exclusive=False,
             spread=spread_of(reservation.affinity),

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from tenure.api.schemas.leases import SHOWN_EVENTS, ReservationKind, has_regions, has_user_events
+from tenure.api.schemas.leases import SHOWN_EVENTS, ReservationKind, additions_of, has_regions, has_user_events
 from tenure.api.schemas.moments import RFC3339_PATTERN
 from tenure.api.schemas.resources import WireInventory
 from tenure.api.schemas.texts import MAX_PROPERTY_NAME
@@ -403,7 +403,7 @@ class Answers:
     def __init__(self, kinds: Iterable[ReservationKind], version: Version) -> None:
         old = version is OLDEST
         base_of_one = ReservationOf10 if old else PlacedReservation if has_regions(version) else ReservationDocument
-        members = [_reservation_model(kind, base_of_one) for kind in kinds]
+        members = [_reservation_model(kind, base_of_one, version) for kind in kinds]
         member: Any = members[0]
         if len(members) > 1:
             member = Annotated[Union[tuple(members)], Field(discriminator="resource_type")]  # noqa: UP007
@@ -448,10 +448,13 @@ def _document(shown: type[BaseModel], name: str) -> type[BaseModel]:
     return create_model(f"{shown.__name__}Document", __base__=Answer, **fields)
 
 
-def _reservation_model(kind: ReservationKind, base: type[BaseModel]) -> type[BaseModel]:
+def _reservation_model(kind: ReservationKind, base: type[BaseModel], version: Version) -> type[BaseModel]:
     """A reservation as it is shown: what all have, and what its type shows."""
     shown = kind.answer_model(strict=base is not ReservationOf10)
-    parameters: dict[str, Any] = {name: (field.annotation, ...) for name, field in shown.model_fields.items()}
+    models = (shown, *additions_of(kind, version))
+    parameters: dict[str, Any] = {
+        name: (field.annotation, ...) for model in models for name, field in model.model_fields.items()
+    }
     title = kind.request_model(strict=True).__name__
     tag: Any = (Literal[kind.name], ...)
     return create_model(f"{title}Document", __base__=base, resource_type=tag, **parameters)

@@ -174,7 +174,14 @@ class LeaseSchemas:
         self._kinds = tuple(kinds)
         self._names = tuple(kind.name for kind in self._kinds)
         strict = version is not Version.V1_0
-        self._shown = {kind.name: _defaults(kind.answer_model(strict=strict)) for kind in self._kinds}
+        self._shown = {
+            kind.name: {
+                name: default
+                for model in (kind.answer_model(strict=strict), *additions_of(kind, version))
+                for name, default in _defaults(model).items()
+            }
+            for kind in self._kinds
+        }
         requests = [(kind.name, _request_model(kind, version)) for kind in self._kinds]
         self._nullable = {name: _nullable(model) for name, model in requests}
         changes = [(kind.name, self._change_model(kind, strict)) for kind in self._kinds]
@@ -290,7 +297,7 @@ class LeaseSchemas:
         # The changes of the type keep their own validators; the id comes first.
         return create_model(
             f"{change.model_config.get('title') or change.__name__}OfReservation",
-            __base__=(change, identified),
+            __base__=(*additions_of(kind, self._version), change, identified),
             resource_type=(StrictStr | None, Field(default=None, json_schema_extra={"enum": [kind.name, None]})),
         )
 
@@ -353,7 +360,13 @@ def _request_model(kind: ReservationKind, version: Version) -> type[BaseModel]:
     asked = kind.request_model(strict=version is not Version.V1_0)
     if not has_regions(version):
         return asked
-    return create_model(asked.__name__, __base__=(Placed, asked), __doc__=asked.__doc__)
+    return create_model(asked.__name__, __base__=(Placed, *additions_of(kind, version), asked), __doc__=asked.__doc__)
+
+
+def additions_of(kind: ReservationKind, version: Version) -> tuple[type[BaseModel], ...]:
+    """What requests of the type can name from 1.2 on beside its own model, where it says so by ``additions``."""
+    added: type[BaseModel] | None = getattr(kind, "additions", None)
+    return () if added is None or version < Version.V1_2 else (added,)
 
 
 def _create_base(version: Version) -> type[BaseModel]:

@@ -1,0 +1,84 @@
+"""What requests for hosts, and for parts of them, can name from 1.2 on beside their properties."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, Field, StrictInt, StrictStr
+
+from tenure.domain.errors import InvalidParameter
+from tenure.domain.requirement import AnyOf, Comparison, Expression, Term
+from tenure.resources.fields import MAX_AMOUNT
+
+_SCOPE: Final = "capabilities:"
+_OR: Final = "<or>"
+#: Nova's operators of extra specs, as the property language has them; ``=`` means at least there.
+_OPERATORS: Final = {"=": ">=", **{op: op for op in ("==", "!=", ">=", "<=")}, "s==": "==", "s!=": "!="}
+
+_Word = Annotated[StrictStr, Field(min_length=1, max_length=255)]
+_Least = Annotated[StrictInt, Field(ge=0, le=MAX_AMOUNT)]
+
+
+class PlaceAdditions(BaseModel):
+    """Where in the region, and on what kind of hosts."""
+
+    availability_zone: Annotated[
+        StrictStr, Field(max_length=255, description="The zone of the hosts; empty for any.")
+    ] = ""
+    extra_specs: Annotated[
+        dict[_Word, _Word],
+        Field(
+            max_length=32,
+            description="What hosts must be, as flavors say it: `capabilities:` and what the cloud says of a host, or "
+            "a property by its name; a value is one, or an operator and one, or `<or> one <or> other`.",
+        ),
+    ] = Field(default_factory=dict)
+
+
+class HostAdditions(PlaceAdditions):
+    """The same, and how large each host is at least."""
+
+    vcpus: Annotated[_Least, Field(description="How many processors each host has at least.")] = 0
+    memory_mb: Annotated[_Least, Field(description="How much memory each host has at least, in MiB.")] = 0
+    disk_gb: Annotated[_Least, Field(description="How much disk each host has at least, in GiB.")] = 0
+
+
+def without_defaults(model: type[BaseModel], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters without the additions that ask for nothing, as requests of older versions are kept."""
+    return {name: value for name, value in parameters.items() if value or name not in model.model_fields}
+
+
+def expression_of(asked: PlaceAdditions) -> Expression:
+    """What the additions ask of hosts. Raises ``InvalidParameter`` for an extra spec that says nothing of hosts."""
+    terms: list[Term] = [_term(name, value) for name, value in asked.extra_specs.items()]
+    if asked.availability_zone:
+        terms.append(Comparison("==", "availability_zone", asked.availability_zone))
+    if isinstance(asked, HostAdditions):
+        terms += _minima(asked)
+    return Expression(tuple(terms))
+
+
+def _minima(asked: HostAdditions) -> Iterator[Comparison]:
+    for name, least in (("vcpus", asked.vcpus), ("memory_mb", asked.memory_mb), ("local_gb", asked.disk_gb)):
+        if least:
+            yield Comparison(">=", name, str(least))
+
+
+def _term(name: str, value: str) -> Term:
+    scoped, _, _ = name.rpartition(":")
+    bare = name.removeprefix(_SCOPE)
+    if (scoped and name == bare) or not bare:
+        raise InvalidParameter(
+            f"{name}: only properties and what is in the scope capabilities can be asked for", field="extra_specs"
+        )
+    words = value.split()
+    if words and words[0] == _OR:
+        values = [one.strip() for one in value.split(_OR)[1:]]
+        if all(values):
+            return AnyOf(tuple(Expression((Comparison("==", bare, one),)) for one in values))
+    elif len(words) > 1 and words[0] in _OPERATORS:
+        return Comparison(_OPERATORS[words[0]], bare, value.split(None, 1)[1].strip())
+    elif words and not words[0].startswith("<") and words[0] not in {"s<", "s<=", "s>", "s>=", *_OPERATORS}:
+        return Comparison("==", bare, value)
+    raise InvalidParameter(f"{name}: {value!r} is none of the forms of a value", field="extra_specs")

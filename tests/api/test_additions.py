@@ -1,0 +1,85 @@
+"""Zones, extra specs and sizes in requests, from 1.2 on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.rig import HOSTS, Api, open_api
+
+
+@pytest.fixture(scope="module")
+def shared_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    with open_api(tmp_path_factory.mktemp("api")) as opened:
+        yield opened
+
+
+def matching(api: Api, **asked: Any) -> int:
+    """How many of the hosts match what is asked for."""
+    wanted = {**HOSTS, "min": 99, "max": 99, **asked}
+    refused = api.using(version="1.2").post("/v1/leases", api.using(version="1.2").lease_body(reservations=[wanted]))
+    assert refused.status_code == 409, refused.text
+    found: int = refused.json["details"]["stages"][1]["count"]
+    return found
+
+
+def test_each_addition_restricts_the_hosts(shared_api: Api) -> None:
+    hosts = shared_api.using("admin", "1.2").get("/v1/os-hosts").json["hosts"]
+    zone, kind = hosts[0]["availability_zone"], hosts[0]["hypervisor_type"]
+    in_zone = sum(host["availability_zone"] == zone for host in hosts)
+    large = sorted(host["vcpus"] for host in hosts)[-1]
+    largest = sum(host["vcpus"] >= large for host in hosts)
+    assert 0 < in_zone < len(hosts)
+    assert matching(shared_api) == len(hosts)
+    assert matching(shared_api, availability_zone=zone) == in_zone
+    assert matching(shared_api, vcpus=large) == largest
+    assert matching(shared_api, vcpus=large + 1) == 0
+    assert matching(shared_api, memory_mb=1, disk_gb=1) == len(hosts)
+    for specs, count in (
+        ({"capabilities:hypervisor_type": kind}, len(hosts)),
+        ({"capabilities:hypervisor_type": "s!= " + kind}, 0),
+        ({"capabilities:vcpus": f"= {large}"}, largest),
+        ({"capabilities:vcpus": f"<= {large}", "availability_zone": zone}, in_zone),
+        ({"availability_zone": f"<or> {zone} <or> nowhere"}, in_zone),
+        ({"gpu": "none-such"}, 0),
+    ):
+        assert matching(shared_api, extra_specs=specs) == count, specs
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({"extra_specs": {"hw:cpu_policy": "dedicated"}}, "extra_specs"),
+        ({"extra_specs": {"capabilities:": "x"}}, "extra_specs"),
+        ({"extra_specs": {"gpu": "<in> a100"}}, "extra_specs"),
+        ({"extra_specs": {"gpu": "<or> "}}, "extra_specs"),
+        ({"extra_specs": {"gpu": ">="}}, "extra_specs"),
+        ({"extra_specs": {"gpu": "s< b"}}, "extra_specs"),
+        ({"extra_specs": {"gpu": 7}}, "extra_specs.gpu"),
+        ({"extra_specs": {f"p{number}": "x" for number in range(33)}}, "extra_specs"),
+        ({"vcpus": -1}, "vcpus"),
+        ({"memory_mb": "8"}, "memory_mb"),
+        ({"availability_zone": None}, "availability_zone"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused(shared_api: Api, asked: dict[str, Any], field: str) -> None:
+    api = shared_api.using(version="1.2")
+    refused = api.post("/v1/leases", api.lease_body(reservations=[{**HOSTS, **asked}]))
+    assert (refused.status_code, refused.json["field"]) == (400, f"reservations[0].{field}"), refused.text
+
+
+def test_additions_are_shown_and_change_and_older_versions_do_not_know_them(tmp_path: Path) -> None:
+    with open_api(tmp_path) as opened:
+        api = opened.using(version="1.2")
+        one = api.book(reservations=[{**HOSTS, "availability_zone": "az-1"}])["reservations"][0]
+        assert (one["availability_zone"], one["extra_specs"], one["vcpus"]) == ("az-1", {}, 0)
+        path = f"/v1/leases/{one['lease_id']}"
+        old = api.using(version="1.1")
+        assert "availability_zone" not in old.get(path).json["lease"]["reservations"][0]
+        changed = {"id": one["id"], "availability_zone": "", "vcpus": 2}
+        assert old.put(path, {"reservations": [changed]}).status_code == 400
+        shown = api.put(path, {"reservations": [changed]}).json["lease"]["reservations"][0]
+        assert (shown["availability_zone"], shown["vcpus"]) == ("", 2)
