@@ -22,7 +22,7 @@ FIELDS = {
     "created_at",
     "updated_at",
 }
-SINCE_1_2 = {"enabled", "disabled_reason", "health", "health_reason", "health_since"}
+SINCE_1_2 = {"region", "enabled", "disabled_reason", "health", "health_reason", "health_since"}
 
 
 @pytest.fixture

@@ -60,6 +60,13 @@ def change(api: Api, lease: dict[str, Any], **parameters: Any) -> dict[str, Any]
     return dict(changed)
 
 
+#: What they have from 1.2 on.
+NEW = {
+    "physical:host": {"availability_zone", "extra_specs", "vcpus", "memory_mb", "disk_gb"},
+    "virtual:instance": {"availability_zone", "extra_specs"},
+}
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_fields_of_each_type(api: Api, version: str) -> None:
     """At 1.0 they are Blazar's. From 1.1 on also what is done before the end of each, and no internal row."""
@@ -68,6 +75,7 @@ def test_the_fields_of_each_type(api: Api, version: str) -> None:
     for asked, shown in zip(ALL, lease["reservations"], strict=True):
         kind = str(asked["resource_type"])
         more = {"resource_id"} if version == "1.0" else {"before_end"}
+        more |= {"region"} | NEW.get(kind, set()) if version == "1.2" else set()
         assert (shown["resource_type"], shown.keys()) == (kind, COMMON | OWN[kind] | more)
         given = {name: value for name, value in asked.items() if name != "flavor_id"}
         assert {name: shown[name] for name in given} == given
