@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -386,12 +387,17 @@ def _refusal(operation: Operation, status: int, references: References, version:
 
 
 class Description:
-    """Serves the description of the version that is asked for, by the header or by ``?version=``."""
+    """Serves the description of the version that is asked for, by the header or by ``?version=``.
+
+    Each is made when it is first asked for: it takes longer than all else that a start of the API does.
+    """
 
     def __init__(self, schemas: Mapping[Version, LeaseSchemas], kinds: Iterable[ReservationKind], links: Links) -> None:
         self._links = links
-        kinds = tuple(kinds)
-        self._documents = {version: describe(schemas[version], kinds, version) for version in Version}
+        self._schemas = schemas
+        self._kinds = tuple(kinds)
+        self._documents: dict[Version, Document] = {}
+        self._describing = threading.Lock()
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         asked = req.params.get("version")
@@ -404,5 +410,11 @@ class Description:
         elif version is None and call.version_refusal is not None:
             raise call.version_refusal
         resp.set_header("Vary", HEADER)
-        document = self._documents[version or OLDEST]
+        document = self._document(version or OLDEST)
         answer(resp, {**document, "servers": [{"url": self._links.base(req) or "/"}]})
+
+    def _document(self, version: Version) -> Document:
+        with self._describing:
+            if version not in self._documents:
+                self._documents[version] = describe(self._schemas[version], self._kinds, version)
+            return self._documents[version]
