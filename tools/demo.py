@@ -30,6 +30,11 @@ COMMAND_SECONDS = 180
 START_SECONDS = 30
 #: How many characters of the timeline stand for its length at most.
 COLUMNS = 72
+#: The external network of the simulated cloud, and two of its addresses that it gives to nobody by itself.
+NETWORK = "5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0001"
+ADDRESSES = ("203.0.113.20", "203.0.113.21")
+#: How moments are written in commands.
+EXACT = "%Y-%m-%dT%H:%M:%SZ"
 USER, OPERATOR = "tenure-demo", "tenure-admin"
 
 
@@ -144,54 +149,77 @@ def play(tenure: CommandLine) -> None:
     began = time.monotonic()
     tenure.run("host list -c hypervisor_hostname -c vcpus -c memory_mb -c properties", cloud=OPERATOR)
     pace = pace_for(time.monotonic() - began)
+    step("And two addresses of the external network.")
+    for address in ADDRESSES:
+        tenure.run(f"floatingip create {NETWORK} {address} -c floating_ip_address -c reservable", cloud=OPERATOR)
 
-    step("Somebody books two of them, from in a few seconds on.")
-    tenure.run(
-        f"lease create breakfast --hosts 2 --with 'vcpus>=64' --start +{6 * pace}s --for {8 * pace}s"
-        " -c name -c status -c start_date"
-    )
-    tenure.run("lease hosts breakfast -c hypervisor_hostname -c vcpus -c status")
+    book(tenure, pace)
+    refuse(tenure, pace, during=moment_of(tenure, "course", "start_date") + timedelta(seconds=3 * pace))
 
-    step("Others book as well: the host with the GPU, and two hosts from the end of breakfast on.")
-    tenure.run(
-        f"lease create training --hosts 1 --with gpu=a100 --start +{7 * pace}s --for {30 * pace}s"
-        " -c name -c status -c start_date"
-    )
-    after = end_of(tenure, "breakfast")
-    tenure.run(
-        f"lease create lunch --hosts 2 --with 'vcpus>=64' --start {after:%Y-%m-%dT%H:%M:%SZ} --for {12 * pace}s"
-        " -c name -c status -c start_date"
-    )
+    step("The time comes: the lease starts by itself. Its owner has a flavor to boot instances with, and an address.")
+    tenure.run(f"lease wait course --until ACTIVE --wait-timeout {30 * pace}s -c name -c status -c start_date")
+    tenure.run("lease reservation list course -c resource_type -c status -c flavor_id")
+    tenure.run("lease floatingips course -c floating_ip_address -c status")
 
-    step("What is not there is not promised, and the answer says why: three of six are taken at that time.")
-    tenure.run(f"lease create feast --hosts 5 --start +{7 * pace}s --for {5 * pace}s", refused=True)
-    step("The same at another time is no problem. And a slip of the pen is not taken for a full cloud.")
-    tenure.run(f"lease create feast --hosts 5 --start +{40 * pace}s --for {10 * pace}s -c name -c status -c start_date")
-    tenure.run("lease create typo --hosts 1 --with gpo=a100 --for 5s", refused=True)
-
-    step("The time comes: the lease starts by itself, and its owner has the hosts.")
-    tenure.run(f"lease wait breakfast --until ACTIVE --wait-timeout {30 * pace}s -c name -c status -c start_date")
-    tenure.run("lease hosts breakfast -c hypervisor_hostname -c vcpus -c status")
-
-    step("The time is over: the hosts are taken back, and the next lease has what it was promised.")
-    tenure.run(f"lease wait breakfast --until TERMINATED --wait-timeout {30 * pace}s -c name -c status -c end_date")
+    step("The time is over: all is taken back, and the next lease has the hosts that it was promised.")
+    tenure.run(f"lease wait course --until TERMINATED --wait-timeout {30 * pace}s -c name -c status -c end_date")
     tenure.run(f"lease wait lunch --until ACTIVE --wait-timeout {30 * pace}s -c name -c status -c start_date")
-    tenure.run("lease history breakfast")
+    tenure.run("lease hosts lunch -c hypervisor_hostname -c vcpus -c status")
+    tenure.run("lease history course")
     tenure.run("lease list --sort-by start_date")
 
-    step("Who has which host when, drawn from the allocations (tenure lease hosts LEASE -f json):")
+    step("Who has which host and which address when (tenure lease hosts LEASE -f json, tenure lease floatingips ...):")
     show("")
     for line in draw(stays_of(tenure), datetime.now(UTC)):
         show(f"  {line}".rstrip())
 
 
+def book(tenure: CommandLine, pace: int) -> None:
+    """Book a thing of each kind."""
+    step("Somebody books a course: room for four instances and an address, in one lease, from in a few seconds on.")
+    tenure.run(
+        "lease create course --instances 4 --vcpus 2 --ram 4g --disk 20"
+        f" --floating-ips 1 --network {NETWORK} --start +{12 * pace}s --for {10 * pace}s"
+        " -c name -c status -c start_date"
+    )
+    step("Others book as well: the host with the GPU, and two whole hosts from the end of the course on.")
+    tenure.run(
+        f"lease create training --hosts 1 --with gpu=a100 --start +{12 * pace}s --for {30 * pace}s"
+        " -c name -c status -c start_date"
+    )
+    step("And one server of a flavor, which is to be there for a while: it is shelved before and after.")
+    tenure.run(
+        f"lease create render --server-flavor 2 --at-end shelve --start +{14 * pace}s --for {20 * pace}s"
+        " -c name -c status -c start_date"
+    )
+    after = moment_of(tenure, "course", "end_date")
+    tenure.run(
+        f"lease create lunch --hosts 2 --with 'vcpus>=64' --start {after:{EXACT}} --for {12 * pace}s"
+        " -c name -c status -c start_date"
+    )
+
+
+def refuse(tenure: CommandLine, pace: int, *, during: datetime) -> None:
+    """Ask for what is not there at a time of the course."""
+    step("What is not there is not promised, and the answer says why: of six hosts two are taken at that time.")
+    tenure.run(f"lease create feast --hosts 5 --start {during:{EXACT}} --for {5 * pace}s", refused=True)
+    step("What belongs together is booked together or not at all: the hosts would be there, the second address is not.")
+    tenure.run(
+        f"lease create tour --hosts 1 --floating-ips 2 --network {NETWORK} --start {during:{EXACT}} --for {5 * pace}s",
+        refused=True,
+    )
+    step("The same at another time is no problem. And a slip of the pen is not taken for a full cloud.")
+    tenure.run(f"lease create feast --hosts 5 --start +{60 * pace}s --for {10 * pace}s -c name -c status -c start_date")
+    tenure.run("lease create typo --hosts 1 --with gpo=a100 --for 5s", refused=True)
+
+
 def pace_for(command_seconds: float) -> int:
     """How much slower the story goes on a machine where one command takes so long."""
-    return min(5, max(1, round(command_seconds)))
+    return min(12, max(1, round(command_seconds)))
 
 
-def end_of(tenure: CommandLine, lease: str) -> datetime:
-    return datetime.fromisoformat(tenure.ask(f"lease show {lease} -c end_date")["end_date"])
+def moment_of(tenure: CommandLine, lease: str, name: str) -> datetime:
+    return datetime.fromisoformat(tenure.ask(f"lease show {lease} -c {name}")[name])
 
 
 # --- the timeline
@@ -199,32 +227,36 @@ def end_of(tenure: CommandLine, lease: str) -> datetime:
 
 @dataclass(frozen=True)
 class Stay:
-    """One host with one lease, for a stretch of time."""
+    """One host, or one address, with one lease, for a stretch of time."""
 
     lease: str
-    host: str
+    thing: str
     start: datetime
     end: datetime
     status: str
 
 
 def stays_of(tenure: CommandLine) -> list[Stay]:
-    columns = "-c hypervisor_hostname -c start_date -c end_date -c status"
-    return [
-        Stay(
-            lease["name"],
-            host["hypervisor_hostname"],
-            datetime.fromisoformat(host["start_date"]),
-            datetime.fromisoformat(host["end_date"]),
-            host["status"],
-        )
-        for lease in tenure.ask("lease list --sort-by start_date -c name")
-        for host in tenure.ask(f"lease hosts {lease['name']} {columns}")
-    ]
+    """All of them. Room for instances is on hosts that several share, and is not drawn."""
+    found = []
+    for lease in tenure.ask("lease list --sort-by start_date -c name"):
+        for command, name in (("hosts", "hypervisor_hostname"), ("floatingips", "floating_ip_address")):
+            columns = f"-c {name} -c start_date -c end_date -c status"
+            found += [
+                Stay(
+                    lease["name"],
+                    one[name],
+                    datetime.fromisoformat(one["start_date"]),
+                    datetime.fromisoformat(one["end_date"]),
+                    one["status"],
+                )
+                for one in tenure.ask(f"lease {command} {lease['name']} {columns}")
+            ]
+    return found
 
 
 def draw(stays: Sequence[Stay], now: datetime) -> Iterator[str]:
-    """A line for each host: capitals for what is or was held, small letters for what is planned."""
+    """A line for each host and each address: capitals for what is or was held, small letters for what is planned."""
     first, last = min(stay.start for stay in stays), max(stay.end for stay in stays)
     step_seconds = max(1, -(-(last - first) // timedelta(seconds=COLUMNS)))
     width = -(-(last - first) // timedelta(seconds=step_seconds))
@@ -234,21 +266,22 @@ def draw(stays: Sequence[Stay], now: datetime) -> Iterator[str]:
 
     leases = list(dict.fromkeys(stay.lease for stay in stays))
     letters = dict(zip(leases, "ABCDEFGHIJKLMNOPQRSTUVWXYZ", strict=False))
-    for host in sorted({stay.host for stay in stays}):
+    things = sorted({stay.thing for stay in stays}, key=lambda thing: (thing[0].isdigit(), thing))
+    margin = max(map(len, things))
+    for thing in things:
         cells = ["."] * width
-        for stay in (one for one in stays if one.host == host):
+        for stay in (one for one in stays if one.thing == thing):
             letter = letters[stay.lease] if stay.status in {"held", "released"} else letters[stay.lease].lower()
             for position in range(column(stay.start), min(width, max(column(stay.end), column(stay.start) + 1))):
                 cells[position] = letter
-        yield f"{host}  {''.join(cells)}"
-    margin = " " * len(max((stay.host for stay in stays), key=len))
-    yield f"{margin}  {' ' * column(now)}^ now, {now:%H:%M:%S} UTC"
+        yield f"{thing:<{margin}}  {''.join(cells)}"
+    yield f"{' ' * margin}  {' ' * column(now)}^ now, {now:%H:%M:%S} UTC"
     yield ""
     for lease, letter in letters.items():
         mine = [stay for stay in stays if stay.lease == lease]
         start, stop = min(stay.start for stay in mine), max(stay.end for stay in mine)
         states = ", ".join(sorted({stay.status for stay in mine}))
-        yield f"{letter} {lease:<10} {start:%H:%M:%S} to {stop:%H:%M:%S}  hosts: {len(mine)}, {states}"
+        yield f"{letter} {lease:<10} {start:%H:%M:%S} to {stop:%H:%M:%S}  {len(mine)}, {states}"
     yield f"1 character is {step_seconds} s; capitals: held or given back, small letters: planned"
 
 
