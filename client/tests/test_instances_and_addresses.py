@@ -207,7 +207,7 @@ def test_an_address_is_closed_emptied_and_opened(server: FakeServer) -> None:
     client = server.client()
     lease_id = book(client, "web", ReservationRequest.floatingips(NETWORK))
     plan = client.floatingips.disable(first, reason="listed", dry_run=True)
-    assert (plan.dry_run, plan.floatingip.reservable, server.floatingips[first].reservable) == (
+    assert (plan.dry_run, plan.resource.reservable, server.floatingips[first].reservable) == (
         True,
         False,
         True,
@@ -220,7 +220,7 @@ def test_an_address_is_closed_emptied_and_opened(server: FakeServer) -> None:
     [moved] = client.floatingips.reallocate(first, running=True).reservations
     assert moved.moves_to == second
     assert [one.id for one in client.leases.floatingips(lease_id)] == [second]
-    assert client.floatingips.enable(first).floatingip.reservable
+    assert client.floatingips.enable(first).resource.reservable
 
 
 def test_an_address_that_was_asked_for_by_name_stays(server: FakeServer) -> None:

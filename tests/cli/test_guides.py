@@ -86,10 +86,16 @@ def test_a_guide_can_be_followed(tmp_path: Path, guide: Path):
         follow(service, guide)
 
 
-def follow(service: Standalone, guide: Path) -> None:
+@pytest.mark.slow
+def test_the_guide_of_volumes_can_be_followed(tmp_path: Path):
+    with standalone(tmp_path / "data", hosts=1) as service:
+        follow(service, REPOSITORY / "docs" / "user" / "volumes.md", at_least=5)
+
+
+def follow(service: Standalone, guide: Path, *, at_least: int = 10) -> None:
     """Type every command of the guide; each does what the guide says."""
     followed = [(command, said) for command, said in commands(guide) if command.startswith(("tenure ", "openstack "))]
-    assert len(followed) > 10
+    assert len(followed) > at_least
     for command, said in followed:
         # A date that stands in the guide lies in the future, whenever the test is run.
         result = run(service, with_real_ids(service, command).replace("2027-", "2127-"))

@@ -228,3 +228,21 @@ def test_something_is_told_at_moments_of_its_own(client: Run):
     assert "half time" not in client("lease", "show", "bio").stdout
     late = client("lease", "set", "bio", "--notify", "+9h", "too late", code=1)
     assert "events" in late.stderr
+
+
+def test_volume_pools_and_a_lease_of_volumes(service: Standalone):
+    client = runner(service, "openstack", "reservation")
+    pool = "sim-storage@fast#nvme"
+    made = document(client("volume", "pool", "create", pool, "1t", "-f", "json"))
+    assert (made["capacity_gb"], made["reservable"]) == (1024, True)
+    client("volume", "pool", "disable", pool, "--reason", "worn out", "--yes")
+    asked = ("lease", "create", "data", "--volumes", "2", "--size", "10g", "--volume-type", "fast", "--for", "1h")
+    assert "Not enough volumes" in client(*asked, code=1).stderr
+    client("volume", "pool", "enable", pool, "--yes")
+    lease = document(client(*asked, "--volumes-at-end", "keep", "--wait", "-f", "json", cloud="tenure-demo"))
+    [reservation] = lease["reservations"]
+    assert (len(reservation["volume_ids"]), reservation["at_end"]) == (2, "keep")
+    assert document(client("volume", "pool", "list", "-f", "json"))[0]["name"] == pool
+    client("lease", "delete", "data", "--wait", cloud="tenure-demo")
+    assert "is reserved" in client("volume", "pool", "delete", pool, code=1).stderr
+    assert document(client("volume", "pool", "show", pool, "-f", "json"))["health"] == "well"

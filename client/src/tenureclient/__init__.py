@@ -8,7 +8,7 @@
 It talks microversion 1.1, and 1.2 for what came with that; it falls back to 1.0 where the server is a Blazar.
 """
 
-from tenureclient.addresses import FloatingIP, FloatingIPChange, LeaseFloatingIP
+from tenureclient.addresses import FloatingIP, LeaseFloatingIP
 from tenureclient.client import Client
 from tenureclient.errors import (
     ApiError,
@@ -38,15 +38,16 @@ from tenureclient.models import (
     Event,
     HistoryEntry,
     Host,
-    HostChange,
     HostProperty,
     Lease,
     LeaseHost,
     Reservation,
     ReservedPeriod,
+    ResourceChange,
 )
 from tenureclient.moments import NOW
 from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest
+from tenureclient.volumepools import LeaseVolumePool, VolumePool
 from tenureclient.wire import Version
 
 __version__ = "0.1.0"
@@ -62,11 +63,9 @@ __all__ = [
     "ConnectionFailed",
     "Event",
     "FloatingIP",
-    "FloatingIPChange",
     "Forbidden",
     "HistoryEntry",
     "Host",
-    "HostChange",
     "HostProperty",
     "InvalidState",
     "Lease",
@@ -74,6 +73,7 @@ __all__ = [
     "LeaseFailed",
     "LeaseFloatingIP",
     "LeaseHost",
+    "LeaseVolumePool",
     "NeedsNewerServer",
     "NotEnoughResources",
     "NotFound",
@@ -83,6 +83,7 @@ __all__ = [
     "ReservationChange",
     "ReservationRequest",
     "ReservedPeriod",
+    "ResourceChange",
     "ServerError",
     "Shortfall",
     "Stage",
@@ -90,6 +91,7 @@ __all__ = [
     "Unauthorized",
     "UnexpectedAnswer",
     "Version",
+    "VolumePool",
     "WaitProgress",
     "WaitTimedOut",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from tenureclient.models import AffectedReservation, standing
+from tenureclient.models import standing
 from tenureclient.wire import Fields, JsonValue
 
 
@@ -68,27 +68,4 @@ class FloatingIP:
             created_at=fields.maybe_moment("created_at"),
             updated_at=fields.maybe_moment("updated_at"),
             **(standing(fields) if "health" in fields else {}),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class FloatingIPChange:
-    """An address after a change, or as it would be, and what becomes of the reservations of it."""
-
-    floatingip: FloatingIP
-    dry_run: bool
-    reservations: tuple[AffectedReservation, ...]
-
-    @property
-    def resource(self) -> FloatingIP:
-        """What changed, whatever kind of thing that is."""
-        return self.floatingip
-
-    @classmethod
-    def from_wire(cls, document: JsonValue) -> FloatingIPChange:
-        fields = Fields(document, "the change of a floating IP")
-        return cls(
-            floatingip=FloatingIP.from_wire(fields.value("floatingip")),
-            dry_run=fields.flag("dry_run"),
-            reservations=fields.each("reservations", AffectedReservation.from_wire),
         )

@@ -14,6 +14,7 @@ from tenureclient.hosts import Hosts
 from tenureclient.leases import Leases
 from tenureclient.properties import HostProperties
 from tenureclient.transport import DEFAULT_TIMEOUT, Transport
+from tenureclient.volumepools import VolumePools
 from tenureclient.wire import Version
 
 
@@ -46,6 +47,7 @@ class Client:
         self.leases = Leases(self._transport, clock=clock, sleep=sleep)
         self.hosts = Hosts(self._transport)
         self.floatingips = FloatingIPs(self._transport)
+        self.volume_pools = VolumePools(self._transport)
         self.properties = HostProperties(self._transport)
         self.allocations = Allocations(self._transport)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
-from tenureclient.addresses import FloatingIP, FloatingIPChange
+from tenureclient.addresses import FloatingIP
 from tenureclient.inventory import Inventory, Kind
 from tenureclient.transport import Transport
 
@@ -17,11 +17,10 @@ _KIND = Kind(
     noun="floating IP",
     name="floating_ip_address",
     read=FloatingIP.from_wire,
-    read_change=FloatingIPChange.from_wire,
 )
 
 
-class FloatingIPs(Inventory[FloatingIP, FloatingIPChange]):
+class FloatingIPs(Inventory[FloatingIP]):
     """The addresses that were given to the reservation service."""
 
     def __init__(self, transport: Transport) -> None:

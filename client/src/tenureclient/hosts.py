@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from tenureclient.inventory import Inventory, Kind
-from tenureclient.models import Host, HostChange
+from tenureclient.models import Host
 from tenureclient.transport import Transport
 from tenureclient.wire import JsonObject, Version
 
@@ -17,11 +17,10 @@ _KIND = Kind(
     noun="host",
     name="hypervisor_hostname",
     read=Host.from_wire,
-    read_change=HostChange.from_wire,
 )
 
 
-class Hosts(Inventory[Host, HostChange]):
+class Hosts(Inventory[Host]):
     """The hosts that were given to the reservation service."""
 
     def __init__(self, transport: Transport) -> None:

@@ -1,4 +1,4 @@
-"""What can be done with things that can be reserved, hosts and addresses alike; for administrators."""
+"""What can be done with things that can be reserved, whatever they are; for administrators."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from tenureclient import errors
+from tenureclient.models import ResourceChange
 from tenureclient.transport import Answer, Transport, parsed
 from tenureclient.wire import JsonObject, JsonValue, Version
 
@@ -24,11 +25,10 @@ class Registered(Protocol):
 
 
 R = TypeVar("R", bound=Registered)
-C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[R, C]):
+class Kind(Generic[R]):
     """How things of one kind are called in the API, and how what it tells of them is read."""
 
     path: str
@@ -38,13 +38,12 @@ class Kind(Generic[R, C]):
     #: The field that people know one by.
     name: str
     read: Callable[[JsonValue], R]
-    read_change: Callable[[JsonValue], C]
 
 
-class Inventory(Generic[R, C]):
+class Inventory(Generic[R]):
     """The things of one kind that were given to the reservation service."""
 
-    def __init__(self, transport: Transport, kind: Kind[R, C]) -> None:
+    def __init__(self, transport: Transport, kind: Kind[R]) -> None:
         self._transport = transport
         self._kind = kind
 
@@ -72,19 +71,19 @@ class Inventory(Generic[R, C]):
 
     def delete(self, resource_id: str) -> None:
         """Take it out of the reservation service. No lease may need it any more."""
-        self._transport.call("DELETE", self._kind.path, resource_id)
+        self._transport.call("DELETE", self._kind.path, resource_id, newest=True)
 
-    def disable(self, resource_id: str, *, reason: str = "", dry_run: bool = False) -> C:
+    def disable(self, resource_id: str, *, reason: str = "", dry_run: bool = False) -> ResourceChange[R]:
         """Close it to new reservations; who has a part in it keeps it. With ``dry_run`` only tell."""
         return self._change(resource_id, "disable", {"reason": reason, "dry_run": dry_run})
 
-    def enable(self, resource_id: str, *, dry_run: bool = False) -> C:
+    def enable(self, resource_id: str, *, dry_run: bool = False) -> ResourceChange[R]:
         """Open it to reservations again, as far as it is well. With ``dry_run`` only tell."""
         return self._change(resource_id, "enable", {"dry_run": dry_run})
 
     def reallocate(
         self, resource_id: str, *, lease_id: str | None = None, running: bool = False, dry_run: bool = False
-    ) -> C:
+    ) -> ResourceChange[R]:
         """Move what is booked on it to others: of one lease, or of all. With ``dry_run`` only tell.
 
         What runs there stays, unless ``running``: it is lost there then.
@@ -133,7 +132,7 @@ class Inventory(Generic[R, C]):
         yield first
         yield from pages
 
-    def _change(self, resource_id: str, action: str, body: JsonObject) -> C:
+    def _change(self, resource_id: str, action: str, body: JsonObject) -> ResourceChange[R]:
         answer = self._transport.call(
             "POST",
             self._kind.path,
@@ -143,7 +142,10 @@ class Inventory(Generic[R, C]):
             feature=f"closing and emptying {self._kind.noun}s",
             since=Version.V1_2,
         )
-        return parsed(self._kind.read_change, answer.body)
+        kind = self._kind
+        return parsed(
+            lambda body: ResourceChange.from_wire(body, kind.one, kind.noun, kind.read), answer.body
+        )
 
     def _one(self, answer: Answer) -> R:
         return parsed(self._kind.read, answer.body.get(self._kind.one))

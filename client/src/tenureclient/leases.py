@@ -14,6 +14,7 @@ from tenureclient.models import HistoryEntry, Lease, LeaseHost
 from tenureclient.moments import Moment, format_duration
 from tenureclient.reservation_request import OwnEvent, ReservationChange, ReservationRequest
 from tenureclient.transport import Answer, Body, Transport, parsed
+from tenureclient.volumepools import LeaseVolumePool
 from tenureclient.wire import Fields, JsonObject, JsonValue, Version, moment_to_wire, rfc3339
 
 ACTIVE = frozenset({"ACTIVE"})
@@ -251,6 +252,21 @@ class Leases:
         )
         return parsed(
             lambda body: Fields(body, "the answer").each("floatingips", LeaseFloatingIP.from_wire),
+            answer.body,
+        )
+
+    def volume_pools(self, lease_id: str) -> tuple[LeaseVolumePool, ...]:
+        """Return the pools that the lease's volumes lie in, did, or are planned to."""
+        answer = self._transport.call(
+            "GET",
+            "leases",
+            lease_id,
+            "volume_pools",
+            feature="volumes",
+            since=Version.V1_2,
+        )
+        return parsed(
+            lambda body: Fields(body, "the answer").each("volume_pools", LeaseVolumePool.from_wire),
             answer.body,
         )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from tenureclient.wire import Fields, JsonObject, JsonValue
+
+R = TypeVar("R")
 
 _RESERVATION_FIELDS = frozenset(
     [
@@ -326,23 +328,20 @@ class AffectedReservation:
 
 
 @dataclass(frozen=True, slots=True)
-class HostChange:
-    """A host after a change, or as it would be, and what becomes of the reservations on it."""
+class ResourceChange(Generic[R]):
+    """A resource after a change, or as it would be, and what becomes of the reservations of it."""
 
-    host: Host
+    resource: R
     dry_run: bool
     reservations: tuple[AffectedReservation, ...]
 
-    @property
-    def resource(self) -> Host:
-        """What changed, whatever kind of thing that is."""
-        return self.host
-
     @classmethod
-    def from_wire(cls, document: JsonValue) -> HostChange:
-        fields = Fields(document, "the change of a host")
+    def from_wire(
+        cls, document: JsonValue, key: str, noun: str, read: Callable[[JsonValue], R]
+    ) -> ResourceChange[R]:
+        fields = Fields(document, f"the change of a {noun}")
         return cls(
-            host=Host.from_wire(fields.value("host")),
+            resource=read(fields.value(key)),
             dry_run=fields.flag("dry_run"),
             reservations=fields.each("reservations", AffectedReservation.from_wire),
         )

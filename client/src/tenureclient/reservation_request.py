@@ -13,6 +13,8 @@ from tenureclient.wire import JsonObject, JsonValue, Version, moment_to_wire
 BEFORE_END_ACTIONS = ("none", "snapshot", "notify", "default")
 #: What can become of a reserved server at the end of its lease.
 AT_END_ACTIONS = ("delete", "stop", "shelve", "snapshot")
+#: What can become of volumes when their lease ends.
+VOLUMES_AT_END = ("delete", "snapshot", "keep")
 
 # Blazar wants these keys to be present, whatever they hold.
 _KEYS_OF_1_0: Mapping[str, JsonObject] = {
@@ -115,6 +117,19 @@ class ReservationRequest:
                 "amount": max(1, len(required)) if amount is None else amount,
                 "required_floatingips": required,
             },
+        )
+
+    @classmethod
+    def volumes(
+        cls, amount: int, *, size_gb: int, volume_type: str = "", at_end: str = "delete"
+    ) -> ReservationRequest:
+        """Ask for volumes of a size and a type, the cloud's default unless another is named.
+
+        ``at_end`` is what becomes of them when the lease ends: one of ``VOLUMES_AT_END``.
+        """
+        return cls(
+            "virtual:volume",
+            {"amount": amount, "size_gb": size_gb, "volume_type": volume_type, "at_end": at_end},
         )
 
     def with_before_end(self, action: str | None) -> ReservationRequest:

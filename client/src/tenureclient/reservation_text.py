@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from tenureclient.reservation_request import ReservationChange, ReservationRequest
 from tenureclient.wire import JsonValue
 
-_NUMBERS = frozenset(["min", "max", "amount", "vcpus", "memory_mb", "disk_gb", "ephemeral_gb"])
+_NUMBERS = frozenset(["min", "max", "amount", "vcpus", "memory_mb", "disk_gb", "ephemeral_gb", "size_gb"])
 _TEXTS = frozenset(
     [
         "id",
@@ -20,6 +20,8 @@ _TEXTS = frozenset(
         "resource_properties",
         "before_end",
         "region",
+        "volume_type",
+        "at_end",
     ]
 )
 _CLOSING = {"[": "]", "{": "}"}

@@ -1,4 +1,4 @@
-"""What the commands for hosts and for floating IPs have in common: delete, disable, enable, reallocate."""
+"""What the commands for all inventories have in common: delete, disable, enable, reallocate."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any, ClassVar
 
 from osc_lib import exceptions
 
-from tenureclient.addresses import FloatingIPChange
+from tenureclient.addresses import FloatingIP
 from tenureclient.cli.command import ReservationCommand, ReservationLister
 from tenureclient.cli.render import affected_row, table
 from tenureclient.client import Client
 from tenureclient.floatingips import FloatingIPs
 from tenureclient.hosts import Hosts
-from tenureclient.models import HostChange
+from tenureclient.models import Host, ResourceChange
+from tenureclient.volumepools import VolumePool, VolumePools
 
-Change = HostChange | FloatingIPChange
+Change = ResourceChange[Host] | ResourceChange[FloatingIP] | ResourceChange[VolumePool]
 
 
 class OfInventory(ReservationCommand):
@@ -26,7 +27,7 @@ class OfInventory(ReservationCommand):
     metavar: ClassVar[str]
     name_or_id: ClassVar[str]
 
-    def inventory(self, client: Client) -> Hosts | FloatingIPs:
+    def inventory(self, client: Client) -> Hosts | FloatingIPs | VolumePools:
         """Everything of this kind."""
         raise NotImplementedError
 
@@ -65,6 +66,15 @@ class OfFloatingIPs(OfInventory):
 
     def inventory(self, client: Client) -> FloatingIPs:
         return client.floatingips
+
+
+class OfVolumePools(OfInventory):
+    noun = "volume pool"
+    metavar = "POOL"
+    name_or_id = "Name or id"
+
+    def inventory(self, client: Client) -> VolumePools:
+        return client.volume_pools
 
 
 class DeleteCommand(OfInventory):

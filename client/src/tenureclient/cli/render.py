@@ -22,6 +22,7 @@ from tenureclient.models import (
     Reservation,
 )
 from tenureclient.moments import format_moment
+from tenureclient.volumepools import VolumePool
 from tenureclient.wire import JsonObject, JsonValue, rfc3339
 
 Row = Mapping[str, object]
@@ -150,6 +151,17 @@ def floatingip_row(floatingip: FloatingIP, zone: tzinfo | None) -> Row:
     }
 
 
+def volumepool_row(pool: VolumePool, zone: tzinfo | None) -> Row:
+    """Return every field of a volume pool, in the order in which they are shown."""
+    return {
+        "id": pool.id,
+        "name": pool.name,
+        "capacity_gb": pool.capacity_gb,
+        "reservable": pool.reservable,
+        **_standing(pool, zone),
+    }
+
+
 def reservation_row(reservation: Reservation, zone: tzinfo | None) -> Row:
     """Return every field that a reservation of any type has, and below ``parameters`` those of its type."""
     return {
@@ -229,7 +241,7 @@ def _moment(moment: datetime | None, zone: tzinfo | None) -> MomentColumn | None
     return None if moment is None else MomentColumn(moment, zone)
 
 
-def _standing(resource: Host | FloatingIP, zone: tzinfo | None) -> Row:
+def _standing(resource: Host | FloatingIP | VolumePool, zone: tzinfo | None) -> Row:
     """What the operator and the cloud say of it, and its dates."""
     return {
         "enabled": resource.enabled,

@@ -9,15 +9,27 @@ from osc_lib import exceptions
 
 from tenureclient.cli.command import reading
 from tenureclient.conditions import CONDITION_FORMS, conditions_to_json
-from tenureclient.reservation_request import AT_END_ACTIONS, BEFORE_END_ACTIONS, ReservationRequest
+from tenureclient.reservation_request import (
+    AT_END_ACTIONS,
+    BEFORE_END_ACTIONS,
+    VOLUMES_AT_END,
+    ReservationRequest,
+)
 from tenureclient.reservation_text import parse_amount, parse_count, parse_reservation, parse_size
 
 #: Which option says how many, and which ones describe what is counted.
 _DETAILS = {
     "instances": ("flavor", "vcpus", "ram", "disk", "affinity"),
     "floating_ips": ("network", "addresses"),
+    "volumes": ("size", "volume_type", "volumes_at_end"),
 }
-_OPTIONS = {"addresses": "--address", "floating_ips": "--floating-ips", "affinity": "--affinity"}
+_OPTIONS = {
+    "addresses": "--address",
+    "floating_ips": "--floating-ips",
+    "affinity": "--affinity",
+    "volume_type": "--volume-type",
+    "volumes_at_end": "--volumes-at-end",
+}
 
 
 #: What a reservation in full words may say; what is in brackets may be left out.
@@ -34,6 +46,8 @@ _TYPES = """resource types, for --reservation (what is in brackets may be left o
     [at_end=delete|stop|shelve|snapshot] [in_place=true|false] [resource_properties=EXPRESSION]
   virtual:floatingip
     network_id=ID [amount=COUNT] [required_floatingips=["ADDRESS", ...]]
+  virtual:volume
+    amount=COUNT size_gb=GB [volume_type=TYPE] [at_end=delete|snapshot|keep]
   all of them but virtual:server
     [before_end=none|snapshot|notify|default]
   all of them
@@ -62,6 +76,7 @@ def add_reservation_options(parser: argparse.ArgumentParser) -> None:
     _add_instances(parser.add_argument_group("instances, on hosts that serve others as well"))
     _add_server(parser.add_argument_group("one server"))
     _add_floating_ips(parser.add_argument_group("floating IPs"))
+    _add_volumes(parser.add_argument_group("volumes"))
     general = parser.add_argument_group("reservations in general")
     general.add_argument(
         "--region",
@@ -169,27 +184,47 @@ def _add_floating_ips(parser: argparse._ArgumentGroup) -> None:
     )
 
 
+def _add_volumes(parser: argparse._ArgumentGroup) -> None:
+    parser.add_argument(
+        "--volumes", metavar="COUNT", type=reading(parse_amount), help="Reserve this many volumes"
+    )
+    parser.add_argument(
+        "--size", metavar="SIZE", type=reading(parse_size("g")), help="Size of each, in GB, or such as 1t"
+    )
+    parser.add_argument(
+        "--volume-type", metavar="TYPE", help="Name or id of their volume type (default: that of the cloud)"
+    )
+    parser.add_argument(
+        "--volumes-at-end",
+        choices=VOLUMES_AT_END,
+        metavar="ACTION",
+        help="What becomes of them when the lease ends: delete (default), keep, or snapshot (one of each,"
+        " below which the volume stays)",
+    )
+
+
 def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRequest]:
     """Return what the options say, in the order of their help; what is in full words comes last."""
     conditions_to_json(parsed_args.conditions)  # what cannot be read is told before anything else
     action = parsed_args.before_end_action
     servers = [*_hosts(parsed_args), *_instances(parsed_args)]
-    addresses = list(_floating_ips(parsed_args))
+    addresses = [*_floating_ips(parsed_args), *_volumes(parsed_args)]
     server = list(_server(parsed_args))
     short = [
         *(request.with_before_end(action) for request in servers),
-        # There are no snapshots of addresses.
+        # There are no snapshots of addresses, and those of volumes are for --volumes-at-end.
         *(request.with_before_end(None if action == "snapshot" else action) for request in addresses),
         *server,
     ]
     if action == "snapshot" and addresses and not servers:
         raise exceptions.CommandError(
             "--before-end-action: addresses have no snapshot; for them there is none, notify or default."
+            " For volumes there is --volumes-at-end."
         )
     if action and len(short) == len(server):
         raise exceptions.CommandError(
-            "--before-end-action: it is for --hosts, --instances and --floating-ips; a --reservation has"
-            " before_end=... of its own."
+            "--before-end-action: it is for --hosts, --instances, --floating-ips and --volumes;"
+            " a --reservation has before_end=... of its own."
         )
     if parsed_args.region and not short:
         raise exceptions.CommandError(
@@ -268,6 +303,21 @@ def _floating_ips(parsed_args: argparse.Namespace) -> Iterator[ReservationReques
     if amount is not None and amount < len(addresses):
         raise exceptions.CommandError(f"--floating-ips: {amount} is less than there are --address.")
     yield ReservationRequest.floatingips(parsed_args.network, amount, addresses=addresses)
+
+
+def _volumes(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
+    amount = parsed_args.volumes
+    if amount is None:
+        _refuse_details(parsed_args, "volumes")
+        return
+    if parsed_args.size is None:
+        raise exceptions.CommandError("--volumes: say of which size, with --size.")
+    yield ReservationRequest.volumes(
+        amount,
+        size_gb=parsed_args.size,
+        volume_type=parsed_args.volume_type or "",
+        at_end=parsed_args.volumes_at_end or "delete",
+    )
 
 
 def _refuse_details(parsed_args: argparse.Namespace, counted: str) -> None:

@@ -1,0 +1,110 @@
+"""volume pool list, show, create, delete, disable, enable"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from tenureclient.cli.command import ReservationLister, ReservationShowOne, reading
+from tenureclient.cli.inventory import (
+    DeleteCommand,
+    DisableCommand,
+    EnableCommand,
+    OfVolumePools,
+    add_reservable,
+)
+from tenureclient.cli.render import fields, table, volumepool_row
+from tenureclient.reservation_text import parse_size
+
+_LISTED = ("id", "name", "capacity_gb", "reservable")
+
+
+class ListVolumePools(ReservationLister):
+    """List the pools that volumes can be reserved from.
+
+    With -c any field of a pool can be asked for.
+    """
+
+    examples = (("--not-reservable -c name -c disabled_reason", "which are closed, and why"),)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--sort-by",
+            metavar="<volume_pool_column>",
+            choices=_LISTED,
+            default="name",
+            help=f"Field to sort by: {', '.join(_LISTED)} (default: name)",
+        )
+        add_reservable(parser, "pools", "closed")
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+        found = sorted(
+            self.client().volume_pools.list(reservable=parsed_args.reservable),
+            key=lambda pool: (getattr(pool, parsed_args.sort_by), pool.id),
+        )
+        zone = self.surroundings.zone
+        return table(found, lambda one: volumepool_row(one, zone), _LISTED, parsed_args.columns)
+
+
+class ShowVolumePool(OfVolumePools, ReservationShowOne):
+    """Show a volume pool: how much of it is lent, and whether it can be reserved from."""
+
+    examples = (("storage-1@lvm#lvm", "by name"),)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        self.add_one(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+        found = self.client().volume_pools.find(parsed_args.resource)
+        return fields(volumepool_row(found, self.surroundings.zone))
+
+
+class CreateVolumePool(ReservationShowOne):
+    """Lend a part of a pool, or all of it, to reservations.
+
+    Cinder does not close it to others: lend no more than they leave.
+    """
+
+    examples = (("storage-1@lvm#lvm 500", "500 GB of it"), ("storage-1@lvm#lvm 2t", "2 TB of it"))
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("name", metavar="POOL", help="The pool as Cinder calls it: HOST@BACKEND#POOL")
+        parser.add_argument(
+            "capacity", metavar="SIZE", type=reading(parse_size("g")), help="How much, in GB, or such as 1t"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+        made = self.client().volume_pools.create(parsed_args.name, parsed_args.capacity)
+        return fields(volumepool_row(made, self.surroundings.zone))
+
+
+class DeleteVolumePool(OfVolumePools, DeleteCommand):
+    """Take volume pools out of the reservation service.
+
+    No lease may need them, and nothing may be kept in them.
+    """
+
+    examples = (("storage-1@lvm#lvm", "one pool"),)
+
+
+class DisableVolumePool(OfVolumePools, DisableCommand):
+    """Close a volume pool to new reservations.
+
+    Who has reserved volumes in it keeps them; the list shows them. It is shown before it is done.
+    """
+
+    examples = (("storage-1@lvm#lvm --reason 'old disks' --yes", "without being asked"),)
+
+
+class EnableVolumePool(OfVolumePools, EnableCommand):
+    """Open a volume pool to reservations again."""
+
+    examples = (("storage-1@lvm#lvm --yes", "without being asked"),)

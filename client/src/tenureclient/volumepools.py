@@ -1,0 +1,110 @@
+"""Pools of volumes that can be reserved from; for administrators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from tenureclient.inventory import Inventory, Kind
+from tenureclient.models import standing
+from tenureclient.transport import Transport
+from tenureclient.wire import Fields, JsonValue, Version
+
+SORT_KEYS = ("id", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class VolumePool:
+    """A pool of volumes; ``capacity_gb`` is how much of it is lent to reservations."""
+
+    id: str
+    name: str
+    capacity_gb: int
+    reservable: bool
+    created_at: datetime | None
+    updated_at: datetime | None
+    enabled: bool | None
+    disabled_reason: str | None
+    health: str | None
+    health_reason: str | None
+    health_since: datetime | None
+
+    @classmethod
+    def from_wire(cls, document: JsonValue) -> VolumePool:
+        fields = Fields(document, "a volume pool")
+        return cls(
+            id=fields.text("id"),
+            name=fields.text("name"),
+            capacity_gb=fields.number("capacity_gb"),
+            reservable=fields.flag("reservable", default=True),
+            created_at=fields.maybe_moment("created_at"),
+            updated_at=fields.maybe_moment("updated_at"),
+            **standing(fields),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseVolumePool:
+    """A pool that volumes of a lease lie in, as its owner sees it.
+
+    ``status`` is ``planned``, ``held``, ``released``, or ``kept`` while they are there after the lease.
+    """
+
+    id: str
+    name: str
+    reservation_id: str
+    start_date: datetime
+    end_date: datetime
+    status: str
+
+    @classmethod
+    def from_wire(cls, document: JsonValue) -> LeaseVolumePool:
+        fields = Fields(document, "a volume pool of a lease")
+        return cls(
+            id=fields.text("id"),
+            name=fields.text("name"),
+            reservation_id=fields.text("reservation_id"),
+            start_date=fields.moment("start_date"),
+            end_date=fields.moment("end_date"),
+            status=fields.loose_text("status"),
+        )
+
+
+_KIND = Kind(
+    path="volume-pools",
+    one="volume_pool",
+    many="volume_pools",
+    noun="volume pool",
+    name="name",
+    read=VolumePool.from_wire,
+)
+
+
+class VolumePools(Inventory[VolumePool]):
+    """The pools of which something was lent to the reservation service."""
+
+    def __init__(self, transport: Transport) -> None:
+        super().__init__(transport, _KIND)
+
+    def create(self, name: str, capacity_gb: int) -> VolumePool:
+        """Lend so many GiB of a pool, which Cinder calls so, to reservations."""
+        answer = self._transport.call(
+            "POST",
+            _KIND.path,
+            body=lambda _version: {"name": name, "capacity_gb": capacity_gb},
+            feature="volumes",
+            since=Version.V1_2,
+        )
+        return self._one(answer)
+
+    def list(
+        self,
+        *,
+        name: str | None = None,
+        reservable: bool | None = None,
+        sort_key: str = "id",
+        descending: bool = False,
+    ) -> Iterator[VolumePool]:
+        """Yield the pools that fit; further pages are fetched as they are needed."""
+        return self._list({"name": name}, reservable=reservable, sort_key=sort_key, descending=descending)
