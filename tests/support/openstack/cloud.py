@@ -34,6 +34,8 @@ NEIGHBOUR: Final = "c1b7f4b2d3ef4dae8b4b2a4a6a7a8b02"
 POOL: Final = "freepool"
 PREFIX: Final = "blazar_"
 OWNER_KEY: Final = "blazar:owner"
+#: What a list of servers is asked for beside which.
+_PAGING: Final = frozenset({"all_tenants", "limit", "soft_deleted", "marker"})
 #: How many metadata a server can have.
 _MOST_METADATA: Final = 128
 #: What servers are booted with of which it does not matter.
@@ -456,7 +458,7 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder):
 
     def _list_servers(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
         expect({"all_tenants", "limit"} <= seen.params.keys(), True)
-        (by,) = seen.params.keys() - {"all_tenants", "limit", "soft_deleted", "marker"}
+        asked = {key: value for key, value in seen.params.items() if key not in _PAGING}
         hinted = seen.headers.get("openstack-api-version") == "compute 2.100"
         if not hinted:
             version_is(seen, "compute 2.47")
@@ -465,7 +467,8 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder):
         found = [
             one
             for one in self.servers.values()
-            if self._fits(one, by, seen.params[by]) and (one.status != "SOFT_DELETED" or "soft_deleted" in seen.params)
+            if all(self._fits(one, by, value) for by, value in asked.items())
+            and (one.status != "SOFT_DELETED" or "soft_deleted" in seen.params)
         ]
         page, more = page_of(found, seen, lambda one: one.id, self.page)
         links = {"servers_links": [{"rel": "next", "href": "next"}]} if more else {}
@@ -493,7 +496,7 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder):
             case "changes-since":
                 return server.updated >= datetime.fromisoformat(value)
             case "metadata":
-                return json.loads(value).items() <= server.metadata.items()
+                raise Refused(400, "Invalid filter field: metadata.")
             case "flavor":  # of one that was made anew, only what came since then
                 flavor = self.flavors.get(value)
                 return flavor is not None and server.flavor is not None and server.flavor.key == flavor.key

@@ -85,7 +85,6 @@ class Addresses:
             name=address,
             capacity=Capacity({WHOLE: 1}),
             facts={"floating_network_id": network_id, "subnet_id": subnet.id, "floating_ip_address": address},
-            region=self._options.region or "",
         )
 
     def register(self, resource: ResourceRef) -> None:

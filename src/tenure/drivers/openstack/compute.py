@@ -232,9 +232,10 @@ class Compute:
         """All servers of a project."""
         return self._servers([{"project_id": project_id}])
 
-    def servers_with(self, metadata: Mapping[str, str]) -> list[Server]:
-        """The servers of all projects whose metadata have this."""
-        return self._servers([{"metadata": json.dumps(dict(metadata))}])
+    def servers_with(self, metadata: Mapping[str, str], project_id: str | None = None) -> list[Server]:
+        """The servers whose metadata have this, of a project or of all: Nova does not look for that itself."""
+        found = self._servers([{} if project_id is None else {"project_id": project_id}])
+        return [one for one in found if metadata.items() <= one.metadata.items()]
 
     def servers_changed(self, since: datetime) -> list[Server]:
         """The servers of all projects that were booted, or changed, since then."""

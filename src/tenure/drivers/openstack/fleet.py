@@ -122,7 +122,6 @@ class Fleet:
             capacity=Capacity(stock.amounts or _sizes(host)),
             facts={**host.facts, "availability_zone": zones.get(host.service_host, "")},
             traits=frozenset(stock.traits),
-            region=self._options.region or "",
             limits=stock.limits,
         )
 

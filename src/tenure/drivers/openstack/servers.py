@@ -214,7 +214,7 @@ class Servers:
 
     def _all(self, order: Order) -> list[Server]:
         """The reservation's servers: those that bear its mark, and the one that it names."""
-        marked = self._compute.servers_with({RESERVATION: order.reservation_id})
+        marked = self._compute.servers_with({RESERVATION: order.reservation_id}, order.project_id)
         named = None if order.is_over and not order.effects.get(ADOPTED) else self._named(order)
         found = {one.id: one for one in (*marked, *([] if named is None else [named]))}
         return [one for one in found.values() if one.project_id == order.project_id and one.status not in _GONE]

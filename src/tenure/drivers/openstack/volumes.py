@@ -68,7 +68,6 @@ class Volumes:
                     name=pool.name,
                     capacity=Capacity({"DISK_GB": pool.total_gb}),
                     facts={"pool": pool.name},
-                    region=self._options.region or "",
                 )
         raise CloudNotFound(f"There is no volume pool {reference}.")
 
