@@ -229,3 +229,13 @@ def test_what_was_booted_lately_is_found_but_for_what_is_reserved(cloud: FakeOpe
         cloud, flavor=Flavor(RESERVATION, "x", extra_specs={"aggregate_instance_extra_specs:reservation": RESERVATION})
     )
     assert [(one.server_id, one.user_id) for one in driver.servers(since)] == [(mine.id, f"user-of-{OWNER}")]
+
+
+def test_a_shelved_server_is_known_by_its_state_whatever_status_is_shown(cloud: FakeOpenStack, driver: OpenStackCloud):
+    [host] = registered(driver, cloud, 1)
+    server = boot(cloud)
+    order = wanted(host, server=server)
+    until_done(driver.ensure_prepared, order)
+    cloud.shows_reserved = True  # as what is set before Nova's API may
+    until_done(driver.ensure_started, order)
+    assert server.status == "ACTIVE"

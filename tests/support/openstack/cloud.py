@@ -108,6 +108,8 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder):
         self.held = False
         #: Whether shelved servers stay on their hosts until they are told to leave.
         self.keeps_shelved = False
+        #: Whether servers that are shelved and marked are shown as reserved.
+        self.shows_reserved = False
         #: Whether Keystone lets no administrator delete what others made.
         self.only_trustors_delete = False
         #: How long each answer takes, in seconds.
@@ -478,7 +480,9 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder):
         hinted = seen.headers.get("openstack-api-version") == "compute 2.100"
         if not hinted:
             version_is(seen, "compute 2.47")
-        return 200, {"server": _shown_server(shelving.found(self, server_id), hinted)}
+        shown = _shown_server(shelving.found(self, server_id), hinted)
+        reserved = {"status": "RESERVED"} if self.shows_reserved and shown["status"].startswith("SHELVED") else {}
+        return 200, {"server": {**shown, **reserved}}
 
     def _list_actions(self, seen: Seen, token: dict[str, Any], server_id: str) -> tuple[int, Any]:
         return 200, {"instanceActions": [{"action": one} for one in shelving.found(self, server_id).actions]}
@@ -731,6 +735,7 @@ def _shown_server(one: Server, hinted: bool) -> dict[str, Any]:
         "user_id": f"user-of-{one.project_id}",
         "status": one.status,
         "OS-EXT-STS:task_state": one.task,
+        "OS-EXT-STS:vm_state": "stopped" if one.status == "SHUTOFF" else one.status.lower(),
         "OS-EXT-SRV-ATTR:host": one.host,
         "updated": one.updated.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "created": one.created.strftime("%Y-%m-%dT%H:%M:%SZ"),

@@ -21,6 +21,8 @@ _HINTS: Final = (2, 100)
 #: From this one on, a server tells what the flavor was like that it was booted with.
 _FLAVORS: Final = "2.47"
 _PAGE: Final = "1000"
+#: The states of servers that are put away, by Nova's own name for them.
+_PUT_AWAY: Final = {"shelved": "SHELVED", "shelved_offloaded": "SHELVED_OFFLOADED"}
 #: The extra spec of flavors whose servers use what is reserved until it is wanted.
 _PREEMPTIBLE: Final = "blazar:preemptible"
 _TRUE: Final = frozenset({"1", "t", "true", "on", "y", "yes"})
@@ -386,7 +388,8 @@ def _server(found: Mapping[str, Any], tells_hints: bool) -> Server:
         name=found.get("name") or "",
         project_id=found["tenant_id"],
         service_host=found.get("OS-EXT-SRV-ATTR:host") or "",
-        status=found.get("status") or "",
+        # What Nova's API is asked through may show a shelved server as reserved.
+        status=_PUT_AWAY.get(found.get("OS-EXT-STS:vm_state") or "") or found.get("status") or "",
         task=found.get("OS-EXT-STS:task_state"),
         reservations=frozenset([hinted] if isinstance(hinted, str) else hinted) if tells_hints else None,
         updated_at=instant(found.get("updated")),
