@@ -13,7 +13,7 @@ from tests.support.site import Lease, Server, Site, answered, moment, wait_for
 COMPUTE = "2.90"
 
 
-def boot(site: Site, by: Session, lease: dict[str, object] | str | None) -> Any:
+def boot(site: Site, by: Session, lease: dict[str, str] | str | None) -> Any:
     """The answer of Nova to a request to boot a server, with hints for a lease."""
     body: dict[str, object] = {
         "server": {

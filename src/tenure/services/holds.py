@@ -12,15 +12,11 @@ from tenure.services.context import new_id
 
 
 def new_hold(lease_id: str, hold_for: timedelta | None, ends_at: datetime, now: datetime) -> tuple[Event, ...]:
-    """The event that unmakes a new lease unless it is confirmed; none where it need not be.
-
-    Raises ``InvalidParameter`` where the lease would be over before.
-    """
+    """The event that unmakes a new lease unless it is confirmed, at its end at the latest; none without a hold."""
     if hold_for is None:
         return ()
-    if now + hold_for > ends_at:
-        raise InvalidParameter("A lease cannot be held for longer than to its end.", field="hold_for")
-    return (Event(new_id(), lease_id, EventType.HOLD, now + hold_for, EventStatus.UNDONE, 0, now),)
+    due_at = min(now + hold_for, ends_at)
+    return (Event(new_id(), lease_id, EventType.HOLD, due_at, EventStatus.UNDONE, 0, now),)
 
 
 def check_confirmed(lease: Lease, changes: Iterable[ReservationChange]) -> None:
