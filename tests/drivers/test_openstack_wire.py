@@ -89,6 +89,11 @@ class TestErrors:
         with OpenStackCloud(wrong) as driver, pytest.raises(CloudBusy, match="catalogue"):
             driver.check(HOST)
 
+    def test_what_the_cloud_calls_its_region_is_not_the_ledgers(self, cloud: FakeOpenStack):
+        """What is asked for is in the region without a name, as long as none are configured: so is what there is."""
+        with OpenStackCloud(options_of(cloud, region="r1")) as driver:
+            assert {one.region for one in driver.discover(HOST)} == {""}
+
     def test_have_no_secret_in_them(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         driver.held(HOST)
         cloud.instead = lambda seen: (500, {"computeFault": {"message": "x" * 5000}})

@@ -21,5 +21,7 @@ def text(length: int) -> sa.types.TypeEngine[str]:
 
 def upgrade() -> None:
     op.add_column("reservations", sa.Column("region", text(64), nullable=False, server_default=""))
+    # What was there before there were regions is in the one without a name, whatever its cloud calls its own.
+    op.execute("UPDATE resources SET region = ''")
     with op.batch_alter_table("leases") as leases:
         leases.alter_column("trust_id", existing_type=text(64), type_=text(255), existing_nullable=True)
