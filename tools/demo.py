@@ -33,6 +33,8 @@ COLUMNS = 72
 #: The external network of the simulated cloud, and two of its addresses that it gives to nobody by itself.
 NETWORK = "5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0001"
 ADDRESSES = ("203.0.113.20", "203.0.113.21")
+#: A pool of its storage.
+POOL = "sim-storage@fast#nvme"
 #: How moments are written in commands.
 EXACT = "%Y-%m-%dT%H:%M:%SZ"
 USER, OPERATOR = "tenure-demo", "tenure-admin"
@@ -152,6 +154,8 @@ def play(tenure: CommandLine) -> None:
     step("And two addresses of the external network.")
     for address in ADDRESSES:
         tenure.run(f"floatingip create {NETWORK} {address} -c floating_ip_address -c reservable", cloud=OPERATOR)
+    step("And 500 GB of a pool for volumes.")
+    tenure.run(f"volume pool create {shlex.quote(POOL)} 500", cloud=OPERATOR)
 
     book(tenure, pace)
     refuse(tenure, pace, during=moment_of(tenure, "course", "start_date") + timedelta(seconds=3 * pace))
@@ -176,10 +180,11 @@ def play(tenure: CommandLine) -> None:
 
 def book(tenure: CommandLine, pace: int) -> None:
     """Book a thing of each kind."""
-    step("Somebody books a course: room for four instances and an address, in one lease, from in a few seconds on.")
+    step("Somebody books a course: room for four instances, an address and a volume, in one lease, in a few seconds.")
     tenure.run(
         "lease create course --instances 4 --vcpus 2 --ram 4g --disk 20"
-        f" --floating-ips 1 --network {NETWORK} --start +{12 * pace}s --for {10 * pace}s"
+        f" --floating-ips 1 --network {NETWORK} --volumes 1 --size 100 --volume-type fast"
+        f" --start +{12 * pace}s --for {10 * pace}s"
         " -c name -c status -c start_date"
     )
     step("Others book as well: the host with the GPU, and two whole hosts from the end of the course on.")
