@@ -23,9 +23,11 @@ _DATES = (
 _CHOICE = (
     r"(reservations\[\d+\]: )?Invalid values for min/max of hosts",
     r"(reservations\[\d+\]: )?Invalid values for required_floatingips and amount",
-    r"Not enough (hosts|instances|floating IPs) available",  # 1.0; a 409 later
+    r"Not enough (hosts|instances|floating IPs|volumes|servers) available",  # 1.0; a 409 later
     "Malformed requirements",
     r"Flavor (.|\n)* could not be found",
+    r"There is no volume type (.|\n)*",
+    r"Volumes of the type any lie in any of",
 )
 _EVENTS = ("The event must lie between the start and the end of the lease", "The time of the event has passed")
 _MARKER = r"marker: there is (no lease|nothing of id) (.|\n)* that a list could go on after\."
@@ -36,6 +38,8 @@ EXPECTED = {
     "GET /v1/os-hosts/allocations": (_MARKER,),
     "GET /v1/floatingips": (_MARKER,),
     "GET /v1/floatingips/allocations": (_MARKER,),
+    "GET /v1/volume-pools": (_MARKER,),
+    "GET /v1/volume-pools/allocations": (_MARKER,),
     "POST /v1/floatingips": ("Failed to find network",),
     "POST /v1/leases": (*_DATES, *_CHOICE, *_EVENTS, "Datetime is out of lease limits"),
     f"POST {_LEASE}/reservations": (*_CHOICE, "Invalid lease status"),
