@@ -285,6 +285,8 @@ def test_servers_are_shown_as_nova_shows_them_unless_it_is_wanted_otherwise(nova
         assert ask(nova, {}, path=path, method="GET")[1] == nova.document
         status, answer = ask(nova, {"show_reserved": "true"}, path=path, method="GET")
         assert (status, [one["status"] for one in answer["servers"]]) == (200, ["RESERVED", "ACTIVE"])
+        seen = ask(nova, {"show_reserved": "true"}, path=path, method="GET", HTTP_X_ROLES="member,admin")
+        assert seen[1] == nova.document
 
 
 @pytest.mark.parametrize(
