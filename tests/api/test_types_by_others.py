@@ -56,6 +56,7 @@ class LicenceType:
     inventory = "acme:licence"
     stock = Inventory("acme:licence", noun="licence", reference="floating_ip_address", rules="acme:licences")
     growing = frozenset({"amount"})
+    additions = None
 
     def request_model(self, *, strict):
         return LicenceReservation

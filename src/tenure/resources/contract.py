@@ -74,6 +74,13 @@ class ResourceType(Protocol):
     def stock(self) -> Inventory | None:
         """How its inventory is spoken of, None where it has none of its own."""
 
+    @property
+    def additions(self) -> type[BaseModel] | None:
+        """The model of what requests and changes can name from 1.2 on beside their own models; None for nothing.
+
+        What it names is shown as well. Left out, it asks for nothing: every field has a default that says so.
+        """
+
     def request_model(self, *, strict: bool) -> type[BaseModel]:
         """The model of a reservation to be made; with ``strict``, of microversion 1.1 and later."""
 

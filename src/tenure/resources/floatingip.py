@@ -171,6 +171,7 @@ class FloatingIPType:
         is_listed=False,
     )
     growing = frozenset({"amount"})
+    additions: type[BaseModel] | None = None
 
     def request_model(self, *, strict: bool) -> type[BaseModel]:
         return FloatingIPReservation if strict else LenientAddressReservation

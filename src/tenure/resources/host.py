@@ -135,7 +135,7 @@ class HostType:
         occupied="Servers found for host {reference}: {error}",
     )
     growing = frozenset({"min", "max"})
-    additions = HostAdditions
+    additions: type[BaseModel] | None = HostAdditions
 
     def __init__(self, default_before_end: str = "") -> None:
         self._default_before_end = default_before_end

@@ -118,6 +118,7 @@ class ServerType:
     inventory = "physical:host"
     stock: Inventory | None = None
     growing: frozenset[str] = frozenset()
+    additions: type[BaseModel] | None = None
 
     def request_model(self, *, strict: bool) -> type[BaseModel]:
         return ServerReservation

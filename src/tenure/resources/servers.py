@@ -88,6 +88,7 @@ class InstancesType:
     inventory = "physical:host"
     stock: Inventory | None = None
     growing = frozenset({"amount"})
+    additions: type[BaseModel] | None = None
 
     def __init__(self, default_before_end: str = "") -> None:
         self._default_before_end = default_before_end

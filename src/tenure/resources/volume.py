@@ -108,6 +108,7 @@ class VolumeType:
         "virtual:volume", noun="volume pool", reference="name", rules="tenure:volumepools", is_listed=False
     )
     growing = frozenset({"amount"})
+    additions: type[BaseModel] | None = None
 
     def request_model(self, *, strict: bool) -> type[BaseModel]:
         return VolumeReservation

@@ -62,6 +62,8 @@ class InstrumentType:
     stock = Inventory(INSTRUMENT, noun="instrument", reference="name", rules="lab:instruments")
     #: A running reservation may ask for more of them.
     growing = frozenset({"amount"})
+    #: It is new, so nothing had to be added to it at a later version.
+    additions: type[BaseModel] | None = None
 
     def request_model(self, *, strict: bool) -> type[BaseModel]:
         return InstrumentReservation
