@@ -86,6 +86,9 @@ class LicenceType:
     def is_prepared(self, parameters):
         return False
 
+    def trusted_for(self, parameters):
+        return None
+
     def before_end(self, parameters):
         return None
 

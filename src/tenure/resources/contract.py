@@ -118,6 +118,12 @@ class ResourceType(Protocol):
     def is_prepared(self, parameters: Mapping[str, object]) -> bool:
         """Whether something is made or done in the cloud as soon as the lease exists."""
 
+    def trusted_for(self, parameters: Mapping[str, object]) -> str | None:
+        """The parameter for which something is done as the owner, who has to trust us for that; None for nothing.
+
+        ``resource_type`` where the type never does without.
+        """
+
     def before_end(self, parameters: Mapping[str, object]) -> str | None:
         """The action to be done before the end: one of the cloud's, or ``NOTIFY``; None for none.
 

@@ -225,5 +225,8 @@ class FloatingIPType:
     def is_prepared(self, parameters: Mapping[str, object]) -> bool:
         return False
 
+    def trusted_for(self, parameters: Mapping[str, object]) -> str | None:
+        return None
+
     def before_end(self, parameters: Mapping[str, object]) -> str | None:
         return action_of(parameters)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from tenure.domain.allocation import Demand, Spread
 from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.errors import InvalidParameter, InvalidState
-from tenure.resources.contract import ResourceType
+from tenure.resources.contract import NOTIFY, ResourceType
 
 Document = Mapping[str, Any]
 
@@ -251,6 +251,14 @@ class TypeContract:
             assert self.kind.is_prepared(parameters) in {True, False}
             action = self.kind.before_end(parameters)
             assert action is None or action
+
+    def test_says_what_takes_its_owners_trust(self):
+        for request in self.requests:
+            parameters = self.parameters(request)
+            field = self.kind.trusted_for(parameters)
+            assert field is None or field in {"resource_type", *parameters}, field
+            if self.kind.before_end(parameters) not in {None, NOTIFY}:
+                assert field is not None, "what is done to what the owner has is done as the owner"
 
     def test_wants_nothing_that_it_knows(self):
         for request in self.requests:

@@ -108,6 +108,9 @@ class InstrumentType:
     def is_prepared(self, parameters: Mapping[str, object]) -> bool:
         return False  # nothing is made in the laboratory before the start
 
+    def trusted_for(self, parameters: Mapping[str, object]) -> str | None:
+        return None  # the laboratory does not ask in whose name
+
     def before_end(self, parameters: Mapping[str, object]) -> str | None:
         return None
 
