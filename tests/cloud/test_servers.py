@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from keystoneauth1.session import Session
@@ -95,8 +96,9 @@ def default_leases(site: Site) -> Iterator[None]:
     own = write_config(
         deployment.folder / "default.conf", {"manager": {"name": name}, "virtual:server": {"default_lease": True}}
     )
-    command = [BIN / "tenure-manager", "--config-file", deployment.config, "--config-file", own]
-    manager = Program("manager-default", command, deployment.folder / "manager-default.log")
+    configs: list[str | Path] = ["--config-file", deployment.config, "--config-file", own]
+    log = deployment.folder / "manager-default.log"
+    manager = Program("manager-default", [BIN / "tenure-manager", *configs], log)
     manager.start()
     try:
         yield
