@@ -53,10 +53,12 @@ class RegionDriver:
         return sorted(found, key=lambda one: one.external_id)
 
     def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
-        return self._outside(self._cloud.look_up(resource_type, unqualified(self.region, reference)))
+        with self._named():
+            return self._outside(self._cloud.look_up(resource_type, unqualified(self.region, reference)))
 
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
-        return self._cloud.fetch(kind, unqualified(self.region, reference), actor)
+        with self._named():
+            return self._cloud.fetch(kind, unqualified(self.region, reference), actor)
 
     def ensure_registered(self, resource_type: str, resource: ResourceRef) -> None:
         with self._named():
@@ -138,12 +140,17 @@ class RegionDriver:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """What is wrong with resources, by the ids that the ledger has."""
+        """What goes wrong, with the region in which it does, and resources by the ids that the ledger has."""
         try:
             yield
         except (ResourceOccupied, ResourceMissing) as error:
             found = {qualified(self._prefix, number): reason for number, reason in error.resources.items()}
-            raise type(error)(found) from error
+            named = type(error)(found)
+            named.args = (f"Region {self.region}: {named}",)
+            raise named from error
+        except CloudError as error:
+            error.args = (f"Region {self.region}: {error}", *error.args[1:])
+            raise
 
 
 class RegionRouter:
