@@ -169,16 +169,21 @@ def open_api(
 ) -> Iterator[Api]:
     """The API over a service; ``reach`` is how it calls the manager, directly unless another way is given."""
     database = directory / "tenure.db"
-    tokens = directory / "tokens.yaml"
-    write_token_file(tokens, USERS.values())
     with (
         open_world(url or f"sqlite:///{database}", hosts=hosts, filters=filters) as world,
         reach(world.service.manager) as manager,
     ):
-        app = create_app(
-            manager,
-            world.service.parts.types,
-            lambda inner: TokenFileAuth(inner, tokens),
-            public_url=public_url,
-        )
-        yield Api(world, app, database)
+        yield api_over(world, directory, manager, public_url=public_url)
+
+
+def api_over(world: World, directory: Path, manager: Manager | None = None, *, public_url: str | None = None) -> Api:
+    """The API over a service whose database is in this folder."""
+    tokens = directory / "tokens.yaml"
+    write_token_file(tokens, USERS.values())
+    app = create_app(
+        manager or world.service.manager,
+        world.service.parts.types,
+        lambda inner: TokenFileAuth(inner, tokens),
+        public_url=public_url,
+    )
+    return Api(world, app, directory / "tenure.db")

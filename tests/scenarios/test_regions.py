@@ -3,82 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from tenure.api.policies import Policies
-from tenure.clock import SimulatedClock
 from tenure.domain.errors import InvalidParameter, NotEnoughResources
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import LeaseRequest, ReservationRequest, ResourceQuery
 from tenure.drivers.contract import CloudBusy, ResourceRef
 from tenure.drivers.regions import RegionRouter
 from tenure.drivers.simulated import Fault, FaultKind, HostHealth, SimulatedCloud
-from tenure.factory import Parts, build, load_types
+from tenure.factory import build
 from tenure.services.context import Rules
 from tenure.services.regions import RegionService
-from tenure.store import schema
-from tenure.store.database import Database
-from tests.support.world import ADMIN, HOST, NOW, OWNER, World, open_world, reservation
-
-NORTH, SOUTH = "north", "south"
-HOSTS = 2
-
-
-@dataclass
-class Regions(World):
-    """Two simulated clouds with hosts of the same ids; ``cloud`` is that of the home region."""
-
-    south: SimulatedCloud
-
-    def over_both(self, *, start: float = 0.0, south: int = 1) -> Lease:
-        begin = self.clock.now() + timedelta(hours=start)
-        wanted = (replace(reservation(1, 1), region=NORTH), replace(reservation(south, south), region=SOUTH))
-        return self.leases.create(OWNER, LeaseRequest("both", begin, begin + timedelta(hours=1), reservations=wanted))
-
-    def status(self, lease: Lease) -> LeaseStatus:
-        return self.leases.get(OWNER, lease.id).status
-
-    def free(self) -> tuple[int, int]:
-        """How many hosts of each region nobody has."""
-        return len(self.cloud.world.pool()), len(self.south.world.pool())
-
-
-@contextmanager
-def open_regions(folder: Path) -> Iterator[Regions]:
-    clock = SimulatedClock(NOW)
-    db = Database(f"sqlite:///{folder / 'tenure.db'}", clock=clock)
-    schema.upgrade(db)
-    north, south = (SimulatedCloud.create(hosts=HOSTS, clock=clock, sleep=lambda _seconds: None) for _ in range(2))
-    service = build(
-        Parts(
-            db=db,
-            driver=RegionRouter({NORTH: north, SOUTH: south}),
-            types=load_types(),
-            authorize=Policies().authorize,
-            clock=clock,
-            rules=Rules(regions=(NORTH, SOUTH)),
-        )
-    )
-    world = Regions(service, clock, north, db, south)
-    for region in (NORTH, SOUTH):
-        for number in range(1, HOSTS + 1):
-            world.resources.register(ADMIN, HOST, f"sim-host-{number:03d}", {}, region=region)
-    try:
-        yield world
-    finally:
-        db.close()
-        north.close()
-        south.close()
+from tests.support.regions import NORTH, SOUTH, Regions, open_regions
+from tests.support.world import ADMIN, HOST, NOW, OWNER, open_world, reservation
 
 
 @pytest.fixture
 def regions(tmp_path: Path) -> Iterator[Regions]:
-    with open_regions(tmp_path) as opened:
+    with open_regions(f"sqlite:///{tmp_path / 'tenure.db'}") as opened:
         yield opened
 
 

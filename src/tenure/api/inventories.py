@@ -22,6 +22,7 @@ from tenure.api.schemas.queries import (
     AllocationQuery,
     LenientPropertyListQuery,
     PropertyListQuery,
+    list_query,
     query_of,
     read_query,
     refuse_query,
@@ -130,7 +131,7 @@ class Resources(_Handler):
                 lambda resource: resource.external_id,
             )
             return
-        page = self._resources.list(actor, read_query(req, self._wire.query).to_domain(self._type))
+        page = self._resources.list(actor, read_query(req, list_query(self._wire.query, version)).to_domain(self._type))
         document: dict[str, object] = {many: [self._wire.show(resource, version) for resource in page.items]}
         if page.marker is not None:
             document[self._wire.links] = self._links.next_page(req, query_of(req), page.marker)

@@ -113,9 +113,9 @@ def _inventory(wire: WireInventory, shown: Answers, version: Version) -> tuple[O
         return ()
     found = InventoryAnswers(wire, version)
     path, one, noun, nouns = wire.path, f"{wire.path}/{{{wire.part}}}", wire.noun, wire.nouns
-    create = registration_model(wire, version)
+    create, query = registration_model(wire, version), queries.list_query(wire.query, version)
     operations = [
-        Operation("get", path, f"List {nouns}", 200, found.many, query=wire.query),
+        Operation("get", path, f"List {nouns}", 200, found.many, query=query),
         Operation("post", path, f"Make a {noun} reservable", 201, found.new, body=create, refusals=(404, 409)),
         Operation("get", one, f"Show a {noun}", 200, found.one, refusals=(404,)),
         Operation("delete", one, f"Take a {noun} back", 204, None, refusals=(404, 409)),

@@ -62,8 +62,13 @@ class ResourceService:
         self._regions = regions
 
     def list(self, actor: Actor, query: ResourceQuery) -> Page[Resource]:
-        """A page of the resources of a type; raises ``InvalidParameter`` for a marker that is none of them."""
+        """A page of the resources of a type.
+
+        Raises ``InvalidParameter`` for a marker that is none of them, and for a region that there is not.
+        """
         self._require(actor, query.resource_type, "get")
+        if query.region is not None:
+            region_of(query.region, self._regions, field="region")
         with self._db.read() as tx:
             found = tx.resources.page(query)
         items = tuple(found[: query.limit])

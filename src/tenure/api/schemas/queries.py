@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from enum import StrEnum
+from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
 import falcon
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, WithJsonSchema, create_model
 from pydantic_core import PydanticCustomError
 
 from tenure.api.context import version_of
 from tenure.api.schemas.moments import Rfc3339
 from tenure.api.schemas.refusals import check
-from tenure.api.schemas.texts import PRINTABLE, ExternalId, Identifier, Name
-from tenure.api.versions import OLDEST
+from tenure.api.schemas.texts import PRINTABLE, ExternalId, Identifier, Name, RegionName
+from tenure.api.versions import OLDEST, Version
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import LeaseStatus
 from tenure.domain.request import LeaseOrder, LeaseQuery, ResourceOrder, ResourceQuery
@@ -118,6 +119,11 @@ class ResourceListQuery(Query):
         """What the cloud must say of it."""
         return {}
 
+    @property
+    def where(self) -> str | None:
+        """The region that it must be in."""
+        return None
+
     def to_domain(self, resource_type: str) -> ResourceQuery:
         return ResourceQuery(
             resource_type=resource_type,
@@ -126,9 +132,28 @@ class ResourceListQuery(Query):
             order=self.order,
             descending=self.sort_dir == "desc",
             name=self.named,
+            region=self.where,
             reservable=self.reservable,
             facts=self.facts,
         )
+
+
+class _OfRegion(ResourceListQuery):
+    """From 1.2 on: only what is in this region."""
+
+    region: RegionName | None = None
+
+    @property
+    def where(self) -> str | None:
+        return self.region
+
+
+@cache
+def list_query(model: type[ResourceListQuery], version: Version) -> type[ResourceListQuery]:
+    """How a list of an inventory is asked for at a version."""
+    if version < Version.V1_2:
+        return model
+    return create_model(model.__name__, __base__=(_OfRegion, model), __doc__=model.__doc__)
 
 
 class HostListQuery(ResourceListQuery):
