@@ -180,7 +180,7 @@ class TestTypes:
             if booted:  # no two servers of real clouds have the same id
                 cloud.world.delete_server(cloud.world.instances.boot(PROJECT, TINY))
             booted[name] = cloud.world.instances.boot(PROJECT, TINY, name=f"of-{name}")
-        terms = DefaultTerms(timedelta(days=30))
+        terms = DefaultTerms("virtual:server")
         defaults = DefaultLeases(regions.leases, regions.service.parts.driver, regions.clock, terms)
         regions.cloud.inject(Fault(FaultKind.BUSY, verb="servers"))
         assert [defaults.run() for _ in range(3)] == [1, 1, 0]  # first of the region that answers
