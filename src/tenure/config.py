@@ -324,6 +324,7 @@ _QUOTA = (
         choices=[
             ("none", "nobody: nothing is limited"),
             ("config", "the option limits, the same for every project"),
+            ("unified", "Keystone, by its unified limits; what is not registered there is 0"),
         ],
         help="Who says how much a project may have booked.",
     ),
@@ -341,6 +342,21 @@ _QUOTA = (
         default=30,
         min=1,
         help="How many days from now on what is limited by hours is counted.",
+    ),
+    cfg.FloatOpt(
+        "cache_seconds",
+        default=5.0,
+        min=0,
+        help="How long what Keystone has said of a project is taken for true; for the driver unified.",
+    ),
+    cfg.StrOpt(
+        "on_failure",
+        default="deny",
+        choices=[
+            ("deny", "nothing is booked or enlarged"),
+            ("allow", "the limits hold that were told last, and none where none were told"),
+        ],
+        help="What happens while Keystone does not tell the limits; for the driver unified.",
     ),
 )
 _SIMULATED = (

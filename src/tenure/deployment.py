@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from keystoneauth1.exceptions import ClientException
 from oslo_config import cfg
 from oslo_config.cfg import ConfigOpts, Error
 from sqlalchemy import make_url
@@ -34,6 +35,7 @@ from tenure.drivers.regions import RegionRouter
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.drivers.types import TypeDriver
 from tenure.enforcement.contract import EnforcementFilter
+from tenure.enforcement.unified_limits import UnifiedLimits
 from tenure.engine.default_leases import DefaultTerms
 from tenure.engine.performer import Checkpoint
 from tenure.factory import Parts, Service, build, load_types, open_type_drivers, type_drivers
@@ -47,7 +49,7 @@ from tenure.services.enforcement import Origin
 from tenure.services.events import EventService
 from tenure.services.healing import HealingService
 from tenure.services.outbox import OutboxService
-from tenure.services.quotas import FixedLimits, Quotas, names_of
+from tenure.services.quotas import FixedLimits, Quotas, RememberedLimits, names_of
 from tenure.store.database import Database
 from tenure.tracing import id_for_services
 
@@ -166,6 +168,13 @@ def open_quotas(conf: ConfigOpts) -> Quotas:
     horizon = timedelta(days=options.horizon_days)
     if options.driver == "none":
         return Quotas(horizon=horizon)
+    if options.driver == "unified":
+        try:
+            asked = UnifiedLimits(conf)
+        except (ClientException, Error) as error:
+            raise ConfigurationError(f"[oslo_limit] {error}") from None
+        keep = timedelta(seconds=options.cache_seconds)
+        return Quotas(RememberedLimits(asked, keep, lenient=options.on_failure == "allow"), horizon)
     unknown = sorted(options.limits.keys() - set(names_of(_types(conf))))
     if unknown:
         raise ConfigurationError(
@@ -312,15 +321,11 @@ def _types(conf: ConfigOpts) -> ResourceTypes:
 
 
 def _default_terms(conf: ConfigOpts) -> DefaultTerms | None:
-    resource_type = "virtual:server"
-    server = conf[resource_type]
+    server = conf["virtual:server"]
     if not server.default_lease:
         return None
     return DefaultTerms(
-        resource_type,
-        lasts=timedelta(days=server.default_lease_days),
-        notice=timedelta(hours=server.default_notice_hours),
-        at_end=server.default_at_end,
+        timedelta(days=server.default_lease_days), timedelta(hours=server.default_notice_hours), server.default_at_end
     )
 
 

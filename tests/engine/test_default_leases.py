@@ -24,7 +24,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def sweep(world: World) -> DefaultLeases:
-    return DefaultLeases(world.leases, world.cloud, world.clock, DefaultTerms("virtual:server"))
+    return DefaultLeases(world.leases, world.cloud, world.clock, DefaultTerms())
 
 
 def boot(world: World, **metadata: str) -> str:

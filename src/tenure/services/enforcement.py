@@ -137,8 +137,7 @@ class Enforcement:
         return self._judged(work) if self._filters else self._db.write(change)
 
     def _within_quotas(self, project_id: str, work: Callable[[Transaction], R]) -> Callable[[Transaction], R]:
-        limits = self._quotas.of_project(project_id, self._types)
-        return self._quotas.within(limits, project_id, self._types, self._clock.now(), work)
+        return self._quotas.within(project_id, self._types, self._clock.now(), work)
 
     def _judged(self, work: Callable[[Transaction], tuple[R, _Question | None]], asked: list[str] | None = None) -> R:
         for _ in range(ATTEMPTS):

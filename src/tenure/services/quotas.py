@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
-from tenure.domain.errors import OverQuota
+from tenure.domain.errors import OverQuota, Unavailable
 from tenure.resources.contract import ResourceType, ResourceTypes
 from tenure.store.database import Transaction
 from tenure.store.projects import Booked
 
+LOG = logging.getLogger(__name__)
 R = TypeVar("R")
 
 LEASES = "leases"
@@ -20,6 +25,8 @@ LEASES = "leases"
 HOURS = "hours_of_"
 #: What a limit is that is none.
 UNLIMITED = -1
+#: Of how many projects limits are remembered.
+_REMEMBERED = 1000
 
 
 class Limits(Protocol):
@@ -45,6 +52,50 @@ class FixedLimits:
         return {name: limit for name, limit in self.limits.items() if name in names}
 
 
+class RememberedLimits:
+    """The limits that another tells, which are true for a while, so that not each request has to wait for it.
+
+    ``lenient``: while it does not tell, those hold that it told last, and a project that it never told of has none.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        keep: timedelta,
+        *,
+        lenient: bool = False,
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limits = limits
+        self._keep = keep.total_seconds()
+        self._lenient = lenient
+        self._seconds = seconds
+        #: Of each project, when it was told what; who was told of last stands last.
+        self._told: dict[str, tuple[float, Mapping[str, int]]] = {}
+        self._lock = threading.Lock()
+
+    def of_project(self, project_id: str, names: Collection[str]) -> Mapping[str, int]:
+        with self._lock:
+            since, known = self._told.get(project_id, (-math.inf, None))
+        if known is not None and self._seconds() - since < self._keep and known.keys() >= set(names):
+            return known
+        try:
+            found = self._limits.of_project(project_id, names)
+        except Unavailable:
+            if not self._lenient:
+                raise
+            LOG.warning(
+                "The limits of project %s are %s", project_id, "unknown" if known is None else "those of before"
+            )
+            return known or {}
+        with self._lock:
+            self._told.pop(project_id, None)
+            self._told[project_id] = self._seconds(), found
+            if len(self._told) > _REMEMBERED:
+                del self._told[next(iter(self._told))]
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class Quotas:
     """What is limited, and by whom."""
@@ -60,17 +111,19 @@ class Quotas:
         return {name: limit for name, limit in found.items() if limit != UNLIMITED}
 
     def within(
-        self,
-        limits: Mapping[str, int],
-        project_id: str,
-        types: ResourceTypes,
-        now: datetime,
-        work: Callable[[Transaction], R],
+        self, project_id: str, types: ResourceTypes, now: datetime, work: Callable[[Transaction], R]
     ) -> Callable[[Transaction], R]:
         """The same work; ``OverQuota`` where a project has more of something after it than before, and than it may.
 
-        Bookings of one project take turns, so that two that fit one by one do not pass together.
+        ``Unavailable`` where it has more of something, and nobody knows right now what it may have. To be called
+        outside any transaction. Bookings of one project take turns, so that two that fit one by one do not pass
+        together.
         """
+        unknown = None
+        try:
+            limits = self.of_project(project_id, types)
+        except Unavailable as error:
+            limits, unknown = dict.fromkeys(names_of(types), 0), error
         if not limits:
             return work
 
@@ -83,7 +136,7 @@ class Quotas:
             for name, limit in sorted(limits.items()):
                 used, wanted = before.get(name, 0), after.get(name, 0)
                 if wanted > max(limit, used):
-                    raise OverQuota(name, limit=limit, used=used, requested=wanted - used)
+                    raise unknown or OverQuota(name, limit=limit, used=used, requested=wanted - used)
             return result
 
         return counted

@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from tests.support.openstack import shelving
 from tests.support.openstack.answers import Refused, Route, Seen, expect, page_of, text, version_is
 from tests.support.openstack.flavors import FakeFlavors, Flavor, ServerGroup
+from tests.support.openstack.limits import FakeLimits
 from tests.support.openstack.network import FakeNeutron
 from tests.support.openstack.placement import FakePlacement, Provider, inventory
 from tests.support.openstack.volumes import FakeCinder
@@ -70,7 +71,6 @@ class Server:
     flavor: Flavor | None = None
     group_id: str | None = None
     metadata: dict[str, str] = field(default_factory=dict)
-    tags: list[str] = field(default_factory=list)
     created: datetime = field(default_factory=lambda: datetime.now(UTC))
     updated: datetime = field(default_factory=lambda: datetime.now(UTC))
     #: What was ordered for it, the last first.
@@ -89,11 +89,11 @@ class Aggregate:
         return self.metadata.get("availability_zone")
 
 
-class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder):
+class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder, FakeLimits):
     """The cloud. Everything that a test does to it by its methods is done by others than Tenure."""
 
     def __init__(self, hosts: int = 6, *, nova: str = "2.103", pool: bool = True) -> None:
-        for part in (FakePlacement, FakeFlavors, FakeNeutron, FakeCinder):
+        for part in (FakePlacement, FakeFlavors, FakeNeutron, FakeCinder, FakeLimits):
             part.__init__(self)
         self.nova = nova
         self.lock = threading.RLock()
@@ -275,6 +275,8 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder):
         if (seen.service, seen.method, seen.path) == ("identity", "POST", "/v3/auth/tokens"):
             status, body, token = self._log_in(seen.body["auth"])
             return status, body, {"X-Subject-Token": token}
+        if (seen.service, seen.method) == ("identity", "GET") and seen.path.rstrip("/") in {"", "/v3"}:
+            return *self.discovery(seen.path), {}
         caller = self.tokens.get(seen.headers.get("x-auth-token", ""))
         if caller is None:
             raise Refused(401, "The request you have made requires authentication.")
@@ -492,17 +494,12 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder):
         dropped: tuple[int, Any] = shelving.drop_metadata(self, seen, token, server_id, unquote(key))
         return dropped
 
-    def _tag_server(self, seen: Seen, token: dict[str, Any], server_id: str, tag: str) -> tuple[int, Any]:
-        return shelving.change_tags(self, seen, server_id, unquote(tag))
-
     def _fits(self, server: Server, by: str, value: str) -> bool:
         match by:
             case "host":
                 return server.host == value
             case "project_id":
                 return server.project_id == value
-            case "tags":
-                return set(value.split(",")) <= set(server.tags)
             case "changes-since":
                 return server.updated >= datetime.fromisoformat(value)
             case "metadata":
@@ -607,6 +604,7 @@ _ROUTES: Final[tuple[Route, ...]] = (
     *FakePlacement.PLACEMENT,
     *FakeNeutron.NETWORK,
     *FakeCinder.VOLUMES,
+    *FakeLimits.LIMITS,
     ("identity", "POST", "/v3/OS-TRUST/trusts", FakeOpenStack._make_trust),
     ("identity", "DELETE", "/v3/OS-TRUST/trusts/([^/]+)", FakeOpenStack._delete_trust),
     ("compute", "GET", "/v2.1/", FakeOpenStack._version),
@@ -622,8 +620,6 @@ _ROUTES: Final[tuple[Route, ...]] = (
     ("compute", "GET", "/v2.1/servers/([^/]+)", FakeOpenStack._show_server),
     ("compute", "GET", "/v2.1/servers/([^/]+)/os-instance-actions", FakeOpenStack._list_actions),
     ("compute", "DELETE", "/v2.1/servers/([^/]+)/metadata/([^/]+)", FakeOpenStack._drop_metadata),
-    ("compute", "PUT", "/v2.1/servers/([^/]+)/tags/([^/]+)", FakeOpenStack._tag_server),
-    ("compute", "DELETE", "/v2.1/servers/([^/]+)/tags/([^/]+)", FakeOpenStack._tag_server),
     ("compute", "POST", "/v2.1/servers/([^/]+)/action", FakeOpenStack._act_on_server),
     ("compute", "POST", "/v2.1/servers/([^/]+)/metadata", FakeOpenStack._tell_server),
     ("placement", "GET", "/allocations/([^/]+)", FakeOpenStack._show_allocations),
@@ -749,7 +745,6 @@ def _shown_server(one: Server, hinted: bool) -> dict[str, Any]:
         "created": one.created.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "flavor": _shown_flavor(one.flavor or _SMALL),
         "metadata": dict(one.metadata),
-        "tags": list(one.tags),
     } | ({"scheduler_hints": one.hints} if hinted else {})
 
 

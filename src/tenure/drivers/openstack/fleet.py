@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Final
 
 from tenure.domain.capacity import Capacity
@@ -31,20 +30,13 @@ class Fleet:
     """The hosts, with the calls of one verb, and all that is reserved of them."""
 
     def __init__(
-        self,
-        compute: Compute,
-        placement: Placement,
-        hosts: Hosts,
-        instances: InstanceDrift,
-        options: OpenStackOptions,
-        now: datetime,
+        self, compute: Compute, placement: Placement, hosts: Hosts, instances: InstanceDrift, options: OpenStackOptions
     ) -> None:
         self._compute = compute
         self._placement = placement
         self._hosts = hosts
         self._instances = instances
         self._options = options
-        self._now = now
 
     def discover(self) -> list[DiscoveredResource]:
         found = self._compute.hypervisors()
@@ -78,9 +70,7 @@ class Fleet:
             self._hosts.unpool(host)
 
     def held(self) -> list[str]:
-        return sorted(
-            {*self._layout().reservations(), *self._instances.held(), *servers.held(self._compute, self._now)}
-        )
+        return sorted({*self._layout().reservations(), *self._instances.held(), *servers.held(self._compute)})
 
     def check(self, registered: Iterable[ResourceRef]) -> dict[str, Health]:
         """Of all that Nova lists."""

@@ -1,0 +1,106 @@
+"""Limits that Keystone keeps, by oslo.limit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+
+from keystoneauth1 import loading
+from keystoneauth1.exceptions import ClientException
+from openstack.exceptions import SDKException
+from oslo_config import cfg
+from oslo_limit import limit
+from oslo_limit.exception import SessionInitError
+
+from tenure.domain.errors import Unavailable
+
+LOG = logging.getLogger(__name__)
+
+_GROUP = "oslo_limit"
+#: By what a login of the service is described here; as it is called in [service_auth].
+_ACCOUNT = ("username", "password", "user_domain_name")
+_PROJECT = ("project_name", "project_domain_name")
+#: What oslo.limit raises where Keystone is away, refuses, or has not what is looked for.
+_FAILURES = (ClientException, SDKException, SessionInitError, ValueError, LookupError, TypeError)
+
+AWAY = "Keystone does not say right now how much the project may have; try again later."
+
+
+class UnifiedLimits:
+    """How much a project may have: its own limit in Keystone, else the registered one.
+
+    What is not registered is 0, as for everybody who uses oslo.limit.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        """Take what ``[oslo_limit]`` says, and what it does not say as the service does otherwise.
+
+        Raises ``cfg.Error``, and keystoneauth's errors for an ``auth_type`` that there is not.
+        """
+        _tell_oslo_limit(conf)
+        self._enforcer: limit.Enforcer | None = None
+        self._missed: frozenset[str] = frozenset()
+
+    def of_project(self, project_id: str, names: Collection[str]) -> Mapping[str, int]:
+        """The limits by name, -1 for none. Raises ``Unavailable`` where Keystone does not tell them."""
+        try:
+            if self._enforcer is None:  # two threads may each make one, and either will do
+                self._enforcer = limit.Enforcer(_count_nothing, cache=False)
+            # All of them at once: by name, each would be a call, and one that is not registered an error of its own.
+            registered = dict(self._enforcer.get_registered_limits(None))  # type: ignore[arg-type]  # None is all
+            own = dict(self._enforcer.get_project_limits(project_id, None))  # type: ignore[arg-type]  # None is all
+        except NotImplementedError:
+            LOG.error("oslo.limit cannot work with Keystone's model of limits strict_two_level, only with flat")
+            raise Unavailable(AWAY) from None
+        except _FAILURES as error:
+            LOG.warning("Keystone does not tell limits: %s", " ".join(str(error).split()))
+            raise Unavailable(AWAY) from None
+        self._tell_missing(frozenset(names) - registered.keys())
+        found = registered | own
+        return {name: found.get(name, 0) for name in names}
+
+    def _tell_missing(self, names: frozenset[str]) -> None:
+        """Say in the log what is refused for want of a registered limit, once."""
+        if names - self._missed:
+            LOG.warning("Keystone has no registered limits for %s: nothing of it is allowed", ", ".join(sorted(names)))
+        self._missed = names
+
+
+def _count_nothing(project_id: str | None, names: Collection[str]) -> dict[str, int]:
+    """What oslo.limit would count with; what is booked is counted where it is booked."""
+    return dict.fromkeys(names, 0)
+
+
+def _tell_oslo_limit(conf: cfg.ConfigOpts) -> None:
+    """Have oslo.limit read the same files, with the service's own account and endpoint where they say no other.
+
+    It knows the configuration of the process only, which is nobody else's here.
+    """
+    known = cfg.CONF
+    known([], project=conf.project, default_config_files=conf.config_file, default_config_dirs=conf.config_dir)
+    known.clear_default("auth_type", _GROUP)  # of a configuration before this one
+    said = known[_GROUP]
+    if not (said.endpoint_id or said.endpoint_service_type or said.endpoint_service_name):
+        known.set_default("endpoint_service_type", "reservation", _GROUP)
+        known.set_default("endpoint_region_name", conf.os_region_name, _GROUP)
+    known.set_default("timeout", int(conf.cloud.request_timeout), _GROUP)
+    known.set_default("valid_interfaces", [conf.nova.endpoint_type], _GROUP)
+    known.set_default("region_name", conf.os_region_name, _GROUP)
+    if said.auth_section:
+        return
+    if not said.auth_type:
+        known.set_default("auth_type", "v3password", _GROUP)
+        _tell_account(known, conf)
+    known.register_opts(loading.get_auth_plugin_conf_options(said.auth_type), group=_GROUP)
+
+
+def _tell_account(known: cfg.ConfigOpts, conf: cfg.ConfigOpts) -> None:
+    known.register_opts(loading.get_auth_plugin_conf_options("v3password"), group=_GROUP)
+    account = conf.service_auth
+    url = (account.auth_url or "").rstrip("/")
+    known.set_default("auth_url", url if url.endswith("/v3") else f"{url}/v3", _GROUP)
+    names = _ACCOUNT if known[_GROUP].system_scope else (*_ACCOUNT, *_PROJECT)
+    for name in names:
+        known.set_default(name, account[name], _GROUP)
+    known.set_default("cafile", account.cafile, _GROUP)
+    known.set_default("insecure", account.insecure, _GROUP)
