@@ -101,8 +101,12 @@ def _start(process: Process, fingerprint: str) -> None:
             cwd="/",
             env=environ,
         )
-    (PIDS / process.name).write_text(f"{started.pid} {_start_time(started.pid)} {fingerprint}")
     _CHILDREN.append(started)
+    try:
+        since = _start_time(started.pid)
+    except OSError:
+        since = "ended"  # as is told to who waits for it
+    (PIDS / process.name).write_text(f"{started.pid} {since} {fingerprint}")
 
 
 def wait_until_listening(processes: Iterable[Process]) -> None:

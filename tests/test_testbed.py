@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -108,6 +110,20 @@ def test_what_ends_before_it_listens_is_told_at_once(tmp_path: Path, port: int):
     with pytest.raises(TestbedError, match=r"it ended early: see .*/log/it\.log"):
         wait_until_listening([process])
     assert (tmp_path / "log/it.log").read_text() == "no such option\n"
+
+
+def test_what_has_ended_as_soon_as_it_is_looked_at_is_told_as_well(monkeypatch: pytest.MonkeyPatch, port: int):
+    def start_and_end(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        started = subprocess.Popen[bytes](*args, **kwargs)
+        os.waitid(os.P_PID, started.pid, os.WEXITED | os.WNOWAIT)
+        return started
+
+    process = python("raise SystemExit('no such option')", port=port)
+    with monkeypatch.context() as context:
+        context.setattr(processes, "subprocess", SimpleNamespace(Popen=start_and_end, DEVNULL=subprocess.DEVNULL))
+        start_all([process])
+    with pytest.raises(TestbedError, match="it ended early"):
+        wait_until_listening([process])
 
 
 def test_without_a_cloud_its_commands_say_so(tmp_path: Path):

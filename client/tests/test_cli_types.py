@@ -290,3 +290,12 @@ def test_what_is_wrong_with_the_options_of_a_server_is_said(
     outcome = tenure("lease", "create", "mine", *options)
     assert outcome.code != 0
     assert said in outcome.errors
+
+
+def test_a_region_is_named_in_the_version_that_knows_it(stocked: FakeServer, tenure: Run) -> None:
+    there = tenure("lease", "create", "there", "--hosts", "1", "--region", "north")
+    assert there.code == 0, there.errors
+    assert sent(stocked)["reservations"][0]["region"] == "north"
+    more = tenure("lease", "reservation", "add", "there", "--hosts", "1", "--region", "north")
+    assert more.code == 0, more.errors
+    assert sent(stocked)["region"] == "north"

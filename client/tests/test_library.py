@@ -15,12 +15,15 @@ from tenureclient import (
     Client,
     Conflict,
     ConnectionFailed,
+    Denied,
+    Forbidden,
     Lease,
     LeaseFailed,
     NeedsNewerServer,
     NotEnoughResources,
     NotFound,
     NotUnique,
+    OverQuota,
     ReservationChange,
     ReservationRequest,
     ServerError,
@@ -31,7 +34,9 @@ from tenureclient import (
     WaitProgress,
     WaitTimedOut,
 )
+from tenureclient.errors import error_from_answer
 from tenureclient.testing import FakeServer
+from tenureclient.wire import JsonObject
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -424,6 +429,59 @@ def test_a_server_of_1_1_lacks_what_came_with_1_2() -> None:
         with pytest.raises(NeedsNewerServer, match=r"closing and emptying hosts came with API 1\.2"):
             client.hosts.disable(host.id)
         assert len(server.requests) == 3
+
+
+def test_where_something_is_to_be_is_said_in_the_version_that_knows_it(server: FakeServer) -> None:
+    server.add_host("c1")
+    server.add_host("c2")
+    client = server.client()
+    lease = book(client)
+    zone = {"availability_zone": "az1"}
+    client.leases.update(lease.id, reservations=[ReservationChange(lease.reservations[0].id, zone)])
+    client.leases.create("sized", start=NOW, end=BEGINNING + DAY, reservations=[sized_hosts()])
+    versions = [request.version for request in server.requests if request.method in {"POST", "PUT"}]
+    assert versions == ["1.1", "1.2", "1.2"]
+
+
+def sized_hosts() -> ReservationRequest:
+    return ReservationRequest("physical:host", {"min": 1, "max": 1, "vcpus": 4})
+
+
+@pytest.mark.parametrize("versions", [("1.0",), ("1.0", "1.1")])
+def test_where_something_is_to_be_is_too_new_for_an_older_server(versions: tuple[str, ...]) -> None:
+    with FakeServer(versions=versions) as server:
+        server.add_host("c1")
+        client = server.client()
+        lease = book(client)
+        elsewhere = ReservationRequest.hosts(1).in_region("north")
+        too_new = pytest.raises(NeedsNewerServer, match=r"region or zone.* came with API 1\.2")
+        with too_new:
+            client.leases.create("there", start=NOW, end=BEGINNING + DAY, reservations=[elsewhere])
+        with too_new:
+            client.leases.add_reservation(lease.id, elsewhere)
+        with too_new:
+            client.leases.update(
+                lease.id, reservations=[ReservationChange(lease.reservations[0].id, {"region": "north"})]
+            )
+        assert [one.name for one in client.leases.list()] == ["bio"]
+
+
+def test_the_limits_of_a_site_are_errors_of_their_own() -> None:
+    details: JsonObject = {"resource": "leases", "limit": 2, "used": 2, "requested": 1}
+    body: JsonObject = {
+        "error_code": 403,
+        "error_name": "OverQuota",
+        "error_message": "Quota exceeded",
+        "details": details,
+    }
+    error = error_from_answer(403, body, None)
+    assert isinstance(error, OverQuota)
+    assert isinstance(error, Forbidden)
+    assert error.details == details
+    denied = error_from_answer(400, {"error_name": "Denied", "error_message": "No credits are left."}, None)
+    assert isinstance(denied, Denied)
+    assert isinstance(denied, BadRequest)
+    assert str(denied) == "No credits are left."
 
 
 def test_a_blazar_lacks_it_as_well() -> None:

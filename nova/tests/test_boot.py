@@ -109,7 +109,7 @@ def test_the_server_is_marked_and_nova_never_sees_our_hints() -> None:
     marked = with_reservation(document, "L", "R", tagged=True)
     marks = {"tenure:lease": "L", "tenure:reservation": "R", "tenure:reserved": "true"}
     assert marked["server"]["metadata"] == {"mine": "1", **marks}
-    assert marked["server"]["tags"] == ["blue", "tenure:lease=L"]
+    assert marked["server"]["tags"] == ["blue", "tenure:reserved", "tenure:lease=L"]
     assert marked["os:scheduler_hints"] == {"group": "g"}
     plain = with_reservation(reserved(), "L", "R", tagged=False)
     assert plain.keys() == {"server"}

@@ -143,7 +143,7 @@ def test_a_server_is_booted_for_a_lease_that_is_held_and_then_confirmed(nova: No
             "name": "web",
             "flavorRef": "3",
             "metadata": {"tenure:lease": "L", "tenure:reservation": "R", "tenure:reserved": "true"},
-            "tags": ["tenure:lease=L"],
+            "tags": ["tenure:reserved", "tenure:lease=L"],
         },
         "os:scheduler_hints": {"group": "g"},
     }

@@ -321,11 +321,15 @@ def _types(conf: ConfigOpts) -> ResourceTypes:
 
 
 def _default_terms(conf: ConfigOpts) -> DefaultTerms | None:
-    server = conf["virtual:server"]
+    resource_type = "virtual:server"
+    server = conf[resource_type]
     if not server.default_lease:
         return None
     return DefaultTerms(
-        timedelta(days=server.default_lease_days), timedelta(hours=server.default_notice_hours), server.default_at_end
+        resource_type,
+        lasts=timedelta(days=server.default_lease_days),
+        notice=timedelta(hours=server.default_notice_hours),
+        at_end=server.default_at_end,
     )
 
 

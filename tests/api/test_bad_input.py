@@ -866,6 +866,117 @@ _ADDRESSES_AT_1_1 = (
     ),
     Endpoint("1.1", "GET", "/v1/leases/LEASE/floatingips", also=(*_below(BAD_LEASE_IDS, "/floatingips"), NO_QUERY)),
 )
+POOL = {"name": "sim-storage@slow#disk", "capacity_gb": 100}
+BAD_POOL_IDS = tuple(
+    Bad("Volume pool", path=f"/v1/volume-pools/{bad}", status=404) for bad in (NOWHERE, "x" * 256, "%00", "1")
+)
+_POOLS = (
+    Endpoint(
+        "1.2",
+        "GET",
+        "/v1/volume-pools",
+        also=(
+            *(Bad("limit", path=f"?limit={bad}") for bad in ("", "0", "-1", "1001", "ten")),
+            *(Bad("marker", path=f"?marker={bad}") for bad in ("", "%00", "x" * 256, NOWHERE)),
+            *(Bad("sort_key", path=f"?sort_key={bad}") for bad in ("", "capacity_gb")),
+            *(Bad("sort_dir", path=f"?sort_dir={bad}") for bad in ("", "up")),
+            *(Bad("name", path=f"?name={bad}") for bad in ("", "%00", "x" * 256)),
+            *(Bad("reservable", path=f"?reservable={bad}") for bad in NO_TRUTHS),
+            Bad("colour", path="?colour=red"),
+        ),
+    ),
+    Endpoint(
+        "1.2",
+        "POST",
+        "/v1/volume-pools",
+        good=POOL,
+        fields={("name",): "reference", ("capacity_gb",): "size"},
+        required=(("name",), ("capacity_gb",)),
+        closed=((),),
+        also=(
+            Bad("elsewhere", {**POOL, "name": "elsewhere@lvm#lvm"}, status=404),
+            Bad("sim-storage@fast#nvme", {**POOL, "name": "sim-storage@fast#nvme"}, status=409),
+            Bad("capacity_gb", {**POOL, "capacity_gb": 1_000_000}),
+            NO_QUERY,
+        ),
+    ),
+    Endpoint("1.2", "GET", "/v1/volume-pools/POOL", also=(*BAD_POOL_IDS, NO_QUERY)),
+    Endpoint("1.2", "DELETE", "/v1/volume-pools/POOL", also=(*BAD_POOL_IDS, NO_QUERY)),
+    Endpoint(
+        "1.2",
+        "GET",
+        "/v1/volume-pools/allocations",
+        also=(
+            *(Bad("limit", path=f"?limit={bad}") for bad in ("", "0", "1001")),
+            *(Bad("marker", path=f"?marker={bad}") for bad in ("", "%00")),
+            *(Bad("lease_id", path=f"?lease_id={bad}") for bad in ("", "%00", "x" * 65, "a&lease_id=b")),
+            *(Bad("reservation_id", path=f"?reservation_id={bad}") for bad in ("", "%00", "x" * 65)),
+            Bad("colour", path="?colour=red"),
+        ),
+    ),
+    Endpoint(
+        "1.2",
+        "GET",
+        "/v1/volume-pools/POOL/allocation",
+        also=(
+            *_below(BAD_POOL_IDS, "/allocation"),
+            Bad("lease_id", path="?lease_id="),
+            Bad("limit", path="?limit=1"),
+        ),
+    ),
+    Endpoint("1.2", "GET", "/v1/leases/LEASE/volume_pools", also=(*_below(BAD_LEASE_IDS, "/volume_pools"), NO_QUERY)),
+    Endpoint(
+        "1.2",
+        "POST",
+        "/v1/volume-pools/POOL/disable",
+        good={"reason": "new disks", "dry_run": True},
+        fields={("reason",): "reason", ("dry_run",): "flag"},
+        closed=((),),
+        also=(*_below(BAD_POOL_IDS, "/disable"), NO_QUERY),
+    ),
+    Endpoint(
+        "1.2",
+        "POST",
+        "/v1/volume-pools/POOL/enable",
+        good={"dry_run": True},
+        fields={("dry_run",): "flag"},
+        closed=((),),
+        also=(*_below(BAD_POOL_IDS, "/enable"), NO_QUERY),
+    ),
+    Endpoint(
+        "1.2",
+        "POST",
+        "/v1/volume-pools/POOL/reallocate",
+        good={"running": False, "dry_run": True},
+        fields={("lease_id",): "id or null", ("running",): "flag", ("dry_run",): "flag"},
+        closed=((),),
+        also=(
+            *_below(BAD_POOL_IDS, "/reallocate"),
+            Bad("Lease", {"lease_id": NOWHERE, "dry_run": True}, status=404),
+            NO_QUERY,
+        ),
+    ),
+)
+_CONFIRMATION = Endpoint(
+    "1.2",
+    "POST",
+    "/v1/leases/HELD/confirm",
+    good={"reservations": [{"id": "HELD_ONE", "min": 1, "max": 1}]},
+    fields={
+        ("reservations",): "list",
+        ("reservations", 0, "id"): "id",
+        ("reservations", 0, "min"): "count or null",
+        ("reservations", 0, "max"): "count or null",
+    },
+    required=(("reservations", 0, "id"),),
+    closed=((), ("reservations", 0)),
+    also=(
+        *_below(BAD_LEASE_IDS, "/confirm"),
+        Bad("reservations", {"reservations": [{"id": NOWHERE, "max": 2}]}),
+        Bad("reservations[0].min", {"reservations": [{"id": "HELD_ONE", "min": 9, "max": 9}]}, status=409),
+        NO_QUERY,
+    ),
+)
 ENDPOINTS = (
     *_UNTIL_1_1,
     # --- other types, and floating IPs
@@ -986,11 +1097,14 @@ ENDPOINTS = (
             NO_QUERY,
         ),
     ),
+    # --- volumes, and leases that are held, at 1.2
+    *_POOLS,
+    _CONFIRMATION,
 )
 
 
 class Cloud:
-    """Something of everything: a lease that runs, one that waits, a host with a property, one to be registered."""
+    """Something of everything: a lease that runs, one that waits, one that is held, a host with a property, a pool."""
 
     def __init__(self, api: Api) -> None:
         self.api = api.using("admin")
@@ -1002,11 +1116,17 @@ class Cloud:
         own = (
             self.api.using(version="1.2").put(f"/v1/leases/{lease['id']}", {"events": [EVENT]}).json["lease"]["events"]
         )
+        latest = self.api.using(version="1.2")
+        pool = latest.post("/v1/volume-pools", {"name": "sim-storage@fast#nvme", "capacity_gb": 10})
+        held = latest.book(name="held", start=24, hours=2, hold_for=3600)
         address, _ = api.register_address(), api.register_address("203.0.113.11")
         self._ids = {
             "RESERVATION": lease["reservations"][0]["id"],
             "LEASE": lease["id"],
             "FLOATINGIP": address["id"],
+            "POOL": pool.json["volume_pool"]["id"],
+            "HELD_ONE": held["reservations"][0]["id"],
+            "HELD": held["id"],
             "EVENT": next(event["id"] for event in own if event["event_type"] == "notify_lease"),
         }
         for what, (reservation, _, its_id) in OTHERS.items():
@@ -1108,6 +1228,8 @@ def test_no_endpoint_is_forgotten(shared_cloud: Cloud) -> None:
     }
     parts = {f"OF_{its_id}": "{lease_id}" for _, _, its_id in OTHERS.values()} | {
         "FLOATINGIP": "{floatingip_id}",
+        "POOL": "{volume_pool_id}",
+        "HELD": "{lease_id}",
         "LEASE": "{lease_id}",
         "RESERVATION": "{reservation_id}",
         "/1": "/{host_id}",

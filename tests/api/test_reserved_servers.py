@@ -218,16 +218,40 @@ def test_to_delete_a_lease_is_to_end_it(api: Api, start: int, in_place: bool) ->
     assert server(api, server_id) is None
 
 
-def test_a_server_that_was_booted_for_a_reservation_without_being_named_goes_with_it(api: Api) -> None:
-    lease = book(api, flavor_id=TINY)
+@pytest.mark.parametrize("ends", ["the hold expires", "it is given up"])
+def test_a_server_that_was_booted_in_a_hold_that_nobody_confirms_goes_with_it(api: Api, ends: str) -> None:
+    old = boot(api)
+    pass_hours(api, 1)
+    lease = api.book(start=1, hours=1, hold_for=300, reservations=[reservation(flavor_id=TINY)])
     marks = {"tenure:lease": lease["id"], "tenure:reservation": lease["reservations"][0]["id"]}
-    orphan = boot(api, metadata={**marks, "tenure:reserved": "true"})
-    foreign = boot(api, project="other-project", metadata=marks)
-    api.delete(f"/v1/leases/{lease['id']}")
+    orphan, foreign = boot(api, metadata=marks), boot(api, project="other-project", metadata=marks)
+    api.world.cloud.world.instances.write(old, marks)
+    if ends == "it is given up":
+        api.delete(f"/v1/leases/{lease['id']}")
+    pass_hours(api, 0.1)
     api.world.service.repair.run()
 
     assert server(api, orphan) is None
-    assert server(api, foreign) is not None
+    assert not found(api, old).metadata
+    assert not found(api, foreign).metadata
+
+
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_what_a_user_writes_on_a_server_takes_it_nowhere(api: Api, confirmed: bool) -> None:
+    """Not with the mark of a lease that is over, or running, and has no server: not even with that of one once held."""
+    more = {"hold_for": 300} if confirmed else {}
+    lease = api.book(start=1, hours=1, reservations=[reservation(flavor_id=TINY)], **more)
+    if confirmed:
+        assert api.post(f"/v1/leases/{lease['id']}/confirm", {}).status_code == 200
+    marks = {"tenure:lease": lease["id"], "tenure:reservation": lease["reservations"][0]["id"]}
+    liar = boot(api, metadata=marks)
+    pass_hours(api, 2.5)
+    assert status(api, lease) == "TERMINATED"
+    api.world.service.repair.run()
+    assert not found(api, liar).metadata
+    late = boot(api, metadata=marks)
+    api.world.service.repair.run()
+    assert not found(api, late).metadata
 
 
 def test_a_server_that_cannot_be_shelved_has_no_lease_and_stays_as_it_was(api: Api) -> None:

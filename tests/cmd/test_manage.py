@@ -166,7 +166,9 @@ def test_a_configuration_that_cannot_be_read_is_named(site: Site):
 def test_a_cloud_that_cannot_be_used_is_one_line(site: Site):
     manage(site, "db", "upgrade")
     site.configure(more="[simulated]\npath = /nonexistent/cloud.db\n")
-    assert refused(site, "host", "sync") == "[simulated] path cannot be used: unable to open database file"
+    assert refused(site, "host", "sync") == (
+        "[simulated] path /nonexistent/cloud.db cannot be used: unable to open database file"
+    )
 
 
 @pytest.mark.parametrize("arguments", [[], ["db"], ["db", "downgrade"], ["host", "sync", "--force"]])

@@ -95,7 +95,7 @@ def test_a_database_that_cannot_be_used_is_a_failure(site: Site, connection: str
 
 def test_a_cloud_that_cannot_be_used_is_a_failure(site: Site):
     site.configure(more="[simulated]\npath = /nonexistent/cloud.db\n")
-    said = "[simulated] path cannot be used: unable to open database file"
+    said = "[simulated] path /nonexistent/cloud.db cannot be used: unable to open database file"
     assert check(site, code=FAILURE)["Cloud"] == (FAILURE, said)
 
 

@@ -44,6 +44,7 @@ class TestHosts(TypeContract):
     )
     changes = ({"max": 5}, {"min": 1}, {"resource_properties": GPU}, {"before_end": "notify"})
     refused_changes = (({"min": 5}, "min/max"), ({"max": 0}, "max"), ({"resource_properties": "gpu"}, "properties"))
+    additional = ({"availability_zone": "az1"}, {"extra_specs": {"capabilities:gpu": "a100"}}, {"memory_mb": 4096})
 
 
 class TestInstances(TypeContract):
@@ -62,6 +63,7 @@ class TestInstances(TypeContract):
     )
     changes = ({"amount": 4}, {"vcpus": 8, "memory_mb": 1024}, {"affinity": True}, {"resource_properties": GPU})
     refused_changes = (({"amount": 0}, "amount"), ({"resource_properties": "gpu"}, "properties"))
+    additional = ({"availability_zone": "az1"}, {"extra_specs": {"gpu": "<or> a100 <or> h100"}})
 
 
 class TestFlavors(TypeContract):

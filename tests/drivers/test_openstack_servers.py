@@ -11,6 +11,7 @@ import pytest
 
 from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
+from tenure.domain.period import Period
 from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, Order, Progress, ResourceRef
 from tenure.drivers.openstack import OpenStackCloud
 from tenure.drivers.reserved_servers import SERVER
@@ -18,6 +19,7 @@ from tenure.testing.rig import order_of
 from tests.drivers.rigs import HOST, options_of, ref, registered
 from tests.support.openstack import NEIGHBOUR, OWNER, FakeOpenStack, Flavor
 from tests.support.openstack.cloud import Server
+from tests.support.openstack.shelving import MOST_TAGS
 
 START = datetime(2030, 1, 1, 10, 0, tzinfo=UTC)
 #: Layouts know the aggregates of reservations by ids of this form.
@@ -80,6 +82,7 @@ def test_a_server_is_marked_shelved_and_woken_on_its_host(
         "tenure:reserved": "true",
         "tenure:at_end": "delete",
     }
+    assert set(server.tags) == {"tenure:reserved", f"tenure:lease={order.lease_id}"}
     assert driver.ensure_prepared(replace(order, resources=())).done
 
     progress = until_done(driver.ensure_started, order)
@@ -155,16 +158,82 @@ def test_the_end_is_what_was_asked_for(cloud: FakeOpenStack, driver: OpenStackCl
     assert (server.id in cloud.servers) == (status is not None)
     assert cloud.aggregate(RESERVATION) is None
     assert not list(driver.held(HOST))
+    assert (server.metadata, server.tags) == ({}, []) or at_end in {"delete", "snapshot"}
     assert driver.ensure_ended(adopted(replace(order, is_over=True))).done
 
 
-def test_what_is_over_takes_a_server_back_that_was_never_named(cloud: FakeOpenStack, driver: OpenStackCloud):
-    marks = {"tenure:reservation": RESERVATION, "tenure:reserved": "true"}
-    orphan, foreign = boot(cloud, metadata=dict(marks)), boot(cloud, project_id=NEIGHBOUR, metadata=dict(marks))
+#: When the lease of an order waited to be confirmed, and a moment in it.
+HOLD = Period(START - timedelta(minutes=30), START - timedelta(minutes=25))
+BOOTED = HOLD.start + timedelta(minutes=1)
+
+
+def marked(cloud: FakeOpenStack, *, tagged: bool = True, **more: Any) -> Server:
+    """A server that says it was booted for the reservation."""
+    order = wanted()
+    metadata = {"tenure:lease": order.lease_id, "tenure:reservation": RESERVATION, "tenure:reserved": "true"}
+    tags = ["tenure:reserved", f"tenure:lease={order.lease_id}"] if tagged else []
+    return boot(cloud, **{"created": BOOTED, "updated": BOOTED, "metadata": metadata, "tags": tags, **more})
+
+
+@pytest.mark.parametrize("tagged", [True, False])
+def test_what_was_booted_in_a_hold_that_nobody_confirmed_is_taken_back(
+    cloud: FakeOpenStack, driver: OpenStackCloud, tagged: bool
+):
+    orphan = marked(cloud, tagged=tagged)
     assert list(driver.held(HOST)) == [RESERVATION]
-    until_done(driver.ensure_ended, replace(wanted(), is_over=True))
+    until_done(driver.ensure_ended, replace(wanted(), is_over=True, hold=HOLD))
     assert orphan.id not in cloud.servers
-    assert foreign.id in cloud.servers
+    assert not list(driver.held(HOST))
+
+
+@pytest.mark.parametrize(
+    ("hold", "server"),
+    [
+        pytest.param(HOLD, {"created": HOLD.start - timedelta(minutes=1)}, id="booted before"),
+        pytest.param(HOLD, {"created": HOLD.end + timedelta(hours=1)}, id="booted long after"),
+        pytest.param(None, {}, id="no hold"),
+        pytest.param(HOLD, {"project_id": NEIGHBOUR}, id="somebody else's"),
+    ],
+)
+def test_a_server_is_not_taken_for_what_its_owner_writes_on_it(
+    cloud: FakeOpenStack, driver: OpenStackCloud, hold: Period | None, server: dict[str, Any]
+):
+    liar = marked(cloud, **server)
+    assert list(driver.held(HOST)) == [RESERVATION]
+    until_done(driver.ensure_ended, replace(wanted(), is_over=True, hold=hold))
+    assert (liar.status, liar.metadata, liar.tags) == ("ACTIVE", {}, [])
+
+
+def test_a_lease_that_ends_takes_no_server_with_it_but_its_own(cloud: FakeOpenStack, driver: OpenStackCloud):
+    [host] = registered(driver, cloud, 1)
+    server, liar = boot(cloud), marked(cloud)
+    order = wanted(host, server=server)
+    until_done(driver.ensure_started, order)
+    until_done(driver.ensure_ended, adopted(order))
+    assert (server.id in cloud.servers, liar.id in cloud.servers) == (False, True)
+
+
+def test_servers_that_are_not_reserved_are_not_even_read(cloud: FakeOpenStack, driver: OpenStackCloud):
+    for _ in range(20):
+        boot(cloud)
+    marked(cloud)
+    cloud.page = 5
+    cloud.seen.clear()
+    assert list(driver.held(HOST)) == [RESERVATION]
+    lists = [one for one in cloud.seen if one.path.endswith("/servers/detail")]
+    assert [sorted(one.params.keys() - {"all_tenants", "limit", "soft_deleted"}) for one in lists] == [
+        ["tags"],
+        ["changes-since"],
+    ]
+
+
+def test_a_server_that_bears_as_many_tags_as_it_can_is_reserved_all_the_same(
+    cloud: FakeOpenStack, driver: OpenStackCloud
+):
+    server = boot(cloud, tags=[f"mine-{number}" for number in range(MOST_TAGS)])
+    assert driver.ensure_prepared(wanted(server=server)).done
+    assert server.metadata["tenure:reservation"] == RESERVATION
+    assert len(server.tags) == MOST_TAGS
 
 
 def test_what_is_over_leaves_a_server_alone_that_was_never_adopted(cloud: FakeOpenStack, driver: OpenStackCloud):

@@ -269,6 +269,7 @@ def test_every_verb_can_be_struck(cloud: SimulatedCloud):
         "make_way": lambda: cloud.make_way(order, deadline=NOW),
         "before_end": lambda: cloud.before_end(order, "snapshot"),
         "ensure_ended": lambda: cloud.ensure_ended(order),
+        "servers": lambda: cloud.servers(NOW),
         "held": lambda: cloud.held(HOST),
         "check": lambda: cloud.check(HOST),
         "drift": lambda: cloud.drift(HOST, [], []),

@@ -24,7 +24,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def sweep(world: World) -> DefaultLeases:
-    return DefaultLeases(world.leases, world.cloud, world.clock, DefaultTerms())
+    return DefaultLeases(world.leases, world.cloud, world.clock, DefaultTerms("virtual:server"))
 
 
 def boot(world: World, **metadata: str) -> str:

@@ -129,6 +129,7 @@ def example_of(kind: type[TenureError]) -> TenureError:
             Shortfall(HOST, "hosts", 3, (Stage("reservable", 4), Stage("free", 1)), 1, ("x",), 2), field="min"
         ),
         errors.OutOfLease: errors.OutOfLease,
+        errors.OverQuota: lambda: errors.OverQuota("instances", limit=4, used=3, requested=2),
         errors.TooManyConflicts: errors.TooManyConflicts,
     }
     return special.get(kind, lambda: kind("what went wrong", field="a field"))()

@@ -7,9 +7,10 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import event
 
+from tenure.domain.capacity import Capacity
 from tenure.domain.errors import InvalidParameter, NotEnoughResources, NotFound, Unavailable
 from tenure.domain.lease import LeaseStatus
-from tenure.domain.request import LeaseChange, LeaseQuery, ReservationChange, ReservationRequest
+from tenure.domain.request import LeaseChange, LeaseQuery, LeaseRequest, ReservationChange, ReservationRequest
 from tenure.drivers.contract import CloudBusy
 from tenure.drivers.simulated import Fault, FaultKind
 from tests.support.breaker import Breaker
@@ -42,6 +43,22 @@ def test_a_trust_lasts_as_long_as_the_lease(world: World):
     assert world.leases.get(OWNER, lease.id).status is LeaseStatus.TERMINATED
     world.service.repair.run()
     assert trusts(world) == set()
+
+
+@pytest.mark.parametrize("at_end", ["delete", "keep", "snapshot"])
+def test_volumes_are_booked_with_a_trust_whatever_becomes_of_them(world: World, at_end: str):
+    world.resources.register(ADMIN, "virtual:volume", world.cloud.world.volumes.fast, {}, Capacity({"DISK_GB": 4}))
+    asked = {"amount": 2, "size_gb": 1, "volume_type": "fast", "at_end": at_end, "before_end": "default"}
+    now = world.clock.now()
+    request = LeaseRequest(
+        "lease", now, now + timedelta(hours=1), reservations=(ReservationRequest("virtual:volume", asked),)
+    )
+    lease = world.leases.create(OWNER, request)
+    assert len(trusts(world)) == 1
+    world.pass_time(timedelta(minutes=1))
+    lease = world.leases.get(OWNER, lease.id)
+    assert (lease.status, {lease.trust_id}) == (LeaseStatus.ACTIVE, trusts(world))
+    assert len(world.cloud.world.volumes.all()) == 2
 
 
 def test_a_trust_goes_with_a_lease_that_is_deleted_before_its_start(world: World):
@@ -79,7 +96,13 @@ def test_nobody_from_elsewhere_adds_what_is_done_in_the_projects_name(world: Wor
     lease = world.book(1, hours=3)
     size = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1, "resource_properties": "", "amount": 1}
     together = ReservationRequest("virtual:instance", {**size, "affinity": True})
-    for asked, field in ((together, "affinity"), (reservation(1, 1, before_end="snapshot"), "before_end")):
+    volumes = ReservationRequest("virtual:volume", {"amount": 1, "size_gb": 1, "volume_type": "fast"})
+    refused_ones = (
+        (together, "affinity"),
+        (reservation(1, 1, before_end="snapshot"), "before_end"),
+        (volumes, "resource_type"),
+    )
+    for asked, field in refused_ones:
         with pytest.raises(InvalidParameter, match="Only a member of the lease's project") as refused:
             world.leases.add_reservation(ADMIN, lease.id, asked)
         assert refused.value.field == field

@@ -176,6 +176,17 @@ class NotEnoughResources(ApiError):
         return Shortfall.from_wire(self.details)
 
 
+class Denied(BadRequest):
+    """A rule of the site does not allow it, and the message says why; from API 1.1 on."""
+
+
+class OverQuota(Forbidden):
+    """Over what the project may have; ``details`` has ``resource``, ``limit``, ``used``, ``requested``.
+
+    From API 1.1 on; 1.0 calls it a ``BadRequest``.
+    """
+
+
 class ServerError(ApiError):
     """5xx: the server failed, or is not available now."""
 
@@ -184,6 +195,8 @@ _BY_NAME: Mapping[str, type[ApiError]] = {
     "NotEnoughResources": NotEnoughResources,
     "LeaseBusy": LeaseBusy,
     "InvalidState": InvalidState,
+    "Denied": Denied,
+    "OverQuota": OverQuota,
 }
 _BY_CODE: Mapping[int, type[ApiError]] = {
     400: BadRequest,

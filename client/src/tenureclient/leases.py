@@ -23,6 +23,7 @@ SORT_KEYS = ("created_at", "name", "start_date", "end_date")
 
 _TELLING = "telling something at moments of one's own"
 _HOLDING = "holding a lease until it is confirmed"
+_PLACING = "saying in which region or zone, or on which kind of hosts"
 _PAGE = 500
 _FINAL = frozenset({"ERROR", "TERMINATED", "DELETED"})
 _POLL = timedelta(seconds=3)
@@ -102,8 +103,9 @@ class Leases:
         """Book everything that the reservations name, or nothing.
 
         ``events`` are the moments at which something is to be told. With ``hold_for`` all is booked for as
-        long only, unless ``confirm`` is called; it is whole seconds. Both need API 1.2. Raises
-        ``NotEnoughResources`` when it is not free; its ``shortfall`` says why.
+        long only, unless ``confirm`` is called; it is whole seconds. Both need API 1.2, and so does a
+        reservation that names a region, a zone or extra specs. Raises ``NotEnoughResources`` when it is not
+        free; its ``shortfall`` says why.
         """
         requests, own = tuple(reservations), tuple(events)
 
@@ -122,7 +124,7 @@ class Leases:
                 document["hold_for"] = int(hold_for.total_seconds())
             return document
 
-        feature = _HOLDING if hold_for is not None else _TELLING if own else None
+        feature = _HOLDING if hold_for is not None else _TELLING if own else _placing(requests)
         return _lease(self._write("POST", "leases", body=body, feature=feature))
 
     def confirm(self, lease_id: str, *, reservations: Iterable[ReservationChange] = ()) -> Lease:
@@ -221,7 +223,7 @@ class Leases:
                 document["events"] = [event.to_wire(version) for event in own]
             return document
 
-        feature = None if own is None else _TELLING
+        feature = _placing(changes) if own is None else _TELLING
         return _lease(self._write("PUT", "leases", lease_id, body=body, feature=feature))
 
     def delete(self, lease_id: str) -> None:
@@ -275,13 +277,15 @@ class Leases:
 
         Raises ``NotEnoughResources`` when it is not free; the lease stays as it is then.
         """
+        placing = _placing([reservation])
         answer = self._transport.call(
             "POST",
             "leases",
             lease_id,
             "reservations",
             body=reservation.to_wire,
-            feature="adding a reservation to a lease",
+            feature=placing or "adding a reservation to a lease",
+            since=Version.V1_2 if placing else Version.V1_1,
         )
         return _lease(answer)
 
@@ -382,6 +386,11 @@ class Leases:
 
 def _lease(answer: Answer) -> Lease:
     return parsed(Lease.from_wire, answer.body.get("lease"))
+
+
+def _placing(asked: Iterable[ReservationRequest | ReservationChange]) -> str | None:
+    """What of these only the newest version takes, in words; None for nothing."""
+    return _PLACING if any(one.names_a_place for one in asked) else None
 
 
 def _is_uuid(text: str) -> bool:

@@ -23,6 +23,12 @@ _KEYS_OF_1_0: Mapping[str, JsonObject] = {
     "flavor:instance": {"affinity": None},
 }
 
+#: What API 1.2 has brought for all types that know it, and what for one of them.
+_SINCE_1_2 = frozenset({"region", "availability_zone", "extra_specs"})
+_SINCE_1_2_OF: Mapping[str, frozenset[str]] = {
+    "physical:host": frozenset({"vcpus", "memory_mb", "disk_gb"}),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ReservationRequest:
@@ -144,6 +150,11 @@ class ReservationRequest:
             return self
         return ReservationRequest(self.resource_type, {**self.parameters, "region": region})
 
+    @property
+    def names_a_place(self) -> bool:
+        """Whether it says where, or on what kind of hosts, in words that came with API 1.2."""
+        return _names_a_place(self.parameters, _SINCE_1_2_OF.get(self.resource_type, frozenset()))
+
     def to_wire(self, version: Version) -> JsonObject:
         keys = _KEYS_OF_1_0.get(self.resource_type, {}) if version is Version.V1_0 else {}
         return {"resource_type": self.resource_type, **keys, **self.parameters}
@@ -172,5 +183,14 @@ class ReservationChange:
     id: str
     parameters: Mapping[str, JsonValue]
 
+    @property
+    def names_a_place(self) -> bool:
+        """Whether it says where, or on what kind of hosts, in words that came with API 1.2."""
+        return _names_a_place(self.parameters)
+
     def to_wire(self) -> JsonObject:
         return {"id": self.id, **self.parameters}
+
+
+def _names_a_place(parameters: Mapping[str, JsonValue], more: frozenset[str] = frozenset()) -> bool:
+    return not (_SINCE_1_2 | more).isdisjoint(parameters)

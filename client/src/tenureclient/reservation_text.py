@@ -20,6 +20,8 @@ _TEXTS = frozenset(
         "resource_properties",
         "before_end",
         "region",
+        "availability_zone",
+        "server_id",
         "volume_type",
         "at_end",
     ]

@@ -84,7 +84,7 @@ def with_reservation(document: Any, lease_id: str, reservation_id: str, *, tagge
         server["metadata"] = {**(metadata or {}), **marks}
     tags = server.get("tags")
     if tagged and (tags is None or isinstance(tags, list)):
-        server["tags"] = [*(tags or []), f"{LEASE}={lease_id}"]
+        server["tags"] = [*(tags or []), MARK, f"{LEASE}={lease_id}"]
     return {**body, "server": server}
 
 

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Protocol, runtime_checkable
 
 from tenure.domain.actor import Actor
+from tenure.domain.period import Period
 from tenure.domain.resource import DiscoveredResource
 
 
@@ -83,7 +84,8 @@ class Order:
     was booted, servers are deleted there and on ``resources`` only. ``trust_id`` is the trust with which to act as the
     owner, None where there is none. ``units`` is how many units it has of each resource, by external id, and
     ``effects`` what earlier calls have answered that they made for it. ``starts_at`` is when its lease starts; one
-    that ``is_over`` has ended in the ledger, and only what is left of it is taken back. All of it is in ``region``.
+    that ``is_over`` has ended in the ledger, and only what is left of it is taken back. ``hold`` is the time in which
+    its lease waited to be confirmed, where nobody did; None for all others. All of it is in ``region``.
     """
 
     reservation_id: str
@@ -102,6 +104,7 @@ class Order:
     starts_at: datetime | None = None
     is_over: bool = False
     region: str = ""
+    hold: Period | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import Final
 
 from tenure.domain.capacity import Capacity
@@ -18,10 +19,18 @@ RESERVED: Final = "tenure:reserved"
 AT_END: Final = "tenure:at_end"
 WOKEN: Final = "tenure:woken"
 MARKS: Final = (LEASE, RESERVATION, RESERVED, AT_END, WOKEN)
+#: The tag that all reserved servers bear, by which they are found among all servers of a cloud.
+TAG: Final = RESERVED
 #: Where a server was woken that stays in its place.
 IN_PLACE: Final = "in place"
 #: In the metadata of a reservation's aggregate: which server its hosts are open to.
 OPEN_TO: Final = "tenure:server"
+#: How far the clocks of a cloud and ours may be apart.
+CLOCKS_DIFFER: Final = timedelta(seconds=10)
+#: How long after the end of a hold a boot may still come through that was begun in it.
+SLOWEST_BOOT: Final = timedelta(minutes=15)
+#: For how long servers are looked for that are not tagged: as long as a hold may last, and then some.
+LATELY: Final = timedelta(hours=2)
 #: Under which name it is kept that the server of the reservation bears its marks.
 ADOPTED: Final = "adopted_server_id"
 
@@ -36,6 +45,11 @@ def marks_of(order: Order) -> dict[str, str]:
     }
 
 
+def tags_of(order: Order) -> tuple[str, str]:
+    """The tags of the order's server."""
+    return TAG, f"{LEASE}={order.lease_id}"
+
+
 def metadata_of(order: Order) -> dict[str, str]:
     """What the metadata of the order's aggregate say."""
     named = named_server(order)
@@ -46,6 +60,21 @@ def named_server(order: Order) -> str | None:
     """The id of the server that the order is about, None where that is not named yet."""
     named = order.parameters.get("server_id")
     return None if named is None else str(named)
+
+
+def is_its_own(order: Order, server_id: str, metadata: Mapping[str, str], created_at: datetime | None) -> bool:
+    """Whether a server of the order's project is the reservation's, and not one that only says so.
+
+    Everybody can write metadata. So of what the marks say only as much counts as cannot be done by them alone: a server
+    that is named is the one of that id, and where none is named it is one that was booted while the lease was held.
+    What is over has no server that it never had.
+    """
+    named, is_marked = named_server(order), metadata.get(RESERVATION) == order.reservation_id
+    if named is not None:
+        return server_id == named and (is_marked or not order.is_over or order.effects.get(ADOPTED) == server_id)
+    if order.hold is None or created_at is None or not is_marked:
+        return False
+    return order.hold.start - CLOCKS_DIFFER <= created_at <= order.hold.end + SLOWEST_BOOT
 
 
 def is_in_place(order: Order) -> bool:

@@ -26,8 +26,12 @@ _LONGEST_NAME: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class DefaultTerms:
-    """What the lease of a server is like that was booted without one."""
+    """What the lease of a server is like that was booted without one.
 
+    It is one reservation of ``resource_type``, which takes a ``server_id``, ``at_end`` and ``in_place``.
+    """
+
+    resource_type: str
     lasts: timedelta = timedelta(days=30)
     #: How long before the end others are told of it.
     notice: timedelta = timedelta(days=3)
@@ -66,7 +70,7 @@ class DefaultLeases:
             starts_at=Moment.NOW,
             ends_at=ends_at,
             before_end_at=ends_at - min(self._terms.notice, self._terms.lasts / 2),
-            reservations=(ReservationRequest("virtual:server", parameters, server.region),),
+            reservations=(ReservationRequest(self._terms.resource_type, parameters, server.region),),
         )
         try:
             self._leases.create(owner, request, lease_id=lease_id)

@@ -74,6 +74,13 @@ class ResourceType(Protocol):
     def stock(self) -> Inventory | None:
         """How its inventory is spoken of, None where it has none of its own."""
 
+    @property
+    def additions(self) -> type[BaseModel] | None:
+        """The model of what requests and changes can name from 1.2 on beside their own models; None for nothing.
+
+        What it names is shown as well. Left out, it asks for nothing: every field has a default that says so.
+        """
+
     def request_model(self, *, strict: bool) -> type[BaseModel]:
         """The model of a reservation to be made; with ``strict``, of microversion 1.1 and later."""
 
@@ -110,6 +117,12 @@ class ResourceType(Protocol):
 
     def is_prepared(self, parameters: Mapping[str, object]) -> bool:
         """Whether something is made or done in the cloud as soon as the lease exists."""
+
+    def trusted_for(self, parameters: Mapping[str, object]) -> str | None:
+        """The parameter for which something is done as the owner, who has to trust us for that; None for nothing.
+
+        ``resource_type`` where the type never does without.
+        """
 
     def before_end(self, parameters: Mapping[str, object]) -> str | None:
         """The action to be done before the end: one of the cloud's, or ``NOTIFY``; None for none.

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.requirement import Language, parse_expression
+from tenure.resources.contract import NOTIFY
 
 #: What fits every database's integer.
 MAX_AMOUNT = 2**31 - 1
@@ -114,6 +115,11 @@ def action_of(parameters: Mapping[str, object], default: str = "") -> str | None
     action = parameters.get("before_end", "default")
     action = default if action == "default" else str(action)
     return None if action in {"", "none"} else action
+
+
+def acts_as_owner(action: str | None) -> bool:
+    """Whether an action before the end is done in the cloud, and so in the owner's name."""
+    return action not in {None, NOTIFY}
 
 
 _TRUE = ("1", "t", "true", "on", "y", "yes")

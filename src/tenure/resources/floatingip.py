@@ -171,6 +171,7 @@ class FloatingIPType:
         is_listed=False,
     )
     growing = frozenset({"amount"})
+    additions: type[BaseModel] | None = None
 
     def request_model(self, *, strict: bool) -> type[BaseModel]:
         return FloatingIPReservation if strict else LenientAddressReservation
@@ -223,6 +224,9 @@ class FloatingIPType:
 
     def is_prepared(self, parameters: Mapping[str, object]) -> bool:
         return False
+
+    def trusted_for(self, parameters: Mapping[str, object]) -> str | None:
+        return None
 
     def before_end(self, parameters: Mapping[str, object]) -> str | None:
         return action_of(parameters)

@@ -24,6 +24,7 @@ from tenure.resources.fields import (
     LenientExpression,
     PropertyExpression,
     action_of,
+    acts_as_owner,
 )
 
 
@@ -135,7 +136,7 @@ class HostType:
         occupied="Servers found for host {reference}: {error}",
     )
     growing = frozenset({"min", "max"})
-    additions = HostAdditions
+    additions: type[BaseModel] | None = HostAdditions
 
     def __init__(self, default_before_end: str = "") -> None:
         self._default_before_end = default_before_end
@@ -170,6 +171,9 @@ class HostType:
 
     def is_prepared(self, parameters: Mapping[str, object]) -> bool:
         return False
+
+    def trusted_for(self, parameters: Mapping[str, object]) -> str | None:
+        return "before_end" if acts_as_owner(self.before_end(parameters)) else None
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
         reservation = _KeptWithAdditions.model_validate({**parameters, "resource_type": self.name})

@@ -114,7 +114,7 @@ class InstanceType(InstancesType):
     """Instances of a size, on hosts that serve others as well."""
 
     name = "virtual:instance"
-    additions = PlaceAdditions
+    additions: type[BaseModel] | None = PlaceAdditions
 
     def request_model(self, *, strict: bool) -> type[BaseModel]:
         return InstanceReservation if strict else LenientInstanceReservation

@@ -14,7 +14,7 @@ from tenure.domain.errors import InvalidParameter, InvalidState
 from tenure.domain.footprint import Footprint, footprint_of
 from tenure.domain.requirement import parse_expression
 from tenure.resources.contract import LAST_SNAPSHOT, Inventory, Wanted
-from tenure.resources.fields import MAX_AMOUNT, LenientExpression, PropertyExpression
+from tenure.resources.fields import MAX_AMOUNT, LenientExpression, PropertyExpression, acts_as_owner
 from tenure.resources.servers import merged
 
 _Id = Annotated[StrictStr, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
@@ -118,6 +118,7 @@ class ServerType:
     inventory = "physical:host"
     stock: Inventory | None = None
     growing: frozenset[str] = frozenset()
+    additions: type[BaseModel] | None = None
 
     def request_model(self, *, strict: bool) -> type[BaseModel]:
         return ServerReservation
@@ -200,6 +201,9 @@ class ServerType:
 
     def is_prepared(self, parameters: Mapping[str, object]) -> bool:
         return parameters.get("server_id") is not None
+
+    def trusted_for(self, parameters: Mapping[str, object]) -> str | None:
+        return "at_end" if acts_as_owner(self.before_end(parameters)) else None
 
     def before_end(self, parameters: Mapping[str, object]) -> str | None:
         return LAST_SNAPSHOT if parameters.get("at_end") == "snapshot" else None

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from tenure.domain.allocation import Spread
 from tenure.domain.errors import InvalidParameter, InvalidState
 from tenure.resources.contract import Inventory
-from tenure.resources.fields import action_of
+from tenure.resources.fields import action_of, acts_as_owner
 
 
 def _at_least_one(amount: int) -> int:
@@ -88,6 +88,7 @@ class InstancesType:
     inventory = "physical:host"
     stock: Inventory | None = None
     growing = frozenset({"amount"})
+    additions: type[BaseModel] | None = None
 
     def __init__(self, default_before_end: str = "") -> None:
         self._default_before_end = default_before_end
@@ -101,6 +102,11 @@ class InstancesType:
 
     def is_prepared(self, parameters: Mapping[str, object]) -> bool:
         return parameters.get("affinity") is not None
+
+    def trusted_for(self, parameters: Mapping[str, object]) -> str | None:
+        if acts_as_owner(self.before_end(parameters)):
+            return "before_end"
+        return "affinity" if parameters.get("affinity") is not None else None  # the server group is the owner's
 
     def before_end(self, parameters: Mapping[str, object]) -> str | None:
         return action_of(parameters, self._default_before_end)

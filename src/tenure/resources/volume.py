@@ -108,6 +108,7 @@ class VolumeType:
         "virtual:volume", noun="volume pool", reference="name", rules="tenure:volumepools", is_listed=False
     )
     growing = frozenset({"amount"})
+    additions: type[BaseModel] | None = None
 
     def request_model(self, *, strict: bool) -> type[BaseModel]:
         return VolumeReservation
@@ -168,7 +169,10 @@ class VolumeType:
         return {"volume_ids": []}
 
     def is_prepared(self, parameters: Mapping[str, object]) -> bool:
-        return True  # volumes are made as the owner, who has to let us while he is here
+        return False
+
+    def trusted_for(self, parameters: Mapping[str, object]) -> str | None:
+        return "resource_type"  # volumes are made as the owner, whatever becomes of them
 
     def before_end(self, parameters: Mapping[str, object]) -> str | None:
         return action_of(parameters)

@@ -190,9 +190,7 @@ class LeaseChanger:
         if lease.ends_at <= self._now:
             raise InvalidState("The lease has come to its end before it was confirmed.")
         hold = [one.event.id for one in self._tx.events.of_lease(lease.id) if one.event.event_type is EventType.HOLD]
-        # Whoever is about to unmake it finds his claim gone.
-        done = EventStatus.DONE.value
-        self._tx.events.change(hold, now=self._now, status=done, ready_at=None, claim_token=None)
+        self._tx.events.discard(hold)  # whoever is about to unmake it finds his claim gone
         asked = self._match(lease, changes)
         places = {one.reservation_id: place for place, one in enumerate(changes)}
         self._tx.defer_checks()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 
-from tenure.domain.lease import AllocationState, Lease, Reservation, ReservationStatus
+from tenure.domain.lease import AllocationState, EventType, Lease, Reservation, ReservationStatus
+from tenure.domain.period import Period
 from tenure.domain.resource import Resource
 from tenure.drivers.contract import Order, ResourceRef
 from tenure.store.database import Transaction
@@ -102,4 +104,13 @@ def _order(
         effects=reservation.effects,
         starts_at=lease.starts_at,
         region=reservation.region,
+        hold=_hold(lease),
+    )
+
+
+def _hold(lease: Lease) -> Period | None:
+    """In which time the lease waited to be confirmed; None for one that was, or never did."""
+    event = lease.event(EventType.HOLD)
+    return (
+        None if event is None else Period(lease.created_at, max(event.due_at, lease.created_at + timedelta(seconds=1)))
     )

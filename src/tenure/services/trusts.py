@@ -11,13 +11,11 @@ from tenure.domain.errors import InvalidParameter, Unavailable
 from tenure.domain.lease import Lease
 from tenure.domain.request import LeaseChange, ReservationRequest
 from tenure.drivers.contract import CloudBusy, CloudError
-from tenure.resources.contract import NOTIFY, ResourceTypes
+from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Effects
 from tenure.store.database import OutcomeUnknown
 
 LOG = logging.getLogger(__name__)
-
-_BEFORE_END, _AFFINITY = "before_end", "affinity"
 
 
 class Trusts:
@@ -29,10 +27,7 @@ class Trusts:
 
     def asked_for(self, resource_type: str, parameters: Mapping[str, object]) -> str | None:
         """The parameter for which something is to be done as the owner of such a reservation; None where nothing is."""
-        kind = self._types[resource_type]
-        if kind.before_end(parameters) not in {None, NOTIFY}:
-            return _BEFORE_END
-        return _AFFINITY if kind.is_prepared(parameters) and parameters.get(_AFFINITY) is not None else None
+        return self._types[resource_type].trusted_for(parameters)
 
     def asked_for_by(self, lease: Lease, change: LeaseChange, actor: Actor) -> str | None:
         """The parameter for which the lease needs a trust after the change; None where it needs none, or has one.

@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from tenure.domain.allocation import Demand, Spread
 from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.errors import InvalidParameter, InvalidState
-from tenure.resources.contract import ResourceType
+from tenure.resources.contract import NOTIFY, ResourceType
 
 Document = Mapping[str, Any]
 
@@ -37,6 +37,8 @@ class TypeContract:
     changes: Sequence[Document]
     #: What the first cannot become, and which field is at fault.
     refused_changes: Sequence[tuple[Document, str]] = ()
+    #: What the first can name from 1.2 on, of the ``additions``.
+    additional: Sequence[Document] = ()
     #: What the cloud says where the type wants to know something.
     fact: Document = {}  # noqa: RUF012  # replaced, never written to
 
@@ -191,6 +193,41 @@ class TypeContract:
                     continue
                 assert before.minimum <= after.maximum, f"{name} became {number - 1}"
 
+    # What was added at 1.2
+
+    def test_what_was_added_asks_for_nothing_by_itself(self):
+        if self.kind.additions is None:
+            assert not self.additional, "there is nothing to name"
+            return
+        assert self.kind.additions.__doc__, f"{self.kind.additions.__name__} has no docstring"
+        left_out = self.kind.additions.model_validate({}).model_dump()
+        for request in self.requests:
+            parameters = self.parameters(request)
+            assert self.kind.demand({**parameters, **left_out}) == self.kind.demand(parameters)
+
+    def test_what_was_added_has_names_of_its_own(self):
+        if self.kind.additions is None:
+            return
+        names = self.kind.additions.model_fields.keys()
+        assert not {"id", "resource_type", "region"} & names
+        for strict in (True, False):
+            for ask in (self.kind.request_model, self.kind.change_model, self.kind.answer_model):
+                assert not ask(strict=strict).model_fields.keys() & names
+        for name, schema in whole_numbers(self.kind.additions):
+            assert "minimum" in schema, name
+            assert schema.get("maximum", MAX_NUMBER + 1) <= MAX_NUMBER, name
+
+    def test_what_was_added_is_asked_for_at_once_or_by_a_change(self):
+        assert self.additional or self.kind.additions is None
+        for addition in self.additional:
+            named = self.addition(addition)
+            current = self.parameters(self.requests[0])
+            at_once = self.kind.demand({**current, **named})
+            after = self.kind.merge(current, named, running=False)
+            assert at_once != self.kind.demand(current), addition
+            assert self.demand_after(after) == at_once, addition
+            assert stored(after) == dict(after)
+
     # What is shown
 
     @pytest.mark.parametrize("strict", [True, False])
@@ -215,6 +252,14 @@ class TypeContract:
             action = self.kind.before_end(parameters)
             assert action is None or action
 
+    def test_says_what_takes_its_owners_trust(self):
+        for request in self.requests:
+            parameters = self.parameters(request)
+            field = self.kind.trusted_for(parameters)
+            assert field is None or field in {"resource_type", *parameters}, field
+            if self.kind.before_end(parameters) not in {None, NOTIFY}:
+                assert field is not None, "what is done to what the owner has is done as the owner"
+
     def test_wants_nothing_that_it_knows(self):
         for request in self.requests:
             assert self.kind.wanted(self.parameters(request)) is None
@@ -233,6 +278,11 @@ class TypeContract:
     def change(self, change: Document) -> Mapping[str, object]:
         """A change, as the service has it: what was named."""
         return self.kind.change_model(strict=True).model_validate(change).model_dump(exclude_unset=True)
+
+    def addition(self, addition: Document) -> Mapping[str, object]:
+        """What is named of the additions, as the service has it."""
+        assert self.kind.additions is not None, "there is nothing to name"
+        return self.kind.additions.model_validate(addition).model_dump(exclude_unset=True)
 
     def demand_after(self, parameters: Mapping[str, object]) -> Demand:
         """What is asked for after a change, which may have made something worth knowing."""

@@ -13,7 +13,7 @@ from typing import Protocol
 import pytest
 
 from tenure.domain.volume import pool_id
-from tenure.drivers.contract import CloudBusy, CloudNotFound, Order, ResourceRef
+from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, Order, ResourceRef
 from tenure.testing.rig import BareRig, finished, order_of, until
 
 VOLUME = "virtual:volume"
@@ -125,6 +125,16 @@ class VolumeContract:
         assert set(rig.driver.held(VOLUME)) == {"r-1"}
         assert ids_of(started(rig, order)) == ids_of(order)
         assert len(rig.volumes()) == 2
+
+    def test_they_are_made_as_the_owner_who_trusts_the_driver(self, rig: VolumeRig):
+        order = ordered(rig)
+        assert order.trust_id is not None
+        with pytest.raises(CloudRefused, match="trust"):
+            rig.driver.ensure_started(replace(order, trust_id=None))
+        rig.driver.revoke(order.trust_id)
+        with pytest.raises(CloudRefused, match="trust"):
+            rig.driver.ensure_started(order)
+        assert rig.volumes() == {}
 
     @pytest.mark.parametrize("effects", range(LONGEST_START))
     def test_a_start_that_is_broken_off_is_completed(self, rig: VolumeRig, effects: int):

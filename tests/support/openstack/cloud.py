@@ -71,6 +71,7 @@ class Server:
     flavor: Flavor | None = None
     group_id: str | None = None
     metadata: dict[str, str] = field(default_factory=dict)
+    tags: list[str] = field(default_factory=list)
     created: datetime = field(default_factory=lambda: datetime.now(UTC))
     updated: datetime = field(default_factory=lambda: datetime.now(UTC))
     #: What was ordered for it, the last first.
@@ -494,12 +495,17 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder, FakeLim
         dropped: tuple[int, Any] = shelving.drop_metadata(self, seen, token, server_id, unquote(key))
         return dropped
 
+    def _tag_server(self, seen: Seen, token: dict[str, Any], server_id: str, tag: str) -> tuple[int, Any]:
+        return shelving.change_tags(self, seen, server_id, unquote(tag))
+
     def _fits(self, server: Server, by: str, value: str) -> bool:
         match by:
             case "host":
                 return server.host == value
             case "project_id":
                 return server.project_id == value
+            case "tags":
+                return set(value.split(",")) <= set(server.tags)
             case "changes-since":
                 return server.updated >= datetime.fromisoformat(value)
             case "metadata":
@@ -620,6 +626,8 @@ _ROUTES: Final[tuple[Route, ...]] = (
     ("compute", "GET", "/v2.1/servers/([^/]+)", FakeOpenStack._show_server),
     ("compute", "GET", "/v2.1/servers/([^/]+)/os-instance-actions", FakeOpenStack._list_actions),
     ("compute", "DELETE", "/v2.1/servers/([^/]+)/metadata/([^/]+)", FakeOpenStack._drop_metadata),
+    ("compute", "PUT", "/v2.1/servers/([^/]+)/tags/([^/]+)", FakeOpenStack._tag_server),
+    ("compute", "DELETE", "/v2.1/servers/([^/]+)/tags/([^/]+)", FakeOpenStack._tag_server),
     ("compute", "POST", "/v2.1/servers/([^/]+)/action", FakeOpenStack._act_on_server),
     ("compute", "POST", "/v2.1/servers/([^/]+)/metadata", FakeOpenStack._tell_server),
     ("placement", "GET", "/allocations/([^/]+)", FakeOpenStack._show_allocations),
@@ -745,6 +753,7 @@ def _shown_server(one: Server, hinted: bool) -> dict[str, Any]:
         "created": one.created.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "flavor": _shown_flavor(one.flavor or _SMALL),
         "metadata": dict(one.metadata),
+        "tags": list(one.tags),
     } | ({"scheduler_hints": one.hints} if hinted else {})
 
 

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 LISTENING: Final = frozenset({"ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED"})
 
 
+#: How many tags a server can have, and how long they are.
+MOST_TAGS: Final = 50
+LONGEST_TAG: Final = 60
+
+
 def refuse_deaf(server: Server, what: str) -> None:
     """Nova writes nothing on a server that is shelved, or is being changed."""
     if server.status not in LISTENING or server.task is not None:
@@ -62,6 +67,23 @@ def drop_metadata(cloud: FakeOpenStack, seen: Seen, token: Mapping[str, Any], se
     refuse_deaf(server, "delete metadata")
     if server.metadata.pop(key, None) is None:
         raise Refused(404, "Metadata item was not found")
+    return 204, None
+
+
+def change_tags(cloud: FakeOpenStack, seen: Seen, server_id: str, tag: str) -> tuple[int, Any]:
+    """Put a tag on a server, or take it away."""
+    version_is(seen, "compute 2.26")
+    server = found(cloud, server_id)
+    refuse_deaf(server, "change tags")
+    expect(len(tag) <= LONGEST_TAG and not set(tag) & {"/", ","}, True)
+    if seen.method == "DELETE":
+        if tag not in server.tags:
+            raise Refused(404, f"Server {server_id} has no tag '{tag}'")
+        server.tags.remove(tag)
+    elif tag not in server.tags:
+        if len(server.tags) >= MOST_TAGS:
+            raise Refused(400, f"The number of tags exceeded the per-server limit {MOST_TAGS}")
+        server.tags.append(tag)
     return 204, None
 
 

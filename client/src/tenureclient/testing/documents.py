@@ -22,6 +22,8 @@ _LEASE_FIELDS = frozenset(["name", "start_date", "end_date", "before_end_date", 
 _TYPES = frozenset(
     ["physical:host", "virtual:instance", "flavor:instance", "virtual:server", "virtual:floatingip"]
 )
+#: Where a reservation is to be, and on which kind of hosts.
+_SINCE_1_2 = frozenset(["region", "availability_zone", "extra_specs"])
 
 
 def check_fields(body: JsonObject, known: frozenset[str], version: Version) -> None:
@@ -87,7 +89,7 @@ def read_date(body: JsonObject, name: str, version: Version, now: datetime) -> d
     return moment.astimezone(UTC)
 
 
-def read_reservation(document: JsonValue, place: str) -> FakeReservation:
+def read_reservation(document: JsonValue, place: str, version: Version) -> FakeReservation:
     """Read a reservation to make."""
     if not isinstance(document, Mapping):
         raise Refusal(400, "InvalidParameter", f"{place} is not an object", field=place)
@@ -104,6 +106,9 @@ def read_reservation(document: JsonValue, place: str) -> FakeReservation:
             f"The {resource_type} resource type is not supported",
             field=f"{place}.resource_type",
         )
+    if version is Version.V1_1:
+        for name in sorted(_SINCE_1_2 & parameters.keys()):
+            raise Refusal(400, "InvalidParameter", f"Unknown field {name}", field=f"{place}.{name}")
     if resource_type == "physical:host":
         for name, default in (
             ("hypervisor_properties", ""),

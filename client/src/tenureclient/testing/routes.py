@@ -115,7 +115,7 @@ class Routes:
         start, end, before_end = self._dates(call)
         wanted = call.fields.get("reservations")
         reservations = [
-            documents.read_reservation(document, f"reservations[{number}]")
+            documents.read_reservation(document, f"reservations[{number}]", call.version)
             for number, document in enumerate(wanted if isinstance(wanted, list) else [])
         ]
         lease = self._cloud.book(
@@ -177,7 +177,7 @@ class Routes:
 
     def _add_reservation(self, lease: FakeLease, call: Call) -> JsonObject:
         try:
-            self._cloud.add(lease, documents.read_reservation(call.body, "reservation"))
+            self._cloud.add(lease, documents.read_reservation(call.body, "reservation", call.version))
         except Refusal as refusal:
             # The body is the reservation: its fields are called by their own names.
             refusal.field = refusal.field and refusal.field.rpartition(".")[2]

@@ -62,6 +62,8 @@ class InstrumentType:
     stock = Inventory(INSTRUMENT, noun="instrument", reference="name", rules="lab:instruments")
     #: A running reservation may ask for more of them.
     growing = frozenset({"amount"})
+    #: It is new, so nothing had to be added to it at a later version.
+    additions: type[BaseModel] | None = None
 
     def request_model(self, *, strict: bool) -> type[BaseModel]:
         return InstrumentReservation
@@ -105,6 +107,9 @@ class InstrumentType:
 
     def is_prepared(self, parameters: Mapping[str, object]) -> bool:
         return False  # nothing is made in the laboratory before the start
+
+    def trusted_for(self, parameters: Mapping[str, object]) -> str | None:
+        return None  # the laboratory does not ask in whose name
 
     def before_end(self, parameters: Mapping[str, object]) -> str | None:
         return None

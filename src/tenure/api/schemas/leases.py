@@ -60,6 +60,9 @@ class ReservationKind(Protocol):
     @property
     def stock(self) -> Inventory | None: ...
 
+    @property
+    def additions(self) -> type[BaseModel] | None: ...
+
     def request_model(self, *, strict: bool) -> type[BaseModel]: ...
 
     def change_model(self, *, strict: bool) -> type[BaseModel]: ...
@@ -364,9 +367,8 @@ def _request_model(kind: ReservationKind, version: Version) -> type[BaseModel]:
 
 
 def additions_of(kind: ReservationKind, version: Version) -> tuple[type[BaseModel], ...]:
-    """What requests of the type can name from 1.2 on beside its own model, where it says so by ``additions``."""
-    added: type[BaseModel] | None = getattr(kind, "additions", None)
-    return () if added is None or version < Version.V1_2 else (added,)
+    """What requests of the type can name at the version beside its own model: nothing before 1.2."""
+    return () if kind.additions is None or version < Version.V1_2 else (kind.additions,)
 
 
 def _create_base(version: Version) -> type[BaseModel]:

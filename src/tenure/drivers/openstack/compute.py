@@ -20,6 +20,8 @@ _HYPERVISORS: Final = "2.33"
 _HINTS: Final = (2, 100)
 #: From this one on, a server tells what the flavor was like that it was booted with.
 _FLAVORS: Final = "2.47"
+#: From this one on, servers have tags.
+_TAGS: Final = "2.26"
 _PAGE: Final = "1000"
 #: The states of servers that are put away, by Nova's own name for them.
 _PUT_AWAY: Final = {"shelved": "SHELVED", "shelved_offloaded": "SHELVED_OFFLOADED"}
@@ -80,6 +82,7 @@ class Server:
     #: Whether it is to go when its place is wanted: by its flavor, and not booted for a reservation.
     preemptible: bool = False
     metadata: Mapping[str, str] = field(default_factory=dict)
+    tags: frozenset[str] = frozenset()
     user_id: str = ""
     #: Whether it was booted with the flavor of a reservation of instances.
     is_of_instances: bool = False
@@ -234,10 +237,9 @@ class Compute:
         """All servers of a project."""
         return self._servers([{"project_id": project_id}])
 
-    def servers_with(self, metadata: Mapping[str, str], project_id: str | None = None) -> list[Server]:
-        """The servers whose metadata have this, of a project or of all: Nova does not look for that itself."""
-        found = self._servers([{} if project_id is None else {"project_id": project_id}])
-        return [one for one in found if metadata.items() <= one.metadata.items()]
+    def servers_tagged(self, tag: str) -> list[Server]:
+        """The servers of all projects that bear the tag; those are all that Nova sends."""
+        return self._servers([{"tags": tag}])
 
     def servers_changed(self, since: datetime) -> list[Server]:
         """The servers of all projects that were booted, or changed, since then."""
@@ -271,6 +273,15 @@ class Compute:
         """Have no metadata of this name. Raises as ``set_server_metadata`` does."""
         with suppress(CloudNotFound):
             self._calls.send(Request("compute", "DELETE", f"/servers/{server_id}/metadata/{quote(key, safe='')}"))
+
+    def tag_server(self, server_id: str, tag: str) -> None:
+        """Have it bear the tag. Raises as ``set_server_metadata`` does, ``BadRequest`` where it bears too many."""
+        self._calls.send(Request("compute", "PUT", _tag(server_id, tag), microversion=_TAGS))
+
+    def untag_server(self, server_id: str, tag: str) -> None:
+        """Have it not bear the tag. Raises as ``set_server_metadata`` does."""
+        with suppress(CloudNotFound):
+            self._calls.send(Request("compute", "DELETE", _tag(server_id, tag), microversion=_TAGS))
 
     def act_on_server(self, server_id: str, body: Mapping[str, Any], microversion: str | None = None) -> None:
         """Order something. Raises ``Conflict`` while Nova is at something else with the server."""
@@ -338,6 +349,10 @@ def tells_hints(calls: Calls) -> bool:
     return (int(major), int(minor or 0)) >= _HINTS
 
 
+def _tag(server_id: str, tag: str) -> str:
+    return f"/servers/{server_id}/tags/{quote(tag, safe='')}"
+
+
 def _is_id(reference: str) -> bool:
     return reference.isascii() and reference.isdigit() and len(reference) < 18 and str(int(reference)) == reference
 
@@ -397,6 +412,7 @@ def _server(found: Mapping[str, Any], tells_hints: bool) -> Server:
         created_at=instant(found.get("created")),
         preemptible=is_preemptible(specs) and not (tells_hints and hinted),
         metadata=dict(found.get("metadata") or {}),
+        tags=frozenset(found.get("tags") or ()),
         user_id=found.get("user_id") or "",
         is_of_instances=SCOPED_KEY in specs,
     )

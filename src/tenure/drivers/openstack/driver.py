@@ -238,8 +238,9 @@ class OpenStackCloud:
             case fleet.HOST:
                 calls = self._http.begin(verb)
                 compute = self._compute(calls)
-                drift = InstanceDrift(calls, compute, self._options, self._clock.now())
-                return fleet.Fleet(compute, Placement(calls), self._hosts(calls), drift, self._options)
+                now = self._clock.now()
+                drift = InstanceDrift(calls, compute, self._options, now)
+                return fleet.Fleet(compute, Placement(calls), self._hosts(calls), drift, self._options, now)
             case addresses.ADDRESS:
                 return self._addresses(self._http.begin(verb))
             case volumes.VOLUME:

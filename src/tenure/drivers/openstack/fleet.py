@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
 from tenure.domain.capacity import Capacity
@@ -30,13 +31,20 @@ class Fleet:
     """The hosts, with the calls of one verb, and all that is reserved of them."""
 
     def __init__(
-        self, compute: Compute, placement: Placement, hosts: Hosts, instances: InstanceDrift, options: OpenStackOptions
+        self,
+        compute: Compute,
+        placement: Placement,
+        hosts: Hosts,
+        instances: InstanceDrift,
+        options: OpenStackOptions,
+        now: datetime,
     ) -> None:
         self._compute = compute
         self._placement = placement
         self._hosts = hosts
         self._instances = instances
         self._options = options
+        self._now = now
 
     def discover(self) -> list[DiscoveredResource]:
         found = self._compute.hypervisors()
@@ -70,7 +78,9 @@ class Fleet:
             self._hosts.unpool(host)
 
     def held(self) -> list[str]:
-        return sorted({*self._layout().reservations(), *self._instances.held(), *servers.held(self._compute)})
+        return sorted(
+            {*self._layout().reservations(), *self._instances.held(), *servers.held(self._compute, self._now)}
+        )
 
     def check(self, registered: Iterable[ResourceRef]) -> dict[str, Health]:
         """Of all that Nova lists."""

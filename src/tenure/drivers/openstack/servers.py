@@ -6,7 +6,8 @@ server that it is open to; Nova's scheduler asks for that when it wakes the serv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -31,15 +32,19 @@ from tenure.drivers.reserved_servers import (
     ADOPTED,
     AT_END,
     IN_PLACE,
+    LATELY,
+    LEASE,
     MARKS,
     RESERVATION,
-    RESERVED,
+    TAG,
     WOKEN,
     fate_of,
     is_in_place,
+    is_its_own,
     marks_of,
     metadata_of,
     named_server,
+    tags_of,
 )
 
 AGGREGATE: Final = "aggregate_id"
@@ -177,7 +182,10 @@ class Servers:
 
     def take_back(self, order: Order) -> Progress:
         """Do with the server what was asked for the end; answers and raises as ``ensure_ended`` does."""
-        for server in self._all(order):
+        own = self._all(order)
+        if order.is_over:
+            self._deny(order, {one.id for one in own})
+        for server in own:
             unfinished = self._end(order, server)
             if unfinished is not None:
                 return unfinished
@@ -213,11 +221,27 @@ class Servers:
         return None
 
     def _all(self, order: Order) -> list[Server]:
-        """The reservation's servers: those that bear its mark, and the one that it names."""
-        marked = self._compute.servers_with({RESERVATION: order.reservation_id}, order.project_id)
-        named = None if order.is_over and not order.effects.get(ADOPTED) else self._named(order)
-        found = {one.id: one for one in (*marked, *([] if named is None else [named]))}
-        return [one for one in found.values() if one.project_id == order.project_id and one.status not in _GONE]
+        """The reservation's servers: the one that it names, or what was booted for it before it was confirmed."""
+        if named_server(order) is not None:
+            named = self._named(order)
+            found = [] if named is None else [named]
+        else:
+            found = [] if order.hold is None else self._compute.servers_in(order.project_id)
+        return [
+            one
+            for one in found
+            if one.project_id == order.project_id
+            and one.status not in _GONE
+            and is_its_own(order, one.id, one.metadata, one.created_at)
+        ]
+
+    def _deny(self, order: Order, own: Collection[str]) -> None:
+        """Take the marks of what is over from servers that bear them and were never its own."""
+        _, of_lease = tags_of(order)
+        for server in self._compute.servers_tagged(of_lease):
+            is_false = server.metadata.get(RESERVATION) == order.reservation_id and server.id not in own
+            if is_false and server.status in _LISTENING:
+                self._forget(server)
 
     def servers_of(self, order: Order) -> list[Server]:
         """The reservation's servers, but for those that are vanishing."""
@@ -242,12 +266,14 @@ class Servers:
         return None
 
     def _tell(self, server: Server, wanted: Mapping[str, str]) -> bool:
-        """Have this in its metadata; False where Nova is at something else with it."""
+        """Have this in its metadata, and its tags with that; False where Nova is at something else with it."""
         changes = {key: value for key, value in wanted.items() if server.metadata.get(key) != value}
-        if not changes:
-            return True
         try:
-            self._compute.set_server_metadata(server.id, changes)
+            if changes:
+                self._compute.set_server_metadata(server.id, changes)
+            for tag in sorted(_tags_by(wanted) - server.tags):
+                with suppress(BadRequest):  # its owner has put as many there as Nova takes
+                    self._compute.tag_server(server.id, tag)
         except Conflict:
             return False
         return True
@@ -258,6 +284,8 @@ class Servers:
             for key in MARKS:
                 if key in server.metadata:
                     self._compute.drop_server_metadata(server.id, key)
+            for tag in sorted(server.tags & _tags_by(server.metadata)):
+                self._compute.untag_server(server.id, tag)
         except Conflict:
             return False
         return True
@@ -288,14 +316,17 @@ def booted_since(compute: Compute, since: datetime) -> list[BootedServer]:
     ]
 
 
-def held(compute: Compute) -> Iterator[str]:
-    """The reservations whose marks servers bear.
+def held(compute: Compute, now: datetime) -> Iterator[str]:
+    """The reservations whose marks servers bear; by their tag, so that others are not even read.
 
-    Not of those that are shelved and to be kept so: nobody can take the marks away from these.
+    Nova tags no server that is booted with an old version of its API, so what was booted lately is looked at, too. Not
+    of those that are shelved and to be kept so: nobody can take the marks away from these.
     """
-    for server in compute.servers_with({RESERVED: "true"}):
+    found = {one.id: one for one in (*compute.servers_tagged(TAG), *compute.servers_changed(now - LATELY))}
+    for server in found.values():
         kept = server.status in _SHELVED and server.metadata.get(AT_END) in {"stop", "shelve"}
-        if not kept and (reservation_id := server.metadata.get(RESERVATION)):
+        gone = server.status in _GONE or server.vanishing
+        if not kept and not gone and (reservation_id := server.metadata.get(RESERVATION)):
             yield reservation_id
 
 
@@ -319,6 +350,12 @@ def _service_hosts(order: Order, hypervisors: Mapping[str, Hypervisor]) -> set[s
     known: Iterable[Hypervisor | None] = [hypervisors.get(one.external_id) for one in order.resources]
     found = [one.service_host for one in known if one is not None]
     return set(found) if len(found) == len(order.resources) else None
+
+
+def _tags_by(metadata: Mapping[str, str]) -> set[str]:
+    """The tags that go with the marks in metadata."""
+    lease_id = metadata.get(LEASE)
+    return {TAG} | (set() if lease_id is None else {f"{LEASE}={lease_id}"})
 
 
 def _wait(server: Server) -> Progress:

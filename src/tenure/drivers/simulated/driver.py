@@ -37,7 +37,7 @@ from tenure.drivers.simulated.flavors import facts_of_flavor
 from tenure.drivers.simulated.hosts import HOST, Hosts
 from tenure.drivers.simulated.instances import Instances
 from tenure.drivers.simulated.preemption import Preemption
-from tenure.drivers.simulated.servers import Servers, booted_since, drift_of_servers, facts_of_server, servers_marked
+from tenure.drivers.simulated.servers import Servers, booted_since, drift_of_servers, facts_of_server, its_own_servers
 from tenure.drivers.simulated.state import IN_MEMORY, EffectKind, StateFile
 from tenure.drivers.simulated.volumes import VOLUME, Volumes
 from tenure.drivers.simulated.wanted import FLAVOR, INSTANCE
@@ -194,7 +194,7 @@ class SimulatedCloud:
                 raise CloudRefused(f"The simulated cloud cannot do {action!r} before the end.")
             with self._state.look() as tx:
                 is_one = order.resource_type == SERVER
-                servers = servers_marked(tx, order) if is_one else servers_of(tx, order.reservation_id)
+                servers = its_own_servers(tx, order) if is_one else servers_of(tx, order.reservation_id)
                 refuse_broken_trust(tx, order)
             for server in servers:
                 if not server["vanishing"]:

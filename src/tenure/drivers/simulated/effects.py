@@ -225,7 +225,7 @@ def refuse_occupied(
 
 
 def refuse_broken_trust(tx: sqlite3.Connection, order: Order) -> None:
-    """Refuse an order whose trust is gone. One without a trust is served: this cloud needs none."""
+    """Refuse an order whose trust is gone. One without a trust is served: most needs none here."""
     if order.trust_id is None:
         return
     if tx.execute("SELECT 1 FROM trust WHERE id = ?", (order.trust_id,)).fetchone() is None:

@@ -60,6 +60,15 @@ class InstanceWorld:
 
     # As a user
 
+    def write(self, server: str, metadata: Mapping[str, str]) -> None:
+        """Write in the metadata of a server, as its users can. Raises ``CloudNotFound``."""
+        with self._state.change() as tx:
+            row = tx.execute("SELECT metadata FROM server WHERE number = ?", (number_of(server),)).fetchone()
+            if row is None:
+                raise CloudNotFound(f"There is no server {server}.")
+            after = text_of({**json.loads(row["metadata"]), **metadata})
+            tx.execute("UPDATE server SET metadata = ? WHERE number = ?", (after, number_of(server)))
+
     def boot(
         self,
         project_id: str,

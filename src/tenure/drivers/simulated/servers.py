@@ -29,6 +29,7 @@ from tenure.drivers.reserved_servers import (
     WOKEN,
     fate_of,
     is_in_place,
+    is_its_own,
     marks_of,
     metadata_of,
     named_server,
@@ -95,7 +96,12 @@ class Servers:
 
     def end(self, call: Call, order: Order) -> Progress:
         with self._state.look() as tx:
-            servers = servers_marked(tx, order)
+            servers = its_own_servers(tx, order)
+            marked = _servers_marked(tx, order.reservation_id) if order.is_over else []
+        own = {server["number"] for server in servers}
+        for server in marked:
+            if server["number"] not in own:
+                self._change_metadata(call, order.reservation_id, server, dict.fromkeys(MARKS))
         for server in servers:
             unfinished = self._end_server(call, order, server)
             if unfinished is not None:
@@ -293,6 +299,18 @@ def booted_since(tx: sqlite3.Connection, since: datetime) -> list[BootedServer]:
 
 def server_of(tx: sqlite3.Connection, order: Order) -> sqlite3.Row | None:
     """The server that the order names, if its project has it; None where there is none, or none is named."""
+    row = _server_of(tx, order)
+    return None if row is None or row["vanishing"] else row
+
+
+def its_own_servers(tx: sqlite3.Connection, order: Order) -> list[sqlite3.Row]:
+    """The reservation's servers, also those that are vanishing; none that only say that they are."""
+    named = _server_of(tx, order)
+    found = [named] if named is not None else _servers_marked(tx, order.reservation_id)
+    return [one for one in found if one["project_id"] == order.project_id and _is_its_own(order, one)]
+
+
+def _server_of(tx: sqlite3.Connection, order: Order) -> sqlite3.Row | None:
     wanted = named_server(order)
     if wanted is None:
         return None
@@ -301,18 +319,22 @@ def server_of(tx: sqlite3.Connection, order: Order) -> sqlite3.Row | None:
     except CloudNotFound:
         return None
     row: sqlite3.Row | None = tx.execute(
-        "SELECT * FROM server WHERE number = ? AND project_id = ? AND NOT vanishing", (number, order.project_id)
+        "SELECT * FROM server WHERE number = ? AND project_id = ?", (number, order.project_id)
     ).fetchone()
     return row
 
 
-def servers_marked(tx: sqlite3.Connection, order: Order) -> list[sqlite3.Row]:
-    """The servers of the project that bear the reservation's mark."""
+def _servers_marked(tx: sqlite3.Connection, reservation_id: str) -> list[sqlite3.Row]:
+    """The servers of all projects that bear the reservation's mark, whoever wrote it."""
     return tx.execute(
-        "SELECT * FROM server WHERE json_extract(metadata, '$.\"tenure:reservation\"') = ? AND project_id = ?"
-        " ORDER BY number",
-        (order.reservation_id, order.project_id),
+        "SELECT * FROM server WHERE json_extract(metadata, '$.\"tenure:reservation\"') = ? ORDER BY number",
+        (reservation_id,),
     ).fetchall()
+
+
+def _is_its_own(order: Order, server: sqlite3.Row) -> bool:
+    booted_at = None if server["booted_at"] is None else datetime.fromisoformat(server["booted_at"])
+    return is_its_own(order, server_id(server["number"]), _metadata(server), booted_at)
 
 
 def drift_of_servers(tx: sqlite3.Connection, orders: Sequence[Order]) -> Iterator[Drift]:

@@ -88,8 +88,6 @@ class Volumes:
 
     def start(self, call: Call, order: Order) -> Progress:
         wanted = sum(order.units.values())
-        with self._state.look() as tx:
-            refuse_broken_trust(tx, order)
         for row in self._own(order):
             if _number(row, order) > wanted:
                 self._remove(call, order, row)
@@ -149,6 +147,9 @@ class Volumes:
         with self._state.change() as tx:
             if any(_number(row, order) == number for row in self._rows_of(tx, order)):
                 return
+            if order.trust_id is None:
+                raise CloudRefused("Volumes are made as the lease's owner, who has given no trust.")
+            refuse_broken_trust(tx, order)
             pool = tx.execute("SELECT * FROM pool WHERE name = ?", (parameters["pool"],)).fetchone()
             if pool is None:
                 raise CloudRefused(f"There is no volume pool {parameters['pool']}.")
