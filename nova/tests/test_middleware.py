@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tenurenova.middleware import Settings, filter_factory
+from tenurenova.middleware import MAX_BYTES, Settings, filter_factory
 
 LEASE = {"name": "lease1", "start": "now", "end": "2027-12-1 16:07"}
 HINTS = {"reserved": "True", "lease_params": json.dumps(LEASE), "group": "g"}
@@ -73,13 +73,19 @@ class Nova:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, bytes]] = []
+        self.methods: list[str] = []
         self.status = "202 Accepted"
+        self.status_of_deletion = "204 No Content"
         self.document: Any = {"server": {"id": "S", "adminPass": "secret"}}
         self.before: Callable[[], None] = lambda: None
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         self.asked.append((environ["PATH_INFO"], environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))))
+        self.methods.append(environ["REQUEST_METHOD"])
         self.before()
+        if environ["REQUEST_METHOD"] == "DELETE" and len(self.asked) > 1:
+            start_response(self.status_of_deletion, [])
+            return []
         body = json.dumps(self.document).encode()
         start_response(self.status, [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
         return [body]
@@ -174,10 +180,36 @@ def test_what_is_no_request_is_for_nova_to_refuse(nova: Nova, tenure: Tenure, bo
     assert nova.asked == [("/servers", body)]
 
 
-@pytest.mark.parametrize("path", ["/servers", "/servers/", "/0f1e2d/servers", "/servers.json"])
+@pytest.mark.parametrize("length", [str(MAX_BYTES + 1), "-1", "many", ""])
+def test_a_body_that_nova_takes_from_nobody_is_not_even_read(nova: Nova, tenure: Tenure, length: str) -> None:
+    body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": HINTS}
+    unread = BytesIO(json.dumps(body).encode())
+    passed: list[Any] = []
+    filtered = filter_factory({}, endpoint=tenure.url)(lambda environ, _: passed.append(environ) or [])
+    environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/servers", "CONTENT_LENGTH": length, "wsgi.input": unread}
+    assert list(filtered(environ, lambda *_: None)) == []
+    assert (passed, unread.tell()) == ([environ], 0)
+    assert environ["wsgi.input"] is unread
+    assert tenure.asked == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/servers", "/servers/", "/0f1e2d/servers", "/servers.json", "/os-volumes_boot", "/0f1e2d/os-volumes_boot"],
+)
 def test_servers_are_booted_under_all_these_paths(nova: Nova, tenure: Tenure, path: str) -> None:
     assert boot(nova, tenure, path=path)[0] == 202
     assert len(tenure.calls) == 2
+
+
+def test_a_lease_is_of_the_region_that_the_filter_is_told(nova: Nova, tenure: Tenure) -> None:
+    body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": HINTS}
+    for option, region in (({}, None), ({"lease_region": "south"}, "south")):
+        assert ask(nova, {"endpoint": tenure.url, **option}, body)[0] == 202
+        (reservation,) = next(lease for _, path, lease in reversed(tenure.asked) if path == "/v1/leases")[
+            "reservations"
+        ]
+        assert reservation.get("region") == region
 
 
 def test_a_chunked_body_is_read_too(nova: Nova, tenure: Tenure) -> None:
@@ -268,6 +300,17 @@ def test_a_server_that_cannot_be_reserved_is_given_up_at_once(nova: Nova, tenure
     assert "Server S" in answer["conflictingRequest"]["message"]
     assert "another lease's" in answer["conflictingRequest"]["message"]
     assert tenure.calls[-1] == "DELETE /v1/leases/L"
+    assert "is deleted again" in answer["conflictingRequest"]["message"]
+    assert (nova.methods, nova.asked[1]) == (["POST", "DELETE"], ("/servers/S", b""))
+
+
+@pytest.mark.parametrize("path", ["/0f1e2d/servers", "/0f1e2d/servers/", "/0f1e2d/os-volumes_boot"])
+def test_a_server_that_its_owner_may_not_delete_is_left_to_the_service(nova: Nova, tenure: Tenure, path: str) -> None:
+    tenure.answers["confirm"] = [(409, {"error_message": "It is another lease's."})]
+    nova.status_of_deletion = "403 Forbidden"
+    status, answer = boot(nova, tenure, path=path)
+    assert (status, "is to be deleted" in answer["conflictingRequest"]["message"]) == (409, True)
+    assert nova.asked[1][0] == "/0f1e2d/servers/S"
 
 
 def test_who_cannot_know_whether_it_is_reserved_is_told_where_to_look(nova: Nova, tenure: Tenure) -> None:

@@ -34,14 +34,15 @@ class Wish:
     #: What the reservation asks for, but for the server.
     reservation: Mapping[str, Any]
 
-    def to_lease(self, hold_seconds: int) -> dict[str, Any]:
-        """The request for it, as a lease that is held."""
+    def to_lease(self, hold_seconds: int, region: str = "") -> dict[str, Any]:
+        """The request for it, as a lease that is held; in the service's home region unless one is named."""
+        where = {"region": region} if region else {}
         return {
             "name": self.name,
             "start_date": self.start,
             "end_date": self.end,
             "hold_for": hold_seconds,
-            "reservations": [{"resource_type": "virtual:server", **self.reservation}],
+            "reservations": [{"resource_type": "virtual:server", **where, **self.reservation}],
         }
 
 

@@ -12,7 +12,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from http import HTTPStatus
 from io import BytesIO
 from typing import Any
@@ -31,8 +31,9 @@ SERVICE_TYPE = "reservation"
 #: Nova's own limit of a body is less.
 MAX_BYTES = 4 * 1024 * 1024
 
-_BOOT = re.compile(r"^(/[^/]+)?/servers(\.json)?/?$")
-_SHOW = re.compile(r"^(/[^/]+)?/servers/[^/]+/?$")
+#: Nova boots servers, and shows them, under an older name, too.
+_BOOT = re.compile(r"^(/[^/]+)?/(servers|os-volumes_boot)(\.json)?/?$")
+_SHOW = re.compile(r"^(/[^/]+)?/(servers|os-volumes_boot)/[^/]+/?$")
 #: What Nova calls its errors.
 _NAMES = {
     400: "badRequest",
@@ -51,6 +52,8 @@ class Settings:
     #: The URL of the reservation service; without one it is that of the catalogue of the caller's token.
     endpoint: str = ""
     region: str = ""
+    #: What the service calls the region of this Nova; without it, it is the service's home region.
+    lease_region: str = ""
     interface: str = "public"
     timeout: float = 10.0
     #: For how long a lease is held: longer than Nova ever needs to answer a request to boot.
@@ -61,7 +64,7 @@ class Settings:
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Settings:
         """The settings of a section; raises ``ValueError`` for what is none."""
-        known = {"endpoint", "region", "interface", "timeout", "hold_seconds", "show_reserved", "cafile", "insecure"}
+        known = {one.name for one in fields(cls)} - {"verify"} | {"cafile", "insecure"}
         if unknown := sorted(set(given) - known):
             raise ValueError(
                 f"the filter of tenure has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}"
@@ -69,6 +72,7 @@ class Settings:
         settings = cls(
             endpoint=given.get("endpoint", ""),
             region=given.get("region", ""),
+            lease_region=given.get("lease_region", ""),
             interface=given.get("interface", cls.interface),
             timeout=float(given.get("timeout", cls.timeout)),
             hold_seconds=int(given.get("hold_seconds", cls.hold_seconds)),
@@ -144,7 +148,7 @@ class Middleware:
     def _boot(self, environ: Environ, document: Any, wish: Wish) -> _Answer:
         """Boot a server for a lease. Raises ``RefusedError`` and ``UnreachableError``, where no server was made."""
         ledger = self._ledger(environ)
-        held = ledger.hold(wish.to_lease(self._settings.hold_seconds))
+        held = ledger.hold(wish.to_lease(self._settings.hold_seconds, self._settings.lease_region))
         tagged = takes_tags(environ.get("HTTP_OPENSTACK_API_VERSION"), environ.get("HTTP_X_OPENSTACK_NOVA_API_VERSION"))
         marked = with_reservation(document, held.lease_id, held.reservation_id, tagged=tagged)
         try:
@@ -155,17 +159,17 @@ class Middleware:
         if answer.code != HTTPStatus.ACCEPTED:
             ledger.release(held)
             return answer
-        return self._confirm(ledger, held, answer)
+        return self._confirm(ledger, held, answer, environ)
 
-    def _confirm(self, ledger: Ledger, held: Held, answer: _Answer) -> _Answer:
+    def _confirm(self, ledger: Ledger, held: Held, answer: _Answer, environ: Environ) -> _Answer:
         """Confirm the lease with the server that Nova has made; Nova's answer, or why the server will go again."""
         server_id = str(json.loads(answer.body)["server"]["id"])
         try:
             ledger.confirm(held, server_id)
         except RefusedError as refused:
             ledger.release(held)
-            text = f"Server {server_id} could not be reserved, and is deleted again: {refused.reason}"
-            return _refusal(refused.status, text)
+            fate = "is deleted again" if self._delete(server_id, environ) else "is to be deleted"
+            return _refusal(refused.status, f"Server {server_id} could not be reserved, and {fate}: {refused.reason}")
         except UnreachableError as error:
             LOG.warning("whether lease %s has server %s is not known: %s", held.lease_id, server_id, error)
             return _refusal(
@@ -174,6 +178,15 @@ class Middleware:
                 f" Look at lease {held.lease_id} in a while: where it is gone, the server is deleted, too.",
             )
         return answer
+
+    def _delete(self, server_id: str, environ: Environ) -> bool:
+        """Have Nova delete the server in the name of whoever has booted it; whether it does."""
+        base = environ["PATH_INFO"].rstrip("/").rpartition("/")[0]
+        request = {**_with_body(environ, b""), "REQUEST_METHOD": "DELETE", "PATH_INFO": f"{base}/servers/{server_id}"}
+        answer = _ask(self._application, request)
+        if answer.code not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND):
+            LOG.warning("server %s, that could not be reserved, is not deleted: %s", server_id, answer.status)
+        return answer.code in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND)
 
     def _ledger(self, environ: Environ) -> Ledger:
         endpoint = self._settings.endpoint or self._in_catalogue(environ)

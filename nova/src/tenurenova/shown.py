@@ -13,9 +13,10 @@ _ASLEEP = ("SHELVED", "SHELVED_OFFLOADED")
 _NO_HOST = "No valid host"
 #: What is said to the owner of a server that found no host when it was made.
 _ADVICE = (
-    " There is room for it in the time of its lease {lease}, but none now, to make it. Delete the server and its lease,"
-    " and book without a server: tenure lease create NAME --server-flavor FLAVOR --start DATE --end DATE; boot the"
-    " server when there is room, or at the start."
+    " In the time of its lease {lease} there was room for it, but on no host that is open to it now, so it could not be"
+    " made; the lease is given back. Delete the server, and book without one: tenure lease create NAME --server-flavor"
+    " FLAVOR --start DATE --end DATE; boot the server when there is a host for it, and name it to the lease:"
+    " tenure lease set LEASE --reservation id=RESERVATION,server_id=SERVER"
 )
 
 
