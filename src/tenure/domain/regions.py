@@ -13,6 +13,8 @@ from tenure.domain.errors import InvalidParameter
 
 #: No longer, so that there is room for a cloud's id beside it.
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,24}", re.ASCII)
+#: How long the trusts of a lease may be when they are written down together.
+MAX_TRUSTS = 767
 _BETWEEN = ":"
 
 

@@ -27,6 +27,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
+from tenure.domain.regions import MAX_TRUSTS
 from tenure.domain.requirement import number_of
 
 
@@ -209,7 +210,7 @@ class LeaseRow(Base):
     status: Mapped[str] = mapped_column(text(16))
     status_reason: Mapped[str | None] = mapped_column(Text)
     degraded: Mapped[bool] = mapped_column(Boolean)
-    trust_id: Mapped[str | None] = mapped_column(text(255))
+    trust_id: Mapped[str | None] = mapped_column(text(MAX_TRUSTS))
     version: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

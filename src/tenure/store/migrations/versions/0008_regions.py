@@ -23,5 +23,17 @@ def upgrade() -> None:
     op.add_column("reservations", sa.Column("region", text(64), nullable=False, server_default=""))
     # What was there before there were regions is in the one without a name, whatever its cloud calls its own.
     op.execute("UPDATE resources SET region = ''")
-    with op.batch_alter_table("leases") as leases:
-        leases.alter_column("trust_id", existing_type=text(64), type_=text(255), existing_nullable=True)
+    _widen_trusts()
+
+
+def _widen_trusts() -> None:
+    if op.get_bind().dialect.name != "sqlite":
+        op.alter_column("leases", "trust_id", existing_type=text(64), type_=text(767), existing_nullable=True)
+        return
+    # SQLite changes no column; and the table cannot be made anew, since others refer to its rows.
+    op.drop_index("ix_leases_trust", "leases")
+    op.add_column("leases", sa.Column("trusts", text(767), nullable=True))
+    op.execute("UPDATE leases SET trusts = trust_id")
+    op.execute("ALTER TABLE leases DROP COLUMN trust_id")
+    op.execute("ALTER TABLE leases RENAME COLUMN trusts TO trust_id")
+    op.create_index("ix_leases_trust", "leases", ["trust_id"])
