@@ -13,7 +13,7 @@ from tenure.clock import SimulatedClock
 from tenure.domain.lease import Lease
 from tenure.store import schema
 from tenure.store.database import Database, Transaction
-from tenure.store.tables import Base
+from tenure.store.tables import Base, UtcDateTime
 from tests.store.rows import add_hosts, add_lease, execute, new_lease
 from tests.support.world import HOST, NOW
 
@@ -75,7 +75,7 @@ def test_what_was_not_reservable_says_why_after_the_upgrade(empty: Database):
 
 
 #: A whole lease, as 0005 has it: each row refers to one before it.
-LEASE_OF_0005 = {
+LEASE_OF_0005: dict[str, dict[str, object]] = {
     "resources": {
         "id": 1,
         "resource_type": HOST,
@@ -142,12 +142,10 @@ LEASE_OF_0005 = {
 
 def test_a_lease_lives_through_an_upgrade(empty: Database):
     schema.upgrade(empty, "0005")
+    bind = partial(UtcDateTime().process_bind_param, dialect=empty.engine.dialect)
     with empty.engine.begin() as connection:
         for table, row in LEASE_OF_0005.items():
-            plain = {
-                name: value.replace(tzinfo=None) if isinstance(value, datetime) else value
-                for name, value in row.items()
-            }
+            plain = {name: bind(value) if isinstance(value, datetime) else value for name, value in row.items()}
             columns, values = ", ".join(plain), ", ".join(f":{name}" for name in plain)
             connection.execute(text(f"INSERT INTO {table} ({columns}) VALUES ({values})"), plain)
     schema.upgrade(empty)
