@@ -89,8 +89,13 @@ def configure(scheduler_filter: Filter) -> None:
 
 def _with_reservations(paste: str) -> str:
     """Nova's pipelines with our filter in front of its API, for those who boot servers for a lease."""
-    section = f"\n[filter:reservations]\npaste.filter_factory = {NOVA_MIDDLEWARE}\nshow_reserved = true\n"
-    return paste.replace(" keystonecontext ", " keystonecontext reservations ") + section
+    options = {
+        "paste.filter_factory": NOVA_MIDDLEWARE,
+        "show_reserved": "true",
+        "lock_folder": STATE / "nova/lock/boots",
+    }
+    section = "".join(f"{name} = {value}\n" for name, value in options.items())
+    return paste.replace(" keystonecontext ", " keystonecontext reservations ") + f"\n[filter:reservations]\n{section}"
 
 
 def _configure_compute(host: str, size: Size) -> None:
@@ -165,6 +170,7 @@ def apis() -> list[Process]:
         environ = {variable: path.parent if whole_folder else path}
         return _api(name, ["--module", f"{module}:application"], environ, reads=[path, *sources])
 
+    nova = [CONF / "nova/api-paste.ini", *nova_sources()]
     cinder = CONF / "cinder/cinder.conf"
     volumes = ["--module", "cinder.wsgi.api:application", "--pyargv", f"--config-file {cinder}"]
     return [
@@ -172,7 +178,7 @@ def apis() -> list[Process]:
         api("glance", "glance.wsgi.api", "glance/glance-api.conf", "OS_GLANCE_CONFIG_DIR"),
         api("neutron", "neutron.wsgi.api", "neutron/neutron.conf", "OS_NEUTRON_CONFIG_FILES", whole_folder=False),
         # Its folder must hold both `nova.conf` and `api-paste.ini`.
-        api("nova-api", "nova.wsgi.osapi_compute", "nova/nova.conf", "OS_NOVA_CONFIG_DIR", sources=nova_sources()),
+        api("nova-api", "nova.wsgi.osapi_compute", "nova/nova.conf", "OS_NOVA_CONFIG_DIR", sources=nova),
         _api("cinder-api", volumes, {}, reads=[cinder]),
     ]
 

@@ -73,6 +73,9 @@ def test_the_lease_has_the_servers_name_and_begins_now_unless_it_is_said() -> No
     wish = wish_of(reserved({"end": "2027-12-01 16:07", "at_end": "snapshot"}))
     assert wish is not None
     assert (wish.name, wish.start, wish.reservation["at_end"]) == ("web", "now", "snapshot")
+    long = wish_of(reserved({"end": "2027-12-01 16:07"}, name="n" * 255))  # as Nova takes it, and leases do not
+    assert long is not None
+    assert long.name == "n" * 80
 
 
 @pytest.mark.parametrize(
@@ -84,6 +87,8 @@ def test_the_lease_has_the_servers_name_and_begins_now_unless_it_is_said() -> No
         (body({"lease_params": "{}"}), "reserved"),
         (reserved("{"), "lease_params"),
         (reserved("[]"), "lease_params"),
+        (reserved("[" * 100_000), "lease_params"),
+        (reserved('{"end": "2027-12-01 16:07", "at_end": NaN}'), "NaN"),
         (reserved({**LEASE, "ende": "x"}), "ende"),
         (reserved({"name": "x"}), "end"),
         (reserved({**LEASE, "end": "now"}), "end"),

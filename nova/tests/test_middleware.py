@@ -7,11 +7,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tenurenova.middleware import MAX_BYTES, Settings, filter_factory
+from tenurenova.turns import Turns
 
 LEASE = {"name": "lease1", "start": "now", "end": "2027-12-1 16:07"}
 HINTS = {"reserved": "True", "lease_params": json.dumps(LEASE), "group": "g"}
@@ -102,6 +104,12 @@ def tenure() -> Iterator[Tenure]:
 @pytest.fixture
 def nova() -> Nova:
     return Nova()
+
+
+@pytest.fixture(autouse=True)
+def turns_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those of who else tests on this machine."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
 def ask(
@@ -225,6 +233,56 @@ def test_a_hint_that_cannot_be_understood_is_refused_before_anybody_is_asked(nov
     assert (nova.asked, tenure.asked) == ([], [])
 
 
+def test_a_service_that_hangs_is_felt_by_no_more_boots_than_may_wait_for_it(nova: Nova, tenure: Tenure) -> None:
+    """For it may wait for the very Nova that waits for it."""
+    plain = {"server": {"name": "web", "flavorRef": "3"}}
+    seen: list[tuple[int, Any]] = []
+
+    def boot_others() -> None:
+        seen.append(boot(nova, tenure))
+        seen.append(ask(nova, {"endpoint": tenure.url}, plain))
+
+    nova.before = lambda: boot_others() if not seen else None
+    assert boot(nova, tenure)[0] == 202
+    (refused, said), (passed, _) = seen
+    assert (refused, passed, "right now" in said["serviceUnavailable"]["message"]) == (503, 202, True)
+    assert tenure.calls == ["POST /v1/leases", "POST /v1/leases/L/confirm"]
+    assert boot(nova, tenure)[0] == 202  # the turn is given back
+
+
+def test_so_many_boots_as_are_allowed_wait_at_a_time(tmp_path: Path) -> None:
+    turns = Turns(tmp_path / "turns", 2)
+    with turns.take() as first, turns.take() as second, Turns(tmp_path / "turns", 2).take() as third:
+        assert (first, second, third) == (True, True, False)
+    with pytest.raises(RuntimeError), turns.take():
+        raise RuntimeError("ended")
+    with turns.take() as first, turns.take() as second:
+        assert (first, second) == (True, True)
+
+
+def test_turns_are_not_taken_in_the_folder_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 4711)
+    with pytest.raises(PermissionError, match="another user's"):
+        Turns(tmp_path, 1)
+
+
+@pytest.mark.parametrize(
+    ("said", "field", "told"),
+    [
+        ("end_date: a date must look so.", "end_date", "a date must look so. (lease_params.end)"),
+        ("reservations[0].at_end: no.", "reservations[0].at_end", "no. (lease_params.at_end)"),
+        ("Not enough.", "reservations[0].flavor_id", "Not enough. (flavorRef)"),
+        ("No.", "hold_for", "No. (hold_for)"),
+        ("No.", "", "No."),
+    ],
+)
+def test_a_refusal_names_what_the_user_has_written(
+    nova: Nova, tenure: Tenure, said: str, field: str, told: str
+) -> None:
+    tenure.answers["hold"] = [(400, {"error_message": said, "field": field})]
+    assert boot(nova, tenure)[1]["badRequest"]["message"] == told
+
+
 @pytest.mark.parametrize(
     ("said", "status", "name"),
     [
@@ -334,7 +392,14 @@ def test_servers_are_shown_as_nova_shows_them_unless_it_is_wanted_otherwise(nova
 
 @pytest.mark.parametrize(
     "given",
-    [{"end_point": "x"}, {"timeout": "0"}, {"hold_seconds": "0"}, {"hold_seconds": "x"}, {"interface": "inner"}],
+    [
+        {"end_point": "x"},
+        {"timeout": "0"},
+        {"hold_seconds": "0"},
+        {"hold_seconds": "x"},
+        {"interface": "inner"},
+        {"at_once": "0"},
+    ],
 )
 def test_an_option_that_is_none_keeps_the_api_from_starting(given: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"."):

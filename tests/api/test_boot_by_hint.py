@@ -31,9 +31,9 @@ class Killed(BaseException):
 class Nova:
     """A Nova that makes servers in the simulated cloud, behind our filter."""
 
-    def __init__(self, api: Api, endpoint: str) -> None:
+    def __init__(self, api: Api, endpoint: str, folder: Path) -> None:
         self._api = api
-        self._filtered = filter_factory({}, endpoint=endpoint, hold_seconds="60")(self)
+        self._filtered = filter_factory({}, endpoint=endpoint, hold_seconds="60", lock_folder=str(folder))(self)
         #: What happens once a server is made, before anybody hears of it.
         self.made: Callable[[str], None] = lambda _server_id: None
 
@@ -70,11 +70,11 @@ def api(tmp_path: Path) -> Iterator[Api]:
 
 
 @pytest.fixture
-def nova(api: Api) -> Iterator[Nova]:
+def nova(api: Api, tmp_path: Path) -> Iterator[Nova]:
     with make_server("127.0.0.1", 0, api.app, handler_class=Quiet) as service:
         thread = threading.Thread(target=service.serve_forever, args=(0.01,), daemon=True)
         thread.start()
-        yield Nova(api, f"http://127.0.0.1:{service.server_port}")
+        yield Nova(api, f"http://127.0.0.1:{service.server_port}", tmp_path / "turns")
         service.shutdown()
         thread.join()
 

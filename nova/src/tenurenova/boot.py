@@ -12,6 +12,8 @@ RESERVED, PARAMETERS = "reserved", "lease_params"
 #: Under which of these names Nova takes scheduler hints.
 HINTS = ("os:scheduler_hints", "OS-SCH-HNT:scheduler_hints")
 LEASE, RESERVATION, MARK = "tenure:lease", "tenure:reservation", "tenure:reserved"
+#: How many characters the name of a lease has at most; that of a server has more.
+MAX_NAME = 80
 #: The compute microversion from which on a server can be booted with tags.
 TAGS_SINCE = (2, 52)
 
@@ -46,6 +48,16 @@ class Wish:
         }
 
 
+def field_of_hint(field: str) -> str:
+    """What the hint calls a field of the request for its lease."""
+    name = field.rpartition(".")[2]
+    if name in ("start_date", "end_date"):
+        name = name.removesuffix("_date")
+    return (
+        f"{PARAMETERS}.{name}" if name in _OF_LEASE + _OF_RESERVATION else "flavorRef" if name == "flavor_id" else field
+    )
+
+
 def wish_of(document: Any) -> Wish | None:
     """The lease that the body of a request to boot asks for; None where it asks for none, or is no such body.
 
@@ -62,7 +74,7 @@ def wish_of(document: Any) -> Wish | None:
     parameters = _parameters(hints.get(PARAMETERS))
     wanted = {name: parameters[name] for name in _OF_RESERVATION if name in parameters}
     return Wish(
-        name=_text(parameters.get("name", server.get("name")), "name"),
+        name=_text(parameters.get("name", str(server.get("name") or "")[:MAX_NAME]), "name"),
         start=_moment(parameters.get("start", "now"), "start", now=True),
         end=_moment(parameters.get("end"), "end", now=False),
         reservation={"flavor_id": _flavor_of(server), **wanted},
@@ -132,8 +144,8 @@ def _parameters(given: Any) -> Mapping[str, Any]:
     """The parameters of the lease, which come as text or as an object."""
     if isinstance(given, str):
         try:
-            given = json.loads(given)
-        except ValueError as error:
+            given = json.loads(given, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
             raise HintError(f"The hint '{PARAMETERS}' is not JSON: {error}.") from None
     if not isinstance(given, dict):
         example = '{"name": "lease1", "start": "now", "end": "2027-12-01 16:00"}'
@@ -143,6 +155,10 @@ def _parameters(given: Any) -> Mapping[str, Any]:
         known = ", ".join((*_OF_LEASE, *_OF_RESERVATION))
         raise HintError(f"The hint '{PARAMETERS}' does not know {', '.join(unknown)[:80]}; it knows {known}.")
     return given
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"it has no {name}")
 
 
 def _text(value: Any, field: str) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 
 import requests
 
+from tenurenova.boot import field_of_hint
+
 LOG = logging.getLogger(__name__)
 
 #: How often a confirmation is tried whose answer does not come; to confirm twice is as good as once.
@@ -107,10 +109,12 @@ def _document(answer: requests.Response) -> dict[str, Any]:
 
 
 def _reason(answer: requests.Response) -> str:
-    """What the service says in an error, with the field where it names one."""
+    """What the service says in an error, with the hint where it names a field."""
     try:
         document = _document(answer)
     except UnreachableError:
         return answer.text[:200]
-    text, field = str(document.get("error_message") or answer.reason), document.get("field")
-    return f"{text} ({field})" if field and str(field) not in text else text
+    text, field = str(document.get("error_message") or answer.reason), str(document.get("field") or "")
+    named = field_of_hint(field)
+    text = text.removeprefix(f"{field}: ")
+    return f"{text} ({named})" if named not in text else text

@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from http import HTTPStatus
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 from tenurenova.boot import HintError, Wish, takes_tags, wish_of, with_reservation
 from tenurenova.ledger import Held, Ledger, RefusedError, UnreachableError
 from tenurenova.shown import show_reservations
+from tenurenova.turns import Turns
 
 LOG = logging.getLogger(__name__)
 
@@ -42,6 +46,11 @@ _NAMES = {
     409: "conflictingRequest",
     503: "serviceUnavailable",
 }
+_TOO_MANY = (
+    "As many servers as may be are being booted for leases right now, so the server was not booted. Try again soon."
+)
+#: After how many seconds it is worth to ask again, for clients that know this header.
+_RETRY_AFTER = "2"
 _TRUE = ("1", "on", "true", "yes")
 
 
@@ -58,6 +67,11 @@ class Settings:
     timeout: float = 10.0
     #: For how long a lease is held: longer than Nova ever needs to answer a request to boot.
     hold_seconds: int = 300
+    #: How many boots with hints may wait for the service at a time, in all processes of this machine: fewer than these
+    #: are, for the service asks the same Nova.
+    at_once: int = 1
+    #: Where these processes count them; without it, in a folder of the user that they run as.
+    lock_folder: str = ""
     show_reserved: bool = False
     verify: bool | str = True
 
@@ -76,6 +90,8 @@ class Settings:
             interface=given.get("interface", cls.interface),
             timeout=float(given.get("timeout", cls.timeout)),
             hold_seconds=int(given.get("hold_seconds", cls.hold_seconds)),
+            at_once=int(given.get("at_once", cls.at_once)),
+            lock_folder=given.get("lock_folder", ""),
             show_reserved=given.get("show_reserved", "").strip().lower() in _TRUE,
             verify=given.get("insecure", "").strip().lower() not in _TRUE and (given.get("cafile") or True),
         )
@@ -83,6 +99,8 @@ class Settings:
             raise ValueError("interface is public, internal or admin")
         if settings.timeout <= 0 or not 1 <= settings.hold_seconds <= 3600:
             raise ValueError("timeout is more than 0 seconds, hold_seconds is 1 to 3600")
+        if not 1 <= settings.at_once <= 1000:
+            raise ValueError("at_once is 1 to 1000")
         return settings
 
 
@@ -115,6 +133,8 @@ class Middleware:
     def __init__(self, application: Application, settings: Settings) -> None:
         self._application = application
         self._settings = settings
+        folder = settings.lock_folder or Path(tempfile.gettempdir()) / f"tenurenova-{os.geteuid()}"
+        self._turns = Turns(Path(folder), settings.at_once)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         method, path = environ.get("REQUEST_METHOD"), environ.get("PATH_INFO", "")
@@ -137,7 +157,10 @@ class Middleware:
         if wish is None:
             return self._application(environ, start_response)
         try:
-            return self._boot(environ, document, wish).send(start_response)
+            with self._turns.take() as is_ours:
+                if not is_ours:
+                    return _refusal(503, _TOO_MANY).send(start_response)
+                return self._boot(environ, document, wish).send(start_response)
         except RefusedError as refused:
             return _refusal(refused.status, refused.reason).send(start_response)
         except UnreachableError as error:
@@ -263,4 +286,6 @@ def _refusal(code: int, text: str) -> _Answer:
     """An error as Nova shows them."""
     body = json.dumps({_NAMES[code]: {"code": code, "message": text}}).encode()
     headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+    if code == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers.append(("Retry-After", _RETRY_AFTER))
     return _Answer(f"{code} {HTTPStatus(code).phrase}", headers, body)
