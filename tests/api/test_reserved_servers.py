@@ -266,6 +266,59 @@ def test_a_server_that_cannot_be_shelved_has_no_lease_and_stays_as_it_was(api: A
     assert refusal(api, server_id=server_id).status_code == 201
 
 
+@pytest.mark.parametrize("at_end", ["delete", "snapshot"])
+def test_a_start_that_fails_leaves_the_server_to_its_owner(api: Api, at_end: str) -> None:
+    server_id = boot(api)
+    lease = book(api, server_id=server_id, hours=10, at_end=at_end)
+    api.world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", count=1))
+    pass_hours(api, 2)
+    assert status(api, lease) == "ERROR"
+    assert found(api, server_id).shelved
+    api.delete(f"/v1/leases/{lease['id']}")
+    pass_hours(api, 0.1)
+    api.world.service.repair.run()
+    assert found(api, server_id).shelved
+
+
+def test_a_server_that_is_stopped_gives_its_room_to_others(api: Api) -> None:
+    server_id = boot(api)
+    book(api, server_id=server_id, at_end="stop")
+    pass_hours(api, 1.5)
+    reserved = found(api, server_id).host
+    pass_hours(api, 1)
+    assert found(api, server_id).stopped
+    assert found(api, server_id).host != reserved
+
+
+def test_a_server_of_which_no_image_can_be_made_is_not_deleted(api: Api) -> None:
+    server_id = boot(api)
+    lease = book(api, server_id=server_id, at_end="snapshot")
+    pass_hours(api, 1.5)
+    api.world.cloud.world.instances.shelve(server_id)
+    pass_hours(api, 1)
+    shown = api.get(f"/v1/leases/{lease['id']}").json["lease"]
+    assert (shown["status"], "shelved" in shown["status_reason"]) == ("TERMINATED", True)
+    api.world.service.repair.run()
+    assert found(api, server_id).shelved
+
+
+@pytest.mark.parametrize("ends", ["refused", "deleted"])
+def test_a_server_whose_confirmation_comes_to_nothing_goes_with_its_lease(api: Api, ends: str) -> None:
+    lease = api.book(start=1, hours=1, hold_for=300, reservations=[reservation(flavor_id=TINY)])
+    reservation_id = lease["reservations"][0]["id"]
+    fresh = boot(api, metadata={"tenure:lease": lease["id"], "tenure:reservation": reservation_id})
+    kind = FaultKind.REFUSED if ends == "refused" else FaultKind.BUSY
+    api.world.cloud.inject(Fault(kind, verb="ensure_prepared", count=1))
+    body = {"reservations": [{"id": reservation_id, "server_id": fresh}]}
+    answer = api.post(f"/v1/leases/{lease['id']}/confirm", body)
+    assert (answer.status_code == 409) is (ends == "refused"), answer.text
+    if ends == "deleted":
+        assert api.delete(f"/v1/leases/{lease['id']}").status_code == 204
+    pass_hours(api, 0.1)
+    api.world.service.repair.run()
+    assert server(api, fresh) is None
+
+
 def test_a_start_waits_until_the_server_is_woken(api: Api) -> None:
     server_id = boot(api)
     lease = book(api, server_id=server_id, hours=4)

@@ -162,6 +162,83 @@ def test_the_end_is_what_was_asked_for(cloud: FakeOpenStack, driver: OpenStackCl
     assert driver.ensure_ended(adopted(replace(order, is_over=True))).done
 
 
+def test_a_server_that_is_stopped_leaves_its_reserved_host(cloud: FakeOpenStack, driver: OpenStackCloud):
+    """The room there is promised to others."""
+    [host] = registered(driver, cloud, 1)
+    server = boot(cloud)
+    order = wanted(host, server=server, at_end="stop")
+    until_done(driver.ensure_started, order)
+    reserved = server.host
+    until_done(driver.ensure_ended, adopted(order))
+    assert (server.status, server.host == reserved, server.metadata) == ("SHUTOFF", False, {})
+
+
+def test_a_server_that_has_nowhere_to_go_when_it_is_stopped_is_shelved(cloud: FakeOpenStack, driver: OpenStackCloud):
+    [host] = registered(driver, cloud, 1)
+    server = boot(cloud)
+    order = wanted(host, server=server, at_end="stop")
+    until_done(driver.ensure_started, order)
+    cloud.has_room = False
+    until_done(driver.ensure_ended, adopted(order))
+    assert (server.status, server.metadata) == ("SHELVED_OFFLOADED", {})
+
+
+def test_a_server_in_its_place_is_stopped_where_it_is(cloud: FakeOpenStack, driver: OpenStackCloud):
+    server = boot(cloud)
+    place, order = server.host, wanted(server=server, at_end="stop", in_place=True)
+    until_done(driver.ensure_started, order)
+    until_done(driver.ensure_ended, adopted(order))
+    assert (server.status, server.host) == ("SHUTOFF", place)
+
+
+@pytest.mark.parametrize("at_end", ["stop", "shelve"])
+@pytest.mark.parametrize("status", ["PAUSED", "SUSPENDED", "RESCUE", "VERIFY_RESIZE", "SHELVED", "ERROR"])
+def test_no_state_of_a_server_keeps_it_on_reserved_room(
+    cloud: FakeOpenStack, driver: OpenStackCloud, at_end: str, status: str
+):
+    [host] = registered(driver, cloud, 1)
+    server = boot(cloud)
+    order = adopted(wanted(host, server=server, at_end=at_end))
+    until_done(driver.ensure_started, order)
+    reserved, server.status = server.host, status
+    if status == "ERROR":
+        with pytest.raises(CloudBusy, match="ERROR"):
+            driver.ensure_ended(order)
+    until_done(driver.ensure_ended, order)
+    assert server.host != reserved
+    assert server.status in {"SHELVED_OFFLOADED", "SHUTOFF" if at_end == "stop" else ""}
+
+
+def test_a_server_that_is_spared_leaves_its_room_and_that_is_all(cloud: FakeOpenStack, driver: OpenStackCloud):
+    [host] = registered(driver, cloud, 1)
+    server = boot(cloud)
+    order = adopted(wanted(host, server=server, at_end="delete"))
+    until_done(driver.ensure_started, order)
+    until_done(driver.ensure_ended, replace(order, spared=True))
+    assert (server.status, server.metadata) == ("SHELVED_OFFLOADED", {})
+
+
+def test_marks_of_an_earlier_lease_do_not_keep_a_server_asleep(cloud: FakeOpenStack, driver: OpenStackCloud):
+    [host] = registered(driver, cloud, 1)
+    server = boot(cloud)
+    order = wanted(host, server=server)
+    until_done(driver.ensure_started, order)
+    server.status, server.host, server.actions = "SHELVED_OFFLOADED", "", ["shelve"]
+    server.metadata["tenure:reservation"] = str(uuid.UUID(int=2))
+    until_done(driver.ensure_started, order)
+    assert server.status == "ACTIVE"
+
+
+@pytest.mark.parametrize(("status", "goes"), [("ACTIVE", True), ("SHELVED_OFFLOADED", True), ("ERROR", False)])
+def test_a_server_whose_confirmation_came_to_nothing_goes_unless_its_owner_is_to_see_why(
+    cloud: FakeOpenStack, driver: OpenStackCloud, status: str, goes: bool
+):
+    server = marked(cloud, status=status)
+    order = replace(wanted(server=server), is_over=True, hold=HOLD)
+    until_done(driver.ensure_ended, order)
+    assert (server.id not in cloud.servers) is goes
+
+
 #: When the lease of an order waited to be confirmed, and a moment in it.
 HOLD = Period(START - timedelta(minutes=30), START - timedelta(minutes=25))
 BOOTED = HOLD.start + timedelta(minutes=1)

@@ -85,7 +85,9 @@ class Order:
     owner, None where there is none. ``units`` is how many units it has of each resource, by external id, and
     ``effects`` what earlier calls have answered that they made for it. ``starts_at`` is when its lease starts; one
     that ``is_over`` has ended in the ledger, and only what is left of it is taken back. ``hold`` is the time in which
-    its lease waited to be confirmed, where nobody did; None for all others. All of it is in ``region``.
+    its lease waited to be confirmed, where nobody did, or nothing came of that; None for all others. What is its
+    owner's is ``spared`` where the start came to nothing, or what was to be saved before the end was not: no more is
+    done with it than is needed for others to have the room. All of it is in ``region``.
     """
 
     reservation_id: str
@@ -105,6 +107,7 @@ class Order:
     is_over: bool = False
     region: str = ""
     hold: Period | None = None
+    spared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

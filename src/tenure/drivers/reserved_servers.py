@@ -72,7 +72,12 @@ def is_its_own(order: Order, server_id: str, metadata: Mapping[str, str], create
     named, is_marked = named_server(order), metadata.get(RESERVATION) == order.reservation_id
     if named is not None:
         return server_id == named and (is_marked or not order.is_over or order.effects.get(ADOPTED) == server_id)
-    if order.hold is None or created_at is None or not is_marked:
+    return is_marked and was_booted_for(order, created_at)
+
+
+def was_booted_for(order: Order, created_at: datetime | None) -> bool:
+    """Whether a server was booted while the order's lease was held, and that came to nothing."""
+    if order.hold is None or created_at is None:
         return False
     return order.hold.start - CLOCKS_DIFFER <= created_at <= order.hold.end + SLOWEST_BOOT
 
@@ -82,17 +87,25 @@ def is_in_place(order: Order) -> bool:
     return bool(order.parameters.get("in_place"))
 
 
-def fate_of(order: Order, server_id: str) -> str:
+def is_woken(order: Order, host: str, metadata: Mapping[str, str]) -> bool:
+    """Whether the server was woken there for this reservation: an earlier one may have left its marks."""
+    return metadata.get(WOKEN) == host and metadata.get(RESERVATION) == order.reservation_id
+
+
+def fate_of(order: Order, server_id: str, created_at: datetime | None) -> str:
     """What becomes of a server when its reservation is taken back; an empty text where nothing does.
 
-    One that was booted for a reservation which was never confirmed goes. One that was to be reserved and never was
-    stays as it is, and so does one that is to be kept, as soon as the reservation is over.
+    One that was booted for a reservation which was never confirmed, or not to the end, goes. One that was to be
+    reserved and never was stays as it is, and so does one that is to be kept, as soon as the reservation is over. One
+    that is spared leaves its room, and that is all.
     """
     if named_server(order) is None:
         return "delete"
     if order.is_over and order.effects.get(ADOPTED) != server_id:
-        return ""
+        return "delete" if was_booted_for(order, created_at) else ""
     fate = str(order.parameters.get("at_end", "delete"))
+    if order.spared:
+        fate = "" if is_in_place(order) else "shelve"
     if fate in {"delete", "snapshot"}:
         return "delete"
     return "" if order.is_over else fate

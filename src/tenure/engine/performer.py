@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from tenure.clock import Clock
 from tenure.domain.errors import TooManyConflicts, Unavailable
@@ -181,14 +182,16 @@ class Performer:
         Of a lease that ends, others get at once what is given back, whatever the rest still waits for.
         """
         made, errors, ended = [], [], []
+        unsaved = set(work.unsaved)
         for order in work.orders:
             if order.reservation_id not in reservation_ids:
                 continue
             try:
-                progress = self._settle(work, order)
+                progress = self._settle(work, order, unsaved)
                 if progress.done:
                     self._hold_on(work)
-                    progress = self._driver.ensure_ended(order)
+                    spared = order.spared or order.reservation_id in unsaved
+                    progress = self._driver.ensure_ended(replace(order, spared=spared))
                     if progress.done:
                         ended.append(order.reservation_id)
                 made.append(progress)
@@ -206,15 +209,15 @@ class Performer:
         made, errors = [], []
         for order in work.orders:
             try:
-                made.append(self._settle(work, order))
+                made.append(self._settle(work, order, set()))
             except CloudError as error:
                 errors.append(error)
         if errors:
             raise errors[0]
         return _together(made)
 
-    def _settle(self, work: Work, order: Order) -> Progress:
-        """Do what is to be done before a reservation's end; done also where that is given up.
+    def _settle(self, work: Work, order: Order, unsaved: set[str]) -> Progress:
+        """Do what is to be done before a reservation's end; done also where that is given up: it is ``unsaved`` then.
 
         Raises ``CloudError`` where it is to be tried again.
         """
@@ -235,6 +238,7 @@ class Performer:
             reason = None if progress.done else f"{progress.reason} This was not waited for any longer."
         if reason is not None:
             LOG.error("%s of reservation %s is given up: %s", action, order.reservation_id, reason)
+            unsaved.add(order.reservation_id)
         self._events.settled(work, order.reservation_id, reason)
         return DONE
 

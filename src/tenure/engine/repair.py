@@ -75,6 +75,8 @@ class Repair:
         self.tally = tally or DriftTally()
         #: What looks like a reservation and is none of ours, as far as it was told already, by inventory and region.
         self._strange: dict[tuple[str, str | None], set[str]] = {}
+        #: What was taken back, as far as the cloud lets it be, and may look held all the same; it is told of once.
+        self._lasting: dict[tuple[str, str | None], set[str]] = {}
         #: The trusts over which a pass was broken off.
         self._resisting: set[str] = set()
 
@@ -118,12 +120,18 @@ class Repair:
         """
         held = set(cloud.held(inventory))
         over = self._events.over(held)
-        self._tell_strange((inventory, region), held - over - self._events.known(held - over))
-        for reservation_id in sorted(over):
+        where = (inventory, region)
+        self._tell_strange(where, held - over - self._events.known(held - over))
+        lasting = self._lasting.get(where, set()) & over
+        for reservation_id in sorted(over - lasting):
             LOG.warning("reservation %s is over and still has effects; taking them back", reservation_id)
             self.tally.count_found(inventory)
             if take_back(self._events, self._driver, reservation_id):
                 self.tally.count_mended(inventory)
+                lasting.add(reservation_id)
+        for reservation_id in sorted(over & self._lasting.get(where, set())):
+            take_back(self._events, self._driver, reservation_id)
+        self._lasting[where] = lasting
         return len(over)
 
     def _tell_strange(self, where: tuple[str, str | None], strange: set[str]) -> None:

@@ -51,6 +51,12 @@ def settle(tx: Transaction, lease: Lease, actions: Mapping[str, str], *, now: da
     tx.events.change([end.event.id], now=now, payload=payload)
 
 
+def given_up(tx: Transaction, lease: Lease) -> frozenset[str]:
+    """The reservations of which an action was given up."""
+    end = next((one for one in tx.events.of_lease(lease.id) if one.event.event_type is EventType.END), None)
+    return frozenset((end.payload or {}).get(_FAILED, ())) if end is not None else frozenset()
+
+
 def has_failed(tx: Transaction, lease: Lease) -> bool:
     """Whether an action was given up."""
     return bool((_end_of(tx, lease).payload or {}).get(_FAILED))

@@ -190,7 +190,9 @@ class LeaseChanger:
         if lease.ends_at <= self._now:
             raise InvalidState("The lease has come to its end before it was confirmed.")
         hold = [one.event.id for one in self._tx.events.of_lease(lease.id) if one.event.event_type is EventType.HOLD]
-        self._tx.events.discard(hold)  # whoever is about to unmake it finds his claim gone
+        # Whoever is about to unmake it finds his claim gone.
+        done = EventStatus.DONE.value
+        self._tx.events.change(hold, now=self._now, status=done, ready_at=None, claim_token=None)
         asked = self._match(lease, changes)
         places = {one.reservation_id: place for place, one in enumerate(changes)}
         self._tx.defer_checks()
@@ -207,6 +209,7 @@ class LeaseChanger:
             self._tx.leases.change(lease, now=self._now)
             remember(self._tx, lease.id, "confirm", lease.status, lease.status, actor=self._actor, now=self._now)
             return self._claimed(lease, EventType.PREPARE)
+        self._tx.events.discard(hold)
         apply(self._tx, lease, Action.CONFIRM, actor=self._actor, now=self._now)
         tell(self._tx, "lease.create", self._again(lease), now=self._now)
         return None, ""

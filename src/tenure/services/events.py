@@ -24,6 +24,7 @@ from tenure.drivers.contract import Order, Progress, ResourceRef
 from tenure.resources.contract import ResourceTypes
 from tenure.services.before_end import (
     begin_to_wait,
+    given_up,
     has_failed,
     is_awaited,
     is_retried,
@@ -68,6 +69,8 @@ class Work:
     orders: tuple[Order, ...]
     #: What the cloud is still to do before the end, by reservation.
     actions: Mapping[str, str] = field(default_factory=dict)
+    #: The reservations of which that was given up at an earlier attempt.
+    unsaved: frozenset[str] = frozenset()
     #: Whether what of it is not done is waited for.
     waits: bool = True
     #: Whether what of it fails is tried again.
@@ -173,6 +176,8 @@ class EventService:
                 return
             tx.leases.add_effects(effects, now=now)
             lease = self._lease(tx, work)
+            # From now on it is as if the lease had never been held.
+            tx.events.discard([one.id for one in lease.events if one.event_type is EventType.HOLD])
             if lease.status is LeaseStatus.CREATING:
                 apply(tx, lease, Action.PREPARED, actor=ENGINE, now=now)
                 tell(tx, "lease.create", self._lease(tx, work), now=now)
@@ -609,6 +614,7 @@ class EventService:
             lease=lease,
             orders=tuple(orders_of(tx, [lease], held_only=stored.event.event_type is EventType.END, without=without)),
             actions=actions,
+            unsaved=given_up(tx, lease) if at_the_end else frozenset(),
             waits=not at_the_end or is_awaited(tx, lease, self._rules, now=tx.now()),
             retries=not at_the_end or is_retried(lease, self._rules, attempts=attempts),
             dropped=frozenset(payload.get("new" if undoing else "dropped", ())),

@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from tenure.domain.lease import AllocationState, EventType, Lease, Reservation, ReservationStatus
+from tenure.domain.lease import AllocationState, EventStatus, EventType, Lease, Reservation, ReservationStatus
 from tenure.domain.period import Period
 from tenure.domain.resource import Resource
 from tenure.drivers.contract import Order, ResourceRef
+from tenure.services.before_end import given_up
 from tenure.store.database import Transaction
 
 
@@ -61,7 +62,8 @@ def planned_orders(tx: Transaction, lease: Lease) -> Iterator[Order]:
 def leftover_order(tx: Transaction, lease: Lease, reservation: Reservation) -> Order:
     """A reservation that is over, as a driver takes it back."""
     had = {one.resource_id for one in tx.allocations.of_reservations([reservation.id])}
-    return replace(_order(lease, reservation, (), map(_ref, tx.resources.by_ids(had).values()), {}), is_over=True)
+    order = _order(lease, reservation, (), map(_ref, tx.resources.by_ids(had).values()), {})
+    return replace(order, is_over=True, spared=order.spared or reservation.id in given_up(tx, lease))
 
 
 def kept_orders(tx: Transaction, reservation_ids: Collection[str]) -> Iterator[Order]:
@@ -105,7 +107,13 @@ def _order(
         starts_at=lease.starts_at,
         region=reservation.region,
         hold=_hold(lease),
+        spared=_has_failed_to_start(lease),
     )
+
+
+def _has_failed_to_start(lease: Lease) -> bool:
+    start = lease.event(EventType.START)
+    return start is not None and start.status is EventStatus.ERROR
 
 
 def _hold(lease: Lease) -> Period | None:

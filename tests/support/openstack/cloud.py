@@ -72,6 +72,8 @@ class Server:
     group_id: str | None = None
     metadata: dict[str, str] = field(default_factory=dict)
     tags: list[str] = field(default_factory=list)
+    #: The status that it goes back to when a migration is confirmed.
+    before: str = "ACTIVE"
     created: datetime = field(default_factory=lambda: datetime.now(UTC))
     updated: datetime = field(default_factory=lambda: datetime.now(UTC))
     #: What was ordered for it, the last first.
@@ -110,6 +112,8 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder, FakeLim
         self.held = False
         #: Whether shelved servers stay on their hosts until they are told to leave.
         self.keeps_shelved = False
+        #: Whether there is room for servers that leave their hosts.
+        self.has_room = True
         #: Whether servers that are shelved and marked are shown as reserved.
         self.shows_reserved = False
         #: Whether Keystone lets no administrator delete what others made.

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 LISTENING: Final = frozenset({"ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED"})
 
 
+#: The state that each of these orders leads out of.
+_IN: Final = {"confirmResize": "VERIFY_RESIZE", "unrescue": "RESCUE", "unpause": "PAUSED", "resume": "SUSPENDED"}
 #: How many tags a server can have, and how long they are.
 MOST_TAGS: Final = 50
 LONGEST_TAG: Final = 60
@@ -47,6 +49,23 @@ def act(cloud: FakeOpenStack, seen: Seen, server: Server, action: str, values: A
             server.actions.insert(0, "unshelve")
             if _admits(cloud, server, values["host"]):
                 server.status, server.host = "ACTIVE", values["host"]
+        case "migrate":
+            expect(values, None)
+            if server.status not in {"ACTIVE", "SHUTOFF"} or server.task is not None:
+                raise Refused(409, f"Cannot 'migrate' instance {server.id} while it is in {server.status}")
+            server.actions.insert(0, "migrate")
+            others = [one.service_host for one in cloud.hosts.values() if one.service_host != server.host]
+            place = next((one for one in others if cloud.has_room and _admits(cloud, server, one)), None)
+            if place is not None:  # otherwise Nova tries it, and gives up
+                server.host, server.status, server.before = place, "VERIFY_RESIZE", server.status
+        case "confirmResize" | "unrescue" | "unpause" | "resume":
+            expect(values, None)
+            if server.status != _IN[action] or server.task is not None:
+                raise Refused(409, f"Cannot '{action}' instance {server.id} while it is in {server.status}")
+            server.status = server.before if action == "confirmResize" else "ACTIVE"
+        case "os-resetState":
+            expect(values, {"state": "active"})
+            server.status = "ACTIVE"
         case "evacuate":
             version_is(seen, "compute 2.68")
             expect(set(values), {"host"})

@@ -207,7 +207,12 @@ class OpenStackCloud:
         enforcement = self._enforcement(calls, order.resource_type)
         if action not in {"snapshot", "last_snapshot"}:
             raise CloudRefused(f"This cloud cannot do {action!r} before the end.")
-        found = of_project(enforcement.servers_of(order), order.project_id)
+        servers_of = enforcement.servers_of(order)
+        found = of_project(servers_of, order.project_id)
+        is_one = order.resource_type == reserved_servers.SERVER
+        if is_one and len(found) < len(servers_of):
+            states = ", ".join(sorted({one.status for one in servers_of}))
+            raise CloudRefused(f"No image can be made of a server in {states}; it is kept.")
         if not found:
             return DONE
         if order.trust_id is None:
@@ -218,6 +223,8 @@ class OpenStackCloud:
         )
         if images.waiting_for:
             return Progress(False, _IMAGES, f"Images are being saved of {', '.join(images.waiting_for[:10])}.")
+        if is_one and images.without:
+            raise CloudRefused(f"No image came to be of {', '.join(images.without)}; it is kept.")
         return DONE
 
     def ensure_ended(self, order: Order) -> Progress:

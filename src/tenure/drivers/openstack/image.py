@@ -29,9 +29,11 @@ _IDLE: Final = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True)
 class Snapshots:
-    """How far the images of a reservation's servers are."""
+    """How far the images of a reservation's servers are, by the servers' names."""
 
     waiting_for: tuple[str, ...]
+    #: Of which there is no image that can be used, now or soon.
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,10 @@ class Images:
             made.add(server.id)
         if made:  # a fast cloud has them by now
             images = self._images(reservation_id)
-        return Snapshots(tuple(server.name for server in servers if self._is_awaited(server, images, made)))
+        waiting_for = [server for server in servers if self._is_awaited(server, images, made)]
+        ready = {number for number, image in images.items() if image.status in _READY}
+        without = [server for server in servers if server.id not in ready and server not in waiting_for]
+        return Snapshots(tuple(one.name for one in waiting_for), tuple(one.name for one in without))
 
     def _is_awaited(self, server: Server, images: Mapping[str, _Image], made: set[str]) -> bool:
         image = images.get(server.id)

@@ -41,6 +41,7 @@ from tenure.drivers.reserved_servers import (
     fate_of,
     is_in_place,
     is_its_own,
+    is_woken,
     marks_of,
     metadata_of,
     named_server,
@@ -51,6 +52,10 @@ AGGREGATE: Final = "aggregate_id"
 _SHELVED: Final = frozenset({"SHELVED", "SHELVED_OFFLOADED"})
 #: In which a server takes what it is told.
 _LISTENING: Final = frozenset({"ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED"})
+#: By which order a server is brought back from a state in which it takes none of ours.
+_REMEDIES: Final = {"SHELVED": "shelveOffload", "VERIFY_RESIZE": "confirmResize", "RESCUE": "unrescue"}
+#: By which order a server comes nearer to being shut down.
+_TO_STOP: Final = {"ACTIVE": "os-stop", "PAUSED": "unpause", "SUSPENDED": "resume"}
 _GONE: Final = frozenset({"DELETED", "SOFT_DELETED"})
 #: How long to wait before looking again what a server does.
 _SOON: Final = timedelta(seconds=2)
@@ -76,8 +81,10 @@ class Servers:
         if server is None:
             raise CloudRefused(f"There is no server {named_server(order)} any more.")
         adopted = Progress(True, effects={ADOPTED: server.id})
-        if server.status in _SHELVED:
-            return adopted  # Nova lets nobody write on it now
+        if server.status in _SHELVED:  # Nova lets nobody write on it now
+            if server.status == "SHELVED":
+                self._act(server, {"shelveOffload": None})
+            return adopted
         if (busy := self._busy(server)) is not None:
             return busy
         if not self._tell(server, marks_of(order)):
@@ -145,7 +152,7 @@ class Servers:
 
         Where it was woken there before, it is its owner's affair where it is now.
         """
-        if server.metadata.get(WOKEN) == host.name:
+        if is_woken(order, host.name, server.metadata):
             return None
         if (busy := self._busy(server)) is not None:
             return busy
@@ -182,14 +189,14 @@ class Servers:
 
     def take_back(self, order: Order) -> Progress:
         """Do with the server what was asked for the end; answers and raises as ``ensure_ended`` does."""
+        layout = Layout(self._compute.aggregates(), self._options)
         own = self._all(order)
         if order.is_over:
             self._deny(order, {one.id for one in own})
         for server in own:
-            unfinished = self._end(order, server)
+            unfinished = self._end(order, server, layout.pool.hosts)
             if unfinished is not None:
                 return unfinished
-        layout = Layout(self._compute.aggregates(), self._options)
         aggregate = layout.shared(order.reservation_id)
         if aggregate is not None:
             self._aggregates.remove(aggregate, aggregate.hosts)
@@ -201,24 +208,57 @@ class Servers:
                 return Progress(False, _SOON, f"The aggregate of the reservation cannot be deleted: {error}")
         return DONE
 
-    def _end(self, order: Order, server: Server) -> Progress | None:
+    def _end(self, order: Order, server: Server, pool: Collection[str]) -> Progress | None:
         """Do with one server what was asked for; None when that is done."""
-        fate = fate_of(order, server.id)
+        fate = fate_of(order, server.id, server.created_at)
         if fate == "delete":
+            if order.is_over and named_server(order) is not None and server.status == "ERROR":
+                return None  # it never ran: its owner is to see why
             if not server.vanishing:
                 self._compute.delete_servers([server])
             return Progress(False, _SOON, "The server is still vanishing.")
-        if fate and (busy := self._busy(server)) is not None:
-            return busy
-        if fate == "stop" and server.status in _LISTENING - {"SHUTOFF"}:
-            self._act(server, {"os-stop": None})
-            return Progress(False, _SOON, "The server is being shut down.")
+        if fate and (unfinished := self._rouse(server)) is not None:
+            return unfinished
+        leaves = server.service_host in pool and not is_in_place(order)
+        if fate == "stop" and (unfinished := self._stop(server, leaves=leaves)) is not None:
+            return unfinished
         if server.status in _LISTENING and not self._forget(server):
             return _wait(server)
-        if fate == "shelve" and server.status not in _SHELVED:
+        if server.status in _LISTENING and (fate == "shelve" or (fate == "stop" and leaves)):
             self._shelve(server)
             return Progress(False, _SOON, "The server is being shelved.")
         return None
+
+    def _rouse(self, server: Server) -> Progress | None:
+        """Have the server take what it is told, whatever its user has done with it; None when it does.
+
+        Raises ``CloudBusy`` for one that is broken, which is told that it is not, and ``CloudRefused``.
+        """
+        if server.task is not None:
+            return _wait(server)
+        if server.status == "ERROR":
+            self._act(server, {"os-resetState": {"state": "active"}})
+            raise CloudBusy(f"The server {server.id} is in ERROR.")
+        if server.status in _REMEDIES:
+            self._act(server, {_REMEDIES[server.status]: None})
+            return Progress(False, _SOON, f"The server is no more to be in {server.status}.")
+        return self._busy(server)
+
+    def _stop(self, server: Server, *, leaves: bool) -> Progress | None:
+        """Have the server shut down, and its reserved host where it ``leaves`` that for one in general use.
+
+        None when it is, or where Nova found no other host for it.
+        """
+        if server.status in _TO_STOP:
+            self._act(server, {_TO_STOP[server.status]: None})
+            return Progress(False, _SOON, "The server is being shut down.")
+        if server.status != "SHUTOFF" or not leaves or self._compute.last_action(server.id) == "migrate":
+            return None
+        try:
+            self._act(server, {"migrate": None})
+        except BadRequest:
+            return None
+        return Progress(False, _SOON, "The server leaves its reserved host.")
 
     def _all(self, order: Order) -> list[Server]:
         """The reservation's servers: the one that it names, or what was booted for it before it was confirmed."""

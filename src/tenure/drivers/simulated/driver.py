@@ -196,6 +196,8 @@ class SimulatedCloud:
                 is_one = order.resource_type == SERVER
                 servers = its_own_servers(tx, order) if is_one else servers_of(tx, order.reservation_id)
                 refuse_broken_trust(tx, order)
+            if is_one and any(server["host_id"] is None for server in servers):
+                raise CloudRefused("No image can be made of a server that is shelved; it is kept.")
             for server in servers:
                 if not server["vanishing"]:
                     self._effects.ensure_image(call, order, server)

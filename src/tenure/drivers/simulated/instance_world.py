@@ -69,6 +69,11 @@ class InstanceWorld:
             after = text_of({**json.loads(row["metadata"]), **metadata})
             tx.execute("UPDATE server SET metadata = ? WHERE number = ?", (after, number_of(server)))
 
+    def shelve(self, server: str) -> None:
+        """Put a server away, as its users can: it is on no host then."""
+        with self._state.change() as tx:
+            tx.execute("UPDATE server SET host_id = NULL WHERE number = ?", (number_of(server),))
+
     def boot(
         self,
         project_id: str,

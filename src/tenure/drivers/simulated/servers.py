@@ -30,6 +30,7 @@ from tenure.drivers.reserved_servers import (
     fate_of,
     is_in_place,
     is_its_own,
+    is_woken,
     marks_of,
     metadata_of,
     named_server,
@@ -160,7 +161,7 @@ class Servers:
 
         Where it was woken there before, it is its owner's affair where it is now.
         """
-        if _metadata(seen).get(WOKEN) == host["name"]:
+        if is_woken(order, host["name"], _metadata(seen)):
             return None
         if seen["host_id"] not in (None, host["id"]):
             self._shelve(call, seen)
@@ -192,7 +193,7 @@ class Servers:
 
     def _end_server(self, call: Call, order: Order, server: sqlite3.Row) -> Progress | None:
         """Do with a server what was asked for the end; None when that is done."""
-        fate = fate_of(order, server_id(server["number"]))
+        fate = fate_of(order, server_id(server["number"]), _booted_at(server))
         if fate == "delete":
             unfinished = call.slowed("Servers are still vanishing.")
             self._effects.delete_server(call, server, vanishes=unfinished is None)
@@ -201,6 +202,8 @@ class Servers:
             self._shelve(call, server)
         if fate == "stop" and server["host_id"] is not None:
             self._stop(call, order, server)
+            if not is_in_place(order):
+                self._leave(call, order, server)
         self._change_metadata(call, order.reservation_id, server, dict.fromkeys(MARKS))
         with self._state.change() as tx:
             tx.execute("UPDATE server SET reservation_id = NULL WHERE number = ?", (server["number"],))
@@ -215,6 +218,24 @@ class Servers:
                 self._record(tx, call, EffectKind.SERVER_STOPPED, order.reservation_id, server)
         if stopped:
             call.effect_happened()
+
+    def _leave(self, call: Call, order: Order, seen: sqlite3.Row) -> None:
+        """Have it leave its reserved host for one in general use; where none has room, it is shelved."""
+        with self._state.change() as tx:
+            server = tx.execute(
+                "SELECT * FROM server WHERE number = ? AND host_id IN (SELECT id FROM host WHERE pooled)",
+                (seen["number"],),
+            ).fetchone()
+            if server is None:
+                return
+            hosts = tx.execute(
+                "SELECT * FROM host WHERE NOT pooled AND reservation_id IS NULL AND health = 'up' ORDER BY id"
+            ).fetchall()
+            place = next((host["id"] for host in hosts if _has_room(tx, host, server)), None)
+            tx.execute("UPDATE server SET host_id = ? WHERE number = ?", (place, server["number"]))
+            kind = EffectKind.SERVER_SHELVED if place is None else EffectKind.SERVER_MOVED
+            self._record(tx, call, kind, order.reservation_id, server)
+        call.effect_happened()
 
     # Its aggregate
 
@@ -333,8 +354,11 @@ def _servers_marked(tx: sqlite3.Connection, reservation_id: str) -> list[sqlite3
 
 
 def _is_its_own(order: Order, server: sqlite3.Row) -> bool:
-    booted_at = None if server["booted_at"] is None else datetime.fromisoformat(server["booted_at"])
-    return is_its_own(order, server_id(server["number"]), _metadata(server), booted_at)
+    return is_its_own(order, server_id(server["number"]), _metadata(server), _booted_at(server))
+
+
+def _booted_at(server: sqlite3.Row) -> datetime | None:
+    return None if server["booted_at"] is None else datetime.fromisoformat(server["booted_at"])
 
 
 def drift_of_servers(tx: sqlite3.Connection, orders: Sequence[Order]) -> Iterator[Drift]:

@@ -64,6 +64,7 @@ class EffectKind(StrEnum):
     INVENTORY_REMOVED = "inventory removed"
     SERVER_TOLD = "server told"  # that it has to go, and by when
     SERVER_STOPPED = "server stopped"
+    SERVER_MOVED = "server moved"  # off its reserved host, once it is stopped
     SERVER_MARKED = "server marked"  # with its lease, or not any more
     SERVER_SHELVED = "server shelved"  # it is on no host then
     SERVER_WOKEN = "server woken"
