@@ -177,6 +177,18 @@ def test_a_held_lease_changes_only_by_its_confirmation(world: World):
     assert status_of(world, lease.id) is LeaseStatus.DELETED
 
 
+def test_nobody_is_told_of_a_held_lease_that_is_given_back(world: World, told: list[Message]):
+    """As its owner does whose server is not booted after all."""
+    world.leases.delete(OWNER, hold(world).id)
+    world.engine.settle()
+    assert told == []
+    confirmed = hold(world)
+    world.leases.confirm(OWNER, confirmed.id)
+    world.leases.delete(OWNER, confirmed.id)
+    world.engine.settle()
+    assert [one.topic for one in told] == ["lease.create", "lease.delete"]
+
+
 def test_a_hold_is_no_longer_than_the_lease(world: World):
     """Who holds one for a boot need not know how late it is for the service."""
     lease = hold(world, start=0, end=0.1, hold_for=7 * MINUTE)

@@ -519,6 +519,7 @@ class LeaseService:
         held = any(one.state is AllocationState.HELD for one in tx.allocations.of_reservations(ids))
         runs = any(one.status is ReservationStatus.ACTIVE and self._has_effects(one) for one in lease.reservations)
         events = tx.events.of_lease(lease.id)
+        was_held = lease.hold_until is not None
         if not held and not runs:
             if lease.status not in ENDED:
                 tell_end(tx, lease, now=now)  # while it has what was planned for it
@@ -528,7 +529,8 @@ class LeaseService:
             # Also what somebody has claimed: with nothing to take back there is nothing to do.
             tx.events.change([one.event.id for one in events], now=now, ready_at=None, claim_token=None)
             tx.leases.change_reservations(ids, now=now, status=ReservationStatus.DELETED.value)
-            tell(tx, "lease.delete", lease, now=now)
+            if not was_held:  # of which nobody was told
+                tell(tx, "lease.delete", lease, now=now)
             return None
         apply(tx, lease, Action.DELETE, actor=actor, now=now, keep_reason=True)
         end = next(one for one in events if one.event.event_type is EventType.END)
