@@ -241,10 +241,10 @@ class Site:
 
     def delete_leases(self) -> None:
         """Delete all leases, and wait until nothing of them is left."""
-        groups = [one["id"] for lease in self._leases() for one in lease["reservations"]]
-        for lease in self._leases():
+        groups = [one["id"] for lease in self.leases() for one in lease["reservations"]]
+        for lease in self.leases():
             answered(self.admin.delete(f"/leases/{lease['id']}"), 204)
-        wait_for("leases to go", lambda: not self._leases())
+        wait_for("leases to go", lambda: not self.leases())
         wait_for("their aggregates to go", lambda: not set(groups) & self.nova.aggregates().keys())
 
     def clear(self) -> None:
@@ -270,7 +270,8 @@ class Site:
         engine.dispose()
         return found
 
-    def _leases(self) -> list[dict[str, Any]]:
+    def leases(self) -> list[dict[str, Any]]:
+        """The leases of all projects."""
         return list(answered(self.admin.get("/leases"), 200)["leases"])
 
 
