@@ -178,8 +178,8 @@ def test_killed_while_it_changes_a_running_lease(tmp_path: Path, point: str):
         status, lease = caller.book(1, seconds=600, notice=300, others=OTHERS)
         assert status == 201, lease
         caller.wait_for_status(lease["id"], "ACTIVE")
-        amounts: list[dict[str, object]] = [{"amount": amount} for amount in (3, 4, 2, 3)]
-        more = [{"min": 3, "max": 3}, *amounts]
+        more: list[dict[str, object]] = [{"min": 3, "max": 3}]
+        more += [{"amount": amount} for amount in (3, 4, 2, 3)]
         grown = {
             "reservations": [{"id": one["id"], **what} for one, what in zip(lease["reservations"], more, strict=True)]
         }
