@@ -1,4 +1,4 @@
-"""``.ci/run`` is red when any part of it is, and leaves nothing running: shown with a make that only writes things down."""
+"""``.ci/run`` is red when any part of it is, and leaves nothing running; the make of these tests only takes notes."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from keystoneauth1.session import Session
 from kombu.connection import Connection
 from sqlalchemy import create_engine, text
 
+from testbed.commands import main as testbed_main
 from tests.support.cloud import REPOSITORY, Cloud
 from tests.support.databases import MARIADB, fresh_database_on
 from tests.support.deployment import Deployment, Options, deploy, keystone_options
@@ -369,7 +370,8 @@ def named_in_catalogue(cloud: Cloud) -> str | None:
 
 def name_in_catalogue(url: str | None) -> None:
     """Have the catalogue name that address for the reservation service, or none."""
-    have_testbed("endpoint", *([url] if url else []))
+    if testbed_main(["endpoint", *([url] if url else [])]):
+        raise AssertionError("the catalogue could not be changed")
 
 
 def delete_queues(names: Iterable[str]) -> None:
