@@ -3,17 +3,52 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+import pytest
+import requests
+from keystoneauth1.adapter import Adapter
+from keystoneauth1.exceptions import ConnectFailure
 from keystoneauth1.session import Session
 
-from tests.support.cloud import Cloud
-from tests.support.site import Server, Site, moment
+from tests.cloud.test_clients import document, in_minutes, runner
+from tests.support.cloud import OPENRC, Cloud
+from tests.support.site import Lease, Server, Site, answered, moment, name_in_catalogue, open_site, wait_for
 
 COMPUTE = "2.90"
+#: The last microversions of Nova's at which servers are booted without tags.
+COMPUTE_WITHOUT_TAGS = "2.51"
+RESERVED = "compute-1"
+HOLD_SECONDS = 15
+NOVA_SECONDS = 120
 
 
-def boot(site: Site, by: Session, lease: dict[str, str] | str | None) -> Any:
+@pytest.fixture(scope="module")
+def looking_often(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Tenure that looks every second for servers of leases that are not there."""
+    options = {"manager": {"repair_interval": 1}}
+    with open_site(tmp_path_factory.mktemp("hints"), cloud, options=options) as site:
+        yield site
+
+
+@pytest.fixture
+def site(looking_often: Site) -> Iterator[Site]:
+    looking_often.register(RESERVED)
+    yield looking_often
+    looking_often.nova.delete_booted()
+    looking_often.clear()
+
+
+def boot(site: Site, by: Session, lease: dict[str, str] | str | None, version: str = COMPUTE) -> Any:
     """The answer of Nova to a request to boot a server, with hints for a lease."""
     body: dict[str, object] = {
         "server": {
@@ -26,31 +61,217 @@ def boot(site: Site, by: Session, lease: dict[str, str] | str | None) -> Any:
     if lease is not None:
         text = lease if isinstance(lease, str) else json.dumps(lease)
         body["os:scheduler_hints"] = {"reserved": "True", "lease_params": text}
-    answer = site.cloud.service(by, "compute", COMPUTE).post("/servers", json=body, raise_exc=False)
+    answer = compute(site, by, version).post("/servers", json=body, raise_exc=False)
     if answer.status_code == 202:
         site.nova.booted.append(Server(site.nova, answer.json()["server"]["id"]))
     return answer
 
 
+def compute(site: Site, by: Session, version: str = COMPUTE) -> Adapter:
+    return site.cloud.service(by, "compute", version)
+
+
 def servers_of(site: Site, by: Session) -> set[str]:
-    return {one["id"] for one in site.cloud.service(by, "compute", COMPUTE).get("/servers").json()["servers"]}
+    return {one["id"] for one in compute(site, by).get("/servers").json()["servers"]}
 
 
-def test_a_tenure_that_is_down_is_noticed_by_those_only_who_ask_for_a_lease(site: Site, cloud: Cloud):
-    owner = cloud.session("demo")
+def lease_of(site: Site, by: Session, server: Server) -> Lease:
+    """The lease that the server names in its metadata and in a tag, with the server in it."""
+    found = server.show()
+    assert found is not None
+    marks = found["metadata"]
+    lease = Lease(site.api(by, "1.2"), marks["tenure:lease"], marks["tenure:reservation"])
+    (reservation,) = lease.show()["reservations"]
+    assert (reservation["id"], reservation["server_id"]) == (lease.reservation, server.id)
+    assert f"tenure:lease={lease.id}" in found["tags"]
+    return lease
+
+
+def status(site: Site, by: Session, server: Server) -> str:
+    """As its owner is shown it."""
+    return str(answered(compute(site, by).get(f"/servers/{server.id}"), 200)["server"]["status"])
+
+
+def test_a_server_of_the_command_line_sleeps_until_its_lease_starts_and_goes_with_it(site: Site, demo: Session):
+    """And one that is booted beside it, without hints, is nobody's business."""
+    openstack = runner(site, "tenure", "openstack", "--os-compute-api-version", COMPUTE)
+    wanted = json.dumps({"name": "lease1", "start": in_minutes(60), "end": in_minutes(120)})
+    hints = ("--hint", "reserved=True", "--hint", f"lease_params={wanted}")
+    common = ("--flavor", "m1.tiny", "--image", "tiny", "--no-network", "-f", "json")
+    made = document(openstack("server", "create", "by-hint", *common, *hints, by="demo"))
+    server = Server(site.nova, made["id"])
+    site.nova.booted.append(server)
+    assert boot(site, demo, None).status_code == 202
+    other = site.nova.booted[-1]
+    lease = lease_of(site, demo, server)
+    assert lease.wait("PENDING")["name"] == "lease1"
+    # As administrators see it, and as its owner does.
+    wait_for("the server to sleep", lambda: (server.show() or {})["status"] == "SHELVED_OFFLOADED")
+    assert status(site, demo, server) == "RESERVED"
+    assert site.nova.members("freepool") == {RESERVED}
+
+    lease.change(start_date="now")
+    lease.wait("ACTIVE", seconds=120)
+    assert server.place() == RESERVED
+    place = other.place()
+    assert place.startswith("compute-")
+    assert place != RESERVED
+    lease.change(end_date="now")
+    lease.wait("TERMINATED")
+    server.wait_until_gone()
+    assert (status(site, demo, other), other.place()) == ("ACTIVE", place)
+    assert not (other.show() or {})["metadata"]
+
+
+def test_from_now_to_a_day_of_one_digit_and_shelved_then(site: Site, demo: Session):
+    wanted = {"name": "lease1", "start": "now", "end": "2027-12-1 16:07", "at_end": "shelve"}
+    assert boot(site, demo, wanted).status_code == 202
+    server = site.nova.booted[-1]
+    lease = lease_of(site, demo, server)
+    assert lease.show()["end_date"] == "2027-12-01T16:07:00Z"
+    lease.wait("ACTIVE", seconds=120)
+    assert server.place() == RESERVED
+    lease.change(end_date="now")
+    lease.wait("TERMINATED")
+    wait_for("the server to be shelved", lambda: (server.show() or {})["status"] == "SHELVED_OFFLOADED")
+    assert status(site, demo, server) == "SHELVED_OFFLOADED"  # and not reserved any more
+    assert (server.show() or {})["metadata"] == {}
+
+
+def test_without_room_no_server_is_made_and_the_reason_is_told(site: Site, demo: Session):
+    site.book(demo, on=RESERVED, start=moment(seconds=1800))
+    before = servers_of(site, demo)
+    refused = boot(site, demo, {"start": "now", "end": moment(seconds=3600)})
+    assert refused.status_code == 409, refused.text
+    assert "0 have room for the whole period" in refused.json()["conflictingRequest"]["message"]
+    assert servers_of(site, demo) == before
+    leases = answered(site.api(demo, "1.2").get("/leases"), 200)["leases"]
+    assert [lease["name"] for lease in leases] == ["of-a-test"]
+
+
+class Deaf(ThreadingHTTPServer):
+    """The reservation service, that holds leases for seconds and has an answer of its own to each confirmation."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint.removesuffix("/v1")
+        #: What it was told of the lease, once.
+        self.told: dict[str, Any] = {}
+        self.is_told = threading.Event()
+        self.is_over = threading.Event()
+        #: Whether it says no, or nothing at all.
+        self.refuses = False
+        super().__init__(("127.0.0.1", 0), _Forwarded)
+
+
+class _Forwarded(BaseHTTPRequestHandler):
+    server: Deaf
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path.endswith("/confirm"):
+            self.server.told = body
+            self.server.is_told.set()
+            if self.server.refuses:
+                self._answer(409, b'{"error_message": "It is said so."}')
+            else:
+                self.server.is_over.wait(NOVA_SECONDS)
+        else:
+            self._forward({**body, "hold_for": HOLD_SECONDS})
+
+    def do_DELETE(self) -> None:
+        self._forward(None)
+
+    def _forward(self, body: dict[str, Any] | None) -> None:
+        headers = {name: self.headers[name] for name in ("X-Auth-Token", "OpenStack-API-Version")}
+        url = self.server.endpoint + self.path
+        answer = requests.request(self.command, url, json=body, headers=headers, timeout=NOVA_SECONDS)
+        self._answer(answer.status_code, answer.content)
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def deaf(site: Site) -> Iterator[Deaf]:
+    """What the catalogue names as the reservation service meanwhile."""
+    with Deaf(site.deployment.url()) as service:
+        threading.Thread(target=service.serve_forever, daemon=True).start()
+        name_in_catalogue(f"http://127.0.0.1:{service.server_port}/v1")
+        try:
+            yield service
+        finally:
+            service.is_over.set()
+            name_in_catalogue(site.deployment.url())
+            service.shutdown()
+
+
+def kill_nova_api() -> None:
+    """All processes that serve Nova's API, at once; their master, which serves nobody, makes new ones."""
+    master = (OPENRC.parent / "state/pid/nova-api").read_text().split()[0]
+    for child in Path(f"/proc/{master}/task/{master}/children").read_text().split():
+        os.kill(int(child), signal.SIGKILL)
+
+
+def test_a_boot_that_is_not_confirmed_leaves_neither_lease_nor_server(site: Site, cloud: Cloud):
+    """Where nova-api is killed before it hears of the confirmation, and where the confirmation is refused."""
+    wanted = {"start": moment(seconds=1800), "end": moment(seconds=3600)}
+    with deaf(site) as service, ThreadPoolExecutor(1) as user:
+        owner = cloud.session("demo")  # whose catalogue names it
+        before = servers_of(site, owner)
+        answer = user.submit(boot, site, owner, wanted, COMPUTE_WITHOUT_TAGS)
+        assert service.is_told.wait(NOVA_SECONDS)
+        (confirmation,) = service.told["reservations"]
+        server = Server(site.nova, confirmation["server_id"])
+        site.nova.booted.append(server)
+        found = server.show() or {}
+        assert (found["metadata"]["tenure:reservation"], found["tags"]) == (confirmation["id"], [])
+        lease = Lease(site.api(owner, "1.2"), found["metadata"]["tenure:lease"], confirmation["id"])
+        kill_nova_api()
+        with pytest.raises(ConnectFailure):
+            answer.result(NOVA_SECONDS)
+
+        service.refuses = True
+        refused = boot(site, owner, wanted)
+        assert refused.status_code == 409, refused.text
+        assert "is deleted again: It is said so." in refused.json()["conflictingRequest"]["message"]
+    lease.wait_until_gone()
+    wait_for("the end of both servers", lambda: servers_of(site, owner) <= before, seconds=NOVA_SECONDS, pause=0.5)
+    assert answered(site.api(owner, "1.2").get("/leases"), 200)["leases"] == []
+
+
+def test_a_tenure_that_is_down_is_noticed_by_those_only_who_ask_for_a_lease(site: Site, demo: Session):
     (api,) = site.deployment.apis
     api.stop()
     try:
         lease = {"start": "now", "end": moment(seconds=3600)}
-        before = servers_of(site, owner)
-        refused = boot(site, owner, lease)
+        before = servers_of(site, demo)
+        refused = boot(site, demo, lease)
         assert (refused.status_code, "serviceUnavailable" in refused.json()) == (503, True)
-        wrong = boot(site, owner, "{")
+        wrong = boot(site, demo, "{")
         assert (wrong.status_code, "lease_params" in wrong.json()["badRequest"]["message"]) == (400, True)
-        assert servers_of(site, owner) == before
-        assert boot(site, owner, None).status_code == 202
-        assert not site.nova.booted[-1].place().startswith("No valid host")
-        assert site.cloud.service(owner, "compute", COMPUTE).get("/servers/detail").status_code == 200
+        assert servers_of(site, demo) == before
+        assert boot(site, demo, None).status_code == 202
+        assert site.nova.booted[-1].place().startswith("compute-")
+        assert compute(site, demo).get("/servers/detail").status_code == 200
     finally:
         api.start()
         site.deployment.wait_until_well()
+
+
+def test_boots_with_hints_never_take_all_of_nova(site: Site, demo: Session):
+    """Tenure asks the very Nova that waits for it, which has two processes here."""
+    wanted = {"start": moment(seconds=1800), "end": moment(seconds=3600)}
+    with ThreadPoolExecutor(4) as users:
+        began = time.monotonic()
+        answers = [users.submit(boot, site, demo, wanted) for _ in range(3)]
+        assert compute(site, demo).get("/servers").status_code == 200
+        codes = [answer.result(NOVA_SECONDS).status_code for answer in answers]
+    assert 202 in codes
+    assert set(codes) <= {202, 503}
+    assert time.monotonic() - began < NOVA_SECONDS / 4

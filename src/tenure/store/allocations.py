@@ -456,8 +456,7 @@ class AllocationStore:
             AllocationRow.state == AllocationState.HELD.value,
             AllocationRow.id.in_(sorted(only)) if only is not None else sql_true(),
         )
-        for_no_time = and_(AllocationRow.starts_at >= until, AllocationRow.ends_at != ENDLESS)
-        self._session.execute(delete(AllocationRow).where(mine, for_no_time))
+        self._session.execute(delete(AllocationRow).where(mine, AllocationRow.starts_at >= until))
         self._session.execute(
             update(AllocationRow)
             .where(mine)
