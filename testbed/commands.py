@@ -137,11 +137,22 @@ def down(options: argparse.Namespace) -> None:
 
 
 def halt(options: argparse.Namespace) -> None:
-    """Stop these processes only, as if they had died; `up` starts them again."""
+    """Stop these processes only, as if they had died; `start` starts them again."""
     unknown = sorted(set(options.names) - set(known_names()))
     if unknown:
         raise TestbedError(f"no such process: {' '.join(unknown)}. There are: {' '.join(known_names())}")
     stop(options.names)
+
+
+def start(options: argparse.Namespace) -> None:
+    """Start what has ended or was stopped, as it is configured; `up` looks after everything else as well."""
+    base = backing.processes()
+    start_all(base)
+    wait_until_listening(base)
+    services = [openstack.keystone(), *openstack.apis()]
+    start_all(services)
+    wait_until_listening(services)
+    start_all(openstack.workers())
 
 
 def status(options: argparse.Namespace) -> None:
@@ -246,6 +257,7 @@ def _parser() -> argparse.ArgumentParser:
     command("down", down).add_argument("--purge", action="store_true", help="keep the virtual environment only")
     command("status", status)
     command("stop", halt).add_argument("names", nargs="+", metavar="NAME", help="as `status` shows it")
+    command("start", start)
     entry = command("endpoint", endpoint)
     entry.add_argument("url", nargs="?", help="such as http://127.0.0.1:1234/v1; none to have no entry")
     entry.add_argument("--type", default="reservation", help="default: %(default)s")

@@ -27,7 +27,7 @@ from tenure.api.policies import Policies
 from tenure.clock import Clock, SystemClock
 from tenure.config import REGION
 from tenure.domain.errors import Unavailable
-from tenure.domain.regions import NAME
+from tenure.domain.regions import MAX_TRUSTS, NAME
 from tenure.drivers.contract import CloudDriver
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.options import OpenStackOptions
@@ -59,6 +59,9 @@ if TYPE_CHECKING:
 
 #: The databases that a deployment may have; SQLite is for trying things out, by one manager on one machine.
 _BACKENDS = frozenset({"mariadb", "mysql", "postgresql", "sqlite"})
+
+#: How much room the trust in a region takes beside the region's name: its id, and what is around it.
+_TRUST = 34
 
 
 class ConfigurationError(Exception):
@@ -210,6 +213,8 @@ def regions_of(conf: ConfigOpts) -> tuple[str, ...]:
         conf.register_opts(REGION, group=f"region:{name}")
     if len(set(regions)) != len(regions):
         raise ConfigurationError("regions: one is named twice")
+    if sum(len(name) + _TRUST for name in regions) > MAX_TRUSTS:
+        raise ConfigurationError("regions: there are too many for the trusts that a lease may have in each of them")
     return regions
 
 

@@ -38,6 +38,7 @@ from tenure.services.events import EventService
 from tenure.services.healing import Healer, HealingService
 from tenure.services.inventory import InventoryService
 from tenure.services.leases import LeaseService
+from tenure.services.limits import LimitService
 from tenure.services.manager import Manager, metered
 from tenure.services.outbox import OutboxService
 from tenure.services.preemption import PreemptionService
@@ -210,6 +211,7 @@ def build(parts: Parts) -> Service:
             Healer(parts.types, parts.rules),
             parts.rules.regions,
         ),
+        limits=LimitService(parts.db, parts.clock, parts.types, parts.authorize, parts.quotas),
         health=lambda: _health(parts, engine, events, outbox),
     )
     if parts.default_terms is not None:

@@ -900,6 +900,15 @@ _POOLS = (
             NO_QUERY,
         ),
     ),
+    Endpoint(
+        "1.2",
+        "GET",
+        "/v1/limits",
+        also=(
+            *(Bad("project_id", path=f"?project_id={bad}") for bad in ("", "%00", "x" * 256, "a&project_id=b")),
+            Bad("colour", path="?colour=red"),
+        ),
+    ),
     Endpoint("1.2", "GET", "/v1/volume-pools/POOL", also=(*BAD_POOL_IDS, NO_QUERY)),
     Endpoint("1.2", "DELETE", "/v1/volume-pools/POOL", also=(*BAD_POOL_IDS, NO_QUERY)),
     Endpoint(

@@ -54,7 +54,7 @@ def test_nobody_without_a_project_may_do_anything() -> None:
 
 
 def test_the_names_are_those_of_blazar() -> None:
-    """But for what Blazar cannot do: volumes, closing and emptying hosts and addresses, who has which address."""
+    """But for what Blazar cannot do: volumes, limits, closing and emptying hosts and addresses, who has which one."""
     named = {rule.name for rule in list_rules()}
     assert named >= READ | WRITE | ADMINISTER
     assert named - READ - WRITE - ADMINISTER == {
@@ -63,6 +63,7 @@ def test_the_names_are_those_of_blazar() -> None:
         "project_reader_api",
         "project_member_or_admin",
         "project_reader_or_admin",
+        "tenure:limits:get",
         *(
             f"tenure:volumepools:{verb}"
             for verb in ("get", "post", "delete", "disable", "reallocate", "get_allocations")

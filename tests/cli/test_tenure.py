@@ -246,3 +246,14 @@ def test_volume_pools_and_a_lease_of_volumes(service: Standalone):
     client("lease", "delete", "data", "--wait", cloud="tenure-demo")
     assert "is reserved" in client("volume", "pool", "delete", pool, code=1).stderr
     assert document(client("volume", "pool", "show", pool, "-f", "json"))["health"] == "well"
+
+
+def test_what_a_project_may_have_and_has(service: Standalone):
+    client = runner(service, "tenure")
+    client("lease", "create", "counted", "--hosts", "1", "--for", "1h", cloud="tenure-demo")
+    mine = {one["name"]: one for one in document(client("limits", "show", "-f", "json", cloud="tenure-demo"))}
+    assert mine["leases"] == {"name": "leases", "limit": -1, "used": mine["leases"]["used"]}
+    assert mine["hosts"]["used"] >= 1
+    others = runner(service, "openstack", "reservation")("limits", "show", "-f", "json")
+    assert next(one for one in document(others) if one["name"] == "hosts")["used"] == 0
+    assert "403" in client("limits", "show", "--project", "another", code=1, cloud="tenure-demo").stderr

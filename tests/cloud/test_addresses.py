@@ -117,8 +117,27 @@ def test_only_what_nobody_else_gives_away_can_be_reserved(site: Site, public: st
     assert answered(site.admin.get("/floatingips"), 200)["floatingips"] == []
 
 
-def test_an_address_that_was_taken_away_comes_back(site: Site, public: str, demo: Session):
+@pytest.fixture(scope="module")
+def mending(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Tenure that looks often, and replaces what fails as soon as it sees that."""
+    options = {
+        "manager": {"repair_interval": 2},
+        "physical:host": {"polling_interval": 2, "replace_after": 0},
+    }
+    with open_site(tmp_path_factory.mktemp("addresses"), cloud, options=options) as site:
+        yield site
+
+
+@pytest.fixture
+def quick(mending: Site) -> Iterator[Site]:
+    """The same, with nothing in it before the test nor after it."""
+    yield mending
+    mending.clear()
+
+
+def test_an_address_that_was_taken_away_comes_back(quick: Site, public: str, demo: Session):
     """Somebody deletes it, which no owner of a lease wants; the next comparison with the ledger mends it."""
+    site = quick
     register(site, public, FREE)
     lease = reserve(site, demo, public, 1)
     lease.wait("ACTIVE")
@@ -128,17 +147,6 @@ def test_an_address_that_was_taken_away_comes_back(site: Site, public: str, demo
     wait_for("the address to come back", lambda: FREE in addresses(mine), seconds=120)
     assert addresses(mine)[FREE]["id"] != lost
     wait_for("its tags", lambda: f"reservation:{lease.reservation}" in addresses(mine)[FREE]["tags"])
-
-
-@pytest.fixture
-def quick(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Tenure that looks often, and replaces what fails as soon as it sees that."""
-    options = {
-        "manager": {"repair_interval": 2},
-        "physical:host": {"polling_interval": 2, "replace_after": 0},
-    }
-    with open_site(tmp_path_factory.mktemp("addresses"), cloud, options=options) as site:
-        yield site
 
 
 def test_for_an_address_that_a_stranger_took_there_is_another(quick: Site, public: str, demo: Session, other: Session):

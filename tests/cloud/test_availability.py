@@ -1,4 +1,4 @@
-"""A hundred leases start in one minute, while managers are killed, and the message bus and the database restart."""
+"""Many leases start in one minute, while managers are killed, and the message bus and the database restart."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from tests.support import ledger
 from tests.support.cloud import Cloud
 from tests.support.databases import MARIADB, fresh_database_on
 from tests.support.deployment import Program
+from tests.support.lengths import times
 from tests.support.seeded import empty, enrol, seeded_hosts
 from tests.support.site import FREE_POOL, MARIADB_URL, Site, answered, moment, open_site, wait_for
 
-LEASES = 100
+LEASES = times(50, 100)
 CLIENTS = 8
 #: How long after the first booking all of them start: longer than it takes to make them.
-HEADWAY_SECONDS = 40
+HEADWAY_SECONDS = times(25, 40)
 #: How long it may take until all run, and until all are over.
 STARTS_SECONDS = 300
 ENDS_SECONDS = 240
 #: How often a manager is killed, and how long it works in between. What it has begun is taken up by another when its
 #: claim has run out, a minute later.
-KILLS = 6
+KILLS = times(3, 6)
 LIFE_SECONDS = 3
 #: What a manager says when it works.
 RUNS = " runs\n"
@@ -56,7 +57,7 @@ def database(cloud: Cloud) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def crowd(cloud: Cloud, database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, list[str]]]:
-    """Two managers and two APIs beside the cloud, and a hundred hosts that are reservable."""
+    """Two managers and two APIs beside the cloud, and as many hosts that are reservable."""
     folder = tmp_path_factory.mktemp("crowd")
     with (
         seeded_hosts(LEASES, pooled=True) as names,

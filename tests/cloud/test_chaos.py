@@ -15,16 +15,17 @@ from tests.support import ledger
 from tests.support.cloud import Cloud
 from tests.support.databases import MARIADB, fresh_database_on
 from tests.support.interception import Interception, interception
+from tests.support.lengths import times
 from tests.support.seeded import enrol, seeded_hosts
 from tests.support.site import FREE_POOL, HOSTS, MARIADB_URL, Lease, Site, answered, moment, open_site, wait_for
 
 SEEDED = 12
-CHANGES = 30
+CHANGES = times(18, 30)
 SEED = 20301
-REPAIR_SECONDS = 5
+REPAIR_SECONDS = 3
 #: How long after the last change all is well again: a pass that had begun before it, the next one, and one more for
-#: what two changes together have made impossible at once; with as long for what is to be done.
-MENDED_SECONDS = 2 * 3 * REPAIR_SECONDS
+#: what two changes together have made impossible at once; with longer than that for what is to be done.
+MENDED_SECONDS = 3 * REPAIR_SECONDS + 20
 OWNER = "blazar:owner"
 
 
@@ -246,4 +247,4 @@ def let_pass(between: Interception, passes: int) -> None:
     def looks() -> int:
         return sum(one.path == "/resource_providers" for one in between.placement.seen())
 
-    wait_for(f"{passes} more passes", lambda: looks() >= passes, seconds=10 * REPAIR_SECONDS)
+    wait_for(f"{passes} more passes", lambda: looks() >= passes, seconds=60)

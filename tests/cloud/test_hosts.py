@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from keystoneauth1.session import Session
 
+from tests.support.lengths import times
 from tests.support.site import FREE_POOL, HOSTS, Lease, Site, answered, moment, wait_for
 
 #: How soon after a lease is ACTIVE its owner asks for a server, and how often that is tried.
 AT_ONCE_SECONDS = 1.0
-BOOTS = 20
+BOOTS = times(8, 20)
 
 NOWHERE = "No valid host was found"
 

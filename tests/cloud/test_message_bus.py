@@ -127,7 +127,7 @@ def wait_until_well(far: Manager) -> None:
 
 def test_a_call_that_is_delivered_twice_books_once(tmp_path: Path, relay: Relay, topic: str, world: World):
     counting = Counting(world.leases)
-    manager = Manager(cast(LeaseService, counting), world.resources, lambda: ())
+    manager = Manager(cast(LeaseService, counting), world.resources, world.service.manager.limits, lambda: ())
     direct = at(BUS, tmp_path)
     with (
         serving(direct, manager, topic=topic, name="one"),

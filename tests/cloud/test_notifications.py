@@ -65,7 +65,7 @@ def test_what_happens_while_the_message_bus_is_away_is_told_later(site: Site, de
     try:
         wait_for("the end of the lease", lambda: moment() > ends, seconds=30)
     finally:
-        have_testbed("up")
+        have_testbed("start")
     wait_for("the API to reach the manager again", lambda: lease.api.get(f"/leases/{lease.id}").status_code == 200)
     lease.wait("TERMINATED")
     events = ("lease.event.start_lease", "lease.event.before_end_lease", "lease.event.end_lease")

@@ -15,11 +15,12 @@ from keystoneauth1.session import Session
 from testbed.openstack import extra_names
 from tests.support.cloud import Cloud
 from tests.support.consumer import Consumer
+from tests.support.lengths import times
 from tests.support.site import FREE_POOL, HOSTS, Lease, Server, Site, have_testbed, moment, open_site, wait_for
 
-NOTICE_SECONDS = 60
+NOTICE_SECONDS = times(40, 60)
 #: Hosts beside those of the testbed, and servers on all of them.
-EXTRA, SERVERS = 6, 50
+EXTRA, SERVERS = times(3, 6), times(24, 50)
 #: What a start may take with everybody gone, on a machine that does more than this.
 LATE = timedelta(seconds=30)
 

@@ -28,12 +28,13 @@ from tests.support.crashes import Traces, delete, wait_for_event, wait_until_gon
 from tests.support.databases import MARIADB, POSTGRESQL
 from tests.support.deployment import END_SECONDS, Deployment, Options, Program, deploy
 from tests.support.engines import POINTS, wait_until
+from tests.support.lengths import LONG, RACE_OPERATIONS
 from tests.support.racers import Race, run
 from tests.support.races import TOKEN, broken_promises, lay_out, watched
 from tests.support.site import delete_queues
 from tests.support.standalone import Caller
 
-OPERATIONS = 1000
+OPERATIONS = RACE_OPERATIONS // 5
 THREADS = 16
 HOSTS = 9
 
@@ -103,7 +104,8 @@ def test_nobody_shares_a_host(
 # --- at every named point
 
 
-@pytest.fixture(scope="module", params=KINDS)
+#: Who dies does so in Python; on each kind of database it is shown by ``tests/scenarios/test_crashes.py``.
+@pytest.fixture(scope="module", params=KINDS if LONG else KINDS[1:])
 def mortal(
     request: pytest.FixtureRequest,
     cloud: Cloud,
@@ -275,6 +277,7 @@ def out_of_reach(database: str) -> Iterator[None]:
             away.rename(socket)
 
 
+@pytest.mark.parametrize("mortal", KINDS, indirect=True)
 def test_without_its_database_it_is_unavailable(mortal: Processes):
     """503, so that clients come again, for whatever is asked; and all is well when it is back."""
     with taking_over(mortal) as caller:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from oslo_config.cfg import ConfigOpts
@@ -19,9 +19,7 @@ from tenure.domain.actor import Actor
 from tenure.domain.errors import Unavailable
 from tenure.rpc.client import RpcClient, remote_manager
 from tenure.rpc.server import RpcServer
-from tenure.services.leases import LeaseService
 from tenure.services.manager import Manager
-from tenure.services.resources import ResourceService
 from tests.rpc.conftest import in_memory
 from tests.support.world import OWNER
 
@@ -54,8 +52,8 @@ class Slow:
 
 
 def manager_of(leases: Slow) -> Manager:
-    service = cast(Any, leases)
-    return Manager(leases=cast(LeaseService, service), resources=cast(ResourceService, service), health=lambda: ())
+    service: Any = leases
+    return Manager(leases=service, resources=service, limits=service, health=lambda: ())
 
 
 @contextmanager

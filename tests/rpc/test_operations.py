@@ -38,6 +38,7 @@ from tests.rpc.conftest import Line
 from tests.support.world import ADMIN, HOST, OWNER, STRANGER, reservation
 
 READS: dict[str, Callable[[Manager, str, str], object]] = {
+    "limits.show": lambda manager, _lease, _host: manager.limits.show(OWNER),
     "health": lambda manager, _lease, _host: manager.health(),
     "leases.get": lambda manager, lease, _host: manager.leases.get(OWNER, lease),
     "leases.list": lambda manager, _lease, _host: manager.leases.list(OWNER, LeaseQuery(limit=1)),

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from http.client import HTTPException
 from pathlib import Path
@@ -25,8 +25,9 @@ import pytest
 
 from tenure.drivers.simulated import EffectKind, SimulatedCloud
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
+from tenure.drivers.simulated.volume_world import VolumeWorld
 from tests.support import ledger
-from tests.support.agreement import ADDRESS, wait_for_agreement
+from tests.support.agreement import ADDRESS, VOLUME, wait_for_agreement
 from tests.support.crashes import Traces, delete, wait_for_event, wait_until_gone
 from tests.support.engines import POINTS
 from tests.support.standalone import Caller, Standalone, launch, rfc3339, standalone, start
@@ -38,7 +39,10 @@ INSTANCE = "virtual:instance"
 APART = {"resource_type": INSTANCE, "amount": 2, "vcpus": 4, "memory_mb": 1024, "disk_gb": 1, "affinity": False}
 TOGETHER = {"resource_type": "flavor:instance", "amount": 2, "flavor_id": "2", "affinity": True}
 ADDRESSES = {"resource_type": ADDRESS, "amount": 1, "network_id": PUBLIC_NETWORK}
-OTHERS = ({**APART, "before_end": "snapshot"}, TOGETHER, ADDRESSES)
+VOLUMES = {"resource_type": VOLUME, "amount": 2, "size_gb": 10, "volume_type": "fast"}
+OTHERS = ({**APART, "before_end": "snapshot"}, TOGETHER, ADDRESSES, VOLUMES)
+#: What is lent of a pool, in GiB.
+LENT = 1000
 
 pytestmark = pytest.mark.crash
 
@@ -59,12 +63,15 @@ def assert_killed(service: Standalone) -> None:
     assert service.ended() == -signal.SIGKILL
 
 
-def register_addresses(service: Standalone, count: int = 2) -> None:
-    """Have addresses that can be reserved, as an administrator."""
-    for number in range(count):
+def register(service: Standalone, addresses: int = 2) -> None:
+    """Have addresses and volumes that can be reserved, as an administrator."""
+    admin = replace(service.caller("admin"), version="1.2")
+    for number in range(addresses):
         body = {"floating_network_id": PUBLIC_NETWORK, "floating_ip_address": f"203.0.113.{10 + number}"}
-        status, answer = service.caller("admin").call("POST", "/floatingips", body)
+        status, answer = admin.call("POST", "/floatingips", body)
         assert status == 201, answer
+    status, answer = admin.call("POST", "/volume-pools", {"name": VolumeWorld.fast, "capacity_gb": LENT})
+    assert status == 201, answer
 
 
 def traces(data_dir: Path) -> Traces:
@@ -87,7 +94,7 @@ def assert_sound(data_dir: Path, *, idle: bool) -> None:
 def test_killed_while_it_starts_a_lease(tmp_path: Path, point: str):
     data_dir = tmp_path / "data"
     with dying_at(data_dir, f"start_lease:{point}") as service:
-        register_addresses(service)
+        register(service)
         status, lease = service.caller().book(2, seconds=600, others=OTHERS)
         assert status == 201, lease
         assert_killed(service)
@@ -98,6 +105,7 @@ def test_killed_while_it_starts_a_lease(tmp_path: Path, point: str):
         assert len(traces(data_dir).has(lease)) == 2
         assert traces(data_dir).counts(lease) == {EffectKind.GROUP_MADE: 1, EffectKind.HOST_TAKEN: 2}
         assert traces(data_dir).counts(lease, ADDRESS) == {EffectKind.ADDRESS_MADE: 1, EffectKind.ADDRESS_TAGGED: 1}
+        assert traces(data_dir).counts(lease, VOLUME) == {EffectKind.VOLUME_MADE: 2}
         assert_sound(data_dir, idle=False)
         delete(caller, lease)
         assert service.stop() == 0
@@ -108,7 +116,7 @@ def test_killed_while_it_starts_a_lease(tmp_path: Path, point: str):
 def test_killed_while_it_saves_what_is_on_the_hosts(tmp_path: Path, point: str):
     data_dir = tmp_path / "data"
     with dying_at(data_dir, f"before_end_lease:{point}") as service:
-        register_addresses(service)
+        register(service)
         status, lease = service.caller().book(1, seconds=600, notice=4, others=OTHERS)
         assert status == 201, lease
         service.caller().wait_for_status(lease["id"], "ACTIVE")
@@ -132,8 +140,9 @@ def test_killed_while_it_saves_what_is_on_the_hosts(tmp_path: Path, point: str):
 def test_killed_while_it_ends_a_lease(tmp_path: Path, point: str):
     data_dir = tmp_path / "data"
     with dying_at(data_dir, f"end_lease:{point}") as service:
-        register_addresses(service)
-        status, lease = service.caller().book(2, seconds=5, before_end="default", others=(APART, *OTHERS[1:]))
+        register(service)
+        kept = ({**VOLUMES, "at_end": "keep"}, {**VOLUMES, "at_end": "snapshot"})
+        status, lease = service.caller().book(2, seconds=5, before_end="default", others=(APART, *OTHERS[1:], *kept))
         assert status == 201, lease
         service.caller().wait_for_status(lease["id"], "ACTIVE")
         traces(data_dir).boot(lease)
@@ -150,6 +159,12 @@ def test_killed_while_it_ends_a_lease(tmp_path: Path, point: str):
             EffectKind.GROUP_REMOVED: 1,
         }
         assert traces(data_dir).counts(lease, INSTANCE)[EffectKind.SERVER_DELETED] == 1
+        assert traces(data_dir).counts(lease, VOLUME) == {
+            EffectKind.VOLUME_MADE: 6,
+            EffectKind.VOLUME_REMOVED: 2,
+            EffectKind.VOLUME_SNAPSHOT_MADE: 2,
+            EffectKind.VOLUME_KEPT: 4,
+        }
         assert service.stop() == 0
     assert_sound(data_dir, idle=True)
 
@@ -159,11 +174,12 @@ def test_killed_while_it_changes_a_running_lease(tmp_path: Path, point: str):
     data_dir = tmp_path / "data"
     with dying_at(data_dir, f"update_lease:{point}") as service:
         caller = service.caller()
-        register_addresses(service)
+        register(service)
         status, lease = caller.book(1, seconds=600, notice=300, others=OTHERS)
         assert status == 201, lease
         caller.wait_for_status(lease["id"], "ACTIVE")
-        more: list[dict[str, object]] = [{"min": 3, "max": 3}, {"amount": 3}, {"amount": 4}, {"amount": 2}]
+        more: list[dict[str, object]] = [{"min": 3, "max": 3}]
+        more += [{"amount": amount} for amount in (3, 4, 2, 3)]
         grown = {
             "reservations": [{"id": one["id"], **what} for one, what in zip(lease["reservations"], more, strict=True)]
         }
@@ -172,9 +188,10 @@ def test_killed_while_it_changes_a_running_lease(tmp_path: Path, point: str):
         assert_killed(service)
     with standalone(data_dir, hosts=HOSTS) as service:
         after = service.caller().wait_for_status(lease["id"], "ACTIVE")
-        assert [one.get("max", one.get("amount")) for one in after["reservations"]] == [3, 3, 4, 2]
+        assert [one.get("max", one.get("amount")) for one in after["reservations"]] == [3, 3, 4, 2, 3]
         assert len(traces(data_dir).has(lease)) == 3
         assert traces(data_dir).counts(lease) == {EffectKind.GROUP_MADE: 1, EffectKind.HOST_TAKEN: 3}
+        assert traces(data_dir).counts(lease, VOLUME) == {EffectKind.VOLUME_MADE: 3}
         assert service.stop() == 0
     assert_sound(data_dir, idle=False)
 
@@ -185,7 +202,7 @@ def test_killed_while_it_deletes_a_lease(tmp_path: Path, point: str):
     data_dir = tmp_path / "data"
     with dying_at(data_dir, f"end_lease:{point}") as service:
         caller = service.caller()
-        register_addresses(service)
+        register(service)
         status, lease = caller.book(2, seconds=600, notice=300, others=OTHERS)
         assert status == 201, lease
         caller.wait_for_status(lease["id"], "ACTIVE")
@@ -196,6 +213,7 @@ def test_killed_while_it_deletes_a_lease(tmp_path: Path, point: str):
     with standalone(data_dir, hosts=HOSTS) as service:
         wait_until_gone(service.caller(), lease)
         assert traces(data_dir).counts(lease)[EffectKind.HOST_RETURNED] == 2
+        assert traces(data_dir).counts(lease, VOLUME)[EffectKind.VOLUME_REMOVED] == 2
         assert service.stop() == 0
     assert_sound(data_dir, idle=True)
 
@@ -271,7 +289,16 @@ class Load:
 
     def _book(self, caller: Caller, rng: random.Random, mine: list[str]) -> None:
         hosts, others = rng.choice(
-            [(1, ()), (1, ()), (2, ()), (1, (APART,)), (0, (TOGETHER, ADDRESSES)), (0, (APART, TOGETHER))]
+            [
+                (1, ()),
+                (1, ()),
+                (2, ()),
+                (1, (APART,)),
+                (0, (TOGETHER, ADDRESSES)),
+                (0, (APART, TOGETHER)),
+                (0, (VOLUMES,)),
+                (0, ({**VOLUMES, "size_gb": 1, "at_end": rng.choice(["keep", "snapshot"])},)),
+            ]
         )
         status, lease = caller.book(
             hosts, seconds=rng.uniform(1, 3), delay=rng.choice([0, rng.uniform(0.2, 1)]), others=others
@@ -317,7 +344,7 @@ def test_killed_fifty_times_under_load(tmp_path: Path):
     rng = random.Random(SEED)
     load = Load(SEED)
     with standalone(data_dir, hosts=HOSTS) as service:  # the first start has a test of its own
-        register_addresses(service)
+        register(service)
         assert service.stop() == 0
     for life in range(KILLS + 1):
         service = start(data_dir, hosts=HOSTS)

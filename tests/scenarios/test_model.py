@@ -32,6 +32,7 @@ from tenure.store import schema
 from tenure.store.database import Database
 from tests.support import ledger
 from tests.support.engines import MINUTE, POINTS, SECOND, Checkpoints, Killed, assert_all_in_pool
+from tests.support.lengths import times
 from tests.support.world import NOW, OWNER, World, open_world, reservation
 
 #: Few hosts and many leases, so that most of what is asked for is in somebody's way.
@@ -502,7 +503,7 @@ def at(minute: int):
 
 
 #: An example takes about a second; ``make test`` asks for more of them.
-EXAMPLES = 8 if settings().max_examples <= 100 else 50
+EXAMPLES = 8 if settings().max_examples <= 100 else times(25, 50)
 
 
 TestService = ServiceMachine.TestCase

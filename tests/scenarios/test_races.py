@@ -5,7 +5,6 @@ Nobody gets what another has, nobody gets half of what was asked for, and the cl
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,14 +15,14 @@ from tenure.drivers.simulated import SimulatedCloud
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tests.support import ledger
 from tests.support.agreement import wait_for_agreement
+from tests.support.lengths import RACE_OPERATIONS
 from tests.support.racers import Race, Report, run
 from tests.support.races import TOKEN, broken_promises, lay_out, watched
 from tests.support.racing_manager import Figures, managers
 from tests.support.standalone import Caller
 
-#: Of the race for whole hosts; that for everything at once takes so many times as long.
-OPERATIONS = int(os.environ.get("TENURE_TEST_RACE_OPERATIONS", "5000"))
-SLOWER = 12
+#: An operation of the race for everything at once takes so many times as long.
+SLOWER = 8
 HOSTS = 8
 ADDRESSES = 5
 THREADS = 16
@@ -48,7 +47,9 @@ EVERYTHING = (
 
 @pytest.mark.races
 @pytest.mark.parametrize(
-    ("mixtures", "operations"), [(HOSTS_ONLY, OPERATIONS), (EVERYTHING, OPERATIONS // SLOWER)], ids=["hosts", "all"]
+    ("mixtures", "operations"),
+    [(HOSTS_ONLY, RACE_OPERATIONS), (EVERYTHING, RACE_OPERATIONS // SLOWER)],
+    ids=["hosts", "all"],
 )
 def test_nobody_gets_what_another_has(
     database_url: str, tmp_path: Path, mixtures: Sequence[Sequence[str]], operations: int

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tenure.domain.errors import InvalidParameter, NotEnoughResources
+from tenure.domain.errors import InvalidParameter, NotEnoughResources, Unavailable
 from tenure.domain.lease import Lease, LeaseStatus
-from tenure.domain.request import LeaseRequest, ReservationRequest, ResourceQuery
+from tenure.domain.request import LeaseQuery, LeaseRequest, ReservationRequest, ResourceQuery
 from tenure.drivers.contract import CloudBusy, ResourceRef
 from tenure.drivers.regions import RegionRouter
 from tenure.drivers.simulated import Fault, FaultKind, HostHealth, SimulatedCloud
@@ -160,6 +160,68 @@ def test_what_is_asked_of_a_cloud_for_a_request_is_asked_where_it_is_to_be(regio
     regions.leases.delete(OWNER, lease.id)
     regions.service.repair.run()
     assert regions.cloud.world.trusts() | regions.south.world.trusts() == frozenset()
+
+
+GROUPED = {"flavor_id": "2", "amount": 1, "affinity": True, "before_end": "default"}
+
+
+def grouped(*regions: str) -> LeaseRequest:
+    """A lease of instances in these regions, with server groups: those are made in the owner's name."""
+    begin = NOW + timedelta(hours=1)
+    wanted = tuple(ReservationRequest("flavor:instance", GROUPED, region) for region in regions)
+    return LeaseRequest("grouped", begin, begin + timedelta(hours=1), reservations=wanted)
+
+
+def trusts(regions: Regions) -> tuple[int, int]:
+    """How many there are in each region."""
+    return len(regions.cloud.world.trusts()), len(regions.south.world.trusts())
+
+
+def test_a_trust_is_given_where_something_is_done_in_the_owners_name(regions: Regions) -> None:
+    lease = regions.leases.create(OWNER, grouped(SOUTH))
+    assert trusts(regions) == (0, 1)
+    regions.leases.add_reservation(OWNER, lease.id, ReservationRequest("flavor:instance", GROUPED, SOUTH))
+    assert trusts(regions) == (0, 1)
+    regions.leases.add_reservation(OWNER, lease.id, ReservationRequest("flavor:instance", GROUPED, NORTH))
+    assert trusts(regions) == (1, 1)
+    regions.pass_time(timedelta(hours=1))
+    assert regions.status(lease) is LeaseStatus.ACTIVE
+    assert len(regions.cloud.world.instances.server_groups()) == 1
+    assert len(regions.south.world.instances.server_groups()) == 2
+    regions.leases.delete(OWNER, lease.id)
+    regions.engine.settle()
+    regions.service.repair.run()
+    assert trusts(regions) == (0, 0)
+
+
+@pytest.mark.parametrize(("kind", "refusal"), [(FaultKind.REFUSED, InvalidParameter), (FaultKind.BUSY, Unavailable)])
+def test_without_a_trust_where_it_is_needed_nothing_is_booked(
+    regions: Regions, kind: FaultKind, refusal: type[Exception]
+) -> None:
+    regions.south.inject(Fault(kind, verb="delegate", count=None))
+    with pytest.raises(refusal, match="Region south"):
+        regions.leases.create(OWNER, grouped(NORTH, SOUTH))
+    assert trusts(regions) == (0, 0)
+    assert regions.leases.list(OWNER, LeaseQuery(limit=1)).items == ()
+    assert regions.leases.create(OWNER, grouped(NORTH)).id
+
+
+def test_a_trust_from_before_there_were_regions_is_one_of_home(tmp_path: Path) -> None:
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=2) as world:
+        asked = replace(grouped(""), reservations=(ReservationRequest("flavor:instance", GROUPED),))
+        lease = world.leases.create(OWNER, asked)
+        RegionService(world.db).name_home(NORTH)
+        south = SimulatedCloud.create(hosts=1, clock=world.clock, sleep=lambda _seconds: None)
+        driver = RegionRouter({NORTH: world.cloud, SOUTH: south})
+        world.service = build(replace(world.service.parts, driver=driver, rules=Rules(regions=(NORTH, SOUTH))))
+        world.resources.register(ADMIN, HOST, "1", {}, region=SOUTH)
+        for region in (NORTH, SOUTH):
+            world.leases.add_reservation(OWNER, lease.id, ReservationRequest("flavor:instance", GROUPED, region))
+        assert (len(world.cloud.world.trusts()), len(south.world.trusts())) == (1, 1)
+        world.leases.delete(OWNER, lease.id)
+        world.service.repair.run()
+        assert (len(world.cloud.world.trusts()), len(south.world.trusts())) == (0, 0)
+        south.close()
 
 
 def test_a_region_that_is_configured_no_more_is_waited_for(regions: Regions) -> None:

@@ -6,6 +6,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tenure.domain.errors import LeaseBusy, NotEnoughResources, TenureError
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
 from tenure.domain.volume import pool_id
+from tenure.drivers.simulated import Fault, FaultKind
 from tests.support import ledger
 from tests.support.world import ADMIN, OWNER, World, open_world
 
@@ -136,3 +138,63 @@ def test_what_is_kept_of_a_lease_that_failed_to_start_is_not_counted(world: Worl
     world.service.repair.run()
     resource = world.resources.get(ADMIN, VOLUME, pool_id("sim-storage@gone#1"))
     world.resources.unregister(ADMIN, VOLUME, resource.external_id)
+
+
+@pytest.mark.parametrize(("before", "after"), [("keep", "delete"), ("delete", "keep")])
+@pytest.mark.parametrize("agreed", [True, False])
+def test_what_becomes_of_volumes_changes_when_the_cloud_has_agreed(
+    world: World, pool: str, before: str, after: str, agreed: bool
+) -> None:
+    lease = volumes(world, amount=6, hours=2, at_end=before)
+    world.pass_time(timedelta(minutes=1))
+    if not agreed:
+        world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", count=1))
+    [one] = lease.reservations
+    with nullcontext() if agreed else pytest.raises(TenureError):
+        change(world, lease, reservations=(ReservationChange(one.id, {"amount": 7, "at_end": after}),))
+    world.pass_time(timedelta(minutes=5))
+    kept = {("keep", False): 6, ("delete", False): 0, ("keep", True): 0, ("delete", True): 7}[before, agreed]
+    with pytest.raises(NotEnoughResources):
+        volumes(world, start=3, amount=11 - kept)
+    volumes(world, start=3, amount=10 - kept, hours=2)
+    world.pass_time(timedelta(hours=4))
+    assert in_use(world) == LENT
+
+
+def test_a_change_keeps_its_room_until_the_cloud_has_agreed(world: World, pool: str) -> None:
+    lease = volumes(world, amount=6, hours=2, at_end="keep")
+    world.pass_time(timedelta(minutes=1))
+    world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=None))
+    [one] = lease.reservations
+    change(world, lease, reservations=(ReservationChange(one.id, {"amount": 7, "at_end": "delete"}),))
+    assert world.leases.get(OWNER, lease.id).status is LeaseStatus.UPDATING
+    with pytest.raises(NotEnoughResources):
+        volumes(world, start=3, amount=5)
+
+
+def test_what_a_growth_has_made_and_not_told_is_not_kept(world: World, pool: str) -> None:
+    """Nobody would know of it, and its room would be given to others."""
+    lease = volumes(world, amount=2, size_gb=30, at_end="keep")
+    world.pass_time(timedelta(minutes=1))
+    world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=None, after_effects=1))
+    change(world, lease, reservations=(ReservationChange(lease.reservations[0].id, {"amount": 3}),))
+    assert len(world.cloud.world.volumes.all()) == 3
+    world.cloud.clear_faults()
+    world.leases.delete(OWNER, lease.id)
+    world.pass_time(timedelta(minutes=5))
+    world.service.repair.run()
+    assert len(world.cloud.world.volumes.all()) == 2
+    volumes(world, size_gb=40)
+    world.pass_time(timedelta(minutes=5))
+    assert in_use(world) == LENT
+
+
+def test_what_is_kept_from_the_instant_in_which_it_was_made_counts(world: World, tmp_path: Path, pool: str) -> None:
+    lease = volumes(world, amount=3, at_end="keep")
+    world.pass_time(timedelta(0))
+    world.leases.delete(OWNER, lease.id)
+    world.pass_time(timedelta(0))
+    assert len(world.cloud.world.volumes.all()) == 3
+    assert ledger.kept(f"sqlite:///{tmp_path / 'tenure.db'}") == {lease.reservations[0].id: 3}
+    with pytest.raises(NotEnoughResources):
+        volumes(world, amount=8)

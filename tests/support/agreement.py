@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 from tenure.drivers.simulated import SimulatedCloud
 from tests.support import ledger
 from tests.support.ledger import Holding
 
-HOST, ADDRESS = "physical:host", "virtual:floatingip"
+HOST, ADDRESS, VOLUME = "physical:host", "virtual:floatingip", "virtual:volume"
+#: What is neither a host nor on one.
+_ELSEWHERE = frozenset({ADDRESS, VOLUME})
 _POLICIES = {True: "affinity", False: "anti-affinity"}
 
 
@@ -21,12 +24,14 @@ def disagreements(url: str, cloud: SimulatedCloud) -> list[str]:
     running = [one for one in holdings if one.running]
     hosts = {one.reservation_id: one for one in running if one.resource_type == HOST}
     addresses = {one.reservation_id: one for one in running if one.resource_type == ADDRESS}
-    instances = {one.reservation_id: one for one in running if one.resource_type not in {HOST, ADDRESS}}
+    volumes = {one.reservation_id: one for one in running if one.resource_type == VOLUME}
+    instances = {one.reservation_id: one for one in running if one.resource_type not in {HOST, *_ELSEWHERE}}
     return [
         *_of_hosts(hosts, cloud),
         *_of_instances(instances, cloud),
-        *_of_groups([one for one in holdings if one.resource_type not in {HOST, ADDRESS}], cloud),
+        *_of_groups([one for one in holdings if one.resource_type not in {HOST, *_ELSEWHERE}], cloud),
         *_of_addresses(addresses, cloud),
+        *_of_volumes(volumes, ledger.kept(url), cloud),
     ]
 
 
@@ -88,6 +93,23 @@ def _of_addresses(holdings: dict[str, Holding], cloud: SimulatedCloud) -> list[s
     }
     there = {address: (one.project_id, one.tags) for address, one in cloud.world.addresses.floating_ips().items()}
     return _differ("addresses", held, there)
+
+
+def _of_volumes(holdings: dict[str, Holding], kept: Counter[str], cloud: SimulatedCloud) -> list[str]:
+    """Whether each is there once, in the pool that was booked; and of what is over, what is kept."""
+    held = {
+        number: Counter({(one.names[pool], one.project_id, one.parameters["size_gb"]): units})
+        for number, one in holdings.items()
+        for pool, units in one.units.items()
+    }
+    there: dict[str, Counter[tuple[str, str, int]]] = {}
+    left: Counter[str] = Counter()
+    for volume in cloud.world.volumes.all().values():
+        if number := volume.metadata.get("tenure:reservation"):
+            there.setdefault(number, Counter())[volume.pool, volume.project_id, volume.size_gb] += 1
+        elif number := volume.metadata.get("tenure:kept"):
+            left[number] += 1
+    return _differ("volumes", held, there) + _differ("volumes that are kept", kept, left)
 
 
 def _reservation_of(resource_class: str) -> str:

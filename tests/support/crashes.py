@@ -12,7 +12,7 @@ from typing import Any
 
 from tenure.drivers.simulated import EffectKind, SimulatedCloud
 from tests.support import ledger
-from tests.support.agreement import ADDRESS, HOST, disagreements
+from tests.support.agreement import ADDRESS, HOST, VOLUME, disagreements
 from tests.support.standalone import Caller
 
 
@@ -35,7 +35,7 @@ class Traces:
             for one in lease["reservations"]:
                 if one["resource_type"] == HOST:
                     cloud.world.boot_server(lease["project_id"], reservation_id=one["id"])
-                elif one["resource_type"] != ADDRESS:
+                elif one["resource_type"] not in {ADDRESS, VOLUME}:
                     cloud.world.instances.boot(lease["project_id"], one["id"])
 
     def counts(self, lease: dict[str, Any], resource_type: str = HOST) -> dict[EffectKind, int]:

@@ -255,6 +255,15 @@ def holdings(url: str) -> list[Holding]:
     return found
 
 
+def kept(url: str) -> Counter[str]:
+    """How many units of each reservation that is over go on using what they lie in."""
+    with _connected(url) as connection:
+        rows = connection.execute(
+            text("SELECT reservation_id, SUM(units) FROM allocations WHERE state = 'kept' GROUP BY reservation_id")
+        )
+        return Counter({number: int(units) for number, units in rows})
+
+
 def ends(url: str) -> dict[str, datetime]:
     """When each lease ends, by its id."""
     with _connected(url) as connection:

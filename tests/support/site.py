@@ -21,6 +21,7 @@ from keystoneauth1.session import Session
 from kombu.connection import Connection
 from sqlalchemy import create_engine, text
 
+from testbed.commands import main as testbed_main
 from tests.support.cloud import REPOSITORY, Cloud
 from tests.support.databases import MARIADB, fresh_database_on
 from tests.support.deployment import Deployment, Options, deploy, keystone_options
@@ -241,10 +242,10 @@ class Site:
 
     def delete_leases(self) -> None:
         """Delete all leases, and wait until nothing of them is left."""
-        groups = [one["id"] for lease in self._leases() for one in lease["reservations"]]
-        for lease in self._leases():
+        groups = [one["id"] for lease in self.leases() for one in lease["reservations"]]
+        for lease in self.leases():
             answered(self.admin.delete(f"/leases/{lease['id']}"), 204)
-        wait_for("leases to go", lambda: not self._leases())
+        wait_for("leases to go", lambda: not self.leases())
         wait_for("their aggregates to go", lambda: not set(groups) & self.nova.aggregates().keys())
 
     def clear(self) -> None:
@@ -270,7 +271,8 @@ class Site:
         engine.dispose()
         return found
 
-    def _leases(self) -> list[dict[str, Any]]:
+    def leases(self) -> list[dict[str, Any]]:
+        """The leases of all projects."""
         return list(answered(self.admin.get("/leases"), 200)["leases"])
 
 
@@ -368,7 +370,8 @@ def named_in_catalogue(cloud: Cloud) -> str | None:
 
 def name_in_catalogue(url: str | None) -> None:
     """Have the catalogue name that address for the reservation service, or none."""
-    have_testbed("endpoint", *([url] if url else []))
+    if testbed_main(["endpoint", *([url] if url else [])]):
+        raise AssertionError("the catalogue could not be changed")
 
 
 def delete_queues(names: Iterable[str]) -> None:

@@ -36,11 +36,12 @@ class Caller:
 
     port: int
     token: str
+    version: str = "1.1"
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """The status and the document of an answer; raises ``OSError`` or ``HTTPException`` where there is none."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
-        headers = {"X-Auth-Token": self.token, "OpenStack-API-Version": "reservation 1.1"}
+        headers = {"X-Auth-Token": self.token, "OpenStack-API-Version": f"reservation {self.version}"}
         if body is not None:
             headers["Content-Type"] = "application/json"
         try:

@@ -34,6 +34,7 @@ from tenureclient.errors import (
     WaitTimedOut,
 )
 from tenureclient.leases import WaitProgress
+from tenureclient.limits import Limit, ProjectLimits
 from tenureclient.models import (
     AffectedReservation,
     Allocation,
@@ -77,12 +78,14 @@ __all__ = [
     "LeaseFloatingIP",
     "LeaseHost",
     "LeaseVolumePool",
+    "Limit",
     "NeedsNewerServer",
     "NotEnoughResources",
     "NotFound",
     "NotUnique",
     "OverQuota",
     "OwnEvent",
+    "ProjectLimits",
     "Reservation",
     "ReservationChange",
     "ReservationRequest",

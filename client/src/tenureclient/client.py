@@ -12,6 +12,7 @@ from tenureclient.allocations import Allocations
 from tenureclient.floatingips import FloatingIPs
 from tenureclient.hosts import Hosts
 from tenureclient.leases import Leases
+from tenureclient.limits import Limits
 from tenureclient.properties import HostProperties
 from tenureclient.transport import DEFAULT_TIMEOUT, Transport
 from tenureclient.volumepools import VolumePools
@@ -48,6 +49,7 @@ class Client:
         self.hosts = Hosts(self._transport)
         self.floatingips = FloatingIPs(self._transport)
         self.volume_pools = VolumePools(self._transport)
+        self.limits = Limits(self._transport)
         self.properties = HostProperties(self._transport)
         self.allocations = Allocations(self._transport)
 

@@ -33,6 +33,7 @@ from tenure.api.leases import (
     Leases,
     OneLease,
 )
+from tenure.api.limits import Limits
 from tenure.api.links import Links
 from tenure.api.openapi import Description
 from tenure.api.schemas.leases import LeaseSchemas, ReservationKind
@@ -90,6 +91,7 @@ def _routes(
         "/v1/leases/{lease_id}": OneLease(manager, schemas),
         "/v1/leases/{lease_id}/confirm": LeaseConfirmation(manager, schemas),
         "/v1/leases/{lease_id}/history": LeaseHistory(manager),
+        "/v1/limits": Limits(manager),
         "/v1/leases/{lease_id}/reservations": LeaseReservations(manager, schemas),
         "/v1/leases/{lease_id}/reservations/{reservation_id}": LeaseReservation(manager),
     }

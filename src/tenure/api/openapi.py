@@ -57,8 +57,10 @@ def operations(
     schemas: LeaseSchemas, kinds: Iterable[ReservationKind], shown: Answers, version: Version
 ) -> tuple[Operation, ...]:
     """All that is served at one version."""
-    inventories = [_inventory(served.wire, shown, version) for served in served_inventories(kinds)]
-    return (*_public(), *_leases(schemas, shown, version), *itertools.chain.from_iterable(inventories))
+    inventories = itertools.chain.from_iterable(
+        _inventory(served.wire, shown, version) for served in served_inventories(kinds)
+    )
+    return (*_public(), *_leases(schemas, shown, version), *_limits(version), *inventories)
 
 
 def _public() -> tuple[Operation, ...]:
@@ -105,6 +107,13 @@ def _leases(schemas: LeaseSchemas, shown: Answers, version: Version) -> tuple[Op
         ),
         Operation("delete", reservation, "Drop a reservation", 204, None, refusals=(404, 409)),
     )
+
+
+def _limits(version: Version) -> tuple[Operation, ...]:
+    if version < Version.V1_2:
+        return ()
+    what = "Show what a project may have booked, and what it has"
+    return (Operation("get", "/v1/limits", what, 200, answers.LimitsDocument, query=queries.LimitsQuery),)
 
 
 def _inventory(wire: WireInventory, shown: Answers, version: Version) -> tuple[Operation, ...]:

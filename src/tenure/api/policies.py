@@ -95,6 +95,14 @@ _LEASES = (
     ),
     _rule("blazar:leases:delete", _MEMBER_OR_ADMIN, "Delete a lease.", ("DELETE", "/leases/{lease_id}")),
 )
+_LIMITS = (
+    _rule(
+        "tenure:limits:get",
+        _READER_OR_ADMIN,
+        "See what a project may have booked, and what it has.",
+        ("GET", "/limits"),
+    ),
+)
 _HOSTS = (
     _rule(
         "blazar:oshosts:get",
@@ -216,7 +224,7 @@ _VOLUME_POOLS = (
 
 def list_rules() -> tuple[policy.RuleDefault, ...]:
     """Every rule with its default and what it is for; oslo.policy's tools print them."""
-    return (*_ROLES, *_LEASES, *_HOSTS, *_FLOATING_IPS, *_VOLUME_POOLS)
+    return (*_ROLES, *_LEASES, *_LIMITS, *_HOSTS, *_FLOATING_IPS, *_VOLUME_POOLS)
 
 
 def foreign_rules() -> tuple[policy.RuleDefault, ...]:

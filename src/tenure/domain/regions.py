@@ -7,7 +7,7 @@ those of other regions have the region's name before that, so that ids are uniqu
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from tenure.domain.errors import InvalidParameter
 
@@ -29,6 +29,17 @@ def region_of(asked: str | None, regions: Collection[str], *, field: str) -> str
         known = f"there are {', '.join(regions)}" if regions else "this service has no regions"
         raise InvalidParameter(f"There is no region {asked}: {known}.", field=field)
     return asked
+
+
+def trusts_in(trust_id: str) -> dict[str, str]:
+    """The trusts of a lease by region; what was given where there were no regions is under the empty name."""
+    pairs = [one.rpartition("=") for one in trust_id.split()]
+    return {name: trust for name, _, trust in pairs}
+
+
+def together(trusts: Mapping[str, str]) -> str:
+    """The trusts of a lease by region, as one text."""
+    return " ".join(f"{name}={trust}" if name else trust for name, trust in trusts.items())
 
 
 def qualified(region: str, name: str) -> str:

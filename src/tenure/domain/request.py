@@ -206,6 +206,24 @@ class ResourceChange:
 
 
 @dataclass(frozen=True, slots=True)
+class Allowance:
+    """How much of something a project may have booked, -1 for as much as there is, and how much it has."""
+
+    name: str
+    limit: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class Allowances:
+    """All that can be limited for a project; hours are those until ``hours_until``."""
+
+    project_id: str
+    hours_until: datetime
+    allowances: tuple[Allowance, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PartHealth:
     """Whether one part of the service is well, and if not, what ails it."""
 

@@ -8,7 +8,7 @@ as suites of tests that every driver passes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol, runtime_checkable
@@ -304,6 +304,14 @@ class Federation(Protocol):
 
     def parts(self, resource_type: str) -> Mapping[str | None, CloudDriver]:
         """Who has resources of that type, by region; None where one has those of all regions."""
+
+    def delegate_in(self, actor: Actor, regions: Collection[str]) -> str:
+        """``delegate`` in each of these regions, or in none: the trusts are one text."""
+
+
+def trust_in(driver: CloudDriver, actor: Actor, regions: Collection[str]) -> str:
+    """A new trust of the caller in these regions, where there are any. Raises what ``CloudDriver.delegate`` does."""
+    return driver.delegate_in(actor, regions) if isinstance(driver, Federation) else driver.delegate(actor)
 
 
 def parts_of(driver: CloudDriver, resource_type: str) -> Mapping[str | None, CloudDriver]:

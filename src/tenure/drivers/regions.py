@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
 from tenure.domain.actor import Actor
-from tenure.domain.regions import qualified, unqualified
+from tenure.domain.regions import qualified, together, trusts_in, unqualified
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import (
     BootedServer,
@@ -238,20 +238,26 @@ class RegionRouter:
         ]
 
     def delegate(self, actor: Actor) -> str:
-        """A trust in each region, as far as they let the caller; raises what the last one does where none does.
+        """A trust at home."""
+        return self.delegate_in(actor, (self._home,))
 
-        Where a region is missing, what is to be done there in the owner's name is refused.
-        """
-        trusts, errors = {}, []
-        for name, region in self._regions.items():
-            try:
-                trusts[name] = region.delegate(actor)
-            except CloudError as error:
-                LOG.warning("the caller cannot trust us in region %s: %s", name, error)
-                errors.append(error)
-        if not trusts:
-            raise errors[-1]
-        return " ".join(f"{name}={trust}" for name, trust in trusts.items())
+    def delegate_in(self, actor: Actor, regions: Collection[str]) -> str:
+        """A trust in each of these regions; none where one of them does not let the caller, or does not answer."""
+        trusts: dict[str, str] = {}
+        try:
+            for name in sorted(regions):
+                trusts[name] = self._at(name).delegate(actor)
+        except CloudError:
+            for name, trust in trusts.items():
+                self._give_up(name, trust)
+            raise
+        return together(trusts)
+
+    def _give_up(self, region: str, trust_id: str) -> None:
+        try:
+            self._at(region).revoke(trust_id)
+        except CloudError as error:
+            LOG.warning("trust %s is of no use and could not be deleted: %s", trust_id, error)
 
     def revoke(self, trust_id: str) -> None:
         """Forget a trust in each region. Raises what the first one does that does not, after all were asked."""
@@ -287,8 +293,7 @@ class RegionRouter:
 
     def _trusts(self, trust_id: str) -> dict[str, str]:
         """The trusts of a lease by region; what was given before there were regions was given at home."""
-        pairs = [one.rpartition("=") for one in trust_id.split()]
-        return {name or self._home: trust for name, _, trust in pairs}
+        return {name or self._home: trust for name, trust in trusts_in(trust_id).items()}
 
     def _sorted(self, things: Iterable[T], region_of: Callable[[T], str]) -> dict[str, list[T]]:
         found: dict[str, list[T]] = {name: [] for name in self._regions}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from tenure.drivers.contract import (
     Progress,
     ResourceRef,
     parts_of,
+    trust_in,
 )
 
 
@@ -96,6 +97,9 @@ class TypeRouter:
 
     def delegate(self, actor: Actor) -> str:
         return self._cloud.delegate(actor)
+
+    def delegate_in(self, actor: Actor, regions: Collection[str]) -> str:
+        return trust_in(self._cloud, actor, regions)
 
     def revoke(self, trust_id: str) -> None:
         self._cloud.revoke(trust_id)

@@ -10,7 +10,7 @@ from functools import partial
 
 from tenure.domain.actor import Actor
 from tenure.domain.resource import DiscoveredResource
-from tenure.drivers.contract import CloudBusy, CloudDriver, ResourceRef
+from tenure.drivers.contract import CloudBusy, CloudDriver, ResourceRef, trust_in
 from tenure.engine.performer import Performer
 from tenure.engine.repair import take_back
 from tenure.engine.workers import Lane, Workers
@@ -90,10 +90,10 @@ class AtOnce:
         with self._place():
             self._driver.ensure_unregistered(resource_type, resource)
 
-    def delegate(self, actor: Actor) -> str:
+    def delegate(self, actor: Actor, regions: Collection[str]) -> str:
         """A new trust of the caller in us. Raises what the driver raises, ``CloudBusy`` without a place."""
         with self._place():
-            return self._driver.delegate(actor)
+            return trust_in(self._driver, actor, regions)
 
     def revoke(self, trust_id: str) -> None:
         """Forget a trust. Raises what the driver raises, ``CloudBusy`` without a place."""

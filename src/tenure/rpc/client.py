@@ -21,6 +21,7 @@ from tenure.rpc.server import VERSION
 from tenure.rpc.serving import in_one_line
 from tenure.rpc.wire import decode_error
 from tenure.services.leases import LeaseService
+from tenure.services.limits import LimitService
 from tenure.services.manager import Manager
 from tenure.services.resources import ResourceService
 
@@ -172,5 +173,6 @@ def remote_manager(client: RpcClient) -> Manager:
     return Manager(
         leases=cast(LeaseService, _Remote(client, "leases")),
         resources=cast(ResourceService, _Remote(client, "resources")),
+        limits=cast(LimitService, _Remote(client, "limits")),
         health=partial(client.call, TABLE["health"]),
     )

@@ -10,11 +10,12 @@ from typing import Any, get_type_hints
 from tenure.rpc.wire import decode, encode
 from tenure.services.context import new_id
 from tenure.services.leases import LeaseService
+from tenure.services.limits import LimitService
 from tenure.services.manager import OPERATIONS, Manager
 from tenure.services.resources import ResourceService
 
 #: Whose methods the operations are, by the first part of their names.
-SERVICES: Mapping[str, type] = {"leases": LeaseService, "resources": ResourceService}
+SERVICES: Mapping[str, type] = {"leases": LeaseService, "resources": ResourceService, "limits": LimitService}
 #: The argument that is the id of what an operation makes.
 NEW_IDS: Mapping[str, str] = {"leases.create": "lease_id", "leases.add_reservation": "reservation_id"}
 

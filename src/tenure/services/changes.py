@@ -33,7 +33,7 @@ from tenure.domain.lease import (
     Reservation,
     ReservationStatus,
 )
-from tenure.domain.period import TICK, Period, minute_of
+from tenure.domain.period import ENDLESS, TICK, Period, minute_of
 from tenure.domain.request import LeaseChange, Moment, ReservationChange, ReservationRequest, When
 from tenure.resources.contract import ResourceType, ResourceTypes, Wanted
 from tenure.services.context import Rules, apply, new_id, remember, tell
@@ -147,6 +147,9 @@ class LeaseChanger:
         self._events_before: Mapping[str, object] | None = None
         #: The allocations that it had before.
         self._held: list[int] = []
+        #: Which allocations lasted beyond the end and do so no more, and which do so from now on.
+        self._ending: list[int] = []
+        self._lasting: list[int] = []
         #: The reservations that are about something from now on that they were not about before.
         self._bound: list[str] = []
 
@@ -417,6 +420,9 @@ class LeaseChanger:
         ids = [one.id for one in held]
         self._tx.allocations.set_period(ids, period.end)
         self._held += [] if demand.lasting else ids
+        lasted = [one.id for one in held if one.period.end == ENDLESS]
+        self._ending += [] if demand.lasting else lasted
+        self._lasting += [one for one in ids if one not in lasted] if demand.lasting else []
         if grow and kept < demand.maximum and dates.ends_at > self._now:
             rest = replace(demand, minimum=max(0, demand.minimum - kept), maximum=demand.maximum - kept)
             added = planner.book(
@@ -470,6 +476,7 @@ class LeaseChanger:
         if self._added or (self._bound and lease.status is LeaseStatus.ACTIVE):
             if dates.ends_at < lease.ends_at:  # until the cloud has agreed, nobody else gets what would be given up
                 self._tx.allocations.set_period(self._held, lease.ends_at + self._rules.cleaning_time)
+            self._tx.allocations.set_period(self._ending, ENDLESS)
             before = {
                 "name": lease.name,
                 "starts_at": lease.starts_at.isoformat(),
@@ -481,6 +488,8 @@ class LeaseChanger:
                 "before": before,
                 "due": self._due_before,
                 "bound": self._bound,
+                "ending": self._ending,
+                "lasting": self._lasting,
                 **({} if self._events_before is None else {"events": self._events_before}),
             }
             event_id, token = self._follow(lease, payload=payload, reason=what, **values)

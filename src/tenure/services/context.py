@@ -94,8 +94,8 @@ class Effects(Protocol):
     def unregister(self, resource_type: str, resource: ResourceRef) -> None:
         """Give a resource back to the cloud. Raises what the driver raises."""
 
-    def delegate(self, actor: Actor) -> str:
-        """Have the caller trust us; the id of the trust. Raises what the driver raises."""
+    def delegate(self, actor: Actor, regions: Collection[str]) -> str:
+        """Have the caller trust us in these regions; the id of the trust. Raises what the driver raises."""
 
     def revoke(self, trust_id: str) -> None:
         """Forget a trust. Raises what the driver raises."""

@@ -215,8 +215,8 @@ class EventService:
                 update_undone(tx, work.event_id, lease, now=now)
                 return
             stored = tx.events.get(work.event_id)
-            new = ((stored.payload if stored else None) or {}).get("new", ())
-            tx.leases.change_reservations(new, now=now, status=ReservationStatus.ACTIVE.value)
+            payload = (stored.payload if stored else None) or {}
+            tx.leases.change_reservations(payload.get("new", ()), now=now, status=ReservationStatus.ACTIVE.value)
             if work.dropped:
                 tx.allocations.release(work.dropped, until=now + self._rules.cleaning_time)
                 tx.leases.change_reservations(work.dropped, now=now, status=ReservationStatus.DELETED.value)
@@ -224,7 +224,8 @@ class EventService:
                 tx.allocations.release([reservation_id], until=now + self._rules.cleaning_time, only=allocation_ids)
                 tx.leases.change_reservations([reservation_id], now=now, resources_changed=True)
             if lease.status is LeaseStatus.UPDATING:
-                hold_until_the_end(tx, lease, self._rules)  # an earlier end has waited for this
+                # An earlier end has waited for this, and so has what is not to be kept any more.
+                hold_until_the_end(tx, lease, self._rules, ending=payload.get("ending", ()))
                 if work.replaced:
                     lease = flag(tx, lease, lacking(tx, lease, lease.status_reason), now=now)
                 apply(tx, lease, Action.UPDATED, actor=ENGINE, now=now, keep_reason=lease.degraded)

@@ -55,7 +55,7 @@ from tenure.services.context import ENDED, Authorize, Effects, Rules, apply, new
 from tenure.services.enforcement import Enforcement
 from tenure.services.holds import check_confirmed, new_hold
 from tenure.services.planning import Planner
-from tenure.services.trusts import Trusts
+from tenure.services.trusts import Need, Trusts
 from tenure.services.user_events import check_events, new_events
 from tenure.store.database import Database, Transaction
 
@@ -80,7 +80,7 @@ class LeaseService:
         self._rules = rules
         self._effects = effects
         self._enforcement = enforcement
-        self._trusts = Trusts(types, effects)
+        self._trusts = Trusts(types, effects, rules.regions)
 
     def create(self, actor: Actor, request: LeaseRequest, *, lease_id: str | None = None) -> Lease:
         """Book everything the request names, or nothing; with ``hold_for``, for so long unless it is confirmed.
@@ -110,8 +110,7 @@ class LeaseService:
         request = self._with_facts(actor, replace(request, reservations=tuple(placed)))
         demands = [placed_demand(self._types, one, position) for position, one in enumerate(request.reservations)]
         lease = self._new_lease(lease_id or new_id(), actor, request, starts_at, ends_at, notice_at, now)
-        fields = (self._trusts.asked_for(one.resource_type, one.parameters) for one in request.reservations)
-        with self._trusts.given_by(actor, field=next(filter(None, fields), None)) as trust_id:
+        with self._trusts.given_by(actor, self._trusts.needed_for(request.reservations)) as trust_id:
             booked = self._book(actor, replace(lease, trust_id=trust_id), demands)
         if booked is not None and trust_id is not None:
             self._trusts.revoke(trust_id)  # the one who has booked it has made another
@@ -157,12 +156,12 @@ class LeaseService:
                 return lease, None, "", False
             if lease.status in BUSY:
                 raise LeaseBusy(lease.status)
-            entrusted = trust_id is not None and tx.leases.entrust(lease.id, trust_id)
+            entrusted = trust_id is not None and tx.leases.entrust(lease, trust_id)
             changer = LeaseChanger(tx, self._types, self._rules, actor, now, facts)
             return *changer.apply(lease, change), entrusted
 
-        field, facts = self._needs(actor, lease_id, change)
-        with self._trusts.given_by(actor, field=field) as trust_id:
+        need, facts = self._needs(actor, lease_id, change)
+        with self._trusts.given_by(actor, need) as trust_id:
             lease, event_id, token, entrusted = self._enforcement.update(lease_id, partial(work, trust_id=trust_id))
         if trust_id is not None and not entrusted:
             self._trusts.revoke(trust_id)  # somebody else has asked for the same at the same time
@@ -191,13 +190,13 @@ class LeaseService:
             if lease.hold_until is None:
                 check_confirmed(lease, changes)
                 return lease, None, "", False
-            entrusted = trust_id is not None and tx.leases.entrust(lease.id, trust_id)
+            entrusted = trust_id is not None and tx.leases.entrust(lease, trust_id)
             changer = LeaseChanger(tx, self._types, self._rules, actor, now, facts)
             event_id, token = changer.confirm(lease, changes)
             return tx.leases.get(lease.id) or lease, event_id, token, entrusted
 
-        field, facts = self._needs(actor, lease_id, LeaseChange(reservations=changes))
-        with self._trusts.given_by(actor, field=field) as trust_id:
+        need, facts = self._needs(actor, lease_id, LeaseChange(reservations=changes))
+        with self._trusts.given_by(actor, need) as trust_id:
             lease, event_id, token, entrusted = self._enforcement.update(lease_id, partial(work, trust_id=trust_id))
         if trust_id is not None and not entrusted:
             self._trusts.revoke(trust_id)  # somebody else has confirmed it at the same time
@@ -252,12 +251,12 @@ class LeaseService:
                 return None, "", False
             if lease.status in BUSY:
                 raise LeaseBusy(lease.status)
-            entrusted = trust_id is not None and tx.leases.entrust(lease.id, trust_id)
+            entrusted = trust_id is not None and tx.leases.entrust(lease, trust_id)
             changer = LeaseChanger(tx, self._types, self._rules, actor, now)
             return *changer.add(lease, reservation), entrusted
 
-        field = self._trusts.asked_for_with(seen, request, actor)
-        with self._trusts.given_by(actor, field=field) as trust_id:
+        need = self._trusts.needed_with(seen, request, actor)
+        with self._trusts.given_by(actor, need) as trust_id:
             event_id, token, entrusted = self._enforcement.update(lease_id, partial(work, trust_id=trust_id))
         if trust_id is not None and not entrusted:
             self._trusts.revoke(trust_id)
@@ -342,8 +341,8 @@ class LeaseService:
         require(self._authorize, rule, actor, target)
         return lease
 
-    def _needs(self, actor: Actor, lease_id: str, change: LeaseChange) -> tuple[str | None, Facts]:
-        """The parameter for which a change needs a trust that there is not yet, and what it must know of the cloud."""
+    def _needs(self, actor: Actor, lease_id: str, change: LeaseChange) -> tuple[Need | None, Facts]:
+        """The trust that a change needs and that there is not yet, and what it must know of the cloud."""
         if not change.reservations:
             return None, {}
         with self._db.read() as tx:
@@ -360,7 +359,7 @@ class LeaseService:
                 continue  # what is wrong with it is found where it is applied
             owner = replace(actor, project_id=lease.project_id)
             facts.update(self._facts(owner, replace(one, parameters=after), position))
-        return self._trusts.asked_for_by(lease, change, actor), facts
+        return self._trusts.needed_by(lease, change, actor), facts
 
     def _booked_before(self, tx: Transaction, actor: Actor, lease_id: str) -> Lease | None:
         """The lease of that id that the actor has booked; raises ``Conflict`` where it is somebody else's."""

@@ -14,6 +14,7 @@ from tenure.domain.errors import NotEnoughResources, TenureError
 from tenure.domain.request import PartHealth
 from tenure.metrics import REFUSALS, timed
 from tenure.services.leases import LeaseService
+from tenure.services.limits import LimitService
 from tenure.services.resources import ResourceService
 
 P = ParamSpec("P")
@@ -44,6 +45,7 @@ OPERATIONS = frozenset(
         "resources.bookings_of",
         "resources.properties",
         "resources.set_property",
+        "limits.show",
         "health",
     }
 )
@@ -58,6 +60,7 @@ class Manager:
 
     leases: LeaseService
     resources: ResourceService
+    limits: LimitService
     health: Callable[[], tuple[PartHealth, ...]]
 
 
@@ -66,6 +69,7 @@ def metered(manager: Manager) -> Manager:
     return Manager(
         leases=cast(LeaseService, _Metered(manager.leases, "leases")),
         resources=cast(ResourceService, _Metered(manager.resources, "resources")),
+        limits=cast(LimitService, _Metered(manager.limits, "limits")),
         health=manager.health,
     )
 

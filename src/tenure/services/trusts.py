@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from tenure.domain.actor import Actor
 from tenure.domain.errors import InvalidParameter, Unavailable
 from tenure.domain.lease import Lease
+from tenure.domain.regions import trusts_in
 from tenure.domain.request import LeaseChange, ReservationRequest
 from tenure.drivers.contract import CloudBusy, CloudError
 from tenure.resources.contract import ResourceTypes
@@ -18,61 +20,70 @@ from tenure.store.database import OutcomeUnknown
 LOG = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Where a trust is needed, and the first parameter for which it is."""
+
+    field: str
+    regions: frozenset[str]
+
+
 class Trusts:
     """Makes a trust where a reservation asks for something that is done as the owner."""
 
-    def __init__(self, types: ResourceTypes, effects: Effects) -> None:
+    def __init__(self, types: ResourceTypes, effects: Effects, regions: Collection[str] = ()) -> None:
         self._types = types
         self._effects = effects
+        self._home = next(iter(regions), "")
 
-    def asked_for(self, resource_type: str, parameters: Mapping[str, object]) -> str | None:
-        """The parameter for which something is to be done as the owner of such a reservation; None where nothing is."""
-        return self._types[resource_type].trusted_for(parameters)
+    def needed_for(self, asked: Iterable[ReservationRequest]) -> Need | None:
+        """The trust that is needed for reservations; None where nothing is to be done as their owner."""
+        fields = [(one.region, self._types[one.resource_type].trusted_for(one.parameters)) for one in asked]
+        needed = [(region, field) for region, field in fields if field is not None]
+        return Need(needed[0][1], frozenset(region for region, _ in needed)) if needed else None
 
-    def asked_for_by(self, lease: Lease, change: LeaseChange, actor: Actor) -> str | None:
-        """The parameter for which the lease needs a trust after the change; None where it needs none, or has one.
+    def needed_by(self, lease: Lease, change: LeaseChange, actor: Actor) -> Need | None:
+        """The trust that the lease needs after the change, and does not have.
 
         Raises ``InvalidParameter`` where the caller is of another project, which no trust of his can act for.
         """
         current = {one.id: one for one in lease.reservations}
         asked = [
-            (known.resource_type, {**known.parameters, **one.parameters})
+            ReservationRequest(known.resource_type, {**known.parameters, **one.parameters}, known.region)
             for one in change.reservations
             if (known := current.get(one.reservation_id)) is not None  # what is wrong else is found where it is applied
         ]
         return self._missing(lease, asked, actor)
 
-    def asked_for_with(self, lease: Lease, request: ReservationRequest, actor: Actor) -> str | None:
+    def needed_with(self, lease: Lease, request: ReservationRequest, actor: Actor) -> Need | None:
         """The same for one more reservation."""
-        return self._missing(lease, [(request.resource_type, request.parameters)], actor)
+        return self._missing(lease, [request], actor)
 
-    def _missing(self, lease: Lease, asked: Iterable[tuple[str, Mapping[str, object]]], actor: Actor) -> str | None:
-        """The first parameter that needs a trust, by types and parameters of reservations; None where there is one."""
-        if lease.trust_id is not None:
-            return None
-        field = next(filter(None, (self.asked_for(name, parameters) for name, parameters in asked)), None)
-        if field is not None and actor.project_id != lease.project_id:
+    def _missing(self, lease: Lease, asked: Iterable[ReservationRequest], actor: Actor) -> Need | None:
+        trusted = {region or self._home for region in trusts_in(lease.trust_id or "")}
+        need = self.needed_for(one for one in asked if (one.region or self._home) not in trusted)
+        if need is not None and actor.project_id != lease.project_id:
             raise InvalidParameter(
-                "Only a member of the lease's project can ask for what is done in the project's name.", field=field
+                "Only a member of the lease's project can ask for what is done in the project's name.", field=need.field
             )
-        return field
+        return need
 
     @contextmanager
-    def given_by(self, actor: Actor, *, field: str | None) -> Iterator[str | None]:
-        """A trust of the caller where a ``field`` asks for one; revoked where the block fails.
+    def given_by(self, actor: Actor, need: Need | None) -> Iterator[str | None]:
+        """A trust of the caller where there is ``need`` of one; revoked where the block fails.
 
         Unless what the block wrote may be there. Raises ``InvalidParameter`` where the cloud does not let him trust us,
         ``Unavailable`` while it does not work.
         """
-        if field is None:
+        if need is None:
             yield None
             return
         try:
-            trust_id = self._effects.delegate(actor)
+            trust_id = self._effects.delegate(actor, need.regions)
         except CloudBusy as error:
             raise Unavailable(f"The cloud does not answer as it should: {error}") from None
         except CloudError as error:
-            raise InvalidParameter(f"What is done in your name needs a trust: {error}", field=field) from None
+            raise InvalidParameter(f"What is done in your name needs a trust: {error}", field=need.field) from None
         try:
             yield trust_id
         except OutcomeUnknown:

@@ -43,7 +43,8 @@ def undo_update(tx: Transaction, event_id: str, lease: Lease, rules: Rules, reas
     if before := payload.get("before"):
         ends_at = datetime.fromisoformat(before["ends_at"])
         values.update(name=before["name"], starts_at=datetime.fromisoformat(before["starts_at"]), ends_at=ends_at)
-        hold_until_the_end(tx, replace(lease, ends_at=ends_at), rules, without=ids_in(payload, "added"))
+        before_it = replace(lease, ends_at=ends_at)
+        hold_until_the_end(tx, before_it, rules, without=ids_in(payload, "added"), ending=payload.get("lasting", ()))
     if "events" in payload:
         restore_events(tx, lease.id, payload["events"], now)
     for moved_id, due in payload.get("due", {}).items():
@@ -74,9 +75,12 @@ def update_undone(tx: Transaction, event_id: str, lease: Lease, *, now: datetime
         apply(tx, lease, Action.UPDATED, actor=ENGINE, now=now, keep_reason=True)
 
 
-def hold_until_the_end(tx: Transaction, lease: Lease, rules: Rules, *, without: Collection[int] = ()) -> None:
+def hold_until_the_end(
+    tx: Transaction, lease: Lease, rules: Rules, *, without: Collection[int] = (), ending: Collection[int] = ()
+) -> None:
     """Let what the lease holds end with it, but for the allocations in ``without``.
 
+    What takes its room after the lease goes on doing so, unless it is among those that are ``ending``.
     Never for longer than that, also where the end is past: what comes after may be another's already.
     """
     until = lease.ends_at + rules.cleaning_time
@@ -86,7 +90,7 @@ def hold_until_the_end(tx: Transaction, lease: Lease, rules: Rules, *, without: 
         if one.state is AllocationState.HELD
         and one.id not in without
         and one.period.start < until
-        and one.period.end != ENDLESS  # what is kept takes room after the lease
+        and (one.period.end != ENDLESS or one.id in ending)
     ]
     tx.allocations.set_period(held, until)
 

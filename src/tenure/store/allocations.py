@@ -456,7 +456,8 @@ class AllocationStore:
             AllocationRow.state == AllocationState.HELD.value,
             AllocationRow.id.in_(sorted(only)) if only is not None else sql_true(),
         )
-        self._session.execute(delete(AllocationRow).where(mine, AllocationRow.starts_at >= until))
+        for_no_time = and_(AllocationRow.starts_at >= until, AllocationRow.ends_at != ENDLESS)
+        self._session.execute(delete(AllocationRow).where(mine, for_no_time))
         self._session.execute(
             update(AllocationRow)
             .where(mine)

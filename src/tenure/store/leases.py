@@ -22,6 +22,7 @@ from tenure.domain.lease import (
     Reservation,
     ReservationStatus,
 )
+from tenure.domain.regions import trusts_in
 from tenure.domain.request import LeaseOrder, LeaseQuery
 from tenure.store.conflict import Overtaken
 from tenure.store.tables import EventRow, HistoryRow, LeaseRow, ReservationRow
@@ -139,12 +140,15 @@ class LeaseStore:
         statement = statement.order_by(*(column.desc() if query.descending else column.asc() for column in ordered))
         return self._assemble(self._session.execute(statement.limit(query.limit + 1)).scalars().all())
 
-    def entrust(self, lease_id: str, trust_id: str) -> bool:
-        """Keep the trust with a lease that has none; whether it had none."""
+    def entrust(self, lease: Lease, trust_id: str) -> bool:
+        """Keep the trust with a lease that has none in the same regions; whether it had none."""
+        held = lease.trust_id
+        if held is not None and trusts_in(held).keys() & trusts_in(trust_id).keys():
+            return False
         kept = self._session.execute(
             update(LeaseRow)
-            .where(LeaseRow.id == lease_id, LeaseRow.trust_id.is_(None))
-            .values(trust_id=trust_id)
+            .where(LeaseRow.id == lease.id, LeaseRow.trust_id.is_(None) if held is None else LeaseRow.trust_id == held)
+            .values(trust_id=trust_id if held is None else f"{held} {trust_id}")
             .execution_options(synchronize_session=False)
         )
         return bool(kept.rowcount == 1)  # type: ignore[attr-defined]  # an UPDATE's result counts rows

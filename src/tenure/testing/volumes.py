@@ -220,6 +220,17 @@ class VolumeContract:
         assert rig.driver.remaining(VOLUME, [order]).get("r-1", 0) == 0
 
     @pytest.mark.parametrize("at_end", ["keep", "snapshot"])
+    def test_what_was_never_recorded_is_not_kept(self, rig: VolumeRig, at_end: str):
+        """A growth whose answer never came, say: nobody would count it."""
+        order = started(rig, ordered(rig, at_end=at_end))
+        [number] = order.units
+        started(rig, replace(order, units={number: 3}))
+        assert len(rig.volumes()) == 3
+        ended(rig, order)
+        assert sorted(rig.volumes()) == sorted(ids_of(order))
+        assert rig.driver.remaining(VOLUME, [order]) == {"r-1": 2}
+
+    @pytest.mark.parametrize("at_end", ["keep", "snapshot"])
     def test_what_is_kept_is_counted_until_it_is_gone(self, rig: VolumeRig, at_end: str):
         order = started(rig, ordered(rig, at_end=at_end))
         first, second = ids_of(order)

@@ -233,6 +233,18 @@ class HistoryDocument(Answer):
     history: list[HistoryEntryDocument]
 
 
+class AllowanceDocument(Answer):
+    name: str
+    limit: int
+    used: int
+
+
+class LimitsDocument(Answer):
+    limits: list[AllowanceDocument]
+    project_id: str
+    hours_until: Rfc3339Text
+
+
 class LeasedHost(Answer):
     id: str
     hypervisor_hostname: str

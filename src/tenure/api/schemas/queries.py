@@ -70,6 +70,10 @@ class Query(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class LimitsQuery(Query):
+    project_id: ExternalId | None = None
+
+
 class LeaseListQuery(Query):
     limit: Limit = DEFAULT_LIMIT
     marker: Identifier | None = None

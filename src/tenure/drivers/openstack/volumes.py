@@ -154,19 +154,19 @@ class Volumes:
         return Progress(True, effects={"volume_ids": [found[number].id for number in sorted(found)]})
 
     def take_back(self, order: Order) -> Progress:
-        """Delete the volumes, or keep them as was asked for; what never was its owner's is deleted in any case."""
+        """Delete the volumes, or keep them as was asked for; what is not recorded as its owner's is deleted."""
+        at_end = order.parameters.get("at_end", "delete")
         found = self._own(order)
-        at_end = order.parameters.get("at_end", "delete") if ids_of(order) else "delete"
+        kept = [one for one in found if one.id in ids_of(order)] if at_end != "delete" else []
+        gone = [one for one in found if one not in kept]
         if at_end == "keep":
-            self._cinder.mark(found, {STATE: KEPT, RESERVATION: order.reservation_id})
-            return DONE
-        attached = [one for one in found if one.attachments]
+            self._cinder.mark(kept, {STATE: KEPT, RESERVATION: order.reservation_id})
+        attached = [one for one in (found if at_end == "snapshot" else gone) if one.attachments]
         if attached:
             self._cinder.detach(attached)
-        if at_end == "snapshot":
-            return self._snapshot(order, found)
-        self._cinder.delete_all(one for one in found if one.status in _FREE and not one.attachments)
-        return Progress(False, _LOOK_AGAIN, f"Volume {found[0].name} is being deleted.") if found else DONE
+        self._cinder.delete_all(one for one in gone if one.status in _FREE and not one.attachments)
+        progress = self._snapshot(order, kept) if at_end == "snapshot" else DONE
+        return Progress(False, _LOOK_AGAIN, f"Volume {gone[0].name} is being deleted.") if gone else progress
 
     def _snapshot(self, order: Order, found: Sequence[Volume]) -> Progress:
         """Have a snapshot of each volume, then call it kept."""

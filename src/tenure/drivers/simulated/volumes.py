@@ -105,9 +105,9 @@ class Volumes:
         return Progress(True, effects={"volume_ids": ids})
 
     def end(self, call: Call, order: Order) -> Progress:
-        at_end = order.parameters.get("at_end", "delete") if ids_of(order) else "delete"
+        at_end = order.parameters.get("at_end", "delete")
         for row in self._own(order):
-            if at_end == "delete":
+            if at_end == "delete" or volume_id(row["number"]) not in ids_of(order):
                 self._detach(call, order, row)
                 self._remove(call, order, row)
                 continue

@@ -1,0 +1,56 @@
+"""How much a project may have booked, and how much it has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from tenureclient.transport import Transport, parsed
+from tenureclient.wire import Fields, JsonValue, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How much of something a project may have booked, -1 for no limit, and how much it has."""
+
+    name: str
+    limit: int
+    used: int
+
+    @classmethod
+    def from_wire(cls, document: JsonValue) -> Limit:
+        fields = Fields(document, "a limit")
+        return cls(name=fields.text("name"), limit=fields.number("limit"), used=fields.number("used"))
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectLimits:
+    """All that can be limited for a project; hours are those from now until ``hours_until``."""
+
+    project_id: str
+    hours_until: datetime
+    limits: tuple[Limit, ...]
+
+    @classmethod
+    def from_wire(cls, document: JsonValue) -> ProjectLimits:
+        fields = Fields(document, "the limits")
+        return cls(
+            project_id=fields.text("project_id"),
+            hours_until=fields.moment("hours_until"),
+            limits=fields.each("limits", Limit.from_wire),
+        )
+
+
+class Limits:
+    """The limits of the site."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def show(self, *, project_id: str | None = None) -> ProjectLimits:
+        """Return the limits of one's own project; an administrator may name another."""
+        query = {} if project_id is None else {"project_id": project_id}
+        answer = self._transport.call(
+            "GET", "limits", query=query, feature="seeing limits", since=Version.V1_2
+        )
+        return parsed(ProjectLimits.from_wire, answer.body)

@@ -1,0 +1,41 @@
+"""What a project may have booked, and what it has."""
+
+from __future__ import annotations
+
+from tenure.clock import Clock
+from tenure.domain.actor import Actor
+from tenure.domain.request import Allowance, Allowances
+from tenure.resources.contract import ResourceTypes
+from tenure.services.context import Authorize, require
+from tenure.services.quotas import UNLIMITED, Quotas, names_of
+from tenure.store.database import Database
+
+
+class LimitService:
+    """The use cases of limits."""
+
+    def __init__(self, db: Database, clock: Clock, types: ResourceTypes, authorize: Authorize, quotas: Quotas) -> None:
+        self._db = db
+        self._clock = clock
+        self._types = types
+        self._authorize = authorize
+        self._quotas = quotas
+
+    def show(self, actor: Actor, project_id: str | None = None) -> Allowances:
+        """Everything that can be limited for a project, the actor's own unless another is named.
+
+        Raises ``Forbidden`` for that of others, and ``Unavailable`` where nobody knows the limits right now.
+        """
+        project = actor.project_id if project_id is None else project_id
+        require(self._authorize, "tenure:limits:get", actor, {"project_id": project, "user_id": actor.user_id})
+        limits = self._quotas.of_project(project, self._types)
+        now = self._clock.now()
+        with self._db.read() as tx:
+            used = self._quotas.usage(tx, project, self._types, now)
+        return Allowances(
+            project_id=project,
+            hours_until=now + self._quotas.horizon,
+            allowances=tuple(
+                Allowance(name, limits.get(name, UNLIMITED), used.get(name, 0)) for name in names_of(self._types)
+            ),
+        )
