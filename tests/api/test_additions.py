@@ -58,6 +58,7 @@ def test_each_addition_restricts_the_hosts(shared_api: Api) -> None:
         ({"extra_specs": {"gpu": "<or> "}}, "extra_specs"),
         ({"extra_specs": {"gpu": ">="}}, "extra_specs"),
         ({"extra_specs": {"gpu": "s< b"}}, "extra_specs"),
+        ({"extra_specs": {f"gpu{number}": "<or> a " * 22 for number in range(3)}}, "extra_specs"),
         ({"extra_specs": {"gpu": 7}}, "extra_specs.gpu"),
         ({"extra_specs": {f"p{number}": "x" for number in range(33)}}, "extra_specs"),
         ({"vcpus": -1}, "vcpus"),

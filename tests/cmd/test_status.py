@@ -30,6 +30,7 @@ def test_all_is_well(site: Site):
     assert check(site, code=SUCCESS) == {
         "Database": (SUCCESS, None),
         "Cloud": (SUCCESS, "3 hosts"),
+        "Regions": (SUCCESS, None),
         "Policy file": (SUCCESS, None),
     }
 

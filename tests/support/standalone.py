@@ -118,11 +118,11 @@ class Standalone:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
         return {**kept, "OS_CLIENT_CONFIG_FILE": str(self.data_dir / "clouds.yaml"), "OS_CLOUD": cloud}
 
-    def caller(self, user: str = "demo") -> Caller:
+    def caller(self, user: str = "demo", version: str = "1.1") -> Caller:
         """Somebody who talks to it."""
         port = urlsplit(self.url).port
         assert port is not None
-        return Caller(port, self.token(user))
+        return Caller(port, self.token(user), version)
 
     @property
     def log(self) -> str:
@@ -153,11 +153,13 @@ def launch(
     command: Sequence[str] = (str(BIN / "tenure-standalone"),),
     port: int = 0,
     cwd: Path | None = None,
+    regions: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
     """Start a process and wait for nothing."""
+    more = ["--regions", ",".join(regions)] if regions else []
     with log_of(data_dir).open("a") as log:
         return subprocess.Popen(
-            [*command, "--port", str(port), "--data-dir", str(data_dir), "--hosts", str(hosts)],
+            [*command, "--port", str(port), "--data-dir", str(data_dir), "--hosts", str(hosts), *more],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
@@ -172,9 +174,10 @@ def start(
     command: Sequence[str] = (str(BIN / "tenure-standalone"),),
     port: int = 0,
     cwd: Path | None = None,
+    regions: Sequence[str] = (),
 ) -> Standalone:
     """Start a service on a free port and wait until it serves. The caller ends it."""
-    process = launch(data_dir, hosts=hosts, command=command, port=port, cwd=cwd)
+    process = launch(data_dir, hosts=hosts, command=command, port=port, cwd=cwd, regions=regions)
     assert process.stdout is not None
     limit = threading.Timer(START_SECONDS, process.kill)
     limit.start()
@@ -190,8 +193,8 @@ def start(
 
 
 @contextmanager
-def standalone(data_dir: Path, *, hosts: int = 5) -> Iterator[Standalone]:
-    service = start(data_dir, hosts=hosts)
+def standalone(data_dir: Path, *, hosts: int = 5, regions: Sequence[str] = ()) -> Iterator[Standalone]:
+    service = start(data_dir, hosts=hosts, regions=regions)
     try:
         yield service
     finally:

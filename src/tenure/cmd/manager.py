@@ -25,6 +25,7 @@ from tenure.factory import Service
 from tenure.rpc.bus import Misconfigured
 from tenure.rpc.listener import NovaListener
 from tenure.rpc.server import RpcServer
+from tenure.services.regions import RegionService
 
 PROG = "tenure-manager"
 HOST = "physical:host"
@@ -53,6 +54,7 @@ def serve(conf: ConfigOpts, *, checkpoint: Callable[[str], None] = lambda _point
     except (ConfigurationError, Misconfigured) as error:
         raise StartFailed(str(error)) from error
     wait_for_schema(service.parts.db)
+    _refuse_regions(service)
     show_metrics(conf)
     service.engine.start()
     # It waits for the message bus, which neither the engine nor a stop should do.
@@ -70,6 +72,13 @@ def serve(conf: ConfigOpts, *, checkpoint: Callable[[str], None] = lambda _point
     if not ended:
         _abandon()
     return 0
+
+
+def _refuse_regions(service: Service) -> None:
+    """Raise ``StartFailed`` where hosts would be looked after by nobody, for want of their region."""
+    wrong = RegionService(service.parts.db).wrong_with(service.parts.rules.regions)
+    if wrong is not None:
+        raise StartFailed(wrong)
 
 
 def _new_server(conf: ConfigOpts, service: Service) -> RpcServer:

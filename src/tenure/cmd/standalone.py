@@ -171,6 +171,9 @@ def open_service(
         home, *others = regions
         clouds = {home: clouds[""], **{name: SimulatedCloud(str(data_dir / f"cloud-{name}.db")) for name in others}}
         RegionService(db).name_home(home)
+    wrong = RegionService(db).wrong_with(regions)
+    if wrong is not None:
+        raise ValueError(wrong)
     for name, cloud in clouds.items():
         _register_hosts(db, cloud, hosts, RegionDriver(name, cloud, home=name == next(iter(clouds))))
     parts = Parts(

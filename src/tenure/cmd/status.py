@@ -12,9 +12,10 @@ from oslo_upgradecheck import upgradecheck
 from oslo_upgradecheck.common_checks import check_policy_json
 
 from tenure.cmd.process import StartFailed, configure, why_unavailable, wrong_with_schema
-from tenure.deployment import ConfigurationError, open_database, open_driver
+from tenure.deployment import ConfigurationError, open_database, open_driver, regions_of
 from tenure.domain.errors import Unavailable
 from tenure.drivers.contract import CloudError
+from tenure.services.regions import RegionService
 from tenure.store import schema
 
 PROG = "tenure-status"
@@ -62,6 +63,22 @@ class Checks(upgradecheck.UpgradeCommands):
             return Result(Code.FAILURE, str(error))
         return Result(Code.SUCCESS, f"{len(hosts)} hosts")
 
+    def _regions(self) -> Result:
+        """All that is registered is in a region that there is."""
+        try:
+            regions, db = regions_of(self._conf), open_database(self._conf)
+        except ConfigurationError as error:
+            return Result(Code.FAILURE, str(error))
+        try:
+            if wrong_with_schema(db) is not None:
+                return Result(Code.SUCCESS)  # as far as can be told: the check of the database has it
+            wrong = RegionService(db).wrong_with(regions)
+        except Unavailable as error:
+            return Result(Code.FAILURE, why_unavailable(error))
+        finally:
+            db.close()
+        return Result(Code.SUCCESS, ", ".join(regions) or None) if wrong is None else Result(Code.FAILURE, wrong)
+
     def _policy(self) -> Result:
         """The policy file is not JSON, which oslo.policy reads no more."""
         return check_policy_json(self, self._conf)
@@ -69,6 +86,7 @@ class Checks(upgradecheck.UpgradeCommands):
     _upgrade_checks = (
         ("Database", _database),
         ("Cloud", _cloud),
+        ("Regions", _regions),
         ("Policy file", _policy),
     )
 

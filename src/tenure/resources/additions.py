@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, Field, StrictInt, StrictStr
 
 from tenure.domain.errors import InvalidParameter
-from tenure.domain.requirement import AnyOf, Comparison, Expression, Term
+from tenure.domain.requirement import MAX_COMPARISONS, AnyOf, Comparison, Expression, Term
 from tenure.resources.fields import MAX_AMOUNT
 
 _SCOPE: Final = "capabilities:"
@@ -56,7 +56,12 @@ def expression_of(asked: PlaceAdditions) -> Expression:
         terms.append(Comparison("==", "availability_zone", asked.availability_zone))
     if isinstance(asked, HostAdditions):
         terms += _minima(asked)
-    return Expression(tuple(terms))
+    expression = Expression(tuple(terms))
+    if len(expression.comparisons) > MAX_COMPARISONS:
+        raise InvalidParameter(
+            f"More than {MAX_COMPARISONS} values are asked for; each after <or> counts as one", field="extra_specs"
+        )
+    return expression
 
 
 def _minima(asked: HostAdditions) -> Iterator[Comparison]:

@@ -206,6 +206,11 @@ class ResourceStore:
         )
         return int(named.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
+    def regions(self) -> frozenset[str]:
+        """The regions that resources are in; the empty name where there were none when they were registered."""
+        served = ResourceRow.resource_type.not_like("retired:%")
+        return frozenset(self._session.execute(select(ResourceRow.region).where(served).distinct()).scalars())
+
     def page(self, query: ResourceQuery) -> list[Resource]:
         """One more than ``query.limit`` resources at most, so that the caller sees whether there are more.
 
