@@ -77,6 +77,7 @@ class Nova:
         self.asked: list[tuple[str, bytes]] = []
         self.methods: list[str] = []
         self.status = "202 Accepted"
+        self.shown: Any = {"server": {"id": "S", "status": "ACTIVE"}}
         self.status_of_deletion = "204 No Content"
         self.document: Any = {"server": {"id": "S", "adminPass": "secret"}}
         self.before: Callable[[], None] = lambda: None
@@ -88,6 +89,9 @@ class Nova:
         if environ["REQUEST_METHOD"] == "DELETE" and len(self.asked) > 1:
             start_response(self.status_of_deletion, [])
             return []
+        if environ["REQUEST_METHOD"] == "GET" and "POST" in self.methods:
+            start_response("200 OK", [])
+            return [json.dumps(self.shown).encode()]
         body = json.dumps(self.document).encode()
         start_response(self.status, [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
         return [body]
@@ -359,7 +363,22 @@ def test_a_server_that_cannot_be_reserved_is_given_up_at_once(nova: Nova, tenure
     assert "another lease's" in answer["conflictingRequest"]["message"]
     assert tenure.calls[-1] == "DELETE /v1/leases/L"
     assert "is deleted again" in answer["conflictingRequest"]["message"]
-    assert (nova.methods, nova.asked[1]) == (["POST", "DELETE"], ("/servers/S", b""))
+    assert nova.methods == ["POST", "GET", "DELETE"]
+    assert nova.asked[1:] == [("/servers/S", b"")] * 2
+
+
+@pytest.mark.parametrize("has_fault", [True, False])
+def test_a_server_that_found_no_host_is_refused_with_the_way_to_book_without_it(
+    nova: Nova, tenure: Tenure, has_fault: bool
+) -> None:
+    tenure.answers["confirm"] = [(409, {"error_message": "The server is in ERROR."})]
+    fault = {"code": 500, "message": "No valid host was found."}
+    marked = {"id": "S", "status": "ERROR", "metadata": {"tenure:lease": "L", "tenure:reserved": "true"}}
+    nova.shown = {"server": {**marked, "fault": fault} if has_fault else marked}
+    status, answer = boot(nova, tenure)
+    said = answer["conflictingRequest"]["message"]
+    assert (status, "tenure lease create NAME --server-flavor" in said) == (409, has_fault)
+    assert ("No valid host was found. In the time of its lease L" in said) is has_fault
 
 
 @pytest.mark.parametrize("path", ["/0f1e2d/servers", "/0f1e2d/servers/", "/0f1e2d/os-volumes_boot"])
@@ -368,7 +387,7 @@ def test_a_server_that_its_owner_may_not_delete_is_left_to_the_service(nova: Nov
     nova.status_of_deletion = "403 Forbidden"
     status, answer = boot(nova, tenure, path=path)
     assert (status, "is to be deleted" in answer["conflictingRequest"]["message"]) == (409, True)
-    assert nova.asked[1][0] == "/0f1e2d/servers/S"
+    assert [path for path, _ in nova.asked[1:]] == ["/0f1e2d/servers/S"] * 2
 
 
 def test_who_cannot_know_whether_it_is_reserved_is_told_where_to_look(nova: Nova, tenure: Tenure) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from tenurenova.boot import HintError, Wish, takes_tags, wish_of, with_reservation
 from tenurenova.ledger import Held, Ledger, RefusedError, UnreachableError
-from tenurenova.shown import show_reservations
+from tenurenova.shown import fault_of, show_reservations
 from tenurenova.turns import Turns
 
 LOG = logging.getLogger(__name__)
@@ -191,8 +191,10 @@ class Middleware:
             ledger.confirm(held, server_id)
         except RefusedError as refused:
             ledger.release(held)
+            fault = fault_of(self._of_server("GET", server_id, environ).body)
             fate = "is deleted again" if self._delete(server_id, environ) else "is to be deleted"
-            return _refusal(refused.status, f"Server {server_id} could not be reserved, and {fate}: {refused.reason}")
+            text = f"Server {server_id} could not be reserved, and {fate}: {refused.reason} {fault}"
+            return _refusal(refused.status, text.rstrip())
         except UnreachableError as error:
             LOG.warning("whether lease %s has server %s is not known: %s", held.lease_id, server_id, error)
             return _refusal(
@@ -204,12 +206,16 @@ class Middleware:
 
     def _delete(self, server_id: str, environ: Environ) -> bool:
         """Have Nova delete the server in the name of whoever has booted it; whether it does."""
-        base = environ["PATH_INFO"].rstrip("/").rpartition("/")[0]
-        request = {**_with_body(environ, b""), "REQUEST_METHOD": "DELETE", "PATH_INFO": f"{base}/servers/{server_id}"}
-        answer = _ask(self._application, request)
+        answer = self._of_server("DELETE", server_id, environ)
         if answer.code not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND):
             LOG.warning("server %s, that could not be reserved, is not deleted: %s", server_id, answer.status)
         return answer.code in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND)
+
+    def _of_server(self, method: str, server_id: str, environ: Environ) -> _Answer:
+        """What Nova answers whoever has booted the server, about it."""
+        base = environ["PATH_INFO"].rstrip("/").rpartition("/")[0]
+        request = {**_with_body(environ, b""), "REQUEST_METHOD": method, "PATH_INFO": f"{base}/servers/{server_id}"}
+        return _ask(self._application, request)
 
     def _ledger(self, environ: Environ) -> Ledger:
         endpoint = self._settings.endpoint or self._in_catalogue(environ)

@@ -13,10 +13,10 @@ _ASLEEP = ("SHELVED", "SHELVED_OFFLOADED")
 _NO_HOST = "No valid host"
 #: What is said to the owner of a server that found no host when it was made.
 _ADVICE = (
-    " In the time of its lease {lease} there was room for it, but on no host that is open to it now, so it could not be"
-    " made; the lease is given back. Delete the server, and book without one: tenure lease create NAME --server-flavor"
-    " FLAVOR --start DATE --end DATE; boot the server when there is a host for it, and name it to the lease:"
-    " tenure lease set LEASE --reservation id=RESERVATION,server_id=SERVER"
+    " In the time of its lease {lease} there was room for it, but no host is open to it now, so it could not be made,"
+    " and the lease is given back. Book without a server: tenure lease create NAME --server-flavor FLAVOR --start DATE"
+    " --end DATE; boot the server when there is a host for it, and name it to the lease: tenure lease set NAME"
+    " --reservation id=RESERVATION,server_id=SERVER"
 )
 
 
@@ -33,6 +33,17 @@ def show_reservations(body: bytes, *, reserved: bool) -> bytes:
         return body
     changed = [_show(server, reserved=reserved) for server in _servers(document)]
     return json.dumps(document).encode() if any(changed) else body
+
+
+def fault_of(body: bytes) -> str:
+    """Why there is no such server, in an answer with one; empty where it says nothing of that."""
+    try:
+        (server,) = _servers(json.loads(body))
+    except ValueError:
+        return ""
+    _show(server, reserved=False)
+    fault = server.get("fault")
+    return str(fault.get("message", "")) if server.get("status") == "ERROR" and isinstance(fault, dict) else ""
 
 
 def _servers(document: Any) -> Iterable[dict[str, Any]]:
