@@ -264,10 +264,15 @@ def test_so_many_boots_as_are_allowed_wait_at_a_time(tmp_path: Path) -> None:
         assert (first, second) == (True, True)
 
 
-def test_turns_are_not_taken_in_the_folder_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_no_good_keeps_nobody_from_booting_without_hints(
+    nova: Nova, tenure: Tenure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, hinted = ({"server": {"flavorRef": "3", "name": "web"}, "os:scheduler_hints": one} for one in ({}, HINTS))
+    options = {"endpoint": tenure.url, "lock_folder": str(tmp_path)}
     monkeypatch.setattr("os.geteuid", lambda: 4711)
-    with pytest.raises(PermissionError, match="another user's"):
-        Turns(tmp_path, 1)
+    assert (ask(nova, options, hinted)[0], ask(nova, options, plain)[0], tenure.calls) == (503, 202, [])
+    options["lock_folder"] = "/proc/none"
+    assert (ask(nova, options, hinted)[0], ask(nova, options, plain)[0], tenure.calls) == (503, 202, [])
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from typing import Any
 from tenurenova.boot import HintError, Wish, takes_tags, wish_of, with_reservation
 from tenurenova.ledger import Held, Ledger, RefusedError, UnreachableError
 from tenurenova.shown import fault_of, show_reservations
-from tenurenova.turns import Turns
+from tenurenova.turns import FolderError, Turns
 
 LOG = logging.getLogger(__name__)
 
@@ -163,6 +163,11 @@ class Middleware:
                 return self._boot(environ, document, wish).send(start_response)
         except RefusedError as refused:
             return _refusal(refused.status, refused.reason).send(start_response)
+        except FolderError as error:
+            LOG.error("no server is booted for a lease, for want of lock_folder: %s", error)
+            return _refusal(503, "Servers cannot be booted for leases here; tell the operator of Nova.").send(
+                start_response
+            )
         except UnreachableError as error:
             LOG.warning("a server with a reservation was not booted: the reservation service: %s", error)
             text = "The reservation service cannot be asked now, so the server was not booted. Try again later."
