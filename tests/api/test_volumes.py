@@ -93,6 +93,21 @@ class TestPools:
         [leased] = latest.using("demo").get(f"/v1/leases/{lease['id']}/volume_pools").json["volume_pools"]
         assert (leased["id"], leased["name"], leased["status"]) == (pool["id"], POOL, "planned")
 
+    def test_who_keeps_something_has_a_part_in_it_when_his_lease_is_gone(self, latest: Api) -> None:
+        """Otherwise nobody would find out whose volumes fill the pool."""
+        pool = lend(latest)
+        lease = run(latest.using("demo"), at_end="keep")
+        assert latest.using("demo").delete(f"/v1/leases/{lease['id']}").status_code == 204
+        latest.world.pass_time(timedelta(minutes=2))
+        assert latest.delete(f"{PATH}/{pool['id']}").status_code == 409
+        [found] = latest.get(f"{PATH}/allocations").json["allocations"]
+        assert [one["lease_id"] for one in found["reservations"]] == [lease["id"]]
+        assert latest.get(f"{PATH}/{pool['id']}/allocation").json == {"allocation": found}
+        for volume in list(latest.world.cloud.world.volumes.all()):
+            latest.world.cloud.world.volumes.delete(volume)
+        latest.world.service.repair.run()
+        assert latest.get(f"{PATH}/{pool['id']}/allocation").json["allocation"]["reservations"] == []
+
     def test_a_closed_one_is_booked_by_nobody(self, latest: Api) -> None:
         pool = lend(latest)
         latest.post(f"{PATH}/{pool['id']}/disable", {"reason": "worn out"})

@@ -529,7 +529,10 @@ class AllocationStore:
         lease_id: str | None = None,
         reservation_id: str | None = None,
     ) -> list[Booking]:
-        """Who has a part in these resources: of leases that have not ended, or all of one lease or reservation."""
+        """Who has a part in these resources: of leases that have not ended, or all of one lease or reservation.
+
+        Whoever keeps something after his lease has one as well.
+        """
         if not resource_ids:
             return []
         statement = self._select_bookings(now=now, lease_id=lease_id, reservation_id=reservation_id)
@@ -576,7 +579,8 @@ class AllocationStore:
             # Each has both. An inner join would let SQLite begin with all leases that are not deleted.
             .join(ReservationRow, ReservationRow.id == AllocationRow.reservation_id, isouter=everyone)
             .join(LeaseRow, LeaseRow.id == ReservationRow.lease_id, isouter=everyone)
-            .where(LeaseRow.deleted_at.is_(None))
+            # What is kept is somebody's also when his lease is deleted.
+            .where(or_(LeaseRow.deleted_at.is_(None), AllocationRow.state == AllocationState.KEPT.value))
         )
         if everyone:
             return statement.where(AllocationRow.ends_at >= now, AllocationRow.state != AllocationState.RELEASED.value)
