@@ -22,7 +22,7 @@ from keystoneauth1.session import Session
 
 from tests.cloud.test_clients import document, in_minutes, runner
 from tests.support.cloud import OPENRC, Cloud
-from tests.support.site import Lease, Server, Site, answered, moment, name_in_catalogue, open_site, wait_for
+from tests.support.site import HOSTS, Lease, Server, Site, answered, moment, name_in_catalogue, open_site, wait_for
 
 COMPUTE = "2.90"
 #: The last microversions of Nova's at which servers are booted without tags.
@@ -243,6 +243,25 @@ def test_a_boot_that_is_not_confirmed_leaves_neither_lease_nor_server(site: Site
     lease.wait_until_gone()
     wait_for("the end of both servers", lambda: servers_of(site, owner) <= before, seconds=NOVA_SECONDS, pause=0.5)
     assert answered(site.api(owner, "1.2").get("/leases"), 200)["leases"] == []
+
+
+def test_where_no_host_is_open_now_it_is_said_how_to_book_without_a_server(site: Site, demo: Session):
+    site.register(*(name for name in HOSTS if name != RESERVED))
+    before = servers_of(site, demo)
+    answer = boot(site, demo, {"start": moment(seconds=1800), "end": moment(seconds=3600)})
+    if answer.status_code == 202:  # Nova knew it later than the lease was confirmed
+        server = site.nova.booted[-1]
+        assert server.place().startswith("No valid host")
+        said = (server.show() or {})["fault"]["message"]
+    else:
+        assert answer.status_code == 409, answer.text
+        assert servers_of(site, demo) <= before
+        said = answer.json()["conflictingRequest"]["message"]
+    assert "No valid host" in said
+    assert "Book without a server: tenure lease create NAME --server-flavor" in said
+
+    flavor = {"resource_type": "virtual:server", "flavor_id": site.nova.flavor("m1.tiny")}
+    assert site.reserve(demo, flavor, start=moment(seconds=1800)).show()["status"] == "PENDING"
 
 
 def test_a_tenure_that_is_down_is_noticed_by_those_only_who_ask_for_a_lease(site: Site, demo: Session):
