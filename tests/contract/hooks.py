@@ -20,6 +20,7 @@ _DATES = (
     "End date must be later than current and start date",
     "Cannot modify the start date of already started leases",
 )
+_REGION = r"There is no region (.|\n)*"
 _CHOICE = (
     r"(reservations\[\d+\]: )?Invalid values for min/max of hosts",
     r"(reservations\[\d+\]: )?Invalid values for required_floatingips and amount",
@@ -28,21 +29,36 @@ _CHOICE = (
     r"Flavor (.|\n)* could not be found",
     r"There is no volume type (.|\n)*",
     r"Volumes of the type any lie in any of",
+    r"(reservations\[\d+\]: )?Name one of these: server_id, flavor_id, or vcpus, memory_mb and disk_gb together",
+    r"(reservations\[\d+\]: )?Only a server that is there can stay in its place",
+    r"Server (.|\n)* could not be found",
+    r"(.|\n)*: only properties and what is in the scope capabilities can be asked for",
+    r"(.|\n)* is none of the forms of a value",
+    _REGION,
+)
+_RESERVATIONS = (
+    "Please enter valid reservation IDs",
+    "A reservation is named twice",
+    "resource_type cannot be updated",
+    "A reservation that has its server gets no other one",
 )
 _EVENTS = ("The event must lie between the start and the end of the lease", "The time of the event has passed")
 _MARKER = r"marker: there is (no lease|nothing of id) (.|\n)* that a list could go on after\."
 #: The refusals with 400 that a request may meet although it fits the schema, by operation. Nothing else may be refused.
 EXPECTED = {
     "GET /v1/leases": (_MARKER,),
-    "GET /v1/os-hosts": (_MARKER,),
+    "GET /v1/os-hosts": (_MARKER, _REGION),
     "GET /v1/os-hosts/allocations": (_MARKER,),
-    "GET /v1/floatingips": (_MARKER,),
+    "GET /v1/floatingips": (_MARKER, _REGION),
     "GET /v1/floatingips/allocations": (_MARKER,),
-    "GET /v1/volume-pools": (_MARKER,),
+    "GET /v1/volume-pools": (_MARKER, _REGION),
     "GET /v1/volume-pools/allocations": (_MARKER,),
-    "POST /v1/floatingips": ("Failed to find network",),
+    "POST /v1/os-hosts": (_REGION,),
+    "POST /v1/floatingips": ("Failed to find network", _REGION),
+    "POST /v1/volume-pools": ("The volume pool (.|\n)* has (.|\n)*; no more can be lent", _REGION),
     "POST /v1/leases": (*_DATES, *_CHOICE, *_EVENTS, "Datetime is out of lease limits"),
     f"POST {_LEASE}/reservations": (*_CHOICE, "Invalid lease status"),
+    f"POST {_LEASE}/confirm": (*_CHOICE, *_RESERVATIONS),
     f"PUT {_LEASE}": (
         *_DATES,
         *_CHOICE,
@@ -50,12 +66,10 @@ EXPECTED = {
         "(.|\n)* is no event that the lease's owner has defined",
         "(.|\n)* is named twice",  # an event
         "Datetime is out of lease limits",
-        "Please enter valid reservation IDs",
-        "A reservation is named twice",
+        *_RESERVATIONS,
         "Terminated leases can only be renamed",
         "A lease in ERROR can only be renamed or deleted",
         "The action before the end has run already",
-        "resource_type cannot be updated",
         "Invalid lease status",  # it is being started or ended
     ),
 }
