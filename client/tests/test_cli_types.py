@@ -72,6 +72,40 @@ def test_several_types_are_booked_in_one_lease(stocked: FakeServer, tenure: Run)
     assert held.output == "203.0.113.22 held\n203.0.113.21 held\n"
 
 
+def test_hosts_and_addresses_are_registered_and_listed_by_region(stocked: FakeServer, tenure: Run) -> None:
+    assert tenure("host", "create", "c9", "--region", "south").code == 0
+    assert sent(stocked) == {"name": "c9", "region": "south"}
+    assert tenure("floatingip", "create", NETWORK, "203.0.113.29", "--region", "south").code == 0
+    assert sent(stocked)["region"] == "south"
+    for noun, column, name in (
+        ("host", "hypervisor_hostname", "c9"),
+        ("floatingip", "floating_ip_address", "203.0.113.29"),
+    ):
+        listed = tenure(noun, "list", "--region", "south", "-f", "value", "-c", column, "-c", "region")
+        assert listed.output == f"{name} south\n"
+        assert len(tenure(noun, "list", "-f", "value").output.splitlines()) == 3
+
+
+def test_what_is_booked_can_be_narrowed_down(stocked: FakeServer, tenure: Run) -> None:
+    outcome = tenure(
+        *("lease", "create", "lab", "--hosts", "1", "--region", "south", "--reservation"),
+        "resource_type=physical:host,min=1,max=1,region=north,availability_zone=az-1,vcpus=2,"
+        'extra_specs={"capabilities:hypervisor_type": "QEMU"}',
+    )
+    assert sent(stocked)["reservations"] == [
+        {"resource_type": "physical:host", "min": 1, "max": 1, "resource_properties": "", "region": "south"},
+        {
+            "resource_type": "physical:host",
+            "min": 1,
+            "max": 1,
+            "region": "north",
+            "availability_zone": "az-1",
+            "vcpus": 2,
+            "extra_specs": {"capabilities:hypervisor_type": "QEMU"},
+        },
+    ], outcome.errors
+
+
 def test_a_size_is_written_with_or_without_its_unit(stocked: FakeServer, tenure: Run) -> None:
     outcome = tenure(
         *("lease", "create", "web", "--instances", "2", "--vcpus", "2", "--ram", "4g", "--disk", "20"),

@@ -55,6 +55,8 @@ class FloatingIP:
     health: str | None = None
     health_reason: str | None = None
     health_since: datetime | None = None
+    #: Where it is; None where the service has no regions, or does not tell.
+    region: str | None = None
 
     @classmethod
     def from_wire(cls, document: JsonValue) -> FloatingIP:

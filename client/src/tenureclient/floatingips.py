@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from tenureclient.addresses import FloatingIP
 from tenureclient.inventory import Inventory, Kind
 from tenureclient.transport import Transport
+from tenureclient.wire import JsonObject
 
 SORT_KEYS = ("id", "floating_ip_address")
 _KIND = Kind(
@@ -26,26 +27,32 @@ class FloatingIPs(Inventory[FloatingIP]):
     def __init__(self, transport: Transport) -> None:
         super().__init__(transport, _KIND)
 
-    def create(self, network_id: str, address: str) -> FloatingIP:
+    def create(self, network_id: str, address: str, *, region: str | None = None) -> FloatingIP:
         """Make an address of an external network reservable.
 
-        It lies in a subnet of the network, outside of its allocation pools, and nobody uses it.
+        It lies in a subnet of the network, outside of its allocation pools, and nobody uses it. Without a
+        ``region`` it is of the home region.
         """
-        body = {"floating_network_id": network_id, "floating_ip_address": address}
-        return self._one(self._transport.call("POST", "floatingips", body=lambda _version: body, newest=True))
+        body: JsonObject = {"floating_network_id": network_id, "floating_ip_address": address}
+        return self._register(body, region)
 
     def list(
         self,
         *,
         floating_ip_address: str | None = None,
         floating_network_id: str | None = None,
+        region: str | None = None,
         reservable: bool | None = None,
         sort_key: str = "id",
         descending: bool = False,
     ) -> Iterator[FloatingIP]:
         """Yield the addresses that fit; further pages are fetched as they are needed."""
         return self._list(
-            {"floating_ip_address": floating_ip_address, "floating_network_id": floating_network_id},
+            {
+                "floating_ip_address": floating_ip_address,
+                "floating_network_id": floating_network_id,
+                "region": region,
+            },
             reservable=reservable,
             sort_key=sort_key,
             descending=descending,

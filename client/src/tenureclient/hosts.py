@@ -35,22 +35,22 @@ class Hosts(Inventory[Host]):
         def body(version: Version) -> JsonObject:
             if version is Version.V1_0:
                 return {**own, "name": name}
-            placed: JsonObject = {} if region is None else {"region": region}
-            return {"name": name, **placed, **({"properties": own} if own else {})}
+            return {"name": name, **({"properties": own} if own else {})}
 
-        return self._one(self._transport.call("POST", "os-hosts", body=body, newest=True))
+        return self._register(body, region)
 
     def list(
         self,
         *,
         hypervisor_hostname: str | None = None,
+        region: str | None = None,
         reservable: bool | None = None,
         sort_key: str = "id",
         descending: bool = False,
     ) -> Iterator[Host]:
         """Yield the hosts that fit; further pages are fetched as they are needed."""
         return self._list(
-            {"hypervisor_hostname": hypervisor_hostname},
+            {"hypervisor_hostname": hypervisor_hostname, "region": region},
             reservable=reservable,
             sort_key=sort_key,
             descending=descending,

@@ -12,6 +12,7 @@ from tenureclient.transport import Answer, Transport, parsed
 from tenureclient.wire import JsonObject, JsonValue, Version
 
 _PAGE = 500
+_REGIONS = "regions"
 
 
 class Registered(Protocol):
@@ -92,6 +93,19 @@ class Inventory(Generic[R]):
             resource_id, "reallocate", {"lease_id": lease_id, "running": running, "dry_run": dry_run}
         )
 
+    def _register(self, body: JsonObject | Callable[[Version], JsonObject], region: str | None) -> R:
+        """Make something reservable, in this region if one is named."""
+
+        def sent(version: Version) -> JsonObject:
+            fields = body(version) if callable(body) else body
+            return fields if region is None else {**fields, "region": region}
+
+        feature, since = (None, Version.V1_1) if region is None else (_REGIONS, Version.V1_2)
+        path = self._kind.path
+        return self._one(
+            self._transport.call("POST", path, body=sent, newest=True, feature=feature, since=since)
+        )
+
     def _named(self, name: str) -> Iterator[R]:
         """Yield those with this name."""
         return self._list({self._kind.name: name}, reservable=None, sort_key="id", descending=False)
@@ -116,7 +130,10 @@ class Inventory(Generic[R]):
         query |= wanted
         if reservable is not None:
             query["reservable"] = "true" if reservable else "false"
-        pages = self._transport.pages(kind.path, items=kind.many, query=query, read=kind.read, newest=True)
+        feature, since = (_REGIONS, Version.V1_2) if "region" in wanted else (None, Version.V1_1)
+        pages = self._transport.pages(
+            kind.path, items=kind.many, query=query, read=kind.read, newest=True, feature=feature, since=since
+        )
         first = next(pages, None)
         if first is None:
             return

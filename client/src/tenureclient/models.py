@@ -262,6 +262,8 @@ class Host:
     health: str | None = None
     health_reason: str | None = None
     health_since: datetime | None = None
+    #: Where it is; None where the service has no regions, or does not tell.
+    region: str | None = None
 
     @classmethod
     def from_wire(cls, document: JsonValue) -> Host:
@@ -293,6 +295,7 @@ class Host:
 def standing(fields: Fields) -> dict[str, Any]:
     """What makes a resource reservable or not, as API 1.2 tells it of every kind."""
     return {
+        "region": fields.maybe_text("region"),
         "enabled": fields.flag("enabled", default=True),
         "disabled_reason": fields.maybe_text("disabled_reason"),
         "health": fields.text("health"),

@@ -121,6 +121,7 @@ class Transport:
         query: Mapping[str, str],
         read: Callable[[JsonValue], T],
         feature: str | None = None,
+        since: Version = Version.V1_1,
         newest: bool = False,
     ) -> Iterator[T]:
         """Yield the items of a list, page by page, for as long as the answer links to a next one.
@@ -130,7 +131,7 @@ class Transport:
         """
         seen = {tuple(sorted(query.items()))}
         while True:
-            body = self.call("GET", *path, query=query, feature=feature, newest=newest).body
+            body = self.call("GET", *path, query=query, feature=feature, since=since, newest=newest).body
             documents = body.get(items)
             if not isinstance(documents, list):
                 raise errors.UnexpectedAnswer(f"The answer has no list of {items}.")

@@ -9,7 +9,7 @@ from datetime import datetime
 from tenureclient.inventory import Inventory, Kind
 from tenureclient.models import standing
 from tenureclient.transport import Transport
-from tenureclient.wire import Fields, JsonValue, Version
+from tenureclient.wire import Fields, JsonObject, JsonValue, Version
 
 SORT_KEYS = ("id", "name")
 
@@ -29,6 +29,8 @@ class VolumePool:
     health: str | None
     health_reason: str | None
     health_since: datetime | None
+    #: Where it is; None where the service has no regions.
+    region: str | None
 
     @classmethod
     def from_wire(cls, document: JsonValue) -> VolumePool:
@@ -87,12 +89,16 @@ class VolumePools(Inventory[VolumePool]):
     def __init__(self, transport: Transport) -> None:
         super().__init__(transport, _KIND)
 
-    def create(self, name: str, capacity_gb: int) -> VolumePool:
-        """Lend so many GiB of a pool, which Cinder calls so, to reservations."""
+    def create(self, name: str, capacity_gb: int, *, region: str | None = None) -> VolumePool:
+        """Lend so many GiB of a pool, which Cinder calls so, to reservations.
+
+        Without a ``region`` it is of the home region.
+        """
+        placed: JsonObject = {} if region is None else {"region": region}
         answer = self._transport.call(
             "POST",
             _KIND.path,
-            body=lambda _version: {"name": name, "capacity_gb": capacity_gb},
+            body=lambda _version: {"name": name, "capacity_gb": capacity_gb, **placed},
             feature="volumes",
             since=Version.V1_2,
         )
@@ -102,9 +108,15 @@ class VolumePools(Inventory[VolumePool]):
         self,
         *,
         name: str | None = None,
+        region: str | None = None,
         reservable: bool | None = None,
         sort_key: str = "id",
         descending: bool = False,
     ) -> Iterator[VolumePool]:
         """Yield the pools that fit; further pages are fetched as they are needed."""
-        return self._list({"name": name}, reservable=reservable, sort_key=sort_key, descending=descending)
+        return self._list(
+            {"name": name, "region": region},
+            reservable=reservable,
+            sort_key=sort_key,
+            descending=descending,
+        )

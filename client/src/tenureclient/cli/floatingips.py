@@ -12,6 +12,8 @@ from tenureclient.cli.inventory import (
     EnableCommand,
     OfFloatingIPs,
     ReallocateCommand,
+    add_only_region,
+    add_region,
     add_reservable,
 )
 from tenureclient.cli.render import fields, floatingip_row, table
@@ -42,6 +44,7 @@ class ListFloatingIPs(ReservationLister):
         )
         parser.add_argument("--network", metavar="NETWORK_ID", help="Only those of this network")
         add_reservable(parser, "floating IPs", "closed")
+        add_only_region(parser)
         return parser
 
     def take_action(
@@ -49,7 +52,9 @@ class ListFloatingIPs(ReservationLister):
     ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         found = sorted(
             self.client().floatingips.list(
-                floating_network_id=parsed_args.network, reservable=parsed_args.reservable
+                floating_network_id=parsed_args.network,
+                reservable=parsed_args.reservable,
+                region=parsed_args.region,
             ),
             key=lambda floatingip: (getattr(floatingip, parsed_args.sort_by), floatingip.id),
         )
@@ -85,10 +90,13 @@ class CreateFloatingIP(ReservationShowOne):
         parser = super().get_parser(prog_name)
         parser.add_argument("network", metavar="NETWORK_ID", help="Id of the external network")
         parser.add_argument("address", metavar="FLOATING_IP_ADDRESS", help="Address in that network")
+        add_region(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
-        made = self.client().floatingips.create(parsed_args.network, parsed_args.address)
+        made = self.client().floatingips.create(
+            parsed_args.network, parsed_args.address, region=parsed_args.region
+        )
         return fields(floatingip_row(made, self.surroundings.zone))
 
 

@@ -18,6 +18,8 @@ from tenureclient.cli.inventory import (
     EnableCommand,
     OfHosts,
     ReallocateCommand,
+    add_only_region,
+    add_region,
     add_reservable,
 )
 from tenureclient.cli.render import fields, host_row, table
@@ -72,13 +74,14 @@ class ListHosts(ReservationLister):
             help=f"Field to sort by: {', '.join(_SORTABLE)} (default: hypervisor_hostname)",
         )
         add_reservable(parser, "hosts", "failed")
+        add_only_region(parser)
         return parser
 
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         found = sorted(
-            self.client().hosts.list(reservable=parsed_args.reservable),
+            self.client().hosts.list(reservable=parsed_args.reservable, region=parsed_args.region),
             key=lambda host: (getattr(host, parsed_args.sort_by), host.hypervisor_hostname),
         )
         zone = self.surroundings.zone
@@ -107,11 +110,7 @@ class CreateHost(ReservationShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("name", metavar="HOST", help="Host name of the hypervisor")
-        parser.add_argument(
-            "--region",
-            metavar="NAME",
-            help="The region that it is in (default: the service's home region)",
-        )
+        add_region(parser)
         _add_values(parser)
         return parser
 

@@ -50,6 +50,18 @@ def add_reservable(parser: argparse.ArgumentParser, nouns: str, others: str) -> 
     )
 
 
+def add_only_region(parser: argparse.ArgumentParser) -> None:
+    """Add the choice of a region."""
+    parser.add_argument("--region", metavar="NAME", help="Only what is in this region of the service")
+
+
+def add_region(parser: argparse.ArgumentParser) -> None:
+    """Add where something is that is made reservable."""
+    parser.add_argument(
+        "--region", metavar="NAME", help="The region that it is in (default: the service's home region)"
+    )
+
+
 class OfHosts(OfInventory):
     noun = "host"
     metavar = "HOST"

@@ -244,6 +244,7 @@ def _moment(moment: datetime | None, zone: tzinfo | None) -> MomentColumn | None
 def _standing(resource: Host | FloatingIP | VolumePool, zone: tzinfo | None) -> Row:
     """What the operator and the cloud say of it, and its dates."""
     return {
+        "region": resource.region,
         "enabled": resource.enabled,
         "disabled_reason": resource.disabled_reason,
         "health": resource.health,

@@ -11,6 +11,8 @@ from tenureclient.cli.inventory import (
     DisableCommand,
     EnableCommand,
     OfVolumePools,
+    add_only_region,
+    add_region,
     add_reservable,
 )
 from tenureclient.cli.render import fields, table, volumepool_row
@@ -37,13 +39,14 @@ class ListVolumePools(ReservationLister):
             help=f"Field to sort by: {', '.join(_LISTED)} (default: name)",
         )
         add_reservable(parser, "pools", "closed")
+        add_only_region(parser)
         return parser
 
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         found = sorted(
-            self.client().volume_pools.list(reservable=parsed_args.reservable),
+            self.client().volume_pools.list(reservable=parsed_args.reservable, region=parsed_args.region),
             key=lambda pool: (getattr(pool, parsed_args.sort_by), pool.id),
         )
         zone = self.surroundings.zone
@@ -79,10 +82,13 @@ class CreateVolumePool(ReservationShowOne):
         parser.add_argument(
             "capacity", metavar="SIZE", type=reading(parse_size("g")), help="How much, in GB, or such as 1t"
         )
+        add_region(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
-        made = self.client().volume_pools.create(parsed_args.name, parsed_args.capacity)
+        made = self.client().volume_pools.create(
+            parsed_args.name, parsed_args.capacity, region=parsed_args.region
+        )
         return fields(volumepool_row(made, self.surroundings.zone))
 
 

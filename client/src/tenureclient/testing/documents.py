@@ -269,6 +269,7 @@ def floatingip_document(floatingip: FakeFloatingIP, version: Version) -> JsonObj
 
 def _standing(resource: FakeHost | FakeFloatingIP) -> JsonObject:
     return {
+        "region": resource.region,
         "enabled": resource.disabled_reason is None,
         "disabled_reason": resource.disabled_reason,
         "health": resource.health,

@@ -21,6 +21,16 @@ _CHANGES: Mapping[str, frozenset[str]] = {
 }
 
 
+def _where(call: Call) -> frozenset[str]:
+    """What a registration can say of the place."""
+    return frozenset({"region"}) if call.version is Version.V1_2 else frozenset()
+
+
+def _region(call: Call) -> str | None:
+    region = call.fields.get("region") if call.version is Version.V1_2 else None
+    return region if isinstance(region, str) else None
+
+
 class InventoryRoutes:
     """Answers calls that are about hosts and addresses."""
 
@@ -124,6 +134,7 @@ class InventoryRoutes:
             for one in found
             if call.query.get("floating_ip_address") in (None, one.floating_ip_address)
             and call.query.get("floating_network_id") in (None, one.floating_network_id)
+            and call.query.get("region") in (None, one.region)
             and call.query.get("reservable") in (None, str(one.reservable).lower())
         ]
         key = call.query.get("sort_key", "id")
@@ -139,7 +150,7 @@ class InventoryRoutes:
 
     def _create_floatingip(self, call: Call) -> JsonObject:
         known = frozenset({"floating_network_id", "floating_ip_address"})
-        documents.check_fields(call.fields, known, call.version)
+        documents.check_fields(call.fields, known | _where(call), call.version)
         for name in sorted(known):
             if not isinstance(call.fields.get(name), str):
                 raise Refusal(400, "MissingParameter", f"Missing parameter {name}", field=name)
@@ -153,6 +164,7 @@ class InventoryRoutes:
             message = f"Floating IP {address} is registered already."
             raise Refusal(409, "Conflict", message, field="floating_ip_address")
         floatingip = self.new_floatingip(network_id, address)
+        floatingip.region = _region(call)
         return {"floatingip": documents.floatingip_document(floatingip, call.version)}
 
     # Hosts
@@ -165,6 +177,7 @@ class InventoryRoutes:
             host
             for host in hosts
             if call.query.get("hypervisor_hostname") in (None, host.hypervisor_hostname)
+            and call.query.get("region") in (None, host.region)
             and call.query.get("reservable") in (None, str(host.reservable).lower())
         ]
         hosts.sort(
@@ -187,12 +200,16 @@ class InventoryRoutes:
         if call.version is Version.V1_0:
             own: JsonValue = {key: value for key, value in call.fields.items() if key not in ("id", "name")}
         else:
-            documents.check_fields(call.fields, frozenset({"id", "name", "properties"}), call.version)
+            documents.check_fields(
+                call.fields, frozenset({"id", "name", "properties"}) | _where(call), call.version
+            )
             own = call.fields.get("properties", {})
         if name in [host.hypervisor_hostname for host in self._cloud.hosts.values()]:
             raise Refusal(409, "Conflict", f"Host '{name}' is already there", field="name")
         properties = {key: str(value) for key, value in own.items()} if isinstance(own, Mapping) else {}
-        return {"host": documents.host_document(self.new_host(name, properties), call.version)}
+        host = self.new_host(name, properties)
+        host.region = _region(call)
+        return {"host": documents.host_document(host, call.version)}
 
     def _update_host(self, host: FakeHost, call: Call) -> JsonObject:
         values = call.fields

@@ -45,6 +45,7 @@ class FakeHost:
     #: well, disabled, down or gone; a host that is not well should not be reservable.
     health: str = "well"
     health_reason: str | None = None
+    region: str | None = None
 
     def fact(self, key: str) -> str | None:
         own = self.properties.get(key)
@@ -70,6 +71,7 @@ class FakeFloatingIP:
     #: well or gone; one that is not well should not be reservable.
     health: str = "well"
     health_reason: str | None = None
+    region: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
