@@ -127,7 +127,16 @@ def test_a_standalone_service_has_regions(tmp_path: Path) -> None:
             ("south:1", "south"),
             ("south:2", "south"),
         ]
-        assert len(admin.call("GET", "/os-hosts?region=south")[1]["hosts"]) == 2
+        listing = [BIN / "tenure", "host", "list", "--region", "south", "-f", "value", "-c", "id", "-c", "region"]
+        listed = subprocess.run(
+            list(map(str, listing)),
+            env=service.environment("tenure-admin"),
+            capture_output=True,
+            text=True,
+            timeout=END_SECONDS,
+            check=True,
+        )
+        assert listed.stdout.splitlines() == ["south:1 south", "south:2 south"]
         wanted = [{"resource_type": "physical:host", "min": 1, "max": 1, "region": name} for name in ("north", "south")]
         status, lease = demo.book(0, seconds=3600, others=wanted)
         assert status == 201, lease
