@@ -33,9 +33,13 @@ class Nova:
 
     def __init__(self, api: Api, endpoint: str, folder: Path) -> None:
         self._api = api
-        self._filtered = filter_factory({}, endpoint=endpoint, hold_seconds="60", lock_folder=str(folder))(self)
+        self._options = {"endpoint": endpoint, "hold_seconds": "60", "lock_folder": str(folder)}
+        self.be_filtered()
         #: What happens once a server is made, before anybody hears of it.
         self.made: Callable[[str], None] = lambda _server_id: None
+
+    def be_filtered(self, **more: str) -> None:
+        self._filtered = filter_factory({}, **self._options, **more)(self)
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         wanted = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))["server"]
@@ -118,6 +122,13 @@ def test_without_room_no_server_is_made_and_the_counts_are_told(api: Api, nova: 
 def test_a_flavor_that_is_not_there_is_a_bad_request(api: Api, nova: Nova) -> None:
     code, answer = nova.boot(LATER, flavor="999")
     assert (code, "flavor" in answer["badRequest"]["message"]) == (400, True)
+    assert (servers(api), leases(api)) == ([], [])
+
+
+def test_the_lease_of_a_nova_in_another_region_is_asked_for_there(api: Api, nova: Nova) -> None:
+    nova.be_filtered(lease_region="elsewhere")
+    code, answer = nova.boot(LATER)
+    assert (code, "elsewhere" in answer["badRequest"]["message"]) == (400, True), answer
     assert (servers(api), leases(api)) == ([], [])
 
 
