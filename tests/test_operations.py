@@ -6,18 +6,19 @@ import re
 from pathlib import Path
 
 from tenure.services.leases import LeaseService
+from tenure.services.limits import LimitService
 from tenure.services.manager import OPERATIONS
 from tenure.services.resources import ResourceService
 
 API = Path(__file__).parents[1] / "src" / "tenure" / "api"
-SERVICES = {"leases": LeaseService, "resources": ResourceService}
+SERVICES = {"leases": LeaseService, "resources": ResourceService, "limits": LimitService}
 
 
 def test_the_api_asks_only_for_what_is_on_the_list():
     asked = {
         name
         for path in API.rglob("*.py")
-        for name in re.findall(r"_manager\.((?:leases|resources)\.\w+|health)\b", path.read_text())
+        for name in re.findall(r"_manager\.((?:leases|resources|limits)\.\w+|health)\b", path.read_text())
     } | {
         f"resources.{name}"
         for path in API.rglob("*.py")
