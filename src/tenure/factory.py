@@ -199,7 +199,9 @@ def build(parts: Parts) -> Service:
         places=parts.places,
         answer_seconds=parts.answer_seconds,
     )
-    enforcement = Enforcement(parts.db, parts.clock, parts.types, parts.quotas, parts.filters, parts.origin)
+    enforcement = Enforcement(
+        parts.db, parts.clock, parts.types, parts.quotas, parts.filters, parts.origin, effects.places
+    )
     manager = Manager(
         leases=LeaseService(parts.db, parts.clock, parts.types, parts.authorize, parts.rules, effects, enforcement),
         resources=ResourceService(

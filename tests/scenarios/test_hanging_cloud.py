@@ -5,10 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ from waitress.wasyncore import close_all
 
 from tenure.api.app import create_app
 from tenure.api.auth import TokenFileAuth, TokenUser, write_token_file
+from tenure.config import new_config
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.drivers.simulated import Fault, FaultKind
+from tenure.enforcement.contract import EnforcementFilter, Values
 from tests.support.engines import (
     HOUR,
     assert_all_in_pool,
@@ -68,8 +71,15 @@ def token_of(who: str) -> str:
 
 
 @contextmanager
-def open_site(folder: Path, *, hosts: int, places: int = THREADS // 2, answer_seconds: float = 600.0) -> Iterator[Site]:
-    with open_world(f"sqlite:///{folder / 'tenure.db'}", hosts=hosts, workers=THREADS) as world:
+def open_site(
+    folder: Path,
+    *,
+    hosts: int,
+    places: int = THREADS // 2,
+    answer_seconds: float = 600.0,
+    filters: Mapping[str, EnforcementFilter] = MappingProxyType({}),
+) -> Iterator[Site]:
+    with open_world(f"sqlite:///{folder / 'tenure.db'}", hosts=hosts, workers=THREADS, filters=filters) as world:
         rebuild(world, places=places, answer_seconds=answer_seconds)
         tokens = folder / "tokens.yaml"
         users = {"owner": OWNER, "admin": ADMIN}
@@ -206,3 +216,41 @@ def test_a_delete_waits_for_the_end_that_is_under_way(tmp_path: Path):
         site.world.cloud.clear_faults()
         assert delete.result()[0] == 204
         assert status_of(site.world, lease.id) is LeaseStatus.DELETED
+
+
+class Hanging(EnforcementFilter):
+    """Judges nothing before it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(new_config())
+        self.let_go = threading.Event()
+        self.waiting = threading.Semaphore(0)
+
+    def check_create(self, context: Values, lease_values: Values) -> None:
+        self.waiting.release()
+        assert self.let_go.wait(60)
+
+
+def test_a_filter_that_hangs_does_not_take_every_thread(tmp_path: Path):
+    hanging = Hanging()
+    with (
+        ThreadPoolExecutor(2 * THREADS) as clients,
+        open_site(tmp_path, hosts=2 * THREADS, filters={"Hanging": hanging}) as site,
+    ):
+        body = {
+            "name": "one",
+            "start_date": "2030-01-02T10:00:00Z",
+            "end_date": "2030-01-02T12:00:00Z",
+            "reservations": [{"resource_type": "physical:host", "min": 1, "max": 1}],
+        }
+        creates = [clients.submit(site.call, "POST", "/v1/leases", body) for _ in range(THREADS)]
+        try:
+            for _ in range(THREADS // 2):
+                assert hanging.waiting.acquire(timeout=30)
+            assert site.is_well()
+            assert site.call("GET", "/v1/leases", seconds=10)[0] == 200
+            wait_until(lambda: sum(one.done() for one in creates) == THREADS // 2)
+        finally:
+            hanging.let_go.set()
+        refused = [one.result()[0] for one in creates].count(503)
+        assert refused >= THREADS // 2

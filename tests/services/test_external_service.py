@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
@@ -18,6 +19,7 @@ from tenure.domain.lease import LeaseStatus
 from tenure.domain.request import LeaseChange, LeaseQuery, LeaseRequest, ReservationChange
 from tenure.drivers.simulated import Fault, FaultKind
 from tenure.enforcement.external import AWAY, DENIED, ExternalServiceFilter
+from tenure.services.commitments import tell_changed
 from tenure.services.enforcement import PATIENCE
 from tenure.services.outbox import MAX_REFUSALS
 from tenure.store.tables import OutboxRow
@@ -254,6 +256,61 @@ def test_an_end_in_between_leaves_nothing_reserved(world: World, credits: Credit
     world.pass_time(PATIENCE)
     [asked_for], [withdrawn] = credits.told("check-create"), credits.told("on-end")
     assert withdrawn["lease"]["id"] == asked_for["lease"]["id"]
+
+
+def test_who_asks_again_for_the_same_lease_gets_it_when_the_service_answers_again(world: World, credits: Credits):
+    """As default leases do, whose ids are made from those of the servers."""
+    begin = world.clock.now() + 5 * HOUR
+    request = LeaseRequest("again", begin, begin + HOUR, None, (reservation(1, 1),))
+    lease_id = str(uuid.uuid4())
+    for _ in range(2):
+        credits.mood = "refuses connections"
+        with pytest.raises(Unavailable):
+            world.leases.create(OWNER, request, lease_id=lease_id)
+        credits.mood = "well"
+        settle(world)
+    assert [body["lease"]["id"] for body in credits.told("on-end")] == [lease_id] * 2  # each time it may have agreed
+    assert world.leases.create(OWNER, request, lease_id=lease_id).id == lease_id
+    world.pass_time(2 * PATIENCE)
+    assert credits.order[lease_id] == ["on-end", "on-end", "commit-create"]
+
+
+def test_who_loses_against_himself_withdraws_nothing(world: World, credits: Credits):
+    """Two who ask for the same lease: one has booked it while the service judges for the other."""
+    begin = world.clock.now() + HOUR
+    request = LeaseRequest("twice", begin, begin + HOUR, None, (reservation(1, 1),))
+    lease_id = str(uuid.uuid4())
+    service: Any = world.service.parts.filters["ExternalServiceFilter"]
+    asked = service.check_create
+
+    def and_then(context, lease):
+        asked(context, lease)
+        if len(credits.told("check-create")) == 1:
+            world.leases.create(OWNER, request, lease_id=lease_id)
+
+    service.check_create = and_then
+    assert world.leases.create(OWNER, request, lease_id=lease_id).id == lease_id
+    world.engine.settle()
+    world.pass_time(PATIENCE + timedelta(minutes=1))
+    assert credits.order[lease_id] == ["commit-create"]
+
+
+def test_a_growth_that_was_told_and_then_undone_is_taken_back(world: World, credits: Credits):
+    """An event of the owner's tells of the lease while the cloud has not agreed yet."""
+    now = world.clock.now()
+    lease = world.leases.create(OWNER, LeaseRequest("l", now, now + 2 * HOUR, now + HOUR / 2, (reservation(1, 1),)))
+    world.pass_time(timedelta(minutes=1))
+    number = lease.reservations[0].id
+    world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", reservation_id=number, count=None))
+    more = LeaseChange(reservations=(ReservationChange(number, {"min": 2, "max": 2}),))
+    world.leases.update(OWNER, lease.id, more)
+    world.db.write(lambda tx: tell_changed(tx, lease.id, now=world.clock.now()))
+    world.cloud.clear_faults()
+    world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", reservation_id=number, count=1))
+    world.pass_time(timedelta(minutes=5))
+    assert world.leases.get(OWNER, lease.id).status is LeaseStatus.ACTIVE
+    hosts = [len(body["lease"]["reservations"][0]["allocations"]) for body in credits.told("commit-update")]
+    assert hosts == [2, 1]
 
 
 def test_a_service_that_knows_no_such_lease_need_not_take_it_back(world: World, credits: Credits):

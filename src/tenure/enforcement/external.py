@@ -174,7 +174,7 @@ def _reason(answer: bytes) -> str:
     """What a service says for the user, else that it has denied."""
     try:
         document = json.loads(answer)
-    except ValueError:
+    except (ValueError, RecursionError):  # what is nested deeply is no answer either
         return DENIED
     message = document.get("message") if isinstance(document, Mapping) else None
     return message if isinstance(message, str) and message else DENIED

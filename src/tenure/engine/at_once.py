@@ -48,7 +48,8 @@ class AtOnce:
         self._driver = driver
         self._workers = workers
         self._wake = wake
-        self._places = threading.Semaphore(places)
+        #: Taken by whoever waits for anybody outside; others who do so share it.
+        self.places = threading.Semaphore(places)
         self._answer_seconds = answer_seconds
 
     def carry_out(self, event_id: str, token: str) -> None:
@@ -113,18 +114,18 @@ class AtOnce:
 
     def _wait_for(self, key: str, attempt: Callable[[], object]) -> bool:
         begun = self._workers.begin(key, Lane.REQUESTS, attempt)
-        if self._places.acquire(blocking=False):
+        if self.places.acquire(blocking=False):
             try:
                 self._workers.wait(key, self._answer_seconds)
             finally:
-                self._places.release()
+                self.places.release()
         return begun
 
     @contextmanager
     def _place(self) -> Iterator[None]:
-        if not self._places.acquire(timeout=QUEUE_SECONDS):
+        if not self.places.acquire(timeout=QUEUE_SECONDS):
             raise CloudBusy("too many requests wait for it")
         try:
             yield
         finally:
-            self._places.release()
+            self.places.release()

@@ -6,7 +6,7 @@ Each of those who are told has a channel of its own in the outbox, so that one w
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -53,14 +53,18 @@ def tell_end(tx: Transaction, lease: Lease, *, now: datetime) -> None:
 def promise_withdrawal(
     tx: Transaction, lease: Values, channels: Iterable[str], *, now: datetime, ready_at: datetime
 ) -> None:
-    """Have receivers told that a lease never came about, unless that is cancelled before ``ready_at``."""
-    wanted = {_withdrawal_key(str(lease["id"]), channel): channel for channel in channels}
-    known = tx.outbox.known(wanted)
-    for key, channel in wanted.items():
-        if key not in known:
+    """Have receivers told that a lease never came about, unless that is cancelled before ``ready_at``.
+
+    A promise that waits already is the same one. One that was kept is not: what the receiver has agreed to since, is
+    to be withdrawn once more.
+    """
+    lease_id = str(lease["id"])
+    waiting = tx.outbox.waiting(lease_id, topic=ON_END)
+    for channel in channels:
+        if channel not in waiting:
             tx.outbox.add(
-                key=key,
-                lease_id=str(lease["id"]),
+                key=str(uuid.uuid4()),
+                lease_id=lease_id,
                 topic=ON_END,
                 payload={"lease": to_json(lease)},
                 now=now,
@@ -69,15 +73,20 @@ def promise_withdrawal(
             )
 
 
-def cancel_withdrawal(tx: Transaction, lease_id: str, channels: Iterable[str]) -> bool:
+def cancel_withdrawal(tx: Transaction, lease_id: str, channels: Collection[str]) -> bool:
     """Have nobody told so; False where somebody has been told, or may have been."""
-    keys = [_withdrawal_key(lease_id, channel) for channel in channels]
-    return tx.outbox.cancel(keys) == len(keys)
+    waiting = tx.outbox.waiting(lease_id, topic=ON_END)
+    keys = [key for channel in channels for key in waiting.get(channel, ())]
+    return waiting.keys() >= set(channels) and tx.outbox.cancel(keys) == len(keys)
 
 
-def withdraw(tx: Transaction, lease_id: str, channels: Iterable[str], *, now: datetime) -> None:
-    """Have them told at once."""
-    tx.outbox.hurry([_withdrawal_key(lease_id, channel) for channel in channels], now=now)
+def withdraw(tx: Transaction, lease_id: str, channels: Collection[str], *, now: datetime) -> None:
+    """Have them told at once; nobody, where somebody else has made the lease."""
+    if tx.leases.get(lease_id) is not None:
+        cancel_withdrawal(tx, lease_id, channels)
+        return
+    waiting = tx.outbox.waiting(lease_id, topic=ON_END)
+    tx.outbox.hurry([key for channel in channels for key in waiting.get(channel, ())], now=now)
 
 
 def _listening(tx: Transaction, topic: str) -> Iterator[str]:
@@ -99,10 +108,6 @@ def _once(
     key = str(uuid.uuid5(uuid.UUID(lease_id), f"{channel} {topic}"))
     if not tx.outbox.known([key]):
         tx.outbox.add(key=key, lease_id=lease_id, topic=topic, payload=payload, now=now, channel=channel)
-
-
-def _withdrawal_key(lease_id: str, channel: str) -> str:
-    return str(uuid.uuid5(uuid.UUID(lease_id), f"{channel} withdrawal"))
 
 
 def _account(lease: Mapping[str, Any]) -> object:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -30,6 +32,8 @@ R = TypeVar("R")
 
 #: How often filters are asked about a request, where others keep changing what it would get.
 ATTEMPTS = 3
+#: How long a request waits for others to be done with the filters.
+QUEUE_SECONDS = 1.0
 #: How long a filter that has agreed waits for the lease, until it is told that none came about: far more than it takes.
 PATIENCE = timedelta(minutes=5)
 
@@ -74,13 +78,16 @@ class Enforcement:
         quotas: Quotas,
         filters: Mapping[str, EnforcementFilter],
         origin: Origin,
+        places: threading.Semaphore,
     ) -> None:
+        """``places`` is how many requests may wait for filters at a time, fewer than there are threads for them."""
         self._db = db
         self._clock = clock
         self._types = types
         self._quotas = quotas
         self._filters = filters
         self._origin = origin
+        self._places = places
 
     def create(self, lease: Lease, book: Callable[[Transaction], Lease | None]) -> Lease | None:
         """Book a lease that the filters allow. ``book`` gives one that was booked before, which nobody judges.
@@ -143,7 +150,8 @@ class Enforcement:
         for _ in range(ATTEMPTS):
             question = self._for_show(work)
             if question is not None:
-                self._ask(question, [] if asked is None else asked)
+                with self._place():
+                    self._ask(question, [] if asked is None else asked)
             try:
                 return self._db.write(partial(_as_judged, work=work, judged=question, asked=tuple(asked or ())))
             except _Otherwise:
@@ -160,6 +168,16 @@ class Enforcement:
         except _Shown as shown:
             return shown.question
         raise AssertionError("it is undone always")
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """A place among those who wait: filters that hang never take every thread. Raises ``Unavailable``."""
+        if not self._places.acquire(timeout=QUEUE_SECONDS):
+            raise Unavailable("Too many requests wait for those who must agree to leases; try again later.")
+        try:
+            yield
+        finally:
+            self._places.release()
 
     def _ask(self, question: _Question, asked: list[str]) -> None:
         """Have each filter judge; ``asked`` gets the names of those that have agreed to a new lease."""
@@ -185,6 +203,8 @@ class Enforcement:
         """Have a filter told that a lease never came about, should that be so: also where this process ends now."""
 
         def work(tx: Transaction) -> None:
+            if tx.leases.get(str(lease["id"])) is not None:
+                return  # somebody else has just made it
             now = tx.now()
             promise_withdrawal(tx, lease, [name], now=now, ready_at=now + PATIENCE)
 
@@ -215,9 +235,11 @@ def _as_judged(
     asked: Collection[str],
 ) -> R:
     result, question = work(tx)
-    if question != judged:
+    if question not in (None, judged):
         raise _Otherwise
-    if question is not None and not cancel_withdrawal(tx, str(question.new["id"]), asked):
+    agreed = question or judged
+    cancelled = not asked or agreed is None or cancel_withdrawal(tx, str(agreed.new["id"]), asked)
+    if question is not None and not cancelled:
         raise Unavailable("Those who must agree to leases took too long; try again.")
     return result
 

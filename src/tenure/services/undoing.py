@@ -10,7 +10,7 @@ from typing import Any
 from tenure.domain.actor import ENGINE
 from tenure.domain.lease import Action, AllocationState, EventStatus, Lease, LeaseStatus, ReservationStatus
 from tenure.domain.period import ENDLESS
-from tenure.services.commitments import tell_end
+from tenure.services.commitments import tell_changed, tell_end
 from tenure.services.context import Rules, apply, remember
 from tenure.services.user_events import restore_events
 from tenure.store.database import Transaction
@@ -73,6 +73,7 @@ def update_undone(tx: Transaction, event_id: str, lease: Lease, *, now: datetime
     tx.allocations.remove([one.id for one in allocations if one.id in added and one.state is AllocationState.HELD])
     if lease.status is LeaseStatus.UPDATING:
         apply(tx, lease, Action.UPDATED, actor=ENGINE, now=now, keep_reason=True)
+    tell_changed(tx, lease.id, now=now)  # who was told of it meanwhile
 
 
 def hold_until_the_end(

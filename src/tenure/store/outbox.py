@@ -85,6 +85,16 @@ class OutboxStore:
         ).scalar_one_or_none()
         return None if row is None else _message(row)
 
+    def waiting(self, lease_id: str, *, topic: str) -> dict[str, list[str]]:
+        """The keys of messages about a lease that nobody has tried to deliver, by channel."""
+        found: dict[str, list[str]] = {}
+        untried = select(OutboxRow.channel, OutboxRow.key).where(
+            OutboxRow.lease_id == lease_id, OutboxRow.topic == topic, OutboxRow.attempts == 0
+        )
+        for channel, key in self._session.execute(untried):
+            found.setdefault(channel, []).append(key)
+        return found
+
     def cancel(self, keys: Collection[str]) -> int:
         """Forget messages that nobody has tried to deliver; how many."""
         gone = self._session.execute(
