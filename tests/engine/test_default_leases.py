@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tenure.domain.request import LeaseQuery
+from tenure.domain.errors import Conflict
+from tenure.domain.request import LeaseChange, LeaseQuery, LeaseRequest, ReservationChange, ReservationRequest
 from tenure.drivers.simulated import Fault, FaultKind
 from tenure.engine.default_leases import DefaultLeases, DefaultTerms
 from tests.support.world import OWNER, World, open_world
@@ -80,3 +81,45 @@ def test_a_cloud_that_does_not_answer_is_asked_again(world: World):
     world.cloud.inject(Fault(FaultKind.BUSY, verb="servers", count=1))
     world.cloud.inject(Fault(FaultKind.BUSY, verb="fetch", count=1))
     assert [given.run(), given.run(), given.run()] == [0, 0, 1]
+
+
+@pytest.mark.parametrize("way", ["at once", "named later"])
+def test_a_lease_that_a_server_was_given_gives_way_to_one_that_somebody_makes(world: World, way: str):
+    server_id = boot(world)
+    sweep(world).run()
+    world.pass_time(timedelta(minutes=1))
+    [given] = leases(world)
+    now = world.clock.now()
+    size = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1}
+    parameters = {"at_end": "shelve", **({"server_id": server_id} if way == "at once" else size)}
+    asked = LeaseRequest(
+        "mine", now + timedelta(hours=1), now + timedelta(hours=2), reservations=(request(parameters),)
+    )
+    mine = world.leases.create(OWNER, asked)
+    if way == "named later":
+        named = (ReservationChange(mine.reservations[0].id, {"server_id": server_id}),)
+        world.leases.update(OWNER, mine.id, LeaseChange(reservations=named))
+    assert [one.id for one in leases(world)] == [mine.id]
+    sweep(world).run()
+    world.service.repair.run()
+    [server] = world.cloud.world.servers()
+    assert (server.shelved, server.metadata["tenure:lease"]) == (True, mine.id)
+    world.pass_time(timedelta(minutes=90))
+    [server] = world.cloud.world.servers()
+    assert not server.shelved
+    assert given.id not in {one.id for one in leases(world)}
+
+
+def request(parameters: dict[str, object]) -> ReservationRequest:
+    return ReservationRequest("virtual:server", parameters)
+
+
+def test_a_lease_that_somebody_made_gives_way_to_none(world: World):
+    server_id = boot(world)
+    now = world.clock.now()
+    asked = LeaseRequest(
+        "mine", now + timedelta(hours=1), now + timedelta(hours=2), reservations=(request({"server_id": server_id}),)
+    )
+    world.leases.create(OWNER, asked)
+    with pytest.raises(Conflict):
+        world.leases.create(OWNER, asked)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -13,14 +12,13 @@ from tenure.domain.actor import Actor
 from tenure.domain.errors import TenureError, Unavailable
 from tenure.domain.request import LeaseRequest, Moment, ReservationRequest
 from tenure.drivers.contract import BootedServer, CloudDriver, CloudError
+from tenure.services.default_leases import default_lease_id
 from tenure.services.leases import LeaseService
 
 LOG = logging.getLogger(__name__)
 
 #: How far back it is looked for servers: for so long managers may be away, and none is missed.
 LOOK_BACK: Final = timedelta(days=1)
-#: The ids of default leases follow from those of the servers, so that each server gets one, once.
-_NAMESPACE: Final = uuid.UUID("3b0c1f0a-5f0e-4f6e-9c57-0a4e5d2c7b11")
 _LONGEST_NAME: Final = 80
 
 
@@ -61,7 +59,7 @@ class DefaultLeases:
         return sum(self._give(one) for one in fresh)
 
     def _give(self, server: BootedServer) -> bool:
-        lease_id = str(uuid.uuid5(_NAMESPACE, server.server_id))
+        lease_id = default_lease_id(server.server_id)
         owner = Actor(server.user_id, server.project_id, frozenset({"member", "reader"}))
         ends_at = self._clock.now().replace(microsecond=0) + self._terms.lasts
         parameters = {"server_id": server.server_id, "at_end": self._terms.at_end, "in_place": True}

@@ -37,6 +37,7 @@ from tenure.domain.period import ENDLESS, TICK, Period, minute_of
 from tenure.domain.request import LeaseChange, Moment, ReservationChange, ReservationRequest, When
 from tenure.resources.contract import ResourceType, ResourceTypes, Wanted
 from tenure.services.context import Rules, apply, new_id, remember, tell
+from tenure.services.default_leases import give_way
 from tenure.services.demands import demand_of
 from tenure.services.planning import Planner
 from tenure.services.user_events import check_events, replace_events
@@ -70,11 +71,12 @@ def placed_demand(types: ResourceTypes, reservation: Reservation | ReservationRe
 def bind(tx: Transaction, reservation_id: str, demand: Demand, position: int) -> bool:
     """Let the reservation be the one that is about what its demand names; False where that is nothing new.
 
-    Raises ``Conflict`` where another is.
+    A lease that its server was given of itself gives way. Raises ``Conflict`` where another is.
     """
     if demand.subject is None:
         return False
     try:
+        give_way(tx, demand.subject, reservation_id)
         return tx.leases.bind(reservation_id, demand.subject)
     except Conflict as error:
         error.field = f"reservations[{position}]"

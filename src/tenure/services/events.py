@@ -358,6 +358,8 @@ class EventService:
         def record(tx: Transaction) -> None:
             now = tx.now()
             exhausted = final or work.attempts >= self._rules.max_attempts
+            if work.event_type is EventType.PREPARE and work.lease.event(EventType.HOLD) is not None:
+                exhausted = final  # who has confirmed the lease may have been told that it is there
             if work.event_type is EventType.MEND:
                 self._mend_later(tx, work, now, exhausted=exhausted)
             elif work.event_type is EventType.END or work.undoing or not exhausted:

@@ -242,6 +242,10 @@ class LeaseStore:
                 .execution_options(synchronize_session=False)
             )
 
+    def bound(self, subject: str) -> str | None:
+        """The reservation that is about this thing."""
+        return self._session.scalar(select(ReservationRow.id).where(ReservationRow.subject == subject))
+
     def bind(self, reservation_id: str, subject: str) -> bool:
         """Let the reservation be the one that is about this thing; False where it is already.
 

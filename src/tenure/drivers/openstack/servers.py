@@ -311,7 +311,10 @@ class Servers:
         try:
             if changes:
                 self._compute.set_server_metadata(server.id, changes)
-            for tag in sorted(_tags_by(wanted) - server.tags):
+            tags = _tags_by(wanted)
+            for tag in sorted(one for one in server.tags - tags if LEASE in wanted and one.startswith(f"{LEASE}=")):
+                self._compute.untag_server(server.id, tag)  # of an earlier lease
+            for tag in sorted(tags - server.tags):
                 with suppress(BadRequest):  # its owner has put as many there as Nova takes
                     self._compute.tag_server(server.id, tag)
         except Conflict:
