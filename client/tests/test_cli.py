@@ -204,6 +204,15 @@ def test_a_lease_is_changed(server: FakeServer, tenure: Run, arguments: list[str
     assert last_body(server) == body
 
 
+def test_a_lease_is_prolonged(server: FakeServer, tenure: Run) -> None:
+    server.add_host("c1")
+    tenure("lease", "create", "bio", "--hosts", "1", "--start", "+2d", "--for", "1d")
+    outcome = tenure("lease", "prolong", "bio", "--by", "30d")
+    assert (outcome.code, outcome.output) == (0, "Prolonged lease: bio\n")
+    assert last_body(server) == {"end_date": "2027-04-03T09:30:00Z"}
+    assert tenure("lease", "prolong", "bio").code != 0
+
+
 def test_a_lease_is_ended_early_and_waited_for(server: FakeServer, tenure: Run) -> None:
     server.add_host("c1")
     tenure("lease", "create", "bio", "--hosts", "1", "--wait")

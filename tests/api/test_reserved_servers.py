@@ -290,14 +290,19 @@ def test_a_server_that_is_stopped_gives_its_room_to_others(api: Api) -> None:
     assert found(api, server_id).host != reserved
 
 
-def test_a_server_of_which_no_image_can_be_made_is_not_deleted(api: Api) -> None:
+@pytest.mark.parametrize("busy", [0, 1])
+def test_a_server_of_which_no_image_can_be_made_is_not_deleted(api: Api, busy: int) -> None:
+    """Nor is it where its end takes several attempts."""
     server_id = boot(api)
     lease = book(api, server_id=server_id, at_end="snapshot")
     pass_hours(api, 1.5)
     api.world.cloud.world.instances.shelve(server_id)
+    if busy:
+        api.world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_ended", count=busy))
     pass_hours(api, 1)
     shown = api.get(f"/v1/leases/{lease['id']}").json["lease"]
-    assert (shown["status"], "shelved" in shown["status_reason"]) == ("TERMINATED", True)
+    assert shown["status"] == "TERMINATED"
+    assert busy or "shelved" in shown["status_reason"]
     api.world.service.repair.run()
     assert found(api, server_id).shelved
 
@@ -317,6 +322,16 @@ def test_a_server_whose_confirmation_comes_to_nothing_goes_with_its_lease(api: A
     pass_hours(api, 0.1)
     api.world.service.repair.run()
     assert server(api, fresh) is None
+
+
+def test_servers_that_give_way_to_reservations_cannot_have_one(api: Api) -> None:
+    world = api.world.cloud.world.instances
+    spot = world.add_flavor("spot", vcpus=1, extra_specs={"blazar:preemptible": "true"})
+    server_id = boot(api, flavor=spot)
+    for asked in ({"flavor_id": spot}, {"server_id": server_id}):
+        refused = refusal(api, **asked)
+        assert (refused.status_code, refused.json["field"]) == (400, f"reservations[0].{next(iter(asked))}")
+    assert book(api, server_id=server_id, in_place=True)
 
 
 def test_a_start_waits_until_the_server_is_woken(api: Api) -> None:

@@ -18,7 +18,7 @@ from tenure.drivers.reserved_servers import SERVER
 from tenure.testing.rig import order_of
 from tests.drivers.rigs import HOST, options_of, ref, registered
 from tests.support.openstack import NEIGHBOUR, OWNER, FakeOpenStack, Flavor
-from tests.support.openstack.cloud import Server
+from tests.support.openstack.cloud import POOL, Server
 from tests.support.openstack.shelving import MOST_TAGS
 
 START = datetime(2030, 1, 1, 10, 0, tzinfo=UTC)
@@ -216,6 +216,34 @@ def test_a_server_that_is_spared_leaves_its_room_and_that_is_all(cloud: FakeOpen
     until_done(driver.ensure_started, order)
     until_done(driver.ensure_ended, replace(order, spared=True))
     assert (server.status, server.metadata) == ("SHELVED_OFFLOADED", {})
+
+
+@pytest.mark.parametrize("status", ["ACTIVE", "VERIFY_RESIZE", "RESCUE", "ERROR"])
+def test_a_server_that_is_spared_and_in_general_use_is_left_as_it_is(
+    cloud: FakeOpenStack, driver: OpenStackCloud, status: str
+):
+    registered(driver, cloud, 1)
+    server = boot(cloud, status=status)
+    until_done(driver.ensure_ended, replace(adopted(wanted(server=server)), spared=True))
+    assert server.status == status
+
+
+def test_a_lease_ends_where_there_is_no_pool(cloud: FakeOpenStack, driver: OpenStackCloud):
+    server = boot(cloud)
+    order = wanted(server=server, at_end="shelve", in_place=True)
+    until_done(driver.ensure_started, order)
+    [pool] = [one for one in cloud.aggregates.values() if one.name == POOL]
+    del cloud.aggregates[pool.number]
+    until_done(driver.ensure_ended, adopted(order))
+    assert server.status == "SHELVED_OFFLOADED"
+
+
+def test_a_server_of_somebody_else_is_never_named(cloud: FakeOpenStack, driver: OpenStackCloud):
+    server = boot(cloud, project_id=NEIGHBOUR)
+    with pytest.raises(CloudRefused):
+        driver.ensure_prepared(wanted(server=server))
+    until_done(driver.ensure_ended, adopted(wanted(server=server)))
+    assert server.id in cloud.servers
 
 
 def test_marks_of_an_earlier_lease_do_not_keep_a_server_asleep(cloud: FakeOpenStack, driver: OpenStackCloud):

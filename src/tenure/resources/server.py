@@ -34,6 +34,9 @@ InPlace = Annotated[
     StrictBool,
     Field(description="The server stays where it is and runs on: no room is promised to it, only its end is set."),
 ]
+#: The extra spec of flavors whose servers use what is reserved until it is wanted.
+_PREEMPTIBLE = "blazar:preemptible"
+_TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
 _SIZES = ("vcpus", "memory_mb", "disk_gb")
 
 
@@ -157,6 +160,12 @@ class ServerType:
             return parameters
         source: Any = fact["flavor"] if wanted.kind == "server" else fact
         footprint = _footprint(source, wanted)
+        if _is_preemptible(source) and not parameters.get("in_place"):
+            raise InvalidParameter(
+                f"Servers of the {wanted.kind} {wanted.reference} give way to whoever has reserved; they cannot be "
+                "reserved themselves.",
+                field=wanted.field,
+            )
         after = {**parameters, "sized_by": _sized_by(wanted.kind, wanted.reference)}
         if wanted.kind == "server" and parameters.get("vcpus") is not None:
             self._refuse_larger(parameters, footprint, wanted.reference)
@@ -207,6 +216,11 @@ class ServerType:
 
     def before_end(self, parameters: Mapping[str, object]) -> str | None:
         return LAST_SNAPSHOT if parameters.get("at_end") == "snapshot" else None
+
+
+def _is_preemptible(flavor: Mapping[str, Any]) -> bool:
+    specs: Mapping[str, object] = flavor.get("extra_specs") or {}
+    return str(specs.get(_PREEMPTIBLE, "")).strip().lower() in _TRUE
 
 
 def _sized_by(kind: str, reference: str) -> str:

@@ -617,7 +617,7 @@ class EventService:
             lease=lease,
             orders=tuple(orders_of(tx, [lease], held_only=stored.event.event_type is EventType.END, without=without)),
             actions=actions,
-            unsaved=given_up(tx, lease) if at_the_end else frozenset(),
+            unsaved=given_up(tx, lease) if ends else frozenset(),
             waits=not at_the_end or is_awaited(tx, lease, self._rules, now=tx.now()),
             retries=not at_the_end or is_retried(lease, self._rules, attempts=attempts),
             dropped=frozenset(payload.get("new" if undoing else "dropped", ())),

@@ -110,6 +110,32 @@ class SetLease(OfLease):
         return [*there.values(), *read_notify(self, parsed_args)]
 
 
+class ProlongLease(OfLease):
+    """Have a lease end later than it would."""
+
+    examples = (
+        ("bio-42 --by 12h", "twelve hours longer"),
+        ("'server web-1' --by 30d", "a server for another month"),
+    )
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--by",
+            metavar="DURATION",
+            type=reading(parse_duration),
+            required=True,
+            help="For how much longer, such as 12h or 30d",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        client = self.client()
+        lease = client.leases.find(parsed_args.lease)
+        client.leases.update(lease.id, end=_moved(lease.end_date, parsed_args.by, None))
+        self.output.write(f"Prolonged lease: {parsed_args.lease}\n")
+
+
 def _add_dates(parser: argparse.ArgumentParser) -> None:
     duration = reading(parse_duration)
     end = parser.add_mutually_exclusive_group()

@@ -34,6 +34,11 @@ class Layout:
         self._others = [one for one in aggregates if one.zone is not None and one.name not in self._groups]
 
     @property
+    def pooled(self) -> frozenset[str]:
+        """The hosts of the pool; none where there is no pool."""
+        return frozenset() if self._pool is None else self._pool.hosts
+
+    @property
     def pool(self) -> Aggregate:
         """The pool; raises ``CloudBusy`` where there is none."""
         if self._pool is None:

@@ -194,7 +194,7 @@ class Servers:
         if order.is_over:
             self._deny(order, {one.id for one in own})
         for server in own:
-            unfinished = self._end(order, server, layout.pool.hosts)
+            unfinished = self._end(order, server, layout.pooled)
             if unfinished is not None:
                 return unfinished
         aggregate = layout.shared(order.reservation_id)
@@ -217,9 +217,11 @@ class Servers:
             if not server.vanishing:
                 self._compute.delete_servers([server])
             return Progress(False, _SOON, "The server is still vanishing.")
+        leaves = server.service_host in pool and not is_in_place(order)
+        if order.spared and not leaves:
+            fate = ""  # it has nobody's room
         if fate and (unfinished := self._rouse(server)) is not None:
             return unfinished
-        leaves = server.service_host in pool and not is_in_place(order)
         if fate == "stop" and (unfinished := self._stop(server, leaves=leaves)) is not None:
             return unfinished
         if server.status in _LISTENING and not self._forget(server):

@@ -198,7 +198,7 @@ class Servers:
             unfinished = call.slowed("Servers are still vanishing.")
             self._effects.delete_server(call, server, vanishes=unfinished is None)
             return unfinished
-        if fate == "shelve":
+        if fate == "shelve" and not (order.spared and self._is_in_general_use(server)):
             self._shelve(call, server)
         if fate == "stop" and server["host_id"] is not None:
             self._stop(call, order, server)
@@ -218,6 +218,11 @@ class Servers:
                 self._record(tx, call, EffectKind.SERVER_STOPPED, order.reservation_id, server)
         if stopped:
             call.effect_happened()
+
+    def _is_in_general_use(self, server: sqlite3.Row) -> bool:
+        with self._state.look() as tx:
+            host = tx.execute("SELECT pooled FROM host WHERE id = ?", (server["host_id"],)).fetchone()
+        return host is None or not host["pooled"]
 
     def _leave(self, call: Call, order: Order, seen: sqlite3.Row) -> None:
         """Have it leave its reserved host for one in general use; where none has room, it is shelved."""
