@@ -326,9 +326,9 @@ def test_a_server_whose_confirmation_comes_to_nothing_goes_with_its_lease(api: A
 
 def test_servers_that_give_way_to_reservations_cannot_have_one(api: Api) -> None:
     world = api.world.cloud.world.instances
-    spot = world.add_flavor("spot", vcpus=1, extra_specs={"blazar:preemptible": "true"})
-    server_id = boot(api, flavor=spot)
-    for asked in ({"flavor_id": spot}, {"server_id": server_id}):
+    world.add_flavor("spot", vcpus=1, extra_specs={"blazar:preemptible": "true"})
+    server_id = boot(api, flavor="spot")
+    for asked in ({"flavor_id": "spot"}, {"server_id": server_id}):
         refused = refusal(api, **asked)
         assert (refused.status_code, refused.json["field"]) == (400, f"reservations[0].{next(iter(asked))}")
     assert book(api, server_id=server_id, in_place=True)
