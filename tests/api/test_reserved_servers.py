@@ -328,7 +328,8 @@ def test_servers_that_give_way_to_reservations_cannot_have_one(api: Api) -> None
     world = api.world.cloud.world.instances
     world.add_flavor("spot", vcpus=1, extra_specs={"blazar:preemptible": "true"})
     server_id = boot(api, flavor="spot")
-    for asked in ({"flavor_id": "spot"}, {"server_id": server_id}):
+    choices: list[dict[str, Any]] = [{"flavor_id": "spot"}, {"server_id": server_id}]
+    for asked in choices:
         refused = refusal(api, **asked)
         assert (refused.status_code, refused.json["field"]) == (400, f"reservations[0].{next(iter(asked))}")
     assert book(api, server_id=server_id, in_place=True)

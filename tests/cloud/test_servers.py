@@ -80,7 +80,9 @@ def test_servers_are_woken_on_a_reserved_host_and_end_as_was_asked(site: Site, d
         assert lease.reservation not in site.nova.aggregates()
     assert (servers["delete"].show(), servers["snapshot"].show()) == (None, None)
     wait_for("the server to be shelved", lambda: is_shelved(servers["shelve"]))
-    assert shown(servers["stop"])["status"] == "SHUTOFF"
+    stopped = shown(servers["stop"])
+    assert stopped["status"] == "SHUTOFF"
+    assert stopped["OS-EXT-SRV-ATTR:host"] != RESERVED  # whose room is promised to others
     assert (marks(servers["shelve"]), marks(servers["stop"])) == ([], [])
     assert (others.place(), marks(others)) == (before, [])  # never noticed anything
     [image] = images_of(site, demo, servers["snapshot"])
