@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -108,6 +109,22 @@ def test_a_lease_that_a_server_was_given_gives_way_to_one_that_somebody_makes(wo
     [server] = world.cloud.world.servers()
     assert not server.shelved
     assert given.id not in {one.id for one in leases(world)}
+
+
+@pytest.mark.parametrize("kind", [FaultKind.BUSY, FaultKind.REFUSED])
+def test_a_server_whose_lease_gives_way_stays_whatever_becomes_of_the_other(world: World, kind: FaultKind):
+    server_id = boot(world)
+    terms = DefaultTerms("virtual:server", at_end="delete")
+    DefaultLeases(world.leases, world.cloud, world.clock, terms).run()
+    world.pass_time(timedelta(minutes=1))
+    now = world.clock.now()
+    asked = LeaseRequest("mine", now + DAY, now + 2 * DAY, reservations=(request({"server_id": server_id}),))
+    world.cloud.inject(Fault(kind, verb="ensure_prepared", count=1))
+    with suppress(Conflict):
+        world.leases.create(OWNER, asked)
+    world.service.repair.run()
+    world.service.repair.run()
+    assert [one.id for one in world.cloud.world.servers()] == [server_id]
 
 
 def request(parameters: dict[str, object]) -> ReservationRequest:

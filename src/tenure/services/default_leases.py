@@ -31,4 +31,6 @@ def give_way(tx: Transaction, subject: str, reservation_id: str) -> None:
     now = tx.now()
     tx.events.change([one.id for one in lease.events], now=now, claim_token=None)
     unmake(tx, lease, "The server has another lease now.", now=now)
+    # The server bears the marks of this one until it gets those of the other: nothing is to be done with it for them.
+    tx.leases.change_reservations([holder], now=now, effects={})
     tell(tx, "lease.delete", lease, now=now)
