@@ -197,7 +197,12 @@ def test_a_body_that_nova_takes_from_nobody_is_not_even_read(nova: Nova, tenure:
     body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": HINTS}
     unread = BytesIO(json.dumps(body).encode())
     passed: list[Any] = []
-    filtered = filter_factory({}, endpoint=tenure.url)(lambda environ, _: passed.append(environ) or [])
+
+    def application(environ: dict[str, Any], _: object) -> list[bytes]:
+        passed.append(environ)
+        return []
+
+    filtered = filter_factory({}, endpoint=tenure.url)(application)
     environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/servers", "CONTENT_LENGTH": length, "wsgi.input": unread}
     assert list(filtered(environ, lambda *_: None)) == []
     assert (passed, unread.tell()) == ([environ], 0)
