@@ -19,10 +19,11 @@ from tests.support.databases import (  # noqa: E402 - after its assertions were 
     DatabaseServers,
     ServerMissing,
 )
+from tests.support.lengths import times  # noqa: E402
 
 # Time limits for one example fail on a busy machine and say nothing about the code.
 settings.register_profile("quick", deadline=None, print_blob=True)
-settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=300)
+settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=times(150, 300))
 settings.load_profile("quick")
 
 #: With this set to 1, a run that leaves anything out fails.

@@ -1127,7 +1127,7 @@ class Cloud:
         )
         latest = self.api.using(version="1.2")
         pool = latest.post("/v1/volume-pools", {"name": "sim-storage@fast#nvme", "capacity_gb": 10})
-        held = latest.book(name="held", start=24, hours=2, hold_for=3600)
+        held = latest.book(name="held", start=48, hours=2, hold_for=3600)
         address, _ = api.register_address(), api.register_address("203.0.113.11")
         self._ids = {
             "RESERVATION": lease["reservations"][0]["id"],
