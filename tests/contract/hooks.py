@@ -32,6 +32,7 @@ _CHOICE = (
     r"(reservations\[\d+\]: )?Name one of these: server_id, flavor_id, or vcpus, memory_mb and disk_gb together",
     r"(reservations\[\d+\]: )?Only a server that is there can stay in its place",
     r"Server (.|\n)* could not be found",
+    r"There is no server (.|\n)*",
     r"(.|\n)*: only properties and what is in the scope capabilities can be asked for",
     r"(.|\n)* is none of the forms of a value",
     _REGION,
@@ -108,8 +109,8 @@ def map_body(context: schemathesis.HookContext, body: Any) -> Any:
     if context.operation.label == f"POST {_LEASE}/reservations":
         return _whole(body) if number % 5 == 0 else _possible(_whole(body))
     if context.operation.label not in ("POST /v1/leases", f"PUT {_LEASE}"):
-        return body
-    body = dict(body)
+        return _whole(body)
+    body = _whole(body)
     if isinstance(body.get("reservations"), list):
         body["reservations"] = [_whole(one) if isinstance(one, dict) else one for one in body["reservations"]]
     if number % 5 == 0:
@@ -143,7 +144,9 @@ _FORMS: tuple[tuple[str, Callable[[str], str]], ...] = (
     (MINUTE_PATTERN, lambda day: f"{day} 10:00"),
     (RFC3339_PATTERN, lambda day: f"{day}T10:00:00Z"),
 )
-_COUNTS = frozenset({"min", "max", "amount", "vcpus", "memory_mb", "disk_gb"})
+#: Of what there can be some; and all that is counted.
+_AMOUNTS = ("amount", "vcpus", "memory_mb", "disk_gb")
+_COUNTS = frozenset({*_AMOUNTS, "min", "max", "size_gb", "capacity_gb", "hold_for"})
 _EXPRESSIONS = ("", '["==", "$gpu", "a100"]', '["and", [">=", "$vcpus", "1"], ["<=", "$memory_mb", "10000000"]]')
 
 
@@ -153,7 +156,7 @@ def _possible(reservation: dict[str, Any]) -> dict[str, Any]:
     if _is_count(least) and _is_count(most):
         changed["min"] = 1
         changed["max"] = 1 + int(most or 0) % 3
-    for name in _COUNTS - {"min", "max"}:
+    for name in _AMOUNTS:
         if _is_count(changed.get(name)):
             changed[name] = 1 + int(changed[name]) % 3
     if isinstance(changed.get("flavor_id"), str) and 1 <= len(changed["flavor_id"]) <= 255:
@@ -184,11 +187,11 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 1 <= value < 2**31
 
 
-def _whole(reservation: dict[str, Any]) -> dict[str, Any]:
+def _whole(body: dict[str, Any]) -> dict[str, Any]:
     """JSON Schema takes ``2.0`` for an integer and cannot be told otherwise; the API, as Blazar, does not."""
     return {
         name: int(value) if name in _COUNTS and isinstance(value, float) and value.is_integer() else value
-        for name, value in reservation.items()
+        for name, value in body.items()
     }
 
 
