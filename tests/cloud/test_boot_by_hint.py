@@ -125,7 +125,8 @@ def test_a_server_of_the_command_line_sleeps_until_its_lease_starts_and_goes_wit
 
 def test_from_now_to_a_day_of_one_digit_and_shelved_then(site: Site, demo: Session):
     wanted = {"name": "lease1", "start": "now", "end": "2027-12-1 16:07", "at_end": "shelve"}
-    assert boot(site, demo, wanted).status_code == 202
+    answer = boot(site, demo, wanted)
+    assert answer.status_code == 202, answer.text
     server = site.nova.booted[-1]
     lease = lease_of(site, demo, server)
     assert lease.show()["end_date"] == "2027-12-01T16:07:00Z"

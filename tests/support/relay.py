@@ -60,26 +60,31 @@ class Relay:
             return
         bus = socket.create_connection((self._bus.hostname or "127.0.0.1", self._bus.port or 5672))
         self._open += [client, bus]
-        deaf = threading.Event()
-        threading.Thread(target=self._pass_back, args=(bus, client, deaf), daemon=True).start()
+        deaf, confirmed = threading.Event(), threading.Event()
+        threading.Thread(target=self._pass_back, args=(bus, client, deaf, confirmed), daemon=True).start()
         with suppress(OSError):
             while data := client.recv(65536):
                 if self._cut_after is not None and self._cut_after in data:
                     self._cut_after = None
                     deaf.set()
                     bus.sendall(data)
+                    confirmed.wait(10)  # a bus that loses a connection need not do what was sent last
                     self.cuts += 1
                     bus.settimeout(5)
-                    bus.shutdown(socket.SHUT_WR)  # what was sent arrives, and then the end
+                    bus.shutdown(socket.SHUT_WR)
                     break
                 bus.sendall(data)
         _end(client)
 
     @staticmethod
-    def _pass_back(bus: socket.socket, client: socket.socket, deaf: threading.Event) -> None:
+    def _pass_back(
+        bus: socket.socket, client: socket.socket, deaf: threading.Event, confirmed: threading.Event
+    ) -> None:
         with suppress(OSError):
             while data := bus.recv(65536):
-                if not deaf.is_set():
+                if deaf.is_set():
+                    confirmed.set()
+                else:
                     client.sendall(data)
         _end(client)
         _end(bus)
