@@ -40,6 +40,12 @@ def looking_often(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield site
 
 
+@pytest.fixture(scope="module")
+def demo(looking_often: Site) -> Session:
+    """A member of the project ``demo``, whose token is new: Nova keeps the catalogue of one that it has seen before."""
+    return looking_often.cloud.session("demo")
+
+
 @pytest.fixture
 def site(looking_often: Site) -> Iterator[Site]:
     looking_often.register(RESERVED)
