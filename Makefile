@@ -50,7 +50,7 @@ $(STAMP): pyproject.toml $(OTHERS:%=%/pyproject.toml) constraints.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt $(INSTALLED)
 	@touch $@
 
-demo: $(STAMP) ## Show what Tenure does, in about a minute, in this terminal
+demo: $(STAMP) ## Show what Tenure does, in a minute or two, in this terminal
 	$(BIN)/python tools/demo.py
 
 run: $(STAMP) ## Serve the API on a simulated cloud; what it knows is kept in .run
