@@ -10,7 +10,15 @@ def test_says_how_many_passed_each_stage():
     shortfall = Shortfall("physical:host", "hosts", 3, STAGES)
     assert shortfall.message == (
         "Not enough hosts available: 3 asked for, 10 can be reserved, 4 match the properties asked for,"
-        " 1 are free for the whole period."
+        " 1 is free for the whole period."
+    )
+
+
+def test_speaks_of_one_as_of_one():
+    stages = tuple(Stage(name, 1) for name in ("reservable", "matching", "roomy", "fitting", "of another type"))
+    assert Shortfall("virtual:instance", "instances", 2, stages).message == (
+        "Not enough instances available: 2 asked for, 1 can be reserved, 1 matches the properties asked for,"
+        " 1 has room for the whole period, 1 fits there, 1 of another type."
     )
 
 

@@ -81,7 +81,7 @@ def test_a_host_holds_as_many_as_it_has_room_for_and_no_more(world: World):
     """Blazar counted a reservation once, however many instances it had: 18 processors were promised of 8."""
     first = book(world, instances(ROOM - 1))
     assert sum(count for _, count in units(world, first)) == ROOM - 1
-    with pytest.raises(NotEnoughResources, match=r"2 asked for.* 1 fit there"):
+    with pytest.raises(NotEnoughResources, match=r"2 asked for.* 1 fits there"):
         book(world, instances(2))
     book(world, instances(1))
     with pytest.raises(NotEnoughResources):
@@ -176,7 +176,7 @@ class TestAffinity:
         assert [count for _, count in units(world, lease)] == [4]
         book(world, instances(3, affinity=True))
         book(world, instances(3, affinity=True))
-        with pytest.raises(NotEnoughResources, match=r"2 asked for.* 1 fit there"):
+        with pytest.raises(NotEnoughResources, match=r"2 asked for.* 1 fits there"):
             book(world, instances(2, affinity=True))
         book(world, instances(2))
 

@@ -14,13 +14,13 @@ class Stage:
     count: int
 
 
-#: What the stages are called in a sentence.
-_WORDS: Mapping[str, str] = {
-    "reservable": "can be reserved",
-    "matching": "match the properties asked for",
-    "free": "are free for the whole period",
-    "roomy": "have room for the whole period",
-    "fitting": "fit there",
+#: What the stages are called in a sentence, of one resource and of any other number.
+_WORDS: Mapping[str, tuple[str, str]] = {
+    "reservable": ("can be reserved", "can be reserved"),
+    "matching": ("matches the properties asked for", "match the properties asked for"),
+    "free": ("is free for the whole period", "are free for the whole period"),
+    "roomy": ("has room for the whole period", "have room for the whole period"),
+    "fitting": ("fits there", "fit there"),
 }
 
 
@@ -51,7 +51,7 @@ class Shortfall:
     @property
     def message(self) -> str:
         """One sentence for people; clients match on its beginning (``Not enough hosts available``)."""
-        counts = ", ".join(f"{stage.count} {_WORDS.get(stage.stage, stage.stage)}" for stage in self.stages)
+        counts = ", ".join(f"{stage.count} {_words(stage)}" for stage in self.stages)
         text = f"Not enough {self.noun} available: {self.requested} asked for, {counts}."
         if self.kept is not None:
             text += f" A started reservation keeps the {self.noun} it holds ({self.kept})."
@@ -60,3 +60,8 @@ class Shortfall:
         if self.unknown_properties:
             text += f" No resource has the property {', '.join(self.unknown_properties)}."
         return text
+
+
+def _words(stage: Stage) -> str:
+    of_one, of_others = _WORDS.get(stage.stage, (stage.stage, stage.stage))
+    return of_one if stage.count == 1 else of_others
