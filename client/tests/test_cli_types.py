@@ -106,6 +106,65 @@ def test_what_is_booked_can_be_narrowed_down(stocked: FakeServer, tenure: Run) -
     ], outcome.errors
 
 
+def test_a_zone_and_extra_specs_are_of_hosts_and_of_sizes(stocked: FakeServer, tenure: Run) -> None:
+    specs = ("--extra-spec", "capabilities:vcpus=>= 2", "--extra-spec", " gpu = <or> a100 <or> v100")
+    of_hosts = tenure("lease", "create", "lab", "--hosts", "1", "--zone", "az-1", *specs)
+    assert sent(stocked)["reservations"] == [
+        {
+            "resource_type": "physical:host",
+            "min": 1,
+            "max": 1,
+            "resource_properties": "",
+            "availability_zone": "az-1",
+            "extra_specs": {"capabilities:vcpus": ">= 2", "gpu": "<or> a100 <or> v100"},
+        }
+    ], of_hosts.errors
+    sized = ("--instances", "1", "--vcpus", "1", "--ram", "512")
+    both = tenure(*("lease", "create", "web", "--hosts", "1", *sized, "--zone", "az-1"))
+    assert [one["availability_zone"] for one in sent(stocked)["reservations"]] == ["az-1", "az-1"], (
+        both.errors
+    )
+    more = tenure("lease", "reservation", "add", "lab", *sized, "--with", "vcpus>1", *specs[:2])
+    assert sent(stocked)["extra_specs"] == {"capabilities:vcpus": ">= 2"}, more.errors
+    assert "availability_zone" not in sent(stocked)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--zone", "az-1"), "--zone: say how many hosts with --hosts, or --instances."),
+        (
+            ("--server-flavor", "3", "--zone", "az-1"),
+            "--zone: say how many hosts with --hosts, or --instances.",
+        ),
+        (("--extra-spec", "gpu=a100"), "--extra-spec: say how many hosts with --hosts, or --instances."),
+        (
+            ("--hosts", "1", "--extra-spec", "gpu=a100", "--extra-spec", "gpu=v100"),
+            "--extra-spec: gpu is given twice.",
+        ),
+        (("--instances", "1", "--flavor", "3", "--zone", "az-1"), "--zone: the flavor itself says"),
+        (
+            ("--instances", "1", "--flavor", "3", "--extra-spec", "gpu=a"),
+            "--extra-spec: the flavor itself says",
+        ),
+        (
+            ("--hosts", "1", "--instances", "1", "--vcpus", "1", "--ram", "1", "--extra-spec", "gpu=a"),
+            "--extra-spec: it is not clear whether it is for the hosts or for the instances",
+        ),
+        (("--hosts", "1", "--extra-spec", "gpu"), "'gpu' is not key=value."),
+        (("--hosts", "1", "--extra-spec", "=a100"), "'=a100' is not key=value."),
+        (("--hosts", "1", "--extra-spec", "gpu="), "'gpu=' is not key=value."),
+    ],
+)
+def test_what_is_wrong_with_a_zone_or_an_extra_spec_is_said(
+    stocked: FakeServer, tenure: Run, options: tuple[str, ...], said: str
+) -> None:
+    outcome = tenure("lease", "create", "lab", *options)
+    assert outcome.code != 0
+    assert said in outcome.errors
+    assert stocked.requests == []
+
+
 def test_a_size_is_written_with_or_without_its_unit(stocked: FakeServer, tenure: Run) -> None:
     outcome = tenure(
         *("lease", "create", "web", "--instances", "2", "--vcpus", "2", "--ram", "4g", "--disk", "20"),

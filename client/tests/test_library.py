@@ -455,8 +455,9 @@ def test_where_something_is_to_be_is_too_new_for_an_older_server(versions: tuple
         lease = book(client)
         elsewhere = ReservationRequest.hosts(1).in_region("north")
         too_new = pytest.raises(NeedsNewerServer, match=r"region or zone.* came with API 1\.2")
-        with too_new:
-            client.leases.create("there", start=NOW, end=BEGINNING + DAY, reservations=[elsewhere])
+        for wanted in (elsewhere, ReservationRequest.hosts(1).with_place("az-1")):
+            with too_new:
+                client.leases.create("there", start=NOW, end=BEGINNING + DAY, reservations=[wanted])
         with too_new:
             client.leases.add_reservation(lease.id, elsewhere)
         with too_new:

@@ -150,6 +150,17 @@ class ReservationRequest:
             return self
         return ReservationRequest(self.resource_type, {**self.parameters, "region": region})
 
+    def with_place(
+        self, availability_zone: str | None = None, extra_specs: Mapping[str, str] | None = None
+    ) -> ReservationRequest:
+        """The same on hosts of a zone and with these extra specs; None, and none of them, changes nothing.
+
+        Hosts, and instances of a size of their own, can be asked for so.
+        """
+        zone: JsonObject = {} if availability_zone is None else {"availability_zone": availability_zone}
+        specs: JsonObject = {"extra_specs": dict(extra_specs)} if extra_specs else {}
+        return ReservationRequest(self.resource_type, {**self.parameters, **zone, **specs})
+
     @property
     def names_a_place(self) -> bool:
         """Whether it says where, or on what kind of hosts, in words that came with API 1.2."""

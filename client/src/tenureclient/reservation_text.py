@@ -95,6 +95,14 @@ def parse_size(unit: str) -> Callable[[str], int]:
     return parse
 
 
+def parse_extra_spec(text: str) -> tuple[str, str]:
+    """Read ``key=value``; the value may begin with an operator of its own, as in ``vcpus=>= 8``."""
+    key, _, value = (part.strip() for part in text.partition("="))
+    if not key or not value:
+        raise UnreadableReservation(f"'{text}' is not key=value.")
+    return key, value
+
+
 def parse_pairs(text: str) -> dict[str, JsonValue]:
     """Read ``key=value,key=value`` with each value as the type that its key has in the API."""
     values: dict[str, JsonValue] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from osc_lib import exceptions
 
@@ -15,7 +15,13 @@ from tenureclient.reservation_request import (
     VOLUMES_AT_END,
     ReservationRequest,
 )
-from tenureclient.reservation_text import parse_amount, parse_count, parse_reservation, parse_size
+from tenureclient.reservation_text import (
+    parse_amount,
+    parse_count,
+    parse_extra_spec,
+    parse_reservation,
+    parse_size,
+)
 
 #: Which option says how many, and which ones describe what is counted.
 _DETAILS = {
@@ -36,6 +42,7 @@ _OPTIONS = {
 _TYPES = """resource types, for --reservation (what is in brackets may be left out):
   physical:host
     min=COUNT [max=COUNT] [resource_properties=EXPRESSION] [hypervisor_properties=EXPRESSION]
+    [vcpus=COUNT] [memory_mb=MB] [disk_gb=GB]
   virtual:instance
     amount=COUNT vcpus=COUNT memory_mb=MB disk_gb=GB [affinity=true|false|none]
     [resource_properties=EXPRESSION]
@@ -48,6 +55,8 @@ _TYPES = """resource types, for --reservation (what is in brackets may be left o
     network_id=ID [amount=COUNT] [required_floatingips=["ADDRESS", ...]]
   virtual:volume
     amount=COUNT size_gb=GB [volume_type=TYPE] [at_end=delete|snapshot|keep]
+  physical:host and virtual:instance
+    [availability_zone=NAME] [extra_specs={"KEY": "VALUE", ...}]
   all of them but virtual:server
     [before_end=none|snapshot|notify|default]
   all of them
@@ -72,6 +81,18 @@ def add_reservation_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="What each of the hosts must have, or each host that an instance of a size of its own is on:"
         f" {CONDITION_FORMS} (may be repeated; all must hold)",
+    )
+    hosts.add_argument("--zone", metavar="NAME", help="The availability zone of those hosts (default: any)")
+    hosts.add_argument(
+        "--extra-spec",
+        dest="extra_specs",
+        metavar="KEY=VALUE",
+        type=reading(parse_extra_spec),
+        action="append",
+        default=[],
+        help="What those hosts must be, as flavors say it: capabilities: and what the cloud says of a host,"
+        " or one of their properties, such as 'capabilities:vcpus=>= 8' or 'gpu=<or> a100 <or> v100' (may be"
+        " repeated; all must hold)",
     )
     _add_instances(parser.add_argument_group("instances, on hosts that serve others as well"))
     _add_server(parser.add_argument_group("one server"))
@@ -235,17 +256,38 @@ def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRe
 
 
 def _hosts(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
-    if parsed_args.conditions:
+    for option in _about_hosts(parsed_args):
         if parsed_args.hosts is None and parsed_args.instances is None:
-            raise exceptions.CommandError("--with: say how many hosts with --hosts, or --instances.")
-        if parsed_args.hosts is not None and parsed_args.instances is not None:
+            raise exceptions.CommandError(f"{option}: say how many hosts with --hosts, or --instances.")
+        # All that one asks for may well be in one zone, but it is seldom to be on hosts of one kind.
+        if parsed_args.hosts is not None and parsed_args.instances is not None and option != "--zone":
             raise exceptions.CommandError(
-                "--with: it is not clear whether it is for the hosts or for the instances; write one of them"
-                " as --reservation."
+                f"{option}: it is not clear whether it is for the hosts or for the instances; write one of"
+                " them as --reservation."
             )
     if parsed_args.hosts is not None:
         least, most = parsed_args.hosts
-        yield ReservationRequest.hosts(least, most, conditions=parsed_args.conditions)
+        wanted = ReservationRequest.hosts(least, most, conditions=parsed_args.conditions)
+        yield wanted.with_place(parsed_args.zone, _extra_specs(parsed_args))
+
+
+def _about_hosts(parsed_args: argparse.Namespace) -> Sequence[str]:
+    """The options that say of which kind hosts must be, as far as they are given."""
+    given = (
+        ("--with", parsed_args.conditions),
+        ("--zone", parsed_args.zone is not None),
+        ("--extra-spec", parsed_args.extra_specs),
+    )
+    return [option for option, value in given if value]
+
+
+def _extra_specs(parsed_args: argparse.Namespace) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for key, value in parsed_args.extra_specs:
+        if key in found:
+            raise exceptions.CommandError(f"--extra-spec: {key} is given twice.")
+        found[key] = value
+    return found
 
 
 def _instances(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
@@ -257,15 +299,15 @@ def _instances(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
         for name in ("vcpus", "ram", "disk"):
             if getattr(parsed_args, name) is not None:
                 raise exceptions.CommandError(f"--{name}: the size is that of the flavor; give either.")
-        if parsed_args.conditions:
-            raise exceptions.CommandError("--with: the flavor itself says which hosts its instances need.")
+        for option in _about_hosts(parsed_args):
+            raise exceptions.CommandError(f"{option}: the flavor itself says which hosts its instances need.")
         yield ReservationRequest.flavor(parsed_args.flavor, amount, affinity=parsed_args.affinity)
         return
     if parsed_args.vcpus is None or parsed_args.ram is None:
         raise exceptions.CommandError(
             "--instances: say of which size, with --flavor, or with --vcpus and --ram."
         )
-    yield ReservationRequest.instances(
+    wanted = ReservationRequest.instances(
         amount,
         vcpus=parsed_args.vcpus,
         memory_mb=parsed_args.ram,
@@ -273,6 +315,7 @@ def _instances(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
         affinity=parsed_args.affinity,
         conditions=parsed_args.conditions,
     )
+    yield wanted.with_place(parsed_args.zone, _extra_specs(parsed_args))
 
 
 def _server(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
