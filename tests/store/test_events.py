@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from bench.plans import explained
 from tenure.domain.lease import Event, EventStatus, EventType, Lease, LeaseStatus
 from tenure.store.conflict import Overtaken
 from tenure.store.database import Database, Transaction
@@ -44,6 +45,23 @@ def add_event(
     event = Event(new_id(), lease.id, event_type, due_at, EventStatus.UNDONE, 0, NOW, message=message)
     db.write(lambda tx: tx.events.add([event]))
     return event
+
+
+class TestHowItIsFound:
+    @pytest.fixture
+    def database_url(self, fresh_database):
+        with fresh_database("sqlite") as url:
+            yield url
+
+    def test_starts_are_read_in_their_order_and_not_sorted(self, db: Database):
+        """To sort those of one instant, each of them would have to be looked at, however few are taken."""
+        plan: list[str] = []
+        with explained(db.engine, plan.append), db.read() as tx:
+            tx.events.ready(NOW, 1, starts=True)
+            tx.events.waiting(NOW, 1)
+        reads = [line for line in plan if line.startswith("  | SEARCH events USING")]
+        assert len(reads) == 2, plan
+        assert not any("TEMP B-TREE" in line for line in plan), plan
 
 
 class TestWhatIsReady:

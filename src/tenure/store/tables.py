@@ -274,7 +274,12 @@ class EventRow(Base):
     """
 
     __tablename__ = "events"
-    __table_args__ = (Index(None, "lease_id"), Index(None, "ready_at"))
+    __table_args__ = (
+        Index(None, "lease_id"),
+        Index(None, "ready_at"),
+        # The order of starts: of many that are due at one instant, only those that are taken are looked at.
+        Index(None, "rank", "ready_at", "id"),
+    )
 
     id: Mapped[str] = mapped_column(text(36), primary_key=True)
     lease_id: Mapped[str] = mapped_column(text(36), ForeignKey("leases.id"))
