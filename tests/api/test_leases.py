@@ -173,6 +173,10 @@ def test_what_came_with_later_versions_is_not_there(api: Api) -> None:
         assert (result.status_code, result.json["error"]) == (404, 404)
 
 
+#: What Blazar does not speak, and microversion 1.1 does.
+AN_OR = '["or", ["==", "$vcpus", "8"], ["==", "$vcpus", "16"]]'
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -206,6 +210,14 @@ def test_what_came_with_later_versions_is_not_there(api: Api) -> None:
         (
             {"reservations": [{**HOSTS, "resource_properties": '["not", ["==", "$gpu", "a100"]]'}]},
             "Malformed requirements ['not', ['==', '$gpu', 'a100']]",
+        ),
+        (
+            {"reservations": [{**HOSTS, "hypervisor_properties": '["in", "$rack", "r1", "r2"]'}]},
+            "Malformed requirements ['in', '$rack', 'r1', 'r2']",
+        ),
+        (
+            {"reservations": [{**HOSTS, "resource_properties": f'["and", {AN_OR}, ["==", "$gpu", "a100"]]'}]},
+            "Malformed requirements ['and', ['or', ['==', '$vcpus', '8'], ['==', '$vcpus', '16']], ['==', '$gpu', ",
         ),
     ],
 )

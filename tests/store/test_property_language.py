@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import time
+from contextlib import suppress
+from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -128,6 +132,67 @@ def test_sql_and_python_agree(db: Database):
         assert matching(db, owned, expression) == expected
 
     agree()
+
+
+def test_what_is_written_finds_what_it_says(db: Database):
+    """From the text of a request to the hosts that are found: nothing on the way is shared with ``says``."""
+    rng = random.Random(20)
+    words = ["1", "2", "2.0", "8", "10", "64", "r1", "r2", "a100", "R1"]
+    hosts = []
+    for number in range(1, 13):
+        own = {name: rng.choice(words) for name in ("rack", "gpu") if rng.random() < 0.7}
+        facts = {"vcpus": rng.choice([2, 8, 10, 64]), "availability_zone": rng.choice(["r1", "r2"])}
+        add_hosts(db, 1, [own], facts=facts, first=number)
+        hosts.append({**own, **{name: str(value) for name, value in facts.items()}})
+    numbers = set()
+    with db.read() as tx:
+        for _ in range(40):
+            tree = a_tree(rng, words)
+            asked = demand(12, expression=parse_expression(json.dumps(tree), field="resource_properties"))
+            found = tx.allocations.candidates(asked, hours(0, 1), now=NOW, turn=0)
+            names = {one.external_id for one in tx.resources.by_ids([one.resource_id for one in found]).values()}
+            assert names == {str(number) for number, one in enumerate(hosts, 1) if says(tree, one)}, tree
+            numbers.add(len(names))
+    assert len(numbers) > 6  # not all of them found everything or nothing
+
+
+def a_tree(rng: random.Random, words: list[str], depth: int = 3) -> list[Any]:
+    op = rng.choice(["and", "or", "not", "in", "in", *OPERATORS] if depth else ["in", *OPERATORS])
+    if op in {"and", "or", "not"}:
+        branches = 1 if op == "not" else rng.randint(2, 3)
+        return [op, *(a_tree(rng, words, depth - 1) for _ in range(branches))]
+    name = rng.choice(["$rack", "$gpu", "$vcpus", "$availability_zone"])
+    return [op, name, *rng.sample(words, rng.randint(1, 3) if op == "in" else 1)]
+
+
+def says(tree: list[Any], properties: dict[str, str]) -> bool:
+    """What the user's guide promises of an expression, of a host with these properties."""
+    op, *parts = tree
+    if op in {"and", "or"}:
+        answers = [says(one, properties) for one in parts]
+        return all(answers) if op == "and" else any(answers)
+    if op == "not":
+        return not says(parts[0], properties)
+    name, *values = parts
+    if op == "in":
+        return any(says(["==", name, one], properties) for one in values)
+    found: Any = properties.get(name.removeprefix("$"))
+    wanted: Any = values[0]
+    if found is None:
+        return False
+    with suppress(ArithmeticError):
+        wanted = Decimal(wanted)
+        found = Decimal(found) if found[0].isdigit() else None
+    if found is None:  # a number is asked for, and this is none: all that can be said is that it differs
+        return bool(op == "!=")
+    return {
+        "==": found == wanted,
+        "!=": found != wanted,
+        "<": found < wanted,
+        "<=": found <= wanted,
+        ">": found > wanted,
+        ">=": found >= wanted,
+    }[op]
 
 
 def test_every_tricky_value_is_compared_with_every_other_as_in_python(db: Database):
