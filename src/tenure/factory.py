@@ -113,7 +113,7 @@ class Parts:
     workers: int = 0
     #: How many requests may wait for the cloud at a time: fewer than there are threads that serve requests.
     places: int = 8
-    #: For how many seconds a request waits for what the cloud has to do for a lease.
+    #: For how many seconds a request waits for what the cloud has to do for a lease, and is judged again by filters.
     answer_seconds: float = ANSWER_SECONDS
     #: How often the cloud is compared with the ledger.
     repair_interval: timedelta = timedelta(minutes=1)
@@ -200,7 +200,14 @@ def build(parts: Parts) -> Service:
         answer_seconds=parts.answer_seconds,
     )
     enforcement = Enforcement(
-        parts.db, parts.clock, parts.types, parts.quotas, parts.filters, parts.origin, effects.places
+        parts.db,
+        parts.clock,
+        parts.types,
+        parts.quotas,
+        parts.filters,
+        parts.origin,
+        effects.places,
+        timedelta(seconds=parts.answer_seconds),
     )
     manager = Manager(
         leases=LeaseService(parts.db, parts.clock, parts.types, parts.authorize, parts.rules, effects, enforcement),

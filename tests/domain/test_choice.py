@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.domain.allocation import Candidate, Demand, Place, Spread, choose
+from tenure.domain.allocation import Candidate, Choice, Demand, Place, Spread, beside, choose
 from tenure.domain.capacity import Capacity
 from tenure.domain.period import Period
 from tenure.domain.requirement import Expression
@@ -181,3 +181,37 @@ class TestParts:
     def test_what_is_named_comes_first(self):
         found = [self.room(1, 1), self.room(2, 1, is_named=True), self.room(3, 1)]
         assert self.places(found, wanted(2, Spread.APART)) == [(2, 1), (1, 1)]
+
+
+# --- beside what others are about to get
+
+
+def rooms(*units: int) -> list[Candidate]:
+    """Candidates 1, 2, … with room for so many units each."""
+    return [Candidate(number, number, 0, units=count) for number, count in enumerate(units, start=1)]
+
+
+def left(found: list[Candidate], other: Choice, demand: Demand) -> dict[int, int]:
+    return {one.resource_id: one.units for one in beside(found, [other], demand, PERIOD)}
+
+
+def test_what_another_is_about_to_get_is_not_there():
+    half = replace(wanted(1, Spread.ANY), amounts=Capacity({"VCPU": 2}))
+    whole = Choice(wanted(2), PERIOD, {1: 1, 2: 1})
+    parts = Choice(replace(half, amounts=Capacity({"VCPU": 3, "DISK_GB": 9})), PERIOD, {1: 1, 2: 3})
+    assert left(rooms(4, 4, 4), whole, half) == {3: 4}
+    assert left(rooms(1, 1, 1), parts, wanted(1)) == {3: 1}
+    assert left(rooms(4, 4, 4), parts, half) == {1: 2, 3: 4}
+    assert left(rooms(4, 4, 4), parts, replace(half, minimum=3, maximum=3, spread=Spread.TOGETHER)) == {3: 4}
+    later = Choice(wanted(2), Period(PERIOD.end, PERIOD.end + DAY), {1: 1, 2: 1})
+    assert left(rooms(1, 1), later, wanted(1)) == {1: 1, 2: 1}
+
+
+def test_a_choice_is_made_again_where_all_of_it_is_still_there():
+    some = replace(wanted(3, Spread.ANY), minimum=2)
+    choice = Choice(some, PERIOD, {2: 2, 1: 1})
+    assert choice.again(rooms(1, 5, 9), some) == [Place(2, 2, 2), Place(1, 1, 1)]
+    assert choice.again(rooms(5, 1), some) == []
+    assert choice.again(rooms(5), some) == []
+    assert choice.again(rooms(5, 5), replace(some, minimum=4, maximum=4)) == []
+    assert choice.again(rooms(5, 5), replace(some, spread=Spread.APART)) == []

@@ -190,6 +190,28 @@ def test_filters_are_not_asked_for_ever(world: World, witness: Witness):
     assert world.leases.get(OWNER, lease.id).ends_at == lease.ends_at
 
 
+@pytest.mark.parametrize(("seconds", "asked"), [(60.0, 5), (0.0, 1)])
+def test_filters_are_asked_again_as_long_as_there_is_time(tmp_path: Path, witness: Witness, seconds: float, asked: int):
+    """Somebody else changes the lease four times while they think about it."""
+    url = f"sqlite:///{tmp_path / 'tenure.db'}"
+    with open_world(url, filters={"Witness": witness}, answer_seconds=seconds) as world:
+        lease = world.book(1, start=1, hours=1)
+        witness.asked.clear()
+
+        def answer() -> None:
+            if len(witness.asked) < 5:
+                world.leases.update(OWNER, lease.id, LeaseChange(name=f"other {len(witness.asked)}"))
+
+        witness.answer = answer
+        longer = LeaseChange(ends_at=lease.ends_at + HOUR)
+        if seconds:
+            assert world.leases.update(OWNER, lease.id, longer).name == "other 4"
+        else:
+            with pytest.raises(TooManyConflicts):
+                world.leases.update(OWNER, lease.id, longer)
+    assert len(witness.asked) == asked
+
+
 # --- how long
 
 

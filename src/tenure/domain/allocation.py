@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -145,6 +145,8 @@ class Booking:
 
 #: A gap without an end counts as this long.
 _ENDLESS = timedelta(days=365_000)
+#: More units than any resource has room for.
+_ALL = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,3 +201,41 @@ def choose(candidates: Iterable[Candidate], demand: Demand, period: Period, *, t
         places.append(Place(one.resource_id, one.version, units))
         wanted -= units
     return places
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a booking has chosen: so many units of a demand, by resource, throughout a period."""
+
+    demand: Demand
+    period: Period
+    units: Mapping[int, int]
+
+    def again(self, found: Iterable[Candidate], demand: Demand) -> list[Place]:
+        """The same once more, where the same is asked for and all of it is among what was found; else nothing."""
+        if demand != self.demand:
+            return []
+        candidates = {one.resource_id: one for one in found}
+        if any(number not in candidates or candidates[number].units < count for number, count in self.units.items()):
+            return []
+        return [Place(number, candidates[number].version, count) for number, count in self.units.items()]
+
+
+def beside(found: Iterable[Candidate], others: Collection[Choice], demand: Demand, period: Period) -> list[Candidate]:
+    """What is left of candidates when others get what they have chosen."""
+    met = [one for one in others if one.period.overlaps(period)]
+    left = (
+        replace(one, units=one.units - sum(_instead(other, one.resource_id, demand) for other in met)) for one in found
+    )
+    return [one for one in left if one.units >= demand.units_together]
+
+
+def _instead(other: Choice, resource_id: int, demand: Demand) -> int:
+    """How many units of a demand there could be where another choice has a resource; more than there are, for all."""
+    count = other.units.get(resource_id, 0)
+    if count and (demand.exclusive or other.demand.exclusive):
+        return _ALL
+    taken = other.demand.amounts.times(count)
+    return max(
+        (-(-amount // demand.amounts[name]) for name, amount in taken.items() if name in demand.amounts), default=0
+    )

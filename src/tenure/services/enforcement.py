@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
 from tenure.clock import Clock
+from tenure.domain.allocation import Choice
 from tenure.domain.errors import Denied, TooManyConflicts, Unavailable
 from tenure.domain.lease import Lease
 from tenure.enforcement.contract import EnforcementFilter
@@ -30,10 +32,12 @@ from tenure.store.database import Database, OutcomeUnknown, Transaction
 
 R = TypeVar("R")
 
-#: How often filters are asked about a request, where others keep changing what it would get.
-ATTEMPTS = 3
+#: How often filters are asked about a request at most, where others keep changing what it would get.
+ATTEMPTS = 10
 #: How long a request waits for others to be done with the filters.
 QUEUE_SECONDS = 1.0
+#: How long a request waits for those that are looked at before it.
+TURN_SECONDS = 5.0
 #: How long a filter that has agreed waits for the lease, until it is told that none came about: far more than it takes.
 PATIENCE = timedelta(minutes=5)
 
@@ -63,11 +67,21 @@ class _Question:
     current: Values | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What a request would come to: what is to be judged of it, if anything, and what it has chosen for that."""
+
+    question: _Question | None
+    chosen: Mapping[str, Choice] = field(default_factory=dict)
+
+
 class Enforcement:
     """Has requests judged by filters, outside any transaction, as what they would come to.
 
     A request is carried out once for show, in a transaction that is undone; the filters are asked about what it would
-    book; then it is carried out in earnest. Where that would book anything else than was judged, they are asked again.
+    book; then it is carried out in earnest, with what was judged where that still can be had. Where it would book
+    anything else, they are asked again, as long as there is time. Requests that are judged side by side keep out of
+    each other's way.
     """
 
     def __init__(
@@ -79,8 +93,12 @@ class Enforcement:
         filters: Mapping[str, EnforcementFilter],
         origin: Origin,
         places: threading.Semaphore,
+        again_within: timedelta,
     ) -> None:
-        """``places`` is how many requests may wait for filters at a time, fewer than there are threads for them."""
+        """``places`` is how many requests may wait for filters at a time, fewer than there are threads for them.
+
+        ``again_within`` is for how long a request is judged again where others have changed what it would get.
+        """
         self._db = db
         self._clock = clock
         self._types = types
@@ -88,6 +106,11 @@ class Enforcement:
         self._filters = filters
         self._origin = origin
         self._places = places
+        self._again_within = again_within.total_seconds()
+        #: What requests have chosen that are being judged, by request.
+        self._spoken_for: dict[object, Collection[Choice]] = {}
+        self._guard = threading.Lock()
+        self._turn = threading.Lock()
 
     def create(self, lease: Lease, book: Callable[[Transaction], Lease | None]) -> Lease | None:
         """Book a lease that the filters allow. ``book`` gives one that was booked before, which nobody judges.
@@ -147,35 +170,77 @@ class Enforcement:
         return self._quotas.within(project_id, self._types, self._clock.now(), work)
 
     def _judged(self, work: Callable[[Transaction], tuple[R, _Question | None]], asked: list[str] | None = None) -> R:
-        for _ in range(ATTEMPTS):
-            question = self._for_show(work)
-            if question is not None:
-                with self._place():
-                    self._ask(question, [] if asked is None else asked)
-            try:
-                return self._db.write(partial(_as_judged, work=work, judged=question, asked=tuple(asked or ())))
-            except _Otherwise:
-                continue
+        agreed: list[str] = [] if asked is None else asked
+        mine = object()
+        until = time.monotonic() + self._again_within
+        try:
+            for attempt in range(ATTEMPTS):
+                if attempt and time.monotonic() > until:
+                    break
+                shown = self._have_judged(work, agreed, mine)
+                try:
+                    return self._db.write(partial(_as_judged, work=work, judged=shown, asked=tuple(agreed)))
+                except _Otherwise:
+                    continue
+        finally:
+            self._speak_for(mine, ())
         raise TooManyConflicts
 
-    def _for_show(self, work: Callable[[Transaction], tuple[R, _Question | None]]) -> _Question | None:
-        def show(tx: Transaction) -> None:
-            _, question = work(tx)
-            raise _Shown(question)
+    def _have_judged(
+        self, work: Callable[[Transaction], tuple[R, _Question | None]], asked: list[str], mine: object
+    ) -> _Shown:
+        """See what a request comes to, and ask the filters about it."""
+        shown = self._for_show(work, mine)
+        if shown.question is not None:
+            with self._place() as has_waited:
+                if has_waited:  # others have got something meanwhile
+                    shown = self._for_show(work, mine)
+                if shown.question is not None:
+                    self._ask(shown.question, asked)
+        return shown
 
+    def _for_show(self, work: Callable[[Transaction], tuple[R, _Question | None]], mine: object) -> _Shown:
+        """What a request comes to, beside what others are about to get; from now on it is about to get that."""
+
+        def show(tx: Transaction) -> None:
+            tx.spoken_for = self._spoken_for_by_others(mine)
+            _, question = work(tx)
+            raise _ForShow(_Shown(question, dict(tx.chosen)))
+
+        # One after the other, so that each knows of those before; but nobody waits for long to be that polite.
+        is_in_turn = self._turn.acquire(timeout=TURN_SECONDS)
         try:
             self._db.write(show)
-        except _Shown as shown:
-            return shown.question
+        except _ForShow as seen:
+            if seen.shown.question is not None:
+                self._speak_for(mine, seen.shown.chosen.values())
+            return seen.shown
+        finally:
+            if is_in_turn:
+                self._turn.release()
         raise AssertionError("it is undone always")
 
+    def _speak_for(self, mine: object, chosen: Collection[Choice]) -> None:
+        with self._guard:
+            self._spoken_for.pop(mine, None)
+            if chosen:
+                self._spoken_for[mine] = chosen
+
+    def _spoken_for_by_others(self, mine: object) -> list[Choice]:
+        with self._guard:
+            return [one for who, chosen in self._spoken_for.items() if who is not mine for one in chosen]
+
     @contextmanager
-    def _place(self) -> Iterator[None]:
-        """A place among those who wait: filters that hang never take every thread. Raises ``Unavailable``."""
-        if not self._places.acquire(timeout=QUEUE_SECONDS):
+    def _place(self) -> Iterator[bool]:
+        """A place among those who wait, so that filters that hang never take every thread; whether that took a while.
+
+        Raises ``Unavailable``.
+        """
+        is_free = self._places.acquire(blocking=False)
+        if not is_free and not self._places.acquire(timeout=QUEUE_SECONDS):
             raise Unavailable("Too many requests wait for those who must agree to leases; try again later.")
         try:
-            yield
+            yield not is_free
         finally:
             self._places.release()
 
@@ -216,11 +281,11 @@ def _amount(lease: Values) -> object:
     return [lease["start_date"], lease["end_date"], [one["allocations"] for one in lease["reservations"]]]
 
 
-class _Shown(Exception):
+class _ForShow(Exception):
     """Ends a transaction that was for show."""
 
-    def __init__(self, question: _Question | None) -> None:
-        self.question = question
+    def __init__(self, shown: _Shown) -> None:
+        self.shown = shown
 
 
 class _Otherwise(Exception):
@@ -231,13 +296,14 @@ def _as_judged(
     tx: Transaction,
     *,
     work: Callable[[Transaction], tuple[R, _Question | None]],
-    judged: _Question | None,
+    judged: _Shown,
     asked: Collection[str],
 ) -> R:
+    tx.preferred = judged.chosen
     result, question = work(tx)
-    if question not in (None, judged):
+    if question not in (None, judged.question):
         raise _Otherwise
-    agreed = question or judged
+    agreed = question or judged.question
     cancelled = not asked or agreed is None or cancel_withdrawal(tx, str(agreed.new["id"]), asked)
     if question is not None and not cancelled:
         raise Unavailable("Those who must agree to leases took too long; try again.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from tenure.domain.allocation import Allocation, Candidate, Demand, Place, Spread, choose
+from tenure.domain.allocation import Allocation, Candidate, Choice, Demand, Place, Spread, beside, choose
 from tenure.domain.capacity import Capacity
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import AllocationState
@@ -95,6 +95,33 @@ class Planner:
         """Where it goes, of the resources that were found to have room."""
         return choose(found, demand, period, turn=self._turn)
 
+    def _choose(
+        self,
+        reservation_id: str,
+        demand: Demand,
+        period: Period,
+        *,
+        wanted: Collection[int],
+        without: Collection[int],
+        only: Collection[int] | None,
+    ) -> list[Place]:
+        """Where a reservation goes, of what has room; where this transaction was told to, if that still can be."""
+        search = partial(
+            self._tx.allocations.candidates, demand, period, now=self._now, turn=self._turn, without=without
+        )
+        preferred = self._tx.preferred.get(reservation_id)
+        if preferred is not None and set(wanted) <= preferred.units.keys():
+            numbers = preferred.units.keys() if only is None else preferred.units.keys() & only
+            if places := preferred.again(search(only=numbers), demand):
+                return places
+        found = search(only=only)
+        self._nowhere = [] if found or only is not None else [_Nowhere(demand, period, frozenset(without))]
+        if self._tx.spoken_for:
+            places = self.pick(beside(found, self._tx.spoken_for, demand, period), demand, period)
+            if sum(place.units for place in places) == demand.maximum:
+                return places
+        return self.pick(found, demand, period)
+
     def touch(self, versions: Mapping[int, int]) -> None:
         """Rest the decision on these versions, too; raises ``Overtaken`` where somebody was faster."""
         if any(self._raised.get(number, version) != version for number, version in versions.items()):
@@ -139,11 +166,7 @@ class Planner:
         named = self._tx.resources.ids_of(demand.inventory, demand.named, region=demand.region)
         if wanted := set(named).difference(without):
             self._make_room_on(wanted, demand.part(1), period, without=without)
-        found = self._tx.allocations.candidates(
-            demand, period, now=self._now, turn=self._turn, without=without, only=only
-        )
-        self._nowhere = [] if found or only is not None else [_Nowhere(demand, period, frozenset(without))]
-        places = self.pick(found, demand, period)
+        places = self._choose(reservation_id, demand, period, wanted=wanted, without=without, only=only)
         self.touch({place.resource_id: place.version for place in places})
         units = {place.resource_id: place.units for place in places}
         missing = demand.minimum - sum(units.values())
@@ -161,6 +184,7 @@ class Planner:
             raise NotEnoughResources(
                 shortfall, field=f"reservations[{position}].{shortfall.naming or demand.parameter}"
             )
+        self._tx.chosen[reservation_id] = Choice(demand, period, units)
         return list(self._tx.allocations.add(reservation_id, units, period, demand, state=state).values())
 
     def clear(

@@ -17,6 +17,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 from sqlalchemy.orm import Session
 
 from tenure.clock import Clock
+from tenure.domain.allocation import Choice
 from tenure.domain.errors import TooManyConflicts, Unavailable
 from tenure.store.allocations import AllocationStore
 from tenure.store.conflict import Overtaken
@@ -86,6 +87,11 @@ class Transaction:
         self._last = last
         self._database = database
         self.listeners = database.listeners
+        #: What bookings choose in this transaction, by reservation.
+        self.chosen: dict[str, Choice] = {}
+        #: What they are to choose where it still can be had, by reservation; and what others are about to get.
+        self.preferred: Mapping[str, Choice] = {}
+        self.spoken_for: Collection[Choice] = ()
         self.leases = LeaseStore(session)
         self.resources = ResourceStore(session)
         self.allocations = AllocationStore(session)

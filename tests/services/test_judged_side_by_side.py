@@ -1,0 +1,132 @@
+"""Requests that filters judge at the same time: each gets what was judged for it, and is asked about once."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tenure.config import new_config
+from tenure.domain.errors import Denied, TenureError
+from tenure.domain.lease import Lease
+from tenure.domain.request import LeaseRequest, ReservationRequest
+from tenure.enforcement.contract import EnforcementFilter, Values
+from tests.support.databases import MARIADB, POSTGRESQL
+from tests.support.world import OWNER, World, open_world, reservation
+
+HOUR = timedelta(hours=1)
+#: How many are judged at a time: as many as may wait for filters.
+TOGETHER = 8
+
+
+class Panel(EnforcementFilter):
+    """Judges the first so many when all of them are there, and all others at once; refuses whom it is told to."""
+
+    def __init__(self, together: int = TOGETHER) -> None:
+        super().__init__(new_config())
+        self.asked: Counter[str] = Counter()
+        self.refused = ""
+        self._together = threading.Barrier(together)
+        self._lock = threading.Lock()
+
+    def check_create(self, context: Values, lease_values: Values) -> None:
+        with self._lock:
+            self.asked[lease_values["name"]] += 1
+            waits = self.asked.total() <= self._together.parties
+        if waits:
+            self._together.wait(60)
+        if lease_values["name"] == self.refused:
+            raise Denied("Not you.")
+
+
+def hosts(world: World, name: str) -> Lease:
+    return world.book(1, start=1, name=name)
+
+
+def instances(world: World, name: str) -> Lease:
+    """Two instances on different hosts, of which the smallest have room for two such."""
+    begin = world.clock.now() + HOUR
+    half = {"amount": 2, "vcpus": 16, "memory_mb": 1024, "disk_gb": 1, "affinity": False, "resource_properties": ""}
+    asked = ReservationRequest("virtual:instance", half)
+    return world.leases.create(OWNER, LeaseRequest(name, begin, begin + HOUR, None, (asked,)))
+
+
+def all_at_once(world: World, book: Callable[[World, str], Lease]) -> Counter[str]:
+    """What became of so many requests at the same time."""
+
+    def ask(number: int) -> str:
+        try:
+            book(world, f"lease {number}")
+        except TenureError as error:
+            return type(error).__name__
+        return "booked"
+
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        return Counter(pool.map(ask, range(TOGETHER)))
+
+
+@pytest.mark.races
+@pytest.mark.parametrize("book", [hosts, instances])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("sqlite"),
+        pytest.param(POSTGRESQL, marks=pytest.mark.postgresql),
+        pytest.param(MARIADB, marks=pytest.mark.mariadb),
+    ],
+)
+def test_where_there_is_room_for_all_each_is_booked(kind, book, fresh_database, tmp_path: Path):
+    """Just enough for all of them: whoever gets anything else than was judged takes it from somebody."""
+    panel = Panel()
+
+    def check(url: str) -> None:
+        with open_world(url, hosts=TOGETHER, filters={"Panel": panel}) as world:
+            assert all_at_once(world, book) == {"booked": TOGETHER}
+
+    if kind == "sqlite":
+        check(f"sqlite:///{tmp_path / 'tenure.db'}")
+    else:
+        with fresh_database(kind) as url:
+            check(url)
+    assert panel.asked.total() <= TOGETHER * 3 // 2, panel.asked  # once each, unless the machine is slow
+
+
+def test_the_last_host_goes_to_the_second_when_the_first_is_refused(tmp_path: Path):
+    """What is about to be somebody's is nobody's yet: it keeps nobody from being asked."""
+    panel = Panel(together=2)
+    panel.refused = "lease 0"
+    with (
+        open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=1, filters={"Panel": panel}) as world,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        first, second = (pool.submit(hosts, world, f"lease {number}") for number in range(2))
+        assert isinstance(first.exception(60), Denied)
+        assert world.hosts_of(second.result(60).id)
+    assert panel.asked == {"lease 0": 1, "lease 1": 1}
+
+
+def test_what_was_judged_is_kept_to_where_something_else_would_be_better_by_now(tmp_path: Path):
+    """While the filter thinks, a lease ends elsewhere just before this one begins: the gap there is tighter."""
+    panel = Panel(together=1)
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters={"Panel": panel}) as world:
+        judged: list[str] = []
+        ask = panel.check_create
+
+        def and_then(context: Values, lease_values: Values) -> None:
+            ask(context, lease_values)
+            if lease_values["name"] == "mine" and not judged:
+                [host] = lease_values["reservations"][0]["allocations"]
+                judged.append(host["hypervisor_hostname"])
+                elsewhere = f'["!=", "$hypervisor_hostname", "{judged[0]}"]'
+                world.book(1, start=0, hours=1, name="other", hypervisor_properties=elsewhere)
+
+        panel.check_create = and_then  # type: ignore[method-assign]
+        begin = world.clock.now() + HOUR
+        lease = world.leases.create(OWNER, LeaseRequest("mine", begin, begin + HOUR, None, (reservation(1, 1),)))
+        assert world.hosts_of(lease.id) == judged
+    assert panel.asked["mine"] == 1
