@@ -176,7 +176,7 @@ def build(parts: Parts) -> Service:
     if parts.inventory_interval is not None:
         periodic.append(Periodic("refresh", refresh.run, parts.inventory_interval))
     workers = Workers(parts.workers, wake)
-    parts.db.listeners = {name: one.listens_to for name, one in parts.filters.items() if one.listens_to}
+    parts.db.listeners = {name: frozenset(one.listens_to) for name, one in parts.filters.items() if one.listens_to}
     channels = [
         Delivery(outbox, parts.clock, partial(tell_filter, parts.filters[name], parts.origin), channel=name)
         for name in parts.db.listeners

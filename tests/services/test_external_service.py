@@ -184,6 +184,40 @@ def test_a_lease_is_told_from_its_beginning_to_its_end(world: World, credits: Cr
     assert told[-1]["lease"]["end_date"] == credits.told("on-end")[0]["lease"]["end_date"]
 
 
+def test_who_wants_to_know_of_changes_alone_is_told_of_them(tmp_path: Path, credits: Credits):
+    only = credits.filter(commits=False, commit_update_endpoint="commit-update")
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters={"ExternalServiceFilter": only}) as world:
+        lease = world.book(1, start=1, hours=2)
+        for _ in range(2):
+            lease = world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))
+        settle(world)
+        world.leases.delete(OWNER, lease.id)
+        settle(world)
+    assert credits.order[lease.id] == ["commit-update", "commit-update", "on-end"]
+    ends = [(body["current_lease"]["end_date"], body["lease"]["end_date"]) for body in credits.told("commit-update")]
+    assert ends == [
+        ("2030-01-01T13:00:00", "2030-01-01T14:00:00"),
+        ("2030-01-01T14:00:00", "2030-01-01T15:00:00"),
+    ]
+
+
+def test_leases_that_are_only_noted_say_nothing_of_the_way_to_the_service(tmp_path: Path, credits: Credits):
+    """While it is away, new leases do not make it look as if others got through."""
+    only = credits.filter(commits=False, commit_update_endpoint="commit-update", on_failure="allow")
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters={"ExternalServiceFilter": only}) as world:
+        lease = world.book(1, start=1, hours=2)
+        credits.mood = "refuses connections"
+        world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))
+        for number in range(MAX_REFUSALS + 2):
+            world.pass_time(timedelta(milliseconds=1))
+            world.book(1, start=10 + 2 * number)
+            world.pass_time(timedelta(minutes=2))
+        assert world.service.outbox.undeliverable() == []
+        credits.mood = "well"
+        settle(world)
+    assert credits.order[lease.id][0] == "commit-update"
+
+
 def test_a_delete_and_a_start_that_fails_end_it(world: World, credits: Credits):
     planned, running, failing = (world.book(1, start=start, hours=5) for start in (3, 0, 1))
     world.pass_time(timedelta(minutes=1))

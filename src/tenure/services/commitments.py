@@ -23,10 +23,11 @@ _ACCOUNTED = ("start_date", "end_date", "resource_requests")
 
 
 def tell_made(tx: Transaction, lease_id: str, *, now: datetime) -> None:
-    """Tell that a lease exists."""
-    for channel in _listening(tx, COMMIT_CREATE):
-        if (told := _stated(tx, lease_id)) is not None:
-            _once(tx, channel, COMMIT_CREATE, lease_id, {"lease": told}, now=now)
+    """Tell that a lease exists; for those who want to know of changes alone, note what the first one changes."""
+    for channel, topics in tx.listeners.items():
+        if topics & {COMMIT_CREATE, COMMIT_UPDATE} and (told := _stated(tx, lease_id)) is not None:
+            unwanted = COMMIT_CREATE not in topics
+            _once(tx, channel, COMMIT_CREATE, lease_id, {"lease": told}, now=now, only_noted=unwanted)
 
 
 def tell_changed(tx: Transaction, lease_id: str, *, now: datetime) -> None:
@@ -102,12 +103,27 @@ def _stated(tx: Transaction, lease_id: str) -> Values | None:
 
 
 def _once(
-    tx: Transaction, channel: str, topic: str, lease_id: str, payload: Mapping[str, object], *, now: datetime
+    tx: Transaction,
+    channel: str,
+    topic: str,
+    lease_id: str,
+    payload: Mapping[str, object],
+    *,
+    now: datetime,
+    only_noted: bool = False,
 ) -> None:
     """Write a message that a lease has one of."""
     key = str(uuid.uuid5(uuid.UUID(lease_id), f"{channel} {topic}"))
     if not tx.outbox.known([key]):
-        tx.outbox.add(key=key, lease_id=lease_id, topic=topic, payload=payload, now=now, channel=channel)
+        tx.outbox.add(
+            key=key,
+            lease_id=lease_id,
+            topic=topic,
+            payload=payload,
+            now=now,
+            channel=channel,
+            only_noted=only_noted,
+        )
 
 
 def _account(lease: Mapping[str, Any]) -> object:

@@ -142,7 +142,7 @@ class Database:
         self._clock = clock
         self._patience_seconds = patience_seconds
         #: Who is told what of leases beside notifications: topics by channel of the outbox.
-        self.listeners: Mapping[str, Collection[str]] = {}
+        self.listeners: Mapping[str, frozenset[str]] = {}
         self._writing = threading.Lock()
 
     @property

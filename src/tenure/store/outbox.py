@@ -51,10 +51,11 @@ class OutboxStore:
         now: datetime,
         channel: str = "",
         ready_at: datetime | None = None,
+        only_noted: bool = False,
     ) -> None:
         """Write a message, for now or for later; raises ``Overtaken`` where somebody has just written one of that key.
 
-        One for later counts as written then.
+        One for later counts as written then. One that is ``only_noted`` is never delivered: later ones rest on it.
         """
         message = {
             "key": key,
@@ -63,7 +64,8 @@ class OutboxStore:
             "payload": dict(payload),
             "channel": channel,
             "created_at": ready_at or now,
-            "ready_at": ready_at or now,
+            "ready_at": None if only_noted else ready_at or now,
+            "delivered_at": now if only_noted else None,
             "attempts": 0,
         }
         try:
@@ -155,8 +157,10 @@ class OutboxStore:
 
     def has_delivered_since(self, moment: datetime, *, channel: str = "") -> bool:
         """Whether any message of a channel has arrived after that moment."""
-        found = select(OutboxRow.id).where(OutboxRow.delivered_at > moment, OutboxRow.channel == channel).limit(1)
-        return self._session.execute(found).first() is not None
+        found = select(OutboxRow.id).where(
+            OutboxRow.delivered_at > moment, OutboxRow.channel == channel, OutboxRow.attempts > 0
+        )
+        return self._session.execute(found.limit(1)).first() is not None
 
     def oldest_waiting(self) -> datetime | None:
         """When the oldest message was written that is to be delivered and has not been; None where there is none.
