@@ -121,6 +121,28 @@ def test_a_shortfall_is_shown_by_its_stages(server: FakeServer, tenure: Run) -> 
 
 
 @pytest.mark.parametrize(
+    ("code", "name", "message"),
+    [
+        (400, "Denied", "No credits are left."),
+        (403, "OverQuota", "Quota exceeded for leases: 2 of 2 used, 1 more requested."),
+        (403, "Forbidden", "Lease duration of 7200 seconds must be less than or equal to 3600 seconds."),
+        (503, "Unavailable", "The service that must agree to leases does not answer; try again later."),
+    ],
+)
+def test_what_the_site_refuses_is_said_in_one_line(
+    server: FakeServer, tenure: Run, code: int, name: str, message: str
+) -> None:
+    """And in another, what to tell the operator."""
+    server.add_host("c1")
+    server.refuse_next(code, name, message, resource="leases", limit=2)
+    outcome = tenure("lease", "create", "bio", "--hosts", "1")
+    assert (outcome.code, outcome.output) == (1, "")
+    said, known = outcome.errors.splitlines()
+    assert said == message
+    assert known.startswith(f"  error: {code} {name}, request: req-")
+
+
+@pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["bio"], "--hosts, --instances, --floating-ips or --reservation"),

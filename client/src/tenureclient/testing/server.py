@@ -57,6 +57,7 @@ class FakeServer:
         self._cloud = FakeCloud((now or datetime.now(UTC)).astimezone(UTC))
         self._routes = Routes(self._cloud, page_size)
         self._failures: list[int] = []
+        self._refusals: list[tuple[int, JsonObject]] = []
         self._lock = threading.RLock()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
         self._http.daemon_threads = True
@@ -157,6 +158,12 @@ class FakeServer:
         with self._lock:
             self._failures.extend(codes)
 
+    def refuse_next(self, code: int, name: str, message: str, **details: JsonValue) -> None:
+        """Refuse the next request that would change something, for example with 403 ``OverQuota``."""
+        refusal: JsonObject = {"error_code": code, "error_name": name, "error_message": message}
+        with self._lock:
+            self._refusals.append((code, {**refusal, "details": details} if details else refusal))
+
     def _answer(
         self,
         method: str,
@@ -177,6 +184,9 @@ class FakeServer:
                 return refused[0], answer_headers, refused[1]
             version = Version(asked or "1.0")
             answer_headers.update({_HEADER: f"reservation {version.value}", "Vary": _HEADER})
+            if self._refusals and method != "GET":
+                code, refusal = self._refusals.pop(0)
+                return code, answer_headers, refusal
             parts = tuple(unquote(part) for part in split.path.strip("/").split("/"))
             call = Call(method, parts, query, body, version, base=self.url)
             status, document = self._routes.answer(call, readable=readable)
