@@ -45,6 +45,14 @@ def test_things_that_clouds_call_the_same_are_told_apart(regions: Regions) -> No
     assert regions.free() == (2, 1)
 
 
+def test_servers_of_two_regions_have_ids_of_their_own(regions: Regions) -> None:
+    """As those of Nova have: a lease of a server is found by the id alone."""
+    booted = [cloud.world.boot_server(OWNER.project_id) for cloud in (regions.cloud, regions.south) for _ in range(2)]
+    assert booted == ["server-000001", "server-000002", "server-1000001", "server-1000002"]
+    regions.south.world.number_servers_from(1)
+    assert regions.south.world.boot_server(OWNER.project_id) == "server-1000003"
+
+
 def test_a_lease_over_both_regions_starts_and_ends_in_both(regions: Regions) -> None:
     lease = regions.over_both()
     assert [one.region for one in lease.reservations] == [NORTH, SOUTH]

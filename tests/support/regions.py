@@ -48,7 +48,10 @@ def open_regions(url: str) -> Iterator[Regions]:
     clock = SimulatedClock(NOW)
     db = Database(url, clock=clock)
     schemas.lay_out(db)
-    north, south = (SimulatedCloud.create(hosts=HOSTS, clock=clock, sleep=lambda _seconds: None) for _ in range(2))
+    north, south = (
+        SimulatedCloud.create(hosts=HOSTS, clock=clock, sleep=lambda _seconds: None, ordinal=ordinal)
+        for ordinal in range(2)
+    )
     service = build(
         Parts(
             db=db,

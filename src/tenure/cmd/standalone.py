@@ -169,7 +169,9 @@ def open_service(
     clouds = {"": SimulatedCloud(str(data_dir / "cloud.db"))}
     if regions:
         home, *others = regions
-        clouds = {home: clouds[""], **{name: SimulatedCloud(str(data_dir / f"cloud-{name}.db")) for name in others}}
+        clouds = {home: clouds[""]}
+        for ordinal, name in enumerate(others, start=1):
+            clouds[name] = SimulatedCloud(str(data_dir / f"cloud-{name}.db"), ordinal=ordinal)
         RegionService(db).name_home(home)
     wrong = RegionService(db).wrong_with(regions)
     if wrong is not None:

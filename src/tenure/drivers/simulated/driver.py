@@ -36,6 +36,7 @@ from tenure.drivers.simulated.faults import Call, Fault, Faults, Scope
 from tenure.drivers.simulated.flavors import facts_of_flavor
 from tenure.drivers.simulated.hosts import HOST, Hosts
 from tenure.drivers.simulated.instances import Instances
+from tenure.drivers.simulated.places import SERVERS
 from tenure.drivers.simulated.preemption import Preemption
 from tenure.drivers.simulated.servers import Servers, booted_since, drift_of_servers, facts_of_server, its_own_servers
 from tenure.drivers.simulated.state import IN_MEMORY, EffectKind, StateFile
@@ -65,6 +66,8 @@ class SimulatedCloud:
     Each effect is a transaction of its own, as each is a request of its own to a real cloud: a call that is
     killed in the middle leaves some of its effects, and the next call of a verb completes them. Safe for any
     number of threads; any number of processes may open the same file.
+
+    ``ordinal`` tells several clouds apart that are regions of one service, from 0 on: no two have servers of one id.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class SimulatedCloud:
         sleep: Callable[[float], None] = time.sleep,
         region: str = "",
         longest_call: timedelta = timedelta(seconds=30),
+        ordinal: int = 0,
     ) -> None:
         clock = clock or SystemClock()
         self.longest_call = longest_call
@@ -102,6 +106,8 @@ class SimulatedCloud:
             VOLUME: self._volumes,
         }
         self.world = World(self._state)
+        if ordinal:
+            self.world.number_servers_from(ordinal * SERVERS + 1)
 
     @classmethod
     def create(
@@ -111,9 +117,10 @@ class SimulatedCloud:
         hosts: int,
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        ordinal: int = 0,
     ) -> SimulatedCloud:
         """The cloud of that file, with a fleet of at least so many hosts."""
-        cloud = cls(path, clock=clock, sleep=sleep)
+        cloud = cls(path, clock=clock, sleep=sleep, ordinal=ordinal)
         cloud.world.ensure_hosts(hosts)
         return cloud
 

@@ -6,6 +6,9 @@ import sqlite3
 
 from tenure.drivers.contract import CloudAmbiguous, CloudNotFound, CloudRefused
 
+#: How many servers each of several clouds may have had.
+SERVERS = 1_000_000
+
 
 class NoValidHost(CloudRefused):
     """No host would have the server: Nova's scheduler says the same."""

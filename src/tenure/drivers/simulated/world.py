@@ -318,6 +318,15 @@ class World:
         """Everything that Tenure and users changed, or what was changed for one reservation, oldest first."""
         return self._state.journal(reservation_id)
 
+    def number_servers_from(self, first: int) -> None:
+        """Have servers that are booted from now on bear this number or a higher one."""
+        with self._state.change() as tx:
+            highest = tx.execute("SELECT seq FROM sqlite_sequence WHERE name = 'server'").fetchone()
+            if highest is None:
+                tx.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('server', ?)", (first - 1,))
+            elif highest["seq"] < first - 1:
+                tx.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'server'", (first - 1,))
+
     def _boot(
         self, tx: sqlite3.Connection, host_id: int, project_id: str, name: str, reservation_id: str | None
     ) -> str:
