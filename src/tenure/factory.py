@@ -47,6 +47,9 @@ from tenure.services.resources import ResourceService
 from tenure.store import schema
 from tenure.store.database import Database
 
+#: Filters that are asked, by name, in this order.
+Filters = Mapping[str, EnforcementFilter]
+
 
 def load_types(settings: Mapping[str, Mapping[str, object]] = MappingProxyType({})) -> ResourceTypes:
     """The resource types that are installed, ours and others', by their entry points.
@@ -101,7 +104,7 @@ class Parts:
     clock: Clock = field(default_factory=SystemClock)
     rules: Rules = field(default_factory=Rules)
     #: Who has a say about which leases may be, by name, in the order in which they are asked.
-    filters: Mapping[str, EnforcementFilter] = field(default_factory=dict)
+    filters: Filters = field(default_factory=dict)
     origin: Origin = field(default_factory=Origin)
     #: How much projects may have booked.
     quotas: Quotas = field(default_factory=Quotas)

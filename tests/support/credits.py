@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,6 +30,10 @@ class Credits:
     """The service. ``mood`` is how it behaves: well unless a test says otherwise."""
 
     mood: str = "well"
+    #: The only call about which it is in that mood, such as ``on-end``; none for all of them.
+    only: str = ""
+    #: What it does when it has taken a call, before it answers.
+    then: Callable[[Call], object] = lambda _call: None
     #: What it answers in the mood ``answers``.
     status: int = 204
     body: bytes = b""
@@ -59,12 +63,17 @@ class Credits:
 
     def filter(self, *, commits: bool = True, **options: object) -> ExternalServiceFilter:
         """The filter of Tenure that asks this service."""
-        conf = new_config()
-        commit = {f"{what}_endpoint": what.replace("_", "-") for what in ("commit_create", "commit_update")}
-        wanted = {"base_endpoint": f"{self.url}/v1/", "timeout": 5.0, **(commit if commits else {}), **options}
-        for name, value in wanted.items():
-            conf.set_override(f"external_service_{name}", value, group="enforcement")
-        return ExternalServiceFilter(conf)
+        return filter_for(self.url, commits=commits, **options)
+
+
+def filter_for(url: str, *, commits: bool = True, **options: object) -> ExternalServiceFilter:
+    """The filter of Tenure that asks the service there."""
+    conf = new_config()
+    commit = {f"{what}_endpoint": what.replace("_", "-") for what in ("commit_create", "commit_update")}
+    wanted = {"base_endpoint": f"{url}/v1/", "timeout": 5.0, **(commit if commits else {}), **options}
+    for name, value in wanted.items():
+        conf.set_override(f"external_service_{name}", value, group="enforcement")
+    return ExternalServiceFilter(conf)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -75,23 +84,25 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         call = Call(self.path, headers, json.loads(self.rfile.read(size)))
         credits = self.credits
-        if credits.mood == "refuses connections":
+        mood = credits.mood if self.path.endswith(f"/{credits.only}") or not credits.only else "well"
+        if mood == "refuses connections":
             return self._hang_up()
-        if credits.mood == "is slow":
+        if mood == "is slow":
             credits.patience.wait(60)
             return self._hang_up()
-        if credits.mood == "drips":  # a byte now and then, so that no single wait is long
+        if mood == "drips":  # a byte now and then, so that no single wait is long
             self.wfile.write(b"HTTP/1.1 204 No Content\r\nX-Endless: ")
             while not credits.patience.wait(0.05):
                 self.wfile.write(b"x")
             return self._hang_up()
-        if credits.mood == "talks nonsense":
+        if mood == "talks nonsense":
             self.wfile.write(b"220 smtp.example.org ESMTP\r\n")
             return self._hang_up()
         credits.take(call)
-        if credits.mood == "dies after the deed":
+        credits.then(call)
+        if mood == "dies after the deed":
             return self._hang_up()
-        status, body = (credits.status, credits.body) if credits.mood == "answers" else (204, b"")
+        status, body = (credits.status, credits.body) if mood == "answers" else (204, b"")
         self.send_response(status)
         if status != 204:
             self.send_header("Content-Length", str(len(body)))

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 
 import yaml
 from alembic.util import CommandError
@@ -28,7 +28,7 @@ from tenure.domain.regions import NAME
 from tenure.drivers.contract import ResourceRef
 from tenure.drivers.regions import RegionDriver, RegionRouter
 from tenure.drivers.simulated import EffectKind, SimulatedCloud
-from tenure.factory import Parts, Service, build, load_types, open_type_drivers
+from tenure.factory import Filters, Parts, Service, build, load_types, open_type_drivers
 from tenure.services.context import Rules
 from tenure.services.regions import RegionService
 from tenure.store import schema
@@ -65,19 +65,31 @@ class StartFailed(Exception):
     """The service cannot be started as it was asked for; the text says why and what to do."""
 
 
-def serve(arguments: argparse.Namespace, *, checkpoint: Callable[[str], None] = lambda _point: None) -> int:
+def serve(
+    arguments: argparse.Namespace,
+    *,
+    checkpoint: Callable[[str], None] = lambda _point: None,
+    filters: Filters = MappingProxyType({}),
+) -> int:
     """Serve as the arguments say; the exit code. ``checkpoint`` is called at the named points of every event.
 
-    Raises ``StartFailed``.
+    ``filters`` have a say about which leases may be. Raises ``StartFailed``.
     """
     data_dir: Path = arguments.data_dir
     with _alone(data_dir):
-        return _serve(arguments, data_dir, checkpoint)
+        return _serve(arguments, data_dir, checkpoint, filters)
 
 
-def _serve(arguments: argparse.Namespace, data_dir: Path, checkpoint: Callable[[str], None]) -> int:
+def _serve(
+    arguments: argparse.Namespace,
+    data_dir: Path,
+    checkpoint: Callable[[str], None],
+    filters: Filters,
+) -> int:
     try:
-        service = open_service(data_dir, hosts=arguments.hosts, regions=arguments.regions, checkpoint=checkpoint)
+        service = open_service(
+            data_dir, hosts=arguments.hosts, regions=arguments.regions, checkpoint=checkpoint, filters=filters
+        )
     except CommandError as error:
         raise StartFailed(
             f"what is in {data_dir} was written by a newer release of Tenure ({error}); "
@@ -159,6 +171,7 @@ def open_service(
     hosts: int,
     regions: Sequence[str] = (),
     checkpoint: Callable[[str], None] = lambda _point: None,
+    filters: Filters = MappingProxyType({}),
 ) -> Service:
     """The service over the files in ``data_dir``, made on the first start, with ``hosts`` reservable hosts.
 
@@ -187,6 +200,7 @@ def open_service(
         clock=SystemClock(),
         rules=Rules(regions=tuple(regions)),
         checkpoint=checkpoint,
+        filters=filters,
         workers=WORKERS,
         places=THREADS // 2,
     )

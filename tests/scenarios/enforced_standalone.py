@@ -1,0 +1,22 @@
+"""``tenure-standalone``, but for one thing: a service of the site is asked about its leases, and told of them.
+
+``python -m tests.scenarios.enforced_standalone URL ...``; the rest is what ``tenure-standalone`` takes.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from tenure.cmd.standalone import parser, serve
+from tests.support.credits import filter_for
+
+
+def main() -> int:
+    url, *rest = sys.argv[1:]
+    logging.basicConfig(level=logging.INFO)
+    return serve(parser().parse_args(rest), filters={"ExternalServiceFilter": filter_for(url)})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
