@@ -177,7 +177,9 @@ def open_quotas(conf: ConfigOpts) -> Quotas:
         except (ClientException, Error) as error:
             raise ConfigurationError(f"[oslo_limit] {error}") from None
         keep = timedelta(seconds=options.cache_seconds)
-        return Quotas(RememberedLimits(asked, keep, lenient=options.on_failure == "allow"), horizon)
+        places = max(1, conf.manager.rpc_threads // 4)
+        remembered = RememberedLimits(asked, keep, lenient=options.on_failure == "allow", places=places)
+        return Quotas(remembered, horizon)
     unknown = sorted(options.limits.keys() - set(names_of(_types(conf))))
     if unknown:
         raise ConfigurationError(

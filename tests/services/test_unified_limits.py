@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -226,3 +228,31 @@ def test_an_operator_says_of_which_endpoint_and_by_which_account(
         assert reason in caplog.records[-1].message
     with pytest.raises(ConfigurationError, match="secrets could not be found"):
         quotas("[oslo_limit]\nauth_type = secrets\n")
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_who_knows_the_limits_and_hangs_keeps_a_few_waiting_at_most(lenient: bool):
+    """The others are told that nobody knows right now: that many ask at once does away with nobody's limits."""
+
+    class Hanging:
+        def __init__(self) -> None:
+            self.asked, self.let_go = threading.Semaphore(0), threading.Event()
+
+        def of_project(self, project_id: str, names: Collection[str]) -> Mapping[str, int]:
+            self.asked.release()
+            assert self.let_go.wait(60)
+            return {"leases": 1}
+
+    hanging = Hanging()
+    remembered = RememberedLimits(hanging, 5 * SECOND, places=2, lenient=lenient)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(remembered.of_project, f"project {number}", ["leases"]) for number in range(2)]
+        try:
+            for _ in waiting:
+                assert hanging.asked.acquire(timeout=30)
+            with pytest.raises(Unavailable, match="Too many requests wait"):
+                remembered.of_project("project 3", ["leases"])
+        finally:
+            hanging.let_go.set()
+        assert [one.result(30) for one in waiting] == [{"leases": 1}] * 2
+    assert remembered.of_project("project 3", ["leases"]) == {"leases": 1}

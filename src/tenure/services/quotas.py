@@ -25,6 +25,8 @@ LEASES = "leases"
 HOURS = "hours_of_"
 #: What a limit is that is none.
 UNLIMITED = -1
+#: How long a request waits for others to be told what projects may have.
+QUEUE_SECONDS = 1.0
 #: Of how many projects limits are remembered.
 _REMEMBERED = 1000
 
@@ -56,6 +58,7 @@ class RememberedLimits:
     """The limits that another tells, which are true for a while, so that not each request has to wait for it.
 
     ``lenient``: while it does not tell, those hold that it told last, and a project that it never told of has none.
+    ``places`` is how many may ask it at a time: one that hangs never takes every thread.
     """
 
     def __init__(
@@ -64,9 +67,11 @@ class RememberedLimits:
         keep: timedelta,
         *,
         lenient: bool = False,
+        places: int = 4,
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits = limits
+        self._places = threading.Semaphore(places)
         self._keep = keep.total_seconds()
         self._lenient = lenient
         self._seconds = seconds
@@ -75,12 +80,16 @@ class RememberedLimits:
         self._lock = threading.Lock()
 
     def of_project(self, project_id: str, names: Collection[str]) -> Mapping[str, int]:
-        with self._lock:
-            since, known = self._told.get(project_id, (-math.inf, None))
-        if known is not None and self._seconds() - since < self._keep and known.keys() >= set(names):
+        known, is_fresh = self._remembered(project_id, names)
+        if known is not None and is_fresh:
             return known
+        if not self._places.acquire(timeout=QUEUE_SECONDS):
+            if self._lenient and known is not None:
+                return known
+            # Not even where it may be away: that many ask at once does away with nobody's limits.
+            raise Unavailable("Too many requests wait to be told what projects may have; try again later.")
         try:
-            found = self._limits.of_project(project_id, names)
+            return self._ask(project_id, names)
         except Unavailable:
             if not self._lenient:
                 raise
@@ -88,12 +97,27 @@ class RememberedLimits:
                 "The limits of project %s are %s", project_id, "unknown" if known is None else "those of before"
             )
             return known or {}
+        finally:
+            self._places.release()
+
+    def _ask(self, project_id: str, names: Collection[str]) -> Mapping[str, int]:
+        known, is_fresh = self._remembered(project_id, names)
+        if known is not None and is_fresh:  # others have asked meanwhile
+            return known
+        found = self._limits.of_project(project_id, names)
         with self._lock:
             self._told.pop(project_id, None)
             self._told[project_id] = self._seconds(), found
-            if len(self._told) > _REMEMBERED:
+            while len(self._told) > _REMEMBERED:
                 del self._told[next(iter(self._told))]
         return found
+
+    def _remembered(self, project_id: str, names: Collection[str]) -> tuple[Mapping[str, int] | None, bool]:
+        """What was told last of a project, and whether that is still true."""
+        with self._lock:
+            since, known = self._told.get(project_id, (-math.inf, None))
+        is_fresh = known is not None and self._seconds() - since < self._keep and known.keys() >= set(names)
+        return known, is_fresh
 
 
 @dataclass(frozen=True, slots=True)
