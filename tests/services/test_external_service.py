@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -24,6 +26,7 @@ from tenure.services.enforcement import PATIENCE
 from tenure.services.outbox import MAX_REFUSALS
 from tenure.store.tables import OutboxRow
 from tests.support.credits import Credits, open_credits
+from tests.support.engines import wait_until
 from tests.support.world import ADMIN, HOST, OWNER, World, open_world, reservation
 
 HOUR = timedelta(hours=1)
@@ -158,6 +161,27 @@ def test_while_it_does_not_answer_nothing_is_made_unless_the_operator_allows_it(
     assert all(count == 1 for charges in credits.charged.values() for count in charges.values())
 
 
+def test_the_time_out_is_of_the_look_up_of_the_name_as_well(
+    tmp_path: Path, credits: Credits, monkeypatch: pytest.MonkeyPatch
+):
+    """A request that nobody waits for any more is not sent when the name is known in the end."""
+    look_up, known = socket.getaddrinfo, threading.Event()
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        assert known.wait(60)
+        return look_up(*arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    filters = {"ExternalServiceFilter": credits.filter(timeout=0.2)}
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters=filters) as world:
+        with pytest.raises(Unavailable, match=AWAY):
+            world.book(1)
+        known.set()
+        wait_until(lambda: all(one.name != "tenure-filter" for one in threading.enumerate()))
+        assert credits.calls == []
+        assert leases(world) == 0
+
+
 # --- the account
 
 
@@ -208,11 +232,13 @@ def test_leases_that_are_only_noted_say_nothing_of_the_way_to_the_service(tmp_pa
         lease = world.book(1, start=1, hours=2)
         credits.mood = "refuses connections"
         world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))
-        for number in range(MAX_REFUSALS + 2):
+        for number in range(3):
+            world.engine.settle()  # it fails
             world.pass_time(timedelta(milliseconds=1))
             world.book(1, start=10 + 2 * number)
-            world.pass_time(timedelta(minutes=2))
-        assert world.service.outbox.undeliverable() == []
+            world.pass_time(timedelta(minutes=1))
+        with world.db.read() as tx:
+            assert tx.session.scalar(select(func.max(OutboxRow.refusals))) == 0
         credits.mood = "well"
         settle(world)
     assert credits.order[lease.id][0] == "commit-update"

@@ -129,45 +129,69 @@ class ExternalServiceFilter(EnforcementFilter):
         return headers
 
     def _post(self, url: str, body: Values, key: str | None) -> tuple[int, bytes]:
-        """The status and the beginning of the answer. Raises ``NotAnswered``; never lasts longer than the time-out."""
-        connection = self._connection(url)
+        """The status and the beginning of the answer. Raises ``NotAnswered``.
+
+        Never lasts longer than the time-out, however long it takes to look up a name or to reach a host.
+        """
         parts = urlsplit(url)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         content = json.dumps(body, default=_as_json).encode()
-        late = threading.Event()
-        watch = threading.Timer(self.external_service_timeout, _cut, [connection, late])
-        watch.daemon = True
-        watch.start()
-        try:
-            connection.request("POST", path, content, self._headers(key))
-            answer = connection.getresponse()
-            content = answer.read(_MAX_ANSWER)
-        except (OSError, http.client.HTTPException) as error:
-            raise NotAnswered(f"{url} does not answer: {type(error).__name__}: {error}") from None
-        finally:
-            watch.cancel()
-            connection.close()
-        if late.is_set():  # what was read of the answer may end anywhere
+        call = _Call(self._connection(url), path, content, self._headers(key))
+        call.start()
+        call.join(self.external_service_timeout)
+        if call.answer is None and call.error is None:
+            call.cut()
             raise NotAnswered(f"{url} takes longer than {self.external_service_timeout} seconds to answer")
-        return answer.status, content
+        if call.answer is None:
+            raise NotAnswered(f"{url} does not answer: {type(call.error).__name__}: {call.error}")
+        return call.answer
 
     def _connection(self, url: str) -> http.client.HTTPConnection:
         parts = urlsplit(url)
         assert parts.hostname is not None
-        timeout = self.external_service_timeout  # of each step; a watch bounds all of them together
+        timeout = self.external_service_timeout  # of each step
         if parts.scheme == "https":
             return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout, context=self._tls)
         return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
 
 
-def _cut(connection: http.client.HTTPConnection, late: threading.Event) -> None:
-    """End a call that lasts too long, wherever it is: nothing more comes then."""
-    late.set()
-    if connection.sock is not None:
+class _Call(threading.Thread):
+    """A request in a thread of its own, since the look-up of a name cannot be ended by anybody."""
+
+    def __init__(
+        self, connection: http.client.HTTPConnection, path: str, content: bytes, headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(name="tenure-filter", daemon=True)
+        self.answer: tuple[int, bytes] | None = None
+        self.error: Exception | None = None
+        self._connection = connection
+        self._request = path, content, headers
+        self._is_cut = threading.Event()
+
+    def run(self) -> None:
         try:
-            connection.sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            LOG.debug("the call has ended by itself")
+            self._connection.connect()
+            if not self._is_cut.is_set():  # nobody is asked, or told, of whom nobody waits for an answer
+                self.answer = self._ask()
+        except Exception as error:  # noqa: BLE001  # for the one who waits
+            self.error = error
+        finally:
+            self._connection.close()
+
+    def _ask(self) -> tuple[int, bytes]:
+        path, content, headers = self._request
+        self._connection.request("POST", path, content, dict(headers))
+        answer = self._connection.getresponse()
+        return answer.status, answer.read(_MAX_ANSWER)
+
+    def cut(self) -> None:
+        """End it, wherever it is: nothing more goes out or comes in."""
+        self._is_cut.set()
+        if self._connection.sock is not None:
+            try:
+                self._connection.sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                LOG.debug("the call has ended by itself")
 
 
 def _reason(answer: bytes) -> str:
