@@ -18,7 +18,6 @@ from oslo_config import cfg
 from oslo_config.cfg import ConfigOpts, Error
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
-from stevedore import ExtensionManager
 
 from tenure.api.app import Authenticate, create_app
 from tenure.api.auth import TokenFileAuth
@@ -38,7 +37,7 @@ from tenure.enforcement.contract import EnforcementFilter
 from tenure.enforcement.unified_limits import UnifiedLimits
 from tenure.engine.default_leases import DefaultTerms
 from tenure.engine.performer import Checkpoint
-from tenure.factory import Parts, Service, build, load_types, open_type_drivers, type_drivers
+from tenure.factory import Parts, Service, build, load_filters, load_types, open_type_drivers, type_drivers
 from tenure.metrics import COUNTED, DRIVER_CALLS, EVENTS_READY, EVENTS_UNATTENDED, UNDELIVERABLE
 from tenure.resources.contract import ResourceTypes
 from tenure.rpc.bus import Misconfigured
@@ -148,10 +147,7 @@ def open_healing(conf: ConfigOpts, db: Database) -> HealingService:
 
 def open_filters(conf: ConfigOpts) -> dict[str, EnforcementFilter]:
     """The filters that the operator has enabled, by name, in his order. Raises ``ConfigurationError``."""
-    extensions: ExtensionManager[EnforcementFilter] = ExtensionManager(
-        "tenure.enforcement_filters", invoke_on_load=False
-    )
-    installed = {extension.name: extension.plugin for extension in extensions}
+    installed = load_filters()
     filters: dict[str, EnforcementFilter] = {}
     for name in conf.enforcement.enabled_filters:
         if name not in installed:

@@ -61,6 +61,14 @@ def load_types(settings: Mapping[str, Mapping[str, object]] = MappingProxyType({
     return ResourceTypes(tuple(extension.plugin(**settings.get(extension.name, {})) for extension in found))
 
 
+def load_filters() -> Mapping[str, type[EnforcementFilter]]:
+    """The filters that are installed, ours and others', by the names of their entry points; none is enabled by that."""
+    extensions: ExtensionManager[EnforcementFilter] = ExtensionManager(
+        "tenure.enforcement_filters", invoke_on_load=False
+    )
+    return {extension.name: extension.plugin for extension in extensions}
+
+
 class MakeTypeDriver(Protocol):
     """What an entry point of ``tenure.type_drivers`` names: it makes the driver of the inventory it is called after.
 

@@ -130,6 +130,49 @@ def test_it_is_described_beside_ours(service: Standalone):
     assert "InstrumentReservation" in description["components"]["schemas"]
 
 
+FILTERED = """
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+from oslo_config import cfg
+from tenure.cmd.standalone import open_service
+from tenure.domain.actor import Actor
+from tenure.domain.errors import Denied
+from tenure.domain.request import LeaseRequest, ReservationRequest
+from tenure.factory import load_filters
+
+conf = cfg.ConfigOpts()
+conf([])
+trained = load_filters()["TrainedFilter"](conf)
+service = open_service(Path(sys.argv[1]), hosts=1, filters={"TrainedFilter": trained})
+operator = Actor("operator", "site", frozenset({"admin", "member", "reader"}))
+service.manager.resources.register(operator, "lab:instrument", "confocal-1", {})
+wanted = ReservationRequest("lab:instrument", {"kind": "microscope", "amount": 1, "resource_properties": ""})
+for project in ("others", "optics"):
+    conf.set_override("instruments_trained", ["microscope:optics"], group="enforcement")
+    user = Actor("user", project, frozenset({"member", "reader"}))
+    now = service.parts.clock.now()
+    request = LeaseRequest("look", now + timedelta(hours=1), now + timedelta(hours=2), reservations=(wanted,))
+    try:
+        print(project, service.manager.leases.create(user, request).status)
+    except Denied as error:
+        print(project, error)
+"""
+
+
+def test_its_filter_has_a_say_when_it_is_enabled(environment: Path, tmp_path: Path):
+    """Found by its entry point; whoever was not trained gets no instrument."""
+    (tmp_path / "data").mkdir()
+    command = [environment / "bin" / "python", "-c", FILTERED, tmp_path / "data"]
+    done = subprocess.run([str(one) for one in command], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "others Nobody in this project was trained on a microscope yet.",
+        "optics PENDING",
+    ]
+
+
 def test_nothing_else_is_needed(environment: Path):
     """Not the libraries of a deployment, nor the tests' own."""
     for module, is_there in (("instruments", True), ("openstack", False), ("pytest", False)):
