@@ -47,6 +47,8 @@ def test_things_that_clouds_call_the_same_are_told_apart(regions: Regions) -> No
 
 def test_servers_of_two_regions_have_ids_of_their_own(regions: Regions) -> None:
     """As those of Nova have: a lease of a server is found by the id alone."""
+    for number in ("1", "south:1"):
+        regions.resources.unregister(ADMIN, HOST, number)
     booted = [cloud.world.boot_server(OWNER.project_id) for cloud in (regions.cloud, regions.south) for _ in range(2)]
     assert booted == ["server-000001", "server-000002", "server-1000001", "server-1000002"]
     regions.south.world.number_servers_from(1)
