@@ -25,7 +25,7 @@ from tenure.services.commitments import tell_changed
 from tenure.services.enforcement import PATIENCE
 from tenure.services.outbox import MAX_REFUSALS
 from tenure.store.tables import OutboxRow
-from tests.support.credits import Credits, open_credits
+from tests.support.credits import Call, Credits, open_credits
 from tests.support.engines import wait_until
 from tests.support.world import ADMIN, HOST, OWNER, World, open_world, reservation
 
@@ -294,6 +294,26 @@ def test_what_was_allowed_and_not_booked_is_withdrawn(world: World, credits: Cre
     first, other = (body["lease"] for body in credits.told("check-create"))
     assert credits.order[first["id"]] == ["on-end"]
     assert credits.order[other["id"]][0] == "commit-create"
+
+
+def test_what_was_agreed_to_first_is_withdrawn_when_it_is_denied_in_the_end(world: World, credits: Credits):
+    """Somebody takes the host meanwhile, and the service objects to the one that takes its place."""
+
+    def take_the_host(call: Call) -> None:
+        credits.then = lambda _call: None
+        [host] = call.body["lease"]["reservations"][0]["allocations"]
+        that = f'["==", "$hypervisor_hostname", "{host["hypervisor_hostname"]}"]'
+        world.book(1, start=1, name="other", hypervisor_properties=that)
+        credits.mood, credits.status = "answers", 403
+
+    credits.then = take_the_host
+    with pytest.raises(Denied):
+        world.book(1, start=1, name="mine")
+    credits.mood = "well"
+    settle(world)
+    asked = [body["lease"] for body in credits.told("check-create")]
+    assert [one["name"] for one in asked] == ["mine", "other", "mine"]
+    assert credits.order[asked[0]["id"]] == ["on-end"]
 
 
 def test_an_end_in_between_leaves_nothing_reserved(world: World, credits: Credits):

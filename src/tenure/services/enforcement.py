@@ -255,11 +255,14 @@ class Enforcement:
                 one.check_create(context, question.new)
                 continue
             self._promise(question.new, name)
-            if name not in asked:
+            has_agreed = name in asked
+            if not has_agreed:
                 asked.append(name)
             try:
                 one.check_create(context, question.new)
             except Denied:
+                if has_agreed:
+                    raise  # now not, but to something before
                 asked.remove(name)
                 self._db.write(partial(cancel_withdrawal, lease_id=str(question.new["id"]), channels=[name]))
                 raise
