@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from tenure.drivers.simulated import Fault, FaultKind, HostHealth, Server
-from tests.api.rig import Api, open_api
+from tenure.services.outbox import Message
+from tests.api.rig import Api, api_over, open_api
+from tests.support.engines import rebuild
 
 PROJECT = "demo-project"
 #: Of the simulated cloud: m1.large takes 4 processors and 8 GiB, m1.tiny one and half a GiB.
@@ -322,6 +324,46 @@ def test_a_server_whose_confirmation_comes_to_nothing_goes_with_its_lease(api: A
     pass_hours(api, 0.1)
     api.world.service.repair.run()
     assert server(api, fresh) is None
+
+
+@pytest.mark.parametrize("booked", ["by a confirmation", "at once"])
+def test_what_fails_after_the_answer_does_not_vanish(api: Api, tmp_path: Path, booked: str) -> None:
+    """The room is given back, the reason stands there, and others are told."""
+    told: list[Message] = []
+    rebuild(api.world, sink=told.append)
+    (tmp_path / "again").mkdir()
+    api = api_over(api.world, tmp_path / "again").using(version="1.2")
+    world = api.world.cloud
+    for kind in (FaultKind.BUSY, FaultKind.REFUSED):
+        world.inject(Fault(kind, verb="ensure_prepared", count=1))
+    if booked == "at once":
+        server_id = boot(api)
+        lease = book(api, server_id=server_id, at_end="stop")
+    else:
+        lease = api.book(start=1, hours=1, hold_for=300, reservations=[reservation(flavor_id=TINY)])
+        reservation_id = lease["reservations"][0]["id"]
+        server_id = boot(api, metadata={"tenure:lease": lease["id"], "tenure:reservation": reservation_id})
+        body = {"reservations": [{"id": reservation_id, "server_id": server_id}]}
+        for _ in range(2):
+            answer = api.post(f"/v1/leases/{lease['id']}/confirm", body)
+            assert (answer.status_code, answer.json["lease"]["status"]) == (200, "CREATING"), answer.text
+    pass_hours(api, 0.1)
+    shown = api.get(f"/v1/leases/{lease['id']}").json["lease"]
+    assert shown["status"] == "ERROR"
+    assert "ensure_prepared" in shown["status_reason"]
+    assert [(one.topic, one.payload["status"]) for one in told] == [("lease.create", "ERROR")]
+    assert "ensure_prepared" in str(told[0].payload["status_reason"])
+    everything = [{**api.lease_body()["reservations"][0], "min": 4, "max": 4}]
+    assert api.post("/v1/leases", api.lease_body(reservations=everything)).status_code == 201
+    api.world.service.repair.run()
+    kept = server(api, server_id)
+    if booked == "at once":
+        assert kept is not None
+        assert (kept.shelved, kept.metadata) == (False, {})
+    else:
+        assert kept is None  # it was booted for this
+    pass_hours(api, 3)
+    assert api.get(f"/v1/leases/{lease['id']}").json["lease"]["status"] == "ERROR"
 
 
 def test_servers_that_give_way_to_reservations_cannot_have_one(api: Api) -> None:

@@ -46,6 +46,7 @@ _A = Action
 NEXT: Mapping[tuple[LeaseStatus, Action], LeaseStatus] = {
     (_S.CREATING, _A.PREPARED): _S.PENDING,
     (_S.CREATING, _A.CONFIRM): _S.PENDING,  # where nothing has to be made first
+    (_S.CREATING, _A.FAIL): _S.ERROR,  # what was promised already, and cannot be made
     (_S.CREATING, _A.END): _S.TERMINATING,
     (_S.CREATING, _A.DELETE): _S.DELETING,
     (_S.PENDING, _A.START): _S.STARTING,

@@ -180,7 +180,9 @@ def tell(tx: Transaction, topic: str, lease: Lease, *, now: datetime, **more: ob
     Those who keep account of it are told as well: that it was made, or what is other than they were told last.
     """
     tx.outbox.add(key=new_id(), lease_id=lease.id, topic=topic, payload={**announce(lease), **more}, now=now)
+    if lease.status in ENDED:
+        return
     if topic == "lease.create":
         tell_made(tx, lease.id, now=now)
-    elif lease.status not in ENDED:
+    else:
         tell_changed(tx, lease.id, now=now)

@@ -37,7 +37,15 @@ from tenure.services.demands import demand_of
 from tenure.services.healing import flag, lacking, want_mended
 from tenure.services.orders import kept_orders, leftover_order, orders_of, planned_orders
 from tenure.services.planning import Planner
-from tenure.services.undoing import hold_until_the_end, ids_in, undo_update, unmake, update_undone
+from tenure.services.undoing import (
+    give_up,
+    hold_until_the_end,
+    ids_in,
+    is_promised,
+    undo_update,
+    unmake,
+    update_undone,
+)
 from tenure.services.user_events import due_events, tell_event
 from tenure.store.database import Database, Transaction
 from tenure.store.events import StoredEvent
@@ -660,7 +668,8 @@ class EventService:
             if end is not None:  # takes back at once what was started in part
                 tx.events.change([end.id], now=now, ready_at=now)
         elif work.event_type is EventType.PREPARE and lease.status is LeaseStatus.CREATING:
-            unmake(tx, lease, reason, now=now)
+            undo = give_up if is_promised(tx, work.event_id) else unmake
+            undo(tx, lease, reason, now=now)
         elif work.event_type is EventType.UPDATE and lease.status is LeaseStatus.UPDATING:
             undo_update(tx, work.event_id, lease, self._rules, reason, now=now)
         else:

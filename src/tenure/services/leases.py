@@ -56,6 +56,7 @@ from tenure.services.enforcement import Enforcement
 from tenure.services.holds import check_confirmed, new_hold
 from tenure.services.planning import Planner
 from tenure.services.trusts import Need, Trusts
+from tenure.services.undoing import promise
 from tenure.services.user_events import check_events, new_events
 from tenure.store.database import Database, Transaction
 
@@ -95,7 +96,7 @@ class LeaseService:
             with self._db.read() as tx:
                 booked = self._booked_before(tx, actor, lease_id)
             if booked is not None:
-                return booked
+                return self._promised(lease_id) or booked
         now = self._clock.now()
         starts_at, ends_at = resolve(request.starts_at, now), resolve(request.ends_at, now)
         if starts_at < minute_of(now):
@@ -183,7 +184,7 @@ class LeaseService:
             seen = self._visible(tx, actor, lease_id, "blazar:leases:put")
         if seen.hold_until is None:
             check_confirmed(seen, changes)
-            return seen
+            return self._promised(lease_id) or seen
 
         def work(tx: Transaction, trust_id: str | None) -> tuple[Lease, str | None, str, bool]:
             lease = self._visible(tx, actor, lease_id, "blazar:leases:put", lock=True)
@@ -402,12 +403,19 @@ class LeaseService:
         The lease as it is then; raises ``Conflict`` where the cloud refuses, and there is no lease any more.
         """
         self._effects.carry_out(event_id, token)
-        with self._db.read() as tx:
-            found = tx.leases.get(lease.id, deleted=True)
+        found = self._promised(lease.id)
         if found is None or found.status is LeaseStatus.DELETED:
             self._effects.take_back([one.id for one in lease.reservations if self._is_made(one)])
             raise Conflict(f"The lease cannot be made: {found.status_reason if found else 'it was deleted'}")
         return found
+
+    def _promised(self, lease_id: str) -> Lease | None:
+        """The lease as its owner is told of it: what fails from then on does not vanish."""
+        with self._db.read() as tx:
+            found = tx.leases.get(lease_id, deleted=True)
+        if found is None or found.status is not LeaseStatus.CREATING or found.hold_until is not None:
+            return found
+        return self._db.write(partial(promise, lease_id=lease_id))
 
     def _with_facts(self, actor: Actor, request: LeaseRequest) -> LeaseRequest:
         """The request, with what its types must know of the cloud. Raises what ``fetch_fact`` does."""

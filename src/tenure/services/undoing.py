@@ -8,10 +8,18 @@ from datetime import datetime
 from typing import Any
 
 from tenure.domain.actor import ENGINE
-from tenure.domain.lease import Action, AllocationState, EventStatus, Lease, LeaseStatus, ReservationStatus
+from tenure.domain.lease import (
+    Action,
+    AllocationState,
+    EventStatus,
+    EventType,
+    Lease,
+    LeaseStatus,
+    ReservationStatus,
+)
 from tenure.domain.period import ENDLESS
 from tenure.services.commitments import tell_changed, tell_end
-from tenure.services.context import Rules, apply, remember
+from tenure.services.context import Rules, apply, remember, tell
 from tenure.services.user_events import restore_events
 from tenure.store.database import Transaction
 
@@ -21,13 +29,50 @@ def unmake(tx: Transaction, lease: Lease, reason: str, *, now: datetime) -> None
 
     The repair takes back what is there.
     """
+    _empty(tx, lease, ReservationStatus.DELETED, now)
+    lease = apply(tx, lease, Action.DELETE, actor=ENGINE, now=now, reason=reason)
+    apply(tx, lease, Action.DELETED, actor=ENGINE, now=now, keep_reason=True)
+
+
+def give_up(tx: Transaction, lease: Lease, reason: str, *, now: datetime) -> None:
+    """Have a lease fail that was promised to its owner, and of which the cloud refuses what clients must see.
+
+    It holds nothing any more; it stays, with the reason, and others are told. The repair takes back what is there.
+    """
+    reason = f"{reason} The room is given back, and so is what was made for the lease."
+    _empty(tx, lease, ReservationStatus.ERROR, now)
+    apply(tx, lease, Action.FAIL, actor=ENGINE, now=now, reason=reason)
+    failed = tx.leases.get(lease.id)
+    if failed is not None:
+        tell(tx, "lease.create", failed, now=now, status_reason=reason)
+
+
+def promise(tx: Transaction, lease_id: str) -> Lease | None:
+    """The lease, kept in mind as one that its owner knows of, where it is still being made.
+
+    What becomes of it from now on he must be told.
+    """
+    lease = tx.leases.get(lease_id, deleted=True, lock=True)
+    if lease is not None and lease.status is LeaseStatus.CREATING:
+        making = [one for one in tx.events.of_lease(lease_id) if one.event.event_type is EventType.PREPARE]
+        for one in making:
+            payload = {**(one.payload or {}), "promised": True}
+            tx.events.change([one.event.id], now=tx.now(), payload=payload)
+    return lease
+
+
+def is_promised(tx: Transaction, event_id: str) -> bool:
+    """Whether the owner of the lease that the event makes has been told that it is there."""
+    return bool(_payload_of(tx, event_id).get("promised"))
+
+
+def _empty(tx: Transaction, lease: Lease, status: ReservationStatus, now: datetime) -> None:
+    """Give back what was planned for a lease that was never ready, and have nothing come of it."""
     ids = [one.id for one in lease.reservations]
     tell_end(tx, lease, now=now)
     tx.allocations.remove_planned(ids)
-    tx.leases.change_reservations(ids, now=now, status=ReservationStatus.DELETED.value)
+    tx.leases.change_reservations(ids, now=now, status=status.value, subject=None)
     tx.events.change([one.event.id for one in tx.events.of_lease(lease.id)], now=now, ready_at=None)
-    lease = apply(tx, lease, Action.DELETE, actor=ENGINE, now=now, reason=reason)
-    apply(tx, lease, Action.DELETED, actor=ENGINE, now=now, keep_reason=True)
 
 
 def undo_update(tx: Transaction, event_id: str, lease: Lease, rules: Rules, reason: str, *, now: datetime) -> None:
