@@ -388,6 +388,22 @@ def test_a_start_waits_until_the_server_is_woken(api: Api) -> None:
     assert not found(api, server_id).shelved
 
 
+def test_a_server_is_woken_elsewhere_where_its_planned_host_cannot_take_it(api: Api) -> None:
+    """Room was promised, not a host. What is in the way is not deleted."""
+    world = api.world.cloud.world
+    server_id = boot(api)
+    lease = book(api, server_id=server_id, hours=4)
+    with api.world.db.read() as tx:
+        [plan] = tx.allocations.of_reservations([lease["reservations"][0]["id"]])
+        planned = tx.resources.by_ids([plan.resource_id])[plan.resource_id].external_id
+    world.change_host(planned, facts={"memory_mb": 256})  # nobody has told the ledger
+    pass_hours(api, 1.1)
+    assert status(api, lease) == "ACTIVE"
+    woken = found(api, server_id)
+    assert woken.host not in {"", planned}
+    assert world.host(woken.host).belongs_to == "freepool"
+
+
 def test_a_server_is_woken_elsewhere_where_its_host_has_failed(api: Api) -> None:
     server_id = boot(api)
     lease = book(api, server_id=server_id, hours=4)

@@ -12,7 +12,7 @@ import pytest
 from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
 from tenure.domain.period import Period
-from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, Order, Progress, ResourceRef
+from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, Order, Progress, ResourceOccupied, ResourceRef
 from tenure.drivers.openstack import OpenStackCloud
 from tenure.drivers.reserved_servers import SERVER
 from tenure.testing.rig import order_of
@@ -110,15 +110,33 @@ def test_a_running_server_moves_to_its_host_when_the_start_has_come(
     assert server.host == next(iter(cloud.hosts.values())).service_host
 
 
-def test_a_server_that_nova_does_not_wake_is_busy_and_tried_again(cloud: FakeOpenStack, driver: OpenStackCloud):
-    [host] = registered(driver, cloud, 1)
+def test_a_server_that_nova_does_not_wake_is_told_by_its_host_and_tried_again(
+    cloud: FakeOpenStack, driver: OpenStackCloud
+):
+    first, second = registered(driver, cloud, 2)
     server = boot(cloud, status="SHELVED_OFFLOADED", host="")
-    order = wanted(host, server=server)
-    assert not driver.ensure_started(order).done
-    server.status, server.host = "SHELVED_OFFLOADED", ""  # the compute service could not
-    with pytest.raises(CloudBusy, match="could not wake"):
-        driver.ensure_started(order)
-    until_done(driver.ensure_started, order)
+    order = wanted(first, server=server)
+    for _ in range(2):
+        assert not driver.ensure_started(order).done
+        server.status, server.host = "SHELVED_OFFLOADED", ""  # the compute service could not
+        with pytest.raises(ResourceOccupied, match="could not wake") as refused:
+            driver.ensure_started(order)
+        assert list(refused.value.resources) == [first.external_id]
+        assert server.status == "SHELVED_OFFLOADED"  # so that it can be woken elsewhere
+    until_done(driver.ensure_started, wanted(second, server=server))
+    assert server.host == cloud.host(second.external_id).service_host
+
+
+@pytest.mark.parametrize("status", ["PAUSED", "SUSPENDED"])
+def test_what_nova_does_not_do_with_a_server_in_its_state_is_an_attempt_that_failed(
+    cloud: FakeOpenStack, driver: OpenStackCloud, status: str
+):
+    first, second = registered(driver, cloud, 2)
+    server = boot(cloud)
+    until_done(driver.ensure_started, wanted(first, server=server))
+    cloud.host(first.external_id).state, server.status = "down", status
+    with pytest.raises(CloudBusy, match="evacuate"):
+        driver.ensure_started(wanted(second, server=server))
 
 
 def test_a_server_of_a_host_that_is_down_is_rebuilt_on_another(cloud: FakeOpenStack, driver: OpenStackCloud):

@@ -46,7 +46,7 @@ class CloudAmbiguous(CloudRefused):
 
 
 class ResourceOccupied(CloudBusy):
-    """Somebody else's servers are on resources that were to be handed over.
+    """Somebody else's servers are on resources that were to be handed over, or these cannot take the owner's server.
 
     Nothing was deleted, and nothing was handed over. ``resources`` maps external ids to what is in the way.
     """

@@ -69,9 +69,11 @@ def act(cloud: FakeOpenStack, seen: Seen, server: Server, action: str, values: A
         case "evacuate":
             version_is(seen, "compute 2.68")
             expect(set(values), {"host"})
-            hosts = {one.service_host: one for one in cloud.hosts.values()}
-            if hosts[server.host].state == "up":
+            states = {one.service_host: one.state for one in cloud.hosts.values()}
+            if states[server.host] == "up":
                 raise Refused(400, f"Compute service of {server.host} is still in use.")
+            if server.status not in {"ACTIVE", "SHUTOFF", "ERROR"}:
+                raise Refused(409, f"Cannot 'evacuate' instance {server.id} while it is in {server.status}")
             server.actions.insert(0, "evacuate")
             if _admits(cloud, server, values["host"]):
                 server.host = values["host"]

@@ -21,6 +21,7 @@ from tenure.drivers.contract import (
     Order,
     Progress,
     ResourceMissing,
+    ResourceOccupied,
 )
 from tenure.drivers.openstack.aggregates import Aggregates
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
@@ -49,6 +50,8 @@ from tenure.drivers.reserved_servers import (
 )
 
 AGGREGATE: Final = "aggregate_id"
+#: In the metadata of a reservation's aggregate: on which host Nova was told last to wake the server.
+WAKING: Final = "tenure:waking"
 _SHELVED: Final = frozenset({"SHELVED", "SHELVED_OFFLOADED"})
 #: In which a server takes what it is told.
 _LISTENING: Final = frozenset({"ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED"})
@@ -82,7 +85,7 @@ class Servers:
             raise CloudRefused(f"There is no server {named_server(order)} any more.")
         adopted = Progress(True, effects={ADOPTED: server.id})
         if server.status in _SHELVED:  # Nova lets nobody write on it now
-            if server.status == "SHELVED":
+            if server.status == "SHELVED" and server.task is None:
                 self._act(server, {"shelveOffload": None})
             return adopted
         if (busy := self._busy(server)) is not None:
@@ -90,8 +93,8 @@ class Servers:
         if not self._tell(server, marks_of(order)):
             return _wait(server)
         is_early = order.starts_at is not None and order.starts_at > self._now
-        if is_early and not is_in_place(order) and not self._shelve(server):
-            return _wait(server)
+        if is_early and not is_in_place(order):
+            self._shelve(server)
         return adopted
 
     # Starting
@@ -116,12 +119,13 @@ class Servers:
             for holder in layout.exclusive_holders(host.service_host, but=order.reservation_id):
                 raise CloudBusy(f"{host.name} is not released yet by reservation {holder}.")
         self._aggregates.add(layout.pool, sorted(hosts.keys() - layout.pool.hosts))
-        told[AGGREGATE] = self._ensure_aggregate(order, layout.shared(order.reservation_id), hosts).id
+        aggregate = self._ensure_aggregate(order, layout.shared(order.reservation_id), hosts)
+        told[AGGREGATE] = aggregate.id
         if missing:
             raise ResourceMissing(missing)
         if server is None or not hosts:
             return Progress(True, effects=told)
-        unfinished = self._wake(order, server, next(iter(hosts.values())))
+        unfinished = self._wake(order, server, next(iter(hosts.values())), aggregate)
         if unfinished is None:
             return Progress(True, effects=told)
         return Progress(False, unfinished.look_again_after, unfinished.reason, told, awaited=True)
@@ -147,10 +151,11 @@ class Servers:
             self._compute.set_metadata(aggregate, changes)
         return aggregate
 
-    def _wake(self, order: Order, server: Server, host: Hypervisor) -> Progress | None:
+    def _wake(self, order: Order, server: Server, host: Hypervisor, aggregate: Aggregate) -> Progress | None:
         """Have the server run on the host; None when it does.
 
-        Where it was woken there before, it is its owner's affair where it is now.
+        Where it was woken there before, it is its owner's affair where it is now. Raises ``ResourceOccupied`` where the
+        host cannot take it.
         """
         if is_woken(order, host.name, server.metadata):
             return None
@@ -160,10 +165,13 @@ class Servers:
             self._act(server, {"shelveOffload": None})
             return Progress(False, _SOON, "The server is being shelved.")
         if server.status == "SHELVED_OFFLOADED":
-            return self._unshelve(order, server, host)
+            return self._unshelve(order, server, host, aggregate)
         if server.service_host == host.service_host:
-            done = self._tell(server, {**marks_of(order), WOKEN: host.name})
-            return None if done else _wait(server)
+            if not self._tell(server, {**marks_of(order), WOKEN: host.name}):
+                return _wait(server)
+            if WAKING in aggregate.metadata:  # should it have to be woken here again, that is another attempt
+                self._compute.set_metadata(aggregate, {WAKING: None})
+            return None
         if self._is_down(server.service_host):
             self._act(server, {"evacuate": {"host": host.service_host}}, "2.68")
             return Progress(False, _SOON, f"The server is being rebuilt on {host.name}.")
@@ -171,15 +179,16 @@ class Servers:
             self._shelve(server)
         return Progress(False, _SOON, "The server is being shelved, to move.")
 
-    def _unshelve(self, order: Order, server: Server, host: Hypervisor) -> Progress:
+    def _unshelve(self, order: Order, server: Server, host: Hypervisor, aggregate: Aggregate) -> Progress:
+        if aggregate.metadata.get(WAKING) == host.service_host:  # and it sleeps still
+            self._compute.set_metadata(aggregate, {WAKING: None})
+            raise ResourceOccupied({host.external_id: f"Nova could not wake the server on {host.name}."})
         vanishing = Preemption(self._calls, self._compute, self._options, self._now).clear(order)
         if vanishing:
             return Progress(False, _SOON, f"{vanishing} preemptible servers are still vanishing.")
-        has_failed = self._compute.last_action(server.id) == "unshelve"
+        self._compute.set_metadata(aggregate, {WAKING: host.service_host})
         where = {"host": host.service_host, "availability_zone": None}
         self._act(server, {"unshelve": where}, "2.91")
-        if has_failed:
-            raise CloudBusy(f"Nova could not wake the server on {host.name}.")
         return Progress(False, _SOON, f"The server is being woken on {host.name}.")
 
     def _is_down(self, service_host: str) -> bool:
@@ -335,16 +344,15 @@ class Servers:
             return False
         return True
 
-    def _shelve(self, server: Server) -> bool:
-        return self._act(server, {"shelve": None})
+    def _shelve(self, server: Server) -> None:
+        self._act(server, {"shelve": None})
 
-    def _act(self, server: Server, body: Mapping[str, object], microversion: str | None = None) -> bool:
-        """Order something; False where Nova is at something else with the server. Raises what else goes wrong."""
-        try:
-            self._compute.act_on_server(server.id, body, microversion)
-        except Conflict:
-            return False
-        return True
+    def _act(self, server: Server, body: Mapping[str, object], microversion: str | None = None) -> None:
+        """Order something of a server that nothing is done with.
+
+        Raises ``Conflict``, which counts as an attempt, where Nova does not take the order in the server's state.
+        """
+        self._compute.act_on_server(server.id, body, microversion)
 
 
 def booted_since(compute: Compute, since: datetime) -> list[BootedServer]:

@@ -19,6 +19,7 @@ from tenure.drivers.contract import (
     Order,
     Progress,
     ResourceMissing,
+    ResourceOccupied,
     ResourceRef,
 )
 from tenure.drivers.reserved_servers import (
@@ -159,7 +160,8 @@ class Servers:
     def _wake(self, call: Call, order: Order, seen: sqlite3.Row, host: sqlite3.Row) -> Progress | None:
         """Have it run on the host; None when it does.
 
-        Where it was woken there before, it is its owner's affair where it is now.
+        Where it was woken there before, it is its owner's affair where it is now. Raises ``ResourceOccupied`` where the
+        host cannot take it.
         """
         if is_woken(order, host["name"], _metadata(seen)):
             return None
@@ -172,9 +174,9 @@ class Servers:
             if server is None:
                 return None
             if host["health"] == "down":
-                raise CloudBusy(f"{host['name']}, where the server is to be woken, does not answer.")
+                raise _unable(host, "does not answer")
             if server["host_id"] is None and not _has_room(tx, host, server):
-                raise CloudBusy(f"No valid host was found: {host['name']} has no room for the server.")
+                raise _unable(host, "has no room for the server")
             metadata = {**_metadata(server), WOKEN: host["name"]}
             tx.execute(
                 "UPDATE server SET host_id = ?, reservation_id = ?, metadata = ?, stopped = 0 WHERE number = ?",
@@ -397,6 +399,10 @@ def _metadata(server: sqlite3.Row) -> dict[str, str]:
 
 def _reservation_of(server: sqlite3.Row) -> str | None:
     return _metadata(server).get(RESERVATION)
+
+
+def _unable(host: sqlite3.Row, why: str) -> ResourceOccupied:
+    return ResourceOccupied({str(host["id"]): f"The server cannot be woken on {host['name']}, which {why}."})
 
 
 def _has_room(tx: sqlite3.Connection, host: sqlite3.Row, server: sqlite3.Row) -> bool:
