@@ -420,6 +420,11 @@ _SERVER = (
         ],
         help="What becomes of such a server at the end of its lease.",
     ),
+    cfg.ListOpt(
+        "default_lease_exempt_project_ids",
+        default=[],
+        help="The ids of projects whose servers get no such lease, such as those of other services.",
+    ),
 )
 _HOST = (
     cfg.StrOpt(

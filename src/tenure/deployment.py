@@ -333,6 +333,7 @@ def _default_terms(conf: ConfigOpts) -> DefaultTerms | None:
         lasts=timedelta(days=server.default_lease_days),
         notice=timedelta(hours=server.default_notice_hours),
         at_end=server.default_at_end,
+        exempt=frozenset(server.default_lease_exempt_project_ids),
     )
 
 

@@ -33,6 +33,7 @@ from tenure.engine.workers import Workers
 from tenure.metrics import DRIFT_FOUND, DRIFT_MENDED
 from tenure.resources.contract import ResourceType, ResourceTypes
 from tenure.services.context import Authorize, Rules
+from tenure.services.default_leases import DefaultLeaseBook
 from tenure.services.enforcement import Enforcement, Origin, tell_filter
 from tenure.services.events import EventService
 from tenure.services.healing import Healer, HealingService
@@ -235,7 +236,7 @@ def build(parts: Parts) -> Service:
         health=lambda: _health(parts, engine, events, outbox),
     )
     if parts.default_terms is not None:
-        defaults = DefaultLeases(manager.leases, driver, parts.clock, parts.default_terms)
+        defaults = DefaultLeases(manager.leases, DefaultLeaseBook(parts.db), driver, parts.clock, parts.default_terms)
         engine.add(Periodic("default leases", defaults.run, DEFAULT_LEASES_INTERVAL))
     return Service(metered(manager), engine, events, outbox, repair, healing, health_check, refresh, parts)
 

@@ -13,6 +13,7 @@ import pytest
 from tenure.domain.volume import pool_id
 from tenure.drivers.simulated import Fault, FaultKind, Server, SimulatedCloud
 from tenure.engine.default_leases import DefaultLeases, DefaultTerms
+from tenure.services.default_leases import DefaultLeaseBook
 from tests.api.rig import ADDRESS, FLAVORS, HOSTS, INSTANCES, NETWORK, Api, api_over
 from tests.support.regions import NORTH, SOUTH, Regions, open_regions
 
@@ -181,13 +182,19 @@ class TestTypes:
                 cloud.world.delete_server(cloud.world.instances.boot(PROJECT, TINY))
             booted[name] = cloud.world.instances.boot(PROJECT, TINY, name=f"of-{name}")
         terms = DefaultTerms("virtual:server")
-        defaults = DefaultLeases(regions.leases, regions.service.parts.driver, regions.clock, terms)
+        parts = regions.service.parts
+        defaults = DefaultLeases(regions.leases, DefaultLeaseBook(parts.db), parts.driver, regions.clock, terms)
         regions.cloud.inject(Fault(FaultKind.BUSY, verb="servers"))
         assert [defaults.run() for _ in range(3)] == [1, 1, 0]  # first of the region that answers
         found = {
             one["reservations"][0]["region"]: one["reservations"][0] for one in api.get("/v1/leases").json["leases"]
         }
         assert {name: one["server_id"] for name, one in found.items()} == booted
+        regions.south.world.delete_server(booted[SOUTH])
+        defaults.run()
+        regions.pass_time(timedelta(minutes=1))
+        left = [one["reservations"][0]["region"] for one in api.get("/v1/leases").json["leases"]]
+        assert left == [NORTH]
 
 
 class TestRefusals:

@@ -12,7 +12,15 @@ import pytest
 from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
 from tenure.domain.period import Period
-from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, Order, Progress, ResourceOccupied, ResourceRef
+from tenure.drivers.contract import (
+    CloudBusy,
+    CloudNotFound,
+    CloudRefused,
+    Order,
+    Progress,
+    ResourceOccupied,
+    ResourceRef,
+)
 from tenure.drivers.openstack import OpenStackCloud
 from tenure.drivers.reserved_servers import SERVER
 from tenure.testing.rig import order_of
@@ -411,16 +419,44 @@ def test_an_aggregate_that_somebody_changes_is_found_and_mended(cloud: FakeOpenS
         assert not driver.drift(HOST, [order], ())
 
 
-def test_what_was_booted_lately_is_found_but_for_what_is_reserved(cloud: FakeOpenStack, driver: OpenStackCloud):
+def test_what_was_booted_lately_is_found_but_for_what_is_reserved_and_what_is_gone(
+    cloud: FakeOpenStack, driver: OpenStackCloud
+):
     since = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
     mine = boot(cloud)
-    boot(cloud, created=since - timedelta(hours=1))
-    boot(cloud, metadata={"tenure:reservation": RESERVATION})
+    old = since - timedelta(hours=1)
+    boot(cloud, created=old)
+    boot(cloud, created=old, updated=old, status="DELETED")
+    gone = boot(cloud, created=old, status="DELETED", host="")
+    says_so = boot(cloud, metadata={"tenure:reservation": RESERVATION})
+    [host] = registered(driver, cloud, 1)
+    held = order_of(host, resource_type=HOST, reservation_id=str(uuid.UUID(int=3)))
+    assert driver.ensure_started(held).done
+    boot(cloud, host=cloud.host(host.external_id).service_host)
     boot(cloud, hints={"reservation": RESERVATION})
     boot(
         cloud, flavor=Flavor(RESERVATION, "x", extra_specs={"aggregate_instance_extra_specs:reservation": RESERVATION})
     )
-    assert [(one.server_id, one.user_id) for one in driver.servers(since)] == [(mine.id, f"user-of-{OWNER}")]
+    found = {one.server_id: one for one in driver.servers(since)}
+    assert found.keys() == {mine.id, gone.id, says_so.id}
+    assert (found[mine.id].user_id, found[mine.id].reservation_id) == (f"user-of-{OWNER}", None)
+    assert found[says_so.id].reservation_id == RESERVATION
+    assert [one.server_id for one in found.values() if one.is_gone] == [gone.id]
+
+
+def test_a_server_in_its_place_is_not_looked_for_among_all(cloud: FakeOpenStack, driver: OpenStackCloud):
+    """Where each server has a lease of itself these are all servers of the cloud."""
+    registered(driver, cloud, 1)
+    server = boot(cloud)
+    order = wanted(server=server, in_place=True, at_end="shelve")
+    until_done(driver.ensure_prepared, order)
+    until_done(driver.ensure_started, order)
+    assert server.tags == [f"tenure:lease={order.lease_id}"]
+    assert not list(driver.held(HOST))
+    mine = replace(wanted(server=server), reservation_id=str(uuid.UUID(int=4)), lease_id="mine")
+    until_done(driver.ensure_prepared, mine)  # that other gives way
+    assert list(driver.held(HOST)) == [mine.reservation_id]
+    assert set(server.tags) == {"tenure:reserved", "tenure:lease=mine"}
 
 
 def test_a_shelved_server_is_known_by_its_state_whatever_status_is_shown(cloud: FakeOpenStack, driver: OpenStackCloud):

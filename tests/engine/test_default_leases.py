@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy.event import listen
 
 from tenure.domain.errors import Conflict
 from tenure.domain.request import LeaseChange, LeaseQuery, LeaseRequest, ReservationChange, ReservationRequest
 from tenure.drivers.simulated import Fault, FaultKind
 from tenure.engine.default_leases import DefaultLeases, DefaultTerms
-from tests.support.world import OWNER, World, open_world
+from tenure.services.default_leases import DefaultLeaseBook
+from tenure.services.quotas import FixedLimits, Quotas
+from tests.support.engines import rebuild
+from tests.support.world import OWNER, STRANGER, World, open_world
 
 DAY = timedelta(days=1)
 
@@ -26,7 +31,11 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def sweep(world: World) -> DefaultLeases:
-    return DefaultLeases(world.leases, world.cloud, world.clock, DefaultTerms("virtual:server"))
+    return sweep_with(world, DefaultTerms("virtual:server"))
+
+
+def sweep_with(world: World, terms: DefaultTerms) -> DefaultLeases:
+    return DefaultLeases(world.leases, DefaultLeaseBook(world.db), world.cloud, world.clock, terms)
 
 
 def boot(world: World, **metadata: str) -> str:
@@ -66,8 +75,77 @@ def test_each_server_gets_one_lease_whoever_looks_and_whatever_became_of_it(worl
 
 
 def test_a_server_that_has_a_lease_gets_no_other(world: World):
-    boot(world, reservation="booked")
+    now = world.clock.now()
+    size: dict[str, object] = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1}
+    asked = LeaseRequest("mine", now + DAY, now + 2 * DAY, reservations=(request(size),))
+    booked = world.leases.create(OWNER, asked)
+    boot(world, lease=booked.id, reservation=booked.reservations[0].id)
+    held = world.leases.create(OWNER, replace(asked, hold_for=timedelta(minutes=1)))
+    boot(world, lease=held.id, reservation=held.reservations[0].id)
+    world.clock.advance(timedelta(minutes=2))
     assert sweep(world).run() == 0
+
+
+def test_what_its_owner_writes_on_a_server_keeps_no_lease_from_it(world: World):
+    """Not the mark of something that is no reservation, nor that of somebody else's."""
+    now = world.clock.now()
+    size: dict[str, object] = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1}
+    asked = LeaseRequest("theirs", now + DAY, now + 2 * DAY, reservations=(request(size),))
+    foreign = world.leases.create(STRANGER, asked)
+    boot(world, reservation="x")
+    boot(world, reservation=foreign.reservations[0].id)
+    assert sweep(world).run() == 2
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_the_lease_of_a_server_that_is_gone_ends_at_once(world: World, busy: bool):
+    server_id = boot(world)
+    given = sweep(world)
+    given.run()
+    [lease] = leases(world)
+    world.pass_time(timedelta(minutes=1))
+    world.cloud.world.delete_server(server_id)
+    if busy:
+        world.cloud.inject(Fault(FaultKind.BUSY, verb="servers", count=1))
+        given.run()
+        assert leases(world)
+    given.run()
+    world.pass_time(timedelta(seconds=10))
+    assert not leases(world)
+    with world.db.read() as tx:
+        assert "The server is gone." in [one.reason for one in tx.leases.history(lease.id)]
+    assert sweep(world).run() == 0
+
+
+def test_who_has_no_lease_left_gets_one_as_soon_as_he_may(world: World):
+    """A quota that is used up keeps nobody from it for good, however long that lasts."""
+    limits = {"leases": 0}
+    rebuild(world, quotas=Quotas(FixedLimits(limits, ())))
+    boot(world)
+    given = sweep(world)
+    assert [given.run(), given.run()] == [0, 0]
+    world.clock.advance(3 * DAY)
+    limits["leases"] = 5
+    assert [given.run(), given.run()] == [1, 0]
+
+
+def test_projects_can_be_exempt(world: World):
+    boot(world)
+    terms = DefaultTerms("virtual:server", exempt=frozenset({"demo-project"}))
+    assert sweep_with(world, terms).run() == 0
+
+
+def test_the_repair_reads_no_lease_of_a_server_in_its_place(world: World):
+    for _ in range(3):
+        boot(world)
+    assert sweep(world).run() == 3
+    world.pass_time(timedelta(minutes=1))
+    statements: list[str] = []
+    listen(world.db.engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
+    for inventory in ("physical:host", "virtual:floatingip", "volume"):
+        assert list(world.service.events.running(inventory)) == []
+    assert len(statements) <= 3 * 4
+    assert list(world.cloud.held("physical:host")) == []
 
 
 def test_what_was_booted_long_ago_is_left_alone(world: World):
@@ -91,7 +169,7 @@ def test_a_lease_that_a_server_was_given_gives_way_to_one_that_somebody_makes(wo
     world.pass_time(timedelta(minutes=1))
     [given] = leases(world)
     now = world.clock.now()
-    size = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1}
+    size: dict[str, object] = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1}
     parameters = {"at_end": "shelve", **({"server_id": server_id} if way == "at once" else size)}
     asked = LeaseRequest(
         "mine", now + timedelta(hours=1), now + timedelta(hours=2), reservations=(request(parameters),)
@@ -115,7 +193,7 @@ def test_a_lease_that_a_server_was_given_gives_way_to_one_that_somebody_makes(wo
 def test_a_server_whose_lease_gives_way_stays_whatever_becomes_of_the_other(world: World, kind: FaultKind):
     server_id = boot(world)
     terms = DefaultTerms("virtual:server", at_end="delete")
-    DefaultLeases(world.leases, world.cloud, world.clock, terms).run()
+    sweep_with(world, terms).run()
     world.pass_time(timedelta(minutes=1))
     now = world.clock.now()
     asked = LeaseRequest("mine", now + DAY, now + 2 * DAY, reservations=(request({"server_id": server_id}),))

@@ -153,13 +153,18 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class BootedServer:
-    """A server that somebody has booted, and whose it is."""
+    """A server that somebody has booted, and whose it is; of one that ``is_gone`` only the id is known for sure.
+
+    ``reservation_id`` is what the server says itself of the reservation that it is of, which its owner can write.
+    """
 
     server_id: str
     name: str
     project_id: str
     user_id: str
     region: str = ""
+    reservation_id: str | None = None
+    is_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +269,11 @@ class CloudDriver(Protocol):
         """
 
     def servers(self, since: datetime) -> Iterable[BootedServer]:
-        """The servers of all projects that were booted since then, but for those of reservations. Reads only."""
+        """The servers of all projects that were booted since then, and those of any age that went since. Reads only.
+
+        But for those on what is reserved as a whole, and those of reservations of instances. Some may be told that have
+        gone before.
+        """
 
     def held(self, resource_type: str) -> Iterable[str]:
         """The names of everything in the cloud that looks like the effect of a reservation of ours. Reads only.

@@ -42,11 +42,12 @@ def marks_of(order: Order) -> dict[str, str]:
         RESERVATION: order.reservation_id,
         RESERVED: "true",
         AT_END: str(order.parameters.get("at_end", "delete")),
+        **({WOKEN: IN_PLACE} if is_in_place(order) else {}),
     }
 
 
 def tags_of(order: Order) -> tuple[str, str]:
-    """The tags of the order's server."""
+    """The tags of the order's server, but for one in its place, which is not looked for among all."""
     return TAG, f"{LEASE}={order.lease_id}"
 
 

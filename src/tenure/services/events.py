@@ -476,10 +476,13 @@ class EventService:
         return self._db.write(work)
 
     def running(self, inventory: str, *, region: str | None = None) -> Iterator[Order]:
-        """The orders of everything that runs on resources of that type, in a region or all; read in several goes."""
+        """The orders of everything that runs and holds resources of that type, in a region or all.
+
+        Read in several goes; what holds none is not even read.
+        """
         kinds = {kind.name for kind in self._types if kind.inventory == inventory}
         with self._db.read() as tx:
-            ids = tx.leases.active_ids()
+            ids = tx.leases.holding_ids(kinds)
         for first in range(0, len(ids), _AT_ONCE):
             with self._db.read() as tx:
                 found = tx.leases.by_ids(ids[first : first + _AT_ONCE])

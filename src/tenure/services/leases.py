@@ -206,8 +206,8 @@ class LeaseService:
         self._effects.wake()
         return lease
 
-    def delete(self, actor: Actor, lease_id: str) -> None:
-        """Take everything back and forget the lease; no error for one that is deleted.
+    def delete(self, actor: Actor, lease_id: str, *, reason: str | None = None) -> None:
+        """Take everything back and forget the lease, for the ``reason``; no error for one that is deleted.
 
         What has not started is free when this returns. What has is taken back at once, or goes on being taken back:
         the lease is ``DELETING`` then.
@@ -218,7 +218,9 @@ class LeaseService:
             lease = self._visible(tx, actor, lease_id, "blazar:leases:delete", deleted=True, lock=True)
             if lease.status is LeaseStatus.DELETED:
                 return None, []
-            return self._delete(tx, actor, lease, now), [one.id for one in lease.reservations if self._is_made(one)]
+            return self._delete(tx, actor, lease, now, reason), [
+                one.id for one in lease.reservations if self._is_made(one)
+            ]
 
         event_id, made = self._db.write(work)
         if event_id is not None:
@@ -520,7 +522,7 @@ class LeaseService:
             region=request.region,
         )
 
-    def _delete(self, tx: Transaction, actor: Actor, lease: Lease, now: datetime) -> str | None:
+    def _delete(self, tx: Transaction, actor: Actor, lease: Lease, now: datetime, reason: str | None) -> str | None:
         """Begin to delete; the id of the end event where the cloud must be taken back first."""
         ids = [reservation.id for reservation in lease.reservations]
         held = any(one.state is AllocationState.HELD for one in tx.allocations.of_reservations(ids))
@@ -531,7 +533,7 @@ class LeaseService:
             if lease.status not in ENDED:
                 tell_end(tx, lease, now=now)  # while it has what was planned for it
             tx.allocations.remove_planned(ids)
-            lease = apply(tx, lease, Action.DELETE, actor=actor, now=now)
+            lease = apply(tx, lease, Action.DELETE, actor=actor, now=now, reason=reason)
             lease = apply(tx, lease, Action.DELETED, actor=actor, now=now)
             # Also what somebody has claimed: with nothing to take back there is nothing to do.
             tx.events.change([one.event.id for one in events], now=now, ready_at=None, claim_token=None)
@@ -539,7 +541,7 @@ class LeaseService:
             if not was_held:  # of which nobody was told
                 tell(tx, "lease.delete", lease, now=now)
             return None
-        apply(tx, lease, Action.DELETE, actor=actor, now=now, keep_reason=True)
+        apply(tx, lease, Action.DELETE, actor=actor, now=now, reason=reason, keep_reason=True)
         end = next(one for one in events if one.event.event_type is EventType.END)
         idle = [one.event.id for one in events if one.claim_token is None and one is not end]
         tx.events.change(idle, now=now, ready_at=None)

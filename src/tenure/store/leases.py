@@ -13,6 +13,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tenure.domain.errors import Conflict, InvalidParameter
 from tenure.domain.lease import (
+    AllocationState,
     Event,
     EventStatus,
     EventType,
@@ -25,7 +26,7 @@ from tenure.domain.lease import (
 from tenure.domain.regions import trusts_in
 from tenure.domain.request import LeaseOrder, LeaseQuery
 from tenure.store.conflict import Overtaken
-from tenure.store.tables import EventRow, HistoryRow, LeaseRow, ReservationRow
+from tenure.store.tables import AllocationRow, EventRow, HistoryRow, LeaseRow, ReservationRow
 
 _KEYS: Mapping[LeaseOrder, InstrumentedAttribute[Any]] = {
     LeaseOrder.CREATED_AT: LeaseRow.created_at,
@@ -185,10 +186,21 @@ class LeaseStore:
         ).scalars()
         return self._assemble(rows.all())
 
-    def active_ids(self) -> list[str]:
-        """The leases whose owners have what was promised."""
+    def holding_ids(self, resource_types: Collection[str]) -> list[str]:
+        """The leases whose owners have what was promised, and hold something by a reservation of these types.
+
+        From what is held outwards: of leases that hold nothing there may be many.
+        """
         rows = self._session.execute(
-            select(LeaseRow.id).where(LeaseRow.deleted_at.is_(None), LeaseRow.status == LeaseStatus.ACTIVE.value)
+            select(ReservationRow.lease_id)
+            .join(AllocationRow, AllocationRow.reservation_id == ReservationRow.id)
+            .join(LeaseRow, LeaseRow.id == ReservationRow.lease_id)
+            .where(
+                AllocationRow.state == AllocationState.HELD.value,
+                ReservationRow.resource_type.in_(sorted(resource_types)),
+                LeaseRow.status == LeaseStatus.ACTIVE.value,
+            )
+            .distinct()
         )
         return list(rows.scalars())
 

@@ -35,6 +35,7 @@ from tenure.drivers.openstack.identity import Identity, owner_by
 from tenure.drivers.openstack.image import Images, of_project
 from tenure.drivers.openstack.instance_drift import InstanceDrift
 from tenure.drivers.openstack.instances import Instances
+from tenure.drivers.openstack.layout import Layout
 from tenure.drivers.openstack.network import Network
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.placement import Placement
@@ -158,7 +159,8 @@ class OpenStackCloud:
         }
 
     def servers(self, since: datetime) -> Iterable[BootedServer]:
-        return servers.booted_since(self._compute(self._http.begin("servers")), since)
+        compute = self._compute(self._http.begin("servers"))
+        return servers.booted_since(compute, Layout(compute.aggregates(), self._options), since)
 
     def held(self, resource_type: str) -> Iterable[str]:
         inventory = self._inventory("held", resource_type)

@@ -90,7 +90,7 @@ class Servers:
             return adopted
         if (busy := self._busy(server)) is not None:
             return busy
-        if not self._tell(server, marks_of(order)):
+        if not (self._tell(server, marks_of(order)) and self._drop_stale(order, server)):
             return _wait(server)
         is_early = order.starts_at is not None and order.starts_at > self._now
         if is_early and not is_in_place(order):
@@ -105,7 +105,7 @@ class Servers:
         told: dict[str, object] = {} if server is None else {ADOPTED: server.id}
         if is_in_place(order):
             if server is not None and server.status in _LISTENING:
-                self._tell(server, {**marks_of(order), WOKEN: IN_PLACE})
+                self._tell(server, marks_of(order))
             return Progress(True, effects=told)
         known = self._compute.hypervisors_known([one.external_id for one in order.resources])
         missing = {
@@ -332,13 +332,23 @@ class Servers:
             return False
         return True
 
+    def _drop_stale(self, order: Order, server: Server) -> bool:
+        """Have it not say any more where it was woken for an earlier reservation; False as ``_tell``."""
+        if WOKEN not in server.metadata or is_in_place(order):
+            return True
+        try:
+            self._compute.drop_server_metadata(server.id, WOKEN)
+        except Conflict:
+            return False
+        return True
+
     def _forget(self, server: Server) -> bool:
         """Take its marks away; False where Nova is at something else with it."""
         try:
             for key in MARKS:
                 if key in server.metadata:
                     self._compute.drop_server_metadata(server.id, key)
-            for tag in sorted(server.tags & _tags_by(server.metadata)):
+            for tag in sorted(server.tags & (_tags_by(server.metadata) | {TAG})):
                 self._compute.untag_server(server.id, tag)
         except Conflict:
             return False
@@ -355,18 +365,26 @@ class Servers:
         self._compute.act_on_server(server.id, body, microversion)
 
 
-def booted_since(compute: Compute, since: datetime) -> list[BootedServer]:
-    """The servers that were booted since then, but for those of reservations."""
+def booted_since(compute: Compute, layout: Layout, since: datetime) -> list[BootedServer]:
+    """The servers that were booted since then, but for those of reservations of other types; and those that went."""
     return [
-        BootedServer(one.id, one.name, one.project_id, one.user_id)
+        BootedServer(
+            one.id,
+            one.name,
+            one.project_id,
+            one.user_id,
+            reservation_id=one.metadata.get(RESERVATION),
+            is_gone=one.status == "DELETED",
+        )
         for one in compute.servers_changed(since)
-        if one.created_at is not None
-        and one.created_at >= since
-        and one.status in _LISTENING
-        and RESERVATION not in one.metadata
-        and not one.reservations
-        and not one.is_of_instances
+        if one.status == "DELETED" or _is_free(one, layout, since)
     ]
+
+
+def _is_free(server: Server, layout: Layout, since: datetime) -> bool:
+    """Whether the server was booted since then, and is of no reservation of hosts or instances."""
+    is_new = server.created_at is not None and server.created_at >= since and server.status in _LISTENING
+    return is_new and not (server.reservations or server.is_of_instances or layout.is_held(server.service_host))
 
 
 def held(compute: Compute, now: datetime) -> Iterator[str]:
@@ -406,9 +424,10 @@ def _service_hosts(order: Order, hypervisors: Mapping[str, Hypervisor]) -> set[s
 
 
 def _tags_by(metadata: Mapping[str, str]) -> set[str]:
-    """The tags that go with the marks in metadata."""
+    """The tags that go with the marks in metadata; by the common one no server is found that stays in its place."""
     lease_id = metadata.get(LEASE)
-    return {TAG} | (set() if lease_id is None else {f"{LEASE}={lease_id}"})
+    common = set() if metadata.get(WOKEN) == IN_PLACE else {TAG}
+    return common | (set() if lease_id is None else {f"{LEASE}={lease_id}"})
 
 
 def _wait(server: Server) -> Progress:

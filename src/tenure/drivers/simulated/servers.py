@@ -62,7 +62,7 @@ class Servers:
             server = server_of(tx, order)
         if server is None:
             raise CloudRefused(f"There is no server {wanted} any more.")
-        self._mark(call, order, server, {})
+        self._mark(call, order, server, {} if is_in_place(order) else {WOKEN: None})
         is_early = order.starts_at is not None and order.starts_at > self._state.now()
         if is_early and server["host_id"] is not None and not is_in_place(order):
             if unfinished := call.slowed("The server is being shelved."):
@@ -80,7 +80,7 @@ class Servers:
         told: dict[str, object] = {} if server is None else {ADOPTED: order.parameters["server_id"]}
         if is_in_place(order):
             if server is not None:
-                self._mark(call, order, server, {WOKEN: IN_PLACE})
+                self._mark(call, order, server, {})
             return Progress(True, effects=told)
         told["aggregate_id"] = self._ensure_aggregate(call, order, {host["id"] for host in hosts})
         if missing:
@@ -124,12 +124,14 @@ class Servers:
             "SELECT name AS held FROM aggregate WHERE json_extract(metadata, '$.\"tenure:reservation\"') = name UNION"
             " SELECT json_extract(metadata, '$.\"tenure:reservation\"') FROM server"
             " WHERE json_extract(metadata, '$.\"tenure:reservation\"') IS NOT NULL"
+            " AND json_extract(metadata, '$.\"tenure:woken\"') IS NOT ?",
+            (IN_PLACE,),
         )
         return {row["held"] for row in rows}
 
     # A server
 
-    def _mark(self, call: Call, order: Order, server: sqlite3.Row, more: Mapping[str, str]) -> None:
+    def _mark(self, call: Call, order: Order, server: sqlite3.Row, more: Mapping[str, str | None]) -> None:
         """Have its metadata say of which reservation it is."""
         self._change_metadata(call, order.reservation_id, server, {**marks_of(order), **more})
 
@@ -316,13 +318,28 @@ def facts_of_server(tx: sqlite3.Connection, reference: str, project_id: str) -> 
 
 
 def booted_since(tx: sqlite3.Connection, since: datetime) -> list[BootedServer]:
-    """The servers that were booted since then, but for those of reservations."""
+    """The servers that were booted since then, but for those of reservations of other types; and all that went."""
     rows = tx.execute(
-        "SELECT * FROM server WHERE booted_at >= ? AND reservation_id IS NULL AND NOT vanishing"
-        " AND json_extract(metadata, '$.\"tenure:reservation\"') IS NULL ORDER BY number",
+        "SELECT * FROM server WHERE booted_at >= ? AND NOT vanishing AND (reservation_id IS NULL"
+        " OR json_extract(metadata, '$.\"tenure:reservation\"') IS NOT NULL) ORDER BY number",
         (since.isoformat(),),
     ).fetchall()
-    return [BootedServer(server_id(row["number"]), row["name"], row["project_id"], row["user_id"]) for row in rows]
+    there = {row["number"] for row in tx.execute("SELECT number FROM server")}
+    last = tx.execute("SELECT seq FROM sqlite_sequence WHERE name = 'server'").fetchone()
+    gone = sorted(set(range(1, (last["seq"] if last else 0) + 1)) - there)
+    return [
+        *(
+            BootedServer(
+                server_id(row["number"]),
+                row["name"],
+                row["project_id"],
+                row["user_id"],
+                reservation_id=_metadata(row).get(RESERVATION),
+            )
+            for row in rows
+        ),
+        *(BootedServer(server_id(number), "", "", "", is_gone=True) for number in gone),
+    ]
 
 
 def server_of(tx: sqlite3.Connection, order: Order) -> sqlite3.Row | None:
