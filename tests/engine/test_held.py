@@ -18,9 +18,10 @@ from tenure.domain.errors import (
     NotEnoughResources,
     NotFound,
 )
-from tenure.domain.lease import Lease, LeaseStatus
+from tenure.domain.lease import EventType, Lease, LeaseStatus
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
 from tenure.drivers.contract import CloudRefused
+from tenure.drivers.simulated import Fault, FaultKind
 from tenure.services.outbox import Message
 from tests.support import ledger
 from tests.support.engines import HOUR, Checkpoints, Killed, another, lease_of, path_of, rebuild, status_of, watch
@@ -295,6 +296,54 @@ def test_a_manager_that_is_killed_after_a_confirmation_loses_nothing(
     assert found.status is LeaseStatus.PENDING
     assert list(world.cloud.world.instances.server_groups()) == [found.reservations[0].effects["server_group_id"]]
     assert [one.topic for one in told] == ["lease.create"]
+
+
+def boot_for(world: World, lease: Lease) -> None:
+    """A server for a held lease, as Nova's API boots it; nothing but its metadata tells of that."""
+    marks = {"tenure:lease": lease.id, "tenure:reservation": lease.reservations[0].id}
+    world.cloud.world.instances.boot("demo-project", "1", metadata=marks)
+
+
+ONE_SERVER = ReservationRequest("virtual:server", {"vcpus": 1, "memory_mb": 512, "disk_gb": 1})
+
+
+@pytest.mark.parametrize("away", [timedelta(), 5 * HOUR], ids=["there", "away for hours"])
+@pytest.mark.parametrize("busy", [0, 20])
+def test_a_server_of_a_hold_that_ran_out_is_found_however_late_it_comes(world: World, away: timedelta, busy: int):
+    """By the ledger, which remembers that it is to be looked for, and not by reading what the cloud has."""
+    world.cloud.world.add_host("general")
+    lease = hold(world, ONE_SERVER, start=6, end=7)
+    if away:
+        boot_for(world, lease)
+        world.clock.advance(away)
+        world.restart()
+    else:
+        world.pass_time(15 * MINUTE)
+        boot_for(world, lease)
+    if busy:
+        world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_ended", count=busy))
+    version = path_of(world, lease.id)
+    world.pass_time(HOUR)
+    assert world.cloud.world.servers() == []
+    assert path_of(world, lease.id) == version or away
+    with world.db.read() as tx:  # that is all: nobody looks for it any more
+        kinds = {one.event.event_type: one.ready_at for one in tx.events.of_lease(lease.id)}
+    assert EventType.HOLD not in kinds
+    assert set(kinds.values()) == {None}
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_it_is_looked_for_by_another_where_a_manager_is_killed(world: World, checkpoints: Checkpoints, point: str):
+    world.cloud.world.add_host("general")
+    lease = hold(world, ONE_SERVER)
+    boot_for(world, lease)
+    world.leases.delete(OWNER, lease.id)
+    checkpoints.kill_at(f"hold_lease:{point}")
+    with pytest.raises(Killed):
+        world.engine.settle()
+    world.service = another(world)
+    world.pass_time(2 * MINUTE)
+    assert world.cloud.world.servers() == []
 
 
 @pytest.mark.races

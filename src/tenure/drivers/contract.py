@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from tenure.domain.actor import Actor
 from tenure.domain.period import Period
 from tenure.domain.resource import DiscoveredResource
+
+#: How long after the end of a hold that may still come through which was begun in it.
+SLOWEST_BOOT: Final = timedelta(minutes=15)
 
 
 class CloudError(Exception):

@@ -8,7 +8,7 @@ from typing import Final
 
 from tenure.domain.capacity import Capacity
 from tenure.domain.footprint import footprint_of
-from tenure.drivers.contract import Order
+from tenure.drivers.contract import SLOWEST_BOOT, Order
 
 #: The type of reservations of one server that is there already, or is named later.
 SERVER: Final = "virtual:server"
@@ -27,10 +27,6 @@ IN_PLACE: Final = "in place"
 OPEN_TO: Final = "tenure:server"
 #: How far the clocks of a cloud and ours may be apart.
 CLOCKS_DIFFER: Final = timedelta(seconds=10)
-#: How long after the end of a hold a boot may still come through that was begun in it.
-SLOWEST_BOOT: Final = timedelta(minutes=15)
-#: For how long servers are looked for that are not tagged: as long as a hold may last, and then some.
-LATELY: Final = timedelta(hours=2)
 #: Under which name it is kept that the server of the reservation bears its marks.
 ADOPTED: Final = "adopted_server_id"
 

@@ -78,7 +78,8 @@ class Performer:
         ATTEMPTS.labels(work.event_type.value, outcome).inc()
         if outcome == "done":
             late = (self._clock.now() - work.due_at).total_seconds()
-            if late >= 0:  # what a user ends early has no due time that it could miss
+            again = work.event_type is EventType.HOLD and work.orders  # what is looked for after it was due
+            if late >= 0 and not again:  # what a user ends early has no due time that it could miss
                 LATENESS.labels(work.event_type.value).observe(late)
             self._wake()
 
@@ -128,7 +129,9 @@ class Performer:
         """Act; ``effects`` gets what was made that clients are told of, by reservation."""
         if work.event_type is EventType.END:
             return self._end(work, frozenset(order.reservation_id for order in work.orders))
-        if work.event_type in {EventType.NOTIFY, EventType.HOLD}:
+        if work.event_type is EventType.HOLD:  # has no orders before it is over, and all that is to do is to record it
+            return self._end(work, frozenset(order.reservation_id for order in work.orders))
+        if work.event_type is EventType.NOTIFY:
             return DONE  # to record it is all that there is to do
         if work.event_type is EventType.BEFORE_END:
             return self._before_end(work)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -20,7 +20,7 @@ from tenure.domain.lease import (
     ReservationStatus,
 )
 from tenure.domain.resource import Registration
-from tenure.drivers.contract import Order, Progress, ResourceRef
+from tenure.drivers.contract import SLOWEST_BOOT, Order, Progress, ResourceRef
 from tenure.resources.contract import ResourceTypes
 from tenure.services.before_end import (
     begin_to_wait,
@@ -132,7 +132,7 @@ class EventService:
         def work(tx: Transaction) -> Work | None:
             now = tx.now()
             stored = tx.events.get(event_id)
-            lease = tx.leases.get(stored.event.lease_id, lock=True) if stored else None
+            lease = tx.leases.get(stored.event.lease_id, deleted=True, lock=True) if stored else None
             if stored is None or lease is None or not tx.events.is_claimable(event_id, now):
                 return None
             if stored.event.event_type is EventType.START and not self._pin(tx, lease):
@@ -297,12 +297,20 @@ class EventService:
         self._db.write(record)
 
     def expired(self, work: Work) -> None:
-        """Record that nobody has confirmed a lease in time: what was booked is free, and nobody is told."""
+        """Record that nobody has confirmed a lease in time: what was booked is free, and nobody is told.
+
+        Or that nothing is there any more of one that came to nothing; which is looked at again when no more can come.
+        """
 
         def record(tx: Transaction) -> None:
             now = tx.now()
-            if self._done(tx, work, now):
-                unmake(tx, self._lease(tx, work), "It was not confirmed in time.", now=now)
+            if not _is_looked_after(work.event_type, work.lease):
+                if self._done(tx, work, now):
+                    unmake(tx, self._lease(tx, work), "It was not confirmed in time.", now=now)
+            elif (last_at := work.due_at + SLOWEST_BOOT) > now:
+                self._look_then(tx, work, last_at, now)
+            else:
+                tx.events.remove(work.event_id, token=work.token)
 
         self._db.write(record)
 
@@ -342,6 +350,9 @@ class EventService:
         def record(tx: Transaction) -> None:
             now = tx.now()
             again_at = now + progress.look_again_after
+            if _is_looked_after(work.event_type, work.lease):
+                self._look_then(tx, work, again_at, now)
+                return
             finished = tx.events.finish(
                 work.event_id,
                 token=work.token,
@@ -370,6 +381,12 @@ class EventService:
                 exhausted = final  # who has confirmed the lease may have been told that it is there
             if work.event_type is EventType.MEND:
                 self._mend_later(tx, work, now, exhausted=exhausted)
+            elif _is_looked_after(work.event_type, work.lease):
+                if final and work.due_at + SLOWEST_BOOT <= now:
+                    tx.events.remove(work.event_id, token=work.token)  # of no use, and no more can come
+                else:
+                    again_at = now + self._rules.delay_after(work.attempts)
+                    self._look_then(tx, work, again_at, now, attempts=work.attempts)
             elif work.event_type is EventType.END or work.undoing or not exhausted:
                 self._try_later(tx, work, reason, now, exhausted=exhausted)
             elif self._done(tx, work, now, outcome=EventStatus.ERROR):
@@ -554,7 +571,8 @@ class EventService:
         token = new_id()
         action = _ACTIONS.get(event.event_type)
         if action is None:
-            tx.leases.change(lease, now=lease.updated_at if event.event_type in _UNSEEN else now)
+            unseen = event.event_type in _UNSEEN or _is_looked_after(event.event_type, lease)
+            tx.leases.change(lease, now=lease.updated_at if unseen else now)
         else:
             reason = None
             if event.event_type is EventType.END:
@@ -619,6 +637,10 @@ class EventService:
         near = stored.event.event_type in _NEAR_THE_END
         actions = outstanding(tx, self._types, lease, at_the_end=ends) if near else {}
         at_the_end = bool(actions) and ends
+        orders: Iterable[Order] = orders_of(tx, [lease], held_only=ends, without=without)
+        if stored.event.event_type is EventType.HOLD:
+            over = lease.reservations if _is_looked_after(EventType.HOLD, lease) else ()
+            orders = (leftover_order(tx, lease, one) for one in over)
         return Work(
             event_id=stored.event.id,
             token=token,
@@ -626,7 +648,7 @@ class EventService:
             due_at=stored.event.due_at,
             attempts=attempts,
             lease=lease,
-            orders=tuple(orders_of(tx, [lease], held_only=stored.event.event_type is EventType.END, without=without)),
+            orders=tuple(orders),
             actions=actions,
             unsaved=given_up(tx, lease) if ends else frozenset(),
             waits=not at_the_end or is_awaited(tx, lease, self._rules, now=tx.now()),
@@ -652,6 +674,11 @@ class EventService:
             apply(tx, lease, Action.FAIL, actor=ENGINE, now=now, reason=reason)
         else:
             self._say(tx, work, reason, now)
+
+    def _look_then(self, tx: Transaction, work: Work, then: datetime, now: datetime, *, attempts: int = 0) -> None:
+        """Look again for what was made for a lease that is over: nothing is said of it."""
+        undone = EventStatus.UNDONE.value
+        tx.events.finish(work.event_id, token=work.token, now=now, status=undone, ready_at=then, attempts=attempts)
 
     def _mend_later(self, tx: Transaction, work: Work, now: datetime, *, exhausted: bool) -> None:
         """Try again, or leave it to the next look at the cloud, which finds again what is wrong."""
@@ -735,6 +762,11 @@ class EventService:
         if lease is None:
             raise InvalidState(f"The lease {lease_id} has vanished.")
         return lease
+
+
+def _is_looked_after(event_type: EventType, lease: Lease) -> bool:
+    """Whether the event is about what may be left of a lease that was held and came to nothing."""
+    return event_type is EventType.HOLD and lease.status in {LeaseStatus.DELETED, LeaseStatus.ERROR}
 
 
 def _want_mended(tx: Transaction, lease_id: str, reservation_ids: Sequence[str]) -> bool:

@@ -9,6 +9,7 @@ from tenure.domain.errors import Conflict, InvalidParameter
 from tenure.domain.lease import Event, EventStatus, EventType, Lease
 from tenure.domain.request import ReservationChange
 from tenure.services.context import new_id
+from tenure.store.database import Transaction
 
 
 def new_hold(lease_id: str, hold_for: timedelta | None, ends_at: datetime, now: datetime) -> tuple[Event, ...]:
@@ -17,6 +18,16 @@ def new_hold(lease_id: str, hold_for: timedelta | None, ends_at: datetime, now: 
         return ()
     due_at = min(now + hold_for, ends_at)
     return (Event(new_id(), lease_id, EventType.HOLD, due_at, EventStatus.UNDONE, 0, now),)
+
+
+def look_after(tx: Transaction, lease_id: str, *, now: datetime) -> None:
+    """Have it looked for what was made in the time of a hold that came to nothing, whoever is away meanwhile.
+
+    At once, and when nothing can come any more. Only where the lease was held, and never ready.
+    """
+    holds = [one.event.id for one in tx.events.of_lease(lease_id) if one.event.event_type is EventType.HOLD]
+    undone = EventStatus.UNDONE.value
+    tx.events.change(holds, now=now, ready_at=now, status=undone, attempts=0, claim_token=None)
 
 
 def check_confirmed(lease: Lease, changes: Iterable[ReservationChange]) -> None:

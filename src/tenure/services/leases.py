@@ -53,7 +53,7 @@ from tenure.services.changes import (
 from tenure.services.commitments import tell_end
 from tenure.services.context import ENDED, Authorize, Effects, Rules, apply, new_id, remember, require, tell
 from tenure.services.enforcement import Enforcement
-from tenure.services.holds import check_confirmed, new_hold
+from tenure.services.holds import check_confirmed, look_after, new_hold
 from tenure.services.planning import Planner
 from tenure.services.trusts import Need, Trusts
 from tenure.services.undoing import promise
@@ -537,6 +537,7 @@ class LeaseService:
             lease = apply(tx, lease, Action.DELETED, actor=actor, now=now)
             # Also what somebody has claimed: with nothing to take back there is nothing to do.
             tx.events.change([one.event.id for one in events], now=now, ready_at=None, claim_token=None)
+            look_after(tx, lease.id, now=tx.now())
             tx.leases.change_reservations(ids, now=now, status=ReservationStatus.DELETED.value)
             if not was_held:  # of which nobody was told
                 tell(tx, "lease.delete", lease, now=now)

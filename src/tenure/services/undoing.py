@@ -20,6 +20,7 @@ from tenure.domain.lease import (
 from tenure.domain.period import ENDLESS
 from tenure.services.commitments import tell_changed, tell_end
 from tenure.services.context import Rules, apply, remember, tell
+from tenure.services.holds import look_after
 from tenure.services.user_events import restore_events
 from tenure.store.database import Transaction
 
@@ -73,6 +74,7 @@ def _empty(tx: Transaction, lease: Lease, status: ReservationStatus, now: dateti
     tx.allocations.remove_planned(ids)
     tx.leases.change_reservations(ids, now=now, status=status.value, subject=None)
     tx.events.change([one.event.id for one in tx.events.of_lease(lease.id)], now=now, ready_at=None)
+    look_after(tx, lease.id, now=now)
 
 
 def undo_update(tx: Transaction, event_id: str, lease: Lease, rules: Rules, reason: str, *, now: datetime) -> None:

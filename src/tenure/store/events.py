@@ -249,11 +249,12 @@ def claimable(now: datetime) -> ColumnElement[bool]:
         _OTHER.lease_id == EventRow.lease_id, _OTHER.rank == EventType.HOLD.rank, _OTHER.ready_at.is_not(None)
     )
     preparing = [LeaseStatus.CREATING.value, LeaseStatus.PENDING.value]
+    holding = [LeaseStatus.CREATING.value, LeaseStatus.DELETED.value, LeaseStatus.ERROR.value]
     starting = [LeaseStatus.PENDING.value, LeaseStatus.STARTING.value]
     telling = [*starting, LeaseStatus.ACTIVE.value, LeaseStatus.UPDATING.value]
     return and_(
         # Not by the time of the deletion: SQLite would walk its index through all leases that there are.
-        LeaseRow.status != LeaseStatus.DELETED.value,
+        or_(LeaseRow.status != LeaseStatus.DELETED.value, EventRow.rank == EventType.HOLD.rank),
         or_(
             # To tell others is no work on the lease: it waits for none, and none waits for it.
             and_(EventRow.rank == EventType.NOTIFY.rank, LeaseRow.status.in_(telling)),
@@ -262,7 +263,8 @@ def claimable(now: datetime) -> ColumnElement[bool]:
                 or_(
                     and_(EventRow.rank == EventType.END.rank, not_(notice_due), not_(held)),
                     and_(EventRow.rank == EventType.START.rank, LeaseRow.ends_at > now, LeaseRow.status.in_(starting)),
-                    and_(EventRow.rank == EventType.HOLD.rank, LeaseRow.status == LeaseStatus.CREATING.value),
+                    # Also when it is over: what was made in its time is looked for.
+                    and_(EventRow.rank == EventType.HOLD.rank, LeaseRow.status.in_(holding)),
                     and_(EventRow.rank == EventType.UPDATE.rank, LeaseRow.status == LeaseStatus.UPDATING.value),
                     and_(EventRow.rank == EventType.PREPARE.rank, LeaseRow.status.in_(preparing)),
                     and_(EventRow.rank == EventType.BEFORE_END.rank, LeaseRow.status == LeaseStatus.ACTIVE.value),

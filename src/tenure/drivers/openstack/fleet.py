@@ -78,9 +78,7 @@ class Fleet:
             self._hosts.unpool(host)
 
     def held(self) -> list[str]:
-        return sorted(
-            {*self._layout().reservations(), *self._instances.held(), *servers.held(self._compute, self._now)}
-        )
+        return sorted({*self._layout().reservations(), *self._instances.held(), *servers.held(self._compute)})
 
     def check(self, registered: Iterable[ResourceRef]) -> dict[str, Health]:
         """Of all that Nova lists."""

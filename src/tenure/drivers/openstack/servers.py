@@ -33,7 +33,6 @@ from tenure.drivers.reserved_servers import (
     ADOPTED,
     AT_END,
     IN_PLACE,
-    LATELY,
     LEASE,
     MARKS,
     RESERVATION,
@@ -387,14 +386,13 @@ def _is_free(server: Server, layout: Layout, since: datetime) -> bool:
     return is_new and not (server.reservations or server.is_of_instances or layout.is_held(server.service_host))
 
 
-def held(compute: Compute, now: datetime) -> Iterator[str]:
+def held(compute: Compute) -> Iterator[str]:
     """The reservations whose marks servers bear; by their tag, so that others are not even read.
 
-    Nova tags no server that is booted with an old version of its API, so what was booted lately is looked at, too. Not
-    of those that are shelved and to be kept so: nobody can take the marks away from these.
+    Not of those that are shelved and to be kept so: nobody can take the marks away from these. Nova tags no server that
+    is booted with an old version of its API; where that came to nothing, its project is looked at after the hold.
     """
-    found = {one.id: one for one in (*compute.servers_tagged(TAG), *compute.servers_changed(now - LATELY))}
-    for server in found.values():
+    for server in compute.servers_tagged(TAG):
         kept = server.status in _SHELVED and server.metadata.get(AT_END) in {"stop", "shelve"}
         gone = server.status in _GONE or server.vanishing
         if not kept and not gone and (reservation_id := server.metadata.get(RESERVATION)):
