@@ -11,7 +11,7 @@ import pytest
 
 from tenure.drivers.simulated import Fault, FaultKind, HostHealth, Server
 from tenure.services.outbox import Message
-from tests.api.rig import Api, api_over, open_api
+from tests.api.rig import Api, api_over, open_api, rfc3339
 from tests.support.engines import rebuild
 
 PROJECT = "demo-project"
@@ -375,6 +375,44 @@ def test_servers_that_give_way_to_reservations_cannot_have_one(api: Api) -> None
         refused = refusal(api, **asked)
         assert (refused.status_code, refused.json["field"]) == (400, f"reservations[0].{next(iter(asked))}")
     assert book(api, server_id=server_id, in_place=True)
+
+
+@pytest.mark.parametrize("effects", [1, 2, 3])
+def test_a_server_that_is_named_and_refused_runs_on_as_before(api: Api, effects: int) -> None:
+    lease = book(api, flavor_id=TINY)
+    pass_hours(api, 1.5)
+    server_id = boot(api)
+    before = found(api, server_id)
+    api.world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", after_effects=effects))
+    [shown] = lease["reservations"]
+    changes = {"reservations": [{"id": shown["id"], "server_id": server_id, "at_end": "delete"}]}
+    assert api.put(f"/v1/leases/{lease['id']}", changes).status_code == 409
+    pass_hours(api, 0.1)
+    after = found(api, server_id)
+    assert (after.shelved, after.metadata) == (False, {})
+    assert api.world.cloud.world.host(after.host).belongs_to == api.world.cloud.world.host(before.host).belongs_to
+    assert "tenure:server" not in api.world.cloud.world.instances.aggregates()[shown["id"]].metadata
+    pass_hours(api, 2)
+    assert status(api, lease) == "TERMINATED"
+    assert found(api, server_id).host == after.host
+
+
+def test_a_server_is_named_once_in_a_lease(api: Api) -> None:
+    one = reservation(server_id=boot(api))
+    refused = api.post("/v1/leases", api.lease_body(reservations=[one, one]))
+    assert (refused.status_code, refused.json["field"]) == (400, "reservations[1]")
+    assert "named twice" in refused.json["error_message"]
+
+
+def test_a_server_shows_when_its_lease_ends_also_when_that_changes(api: Api) -> None:
+    server_id = boot(api)
+    lease = book(api, server_id=server_id)
+    assert found(api, server_id).metadata["tenure:ends_at"] == lease["end_date"]
+    pass_hours(api, 1.5)
+    later = rfc3339(api.now + timedelta(hours=5))
+    assert api.put(f"/v1/leases/{lease['id']}", {"end_date": later}).status_code == 200
+    pass_hours(api, 0.1)
+    assert found(api, server_id).metadata["tenure:ends_at"] == later
 
 
 def test_a_start_waits_until_the_server_is_woken(api: Api) -> None:

@@ -89,6 +89,7 @@ def test_a_server_is_marked_shelved_and_woken_on_its_host(
         "tenure:reservation": RESERVATION,
         "tenure:reserved": "true",
         "tenure:at_end": "delete",
+        "tenure:ends_at": f"{order.ends_at:%Y-%m-%dT%H:%M:%SZ}",
     }
     assert set(server.tags) == {"tenure:reserved", f"tenure:lease={order.lease_id}"}
     assert driver.ensure_prepared(replace(order, resources=())).done
@@ -270,6 +271,40 @@ def test_a_server_of_somebody_else_is_never_named(cloud: FakeOpenStack, driver: 
         driver.ensure_prepared(wanted(server=server))
     until_done(driver.ensure_ended, adopted(wanted(server=server)))
     assert server.id in cloud.servers
+
+
+@pytest.mark.parametrize("refused", ["before it is woken", "when it is woken"])
+@pytest.mark.parametrize("has_room", [True, False])
+def test_a_server_whose_naming_was_refused_is_as_it_was(
+    cloud: FakeOpenStack, driver: OpenStackCloud, refused: str, has_room: bool
+):
+    [host] = registered(driver, cloud, 1)
+    server = boot(cloud)
+    before = replace(wanted(host), effects={})
+    assert driver.ensure_started(before).done
+    named = wanted(host, server=server)
+    assert not driver.ensure_started(named).done
+    if refused == "when it is woken":
+        until_done(driver.ensure_started, named)
+    cloud.has_room = has_room
+    until_done(driver.ensure_started, replace(before, withdrawn=named.parameters))
+    group = cloud.aggregate(RESERVATION)
+    assert group is not None
+    assert "tenure:server" not in group.metadata
+    assert server.host not in group.hosts
+    assert (server.status, server.metadata == {}) == (("ACTIVE", True) if has_room else ("SHELVED_OFFLOADED", False))
+    assert driver.ensure_started(replace(before, withdrawn=named.parameters)).done
+
+
+def test_a_server_says_when_its_lease_ends(cloud: FakeOpenStack, driver: OpenStackCloud):
+    [host] = registered(driver, cloud, 1)
+    server = boot(cloud)
+    order = wanted(host, server=server)
+    until_done(driver.ensure_started, order)
+    longer = replace(order, ends_at=order.ends_at + timedelta(days=1))
+    assert driver.ensure_started(longer).done
+    assert server.metadata["tenure:ends_at"] == f"{longer.ends_at:%Y-%m-%dT%H:%M:%SZ}"
+    assert server.status == "ACTIVE"
 
 
 def test_marks_of_an_earlier_lease_do_not_keep_a_server_asleep(cloud: FakeOpenStack, driver: OpenStackCloud):

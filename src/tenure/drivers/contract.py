@@ -90,7 +90,8 @@ class Order:
     that ``is_over`` has ended in the ledger, and only what is left of it is taken back. ``hold`` is the time in which
     its lease waited to be confirmed, where nobody did, or nothing came of that; None for all others. What is its
     owner's is ``spared`` where the start came to nothing, or what was to be saved before the end was not: no more is
-    done with it than is needed for others to have the room. All of it is in ``region``.
+    done with it than is needed for others to have the room. ``withdrawn`` are the parameters that a change had given it
+    which was refused: what was done for them is undone. All of it is in ``region``.
     """
 
     reservation_id: str
@@ -111,6 +112,7 @@ class Order:
     region: str = ""
     hold: Period | None = None
     spared: bool = False
+    withdrawn: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,14 @@ from tenure.drivers.contract import SLOWEST_BOOT, Order
 
 #: The type of reservations of one server that is there already, or is named later.
 SERVER: Final = "virtual:server"
-#: In a server's metadata: whose it is while it is reserved, what becomes of it, and where it was woken.
+#: In a server's metadata: whose it is while it is reserved, what becomes of it when, and where it was woken.
 LEASE: Final = "tenure:lease"
 RESERVATION: Final = "tenure:reservation"
 RESERVED: Final = "tenure:reserved"
 AT_END: Final = "tenure:at_end"
+ENDS_AT: Final = "tenure:ends_at"
 WOKEN: Final = "tenure:woken"
-MARKS: Final = (LEASE, RESERVATION, RESERVED, AT_END, WOKEN)
+MARKS: Final = (LEASE, RESERVATION, RESERVED, AT_END, ENDS_AT, WOKEN)
 #: The tag that all reserved servers bear, by which they are found among all servers of a cloud.
 TAG: Final = RESERVED
 #: Where a server was woken that stays in its place.
@@ -38,6 +39,7 @@ def marks_of(order: Order) -> dict[str, str]:
         RESERVATION: order.reservation_id,
         RESERVED: "true",
         AT_END: str(order.parameters.get("at_end", "delete")),
+        ENDS_AT: f"{order.ends_at:%Y-%m-%dT%H:%M:%SZ}",
         **({WOKEN: IN_PLACE} if is_in_place(order) else {}),
     }
 

@@ -39,6 +39,7 @@ from tenure.resources.contract import ResourceType, ResourceTypes, Wanted
 from tenure.services.context import Rules, apply, new_id, remember, tell
 from tenure.services.default_leases import give_way
 from tenure.services.demands import demand_of
+from tenure.services.healing import want_mended
 from tenure.services.planning import Planner
 from tenure.services.user_events import check_events, replace_events
 from tenure.store.database import Transaction
@@ -71,14 +72,15 @@ def placed_demand(types: ResourceTypes, reservation: Reservation | ReservationRe
 def bind(tx: Transaction, reservation_id: str, demand: Demand, position: int) -> bool:
     """Let the reservation be the one that is about what its demand names; False where that is nothing new.
 
-    A lease that its server was given of itself gives way. Raises ``Conflict`` where another is.
+    A lease that its server was given of itself gives way. Raises ``Conflict`` where another is, and
+    ``InvalidParameter`` where that is one of the same lease.
     """
     if demand.subject is None:
         return False
     try:
         give_way(tx, demand.subject, reservation_id)
         return tx.leases.bind(reservation_id, demand.subject)
-    except Conflict as error:
+    except (Conflict, InvalidParameter) as error:
         error.field = f"reservations[{position}]"
         raise
 
@@ -154,6 +156,8 @@ class LeaseChanger:
         self._lasting: list[int] = []
         #: The reservations that are about something from now on that they were not about before.
         self._bound: list[str] = []
+        #: Whether something of the owner's bears in the cloud when the lease ends, and that is another time now.
+        self._ends_otherwise = False
 
     def apply(self, lease: Lease, change: LeaseChange) -> tuple[Lease, str | None, str]:
         """Make the change; the lease, and the claimed event (id, token) that the cloud must follow, if it must."""
@@ -338,6 +342,7 @@ class LeaseChanger:
         demand = placed_demand(self._types, replace(reservation, parameters=parameters), position)
         if bind(self._tx, reservation.id, demand, position):
             self._bound.append(reservation.id)
+        self._ends_otherwise |= demand.subject is not None and dates.ends_at != lease.ends_at
         allocations, versions = self._tx.allocations.with_versions([reservation.id])
         planner.touch(versions)
         if lease.status is LeaseStatus.ACTIVE:
@@ -500,6 +505,8 @@ class LeaseChanger:
         self._note(lease, what)
         changed = self._again(lease)
         tell(self._tx, "lease.update", changed, now=self._now)
+        if self._ends_otherwise:
+            want_mended(self._tx, changed, now=self._now)  # a running one, whenever the cloud has time for it
         if lease.status is LeaseStatus.PENDING and any(
             self._types[one.resource_type].is_prepared(parameters)
             for one in changed.reservations

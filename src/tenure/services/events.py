@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from zlib import crc32
@@ -641,6 +641,9 @@ class EventService:
         if stored.event.event_type is EventType.HOLD:
             over = lease.reservations if _is_looked_after(EventType.HOLD, lease) else ()
             orders = (leftover_order(tx, lease, one) for one in over)
+        elif undoing:
+            refused = payload.get("refused", {})
+            orders = (replace(one, withdrawn=refused.get(one.reservation_id, {})) for one in orders)
         return Work(
             event_id=stored.event.id,
             token=token,

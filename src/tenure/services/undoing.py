@@ -83,6 +83,7 @@ def undo_update(tx: Transaction, event_id: str, lease: Lease, rules: Rules, reas
     What the update had added stays the lease's until the cloud has it back.
     """
     payload = dict(_payload_of(tx, event_id))
+    refused = {one.id: one.parameters for one in lease.reservations if one.id in payload.get("parameters", {})}
     for reservation_id, parameters in payload.get("parameters", {}).items():
         tx.leases.change_reservations([reservation_id], now=now, parameters=parameters)
     tx.leases.change_reservations(payload.get("bound", ()), now=now, subject=None)
@@ -104,7 +105,7 @@ def undo_update(tx: Transaction, event_id: str, lease: Lease, rules: Rules, reas
     tx.events.change(
         [event_id],
         now=now,
-        payload={**payload, "undoing": True},
+        payload={**payload, "undoing": True, "refused": refused},
         status=EventStatus.UNDONE.value,
         ready_at=now,
         attempts=0,

@@ -261,7 +261,8 @@ class LeaseStore:
     def bind(self, reservation_id: str, subject: str) -> bool:
         """Let the reservation be the one that is about this thing; False where it is already.
 
-        Raises ``Conflict`` that names the lease where another is, and ``Overtaken`` where that is being written.
+        Raises ``Conflict`` that names the lease where another is, ``InvalidParameter`` where that is one of the same
+        lease, and ``Overtaken`` where it is being written.
         """
         row = self._session.execute(
             select(ReservationRow.id, ReservationRow.lease_id).where(ReservationRow.subject == subject)
@@ -269,6 +270,9 @@ class LeaseStore:
         if row is not None and row.id == reservation_id:
             return False
         if row is not None:
+            own = self._session.scalar(select(ReservationRow.lease_id).where(ReservationRow.id == reservation_id))
+            if row.lease_id == own:
+                raise InvalidParameter(f"The {subject} is named twice in the lease.")
             raise Conflict(f"The {subject} is reserved already, by the lease {row.lease_id}.")
         try:
             self._session.execute(

@@ -42,13 +42,16 @@ def act(cloud: FakeOpenStack, seen: Seen, server: Server, action: str, values: A
                 raise Refused(409, f"Cannot 'shelveOffload' instance {server.id} while it is in {server.status}")
             server.status, server.host = "SHELVED_OFFLOADED", ""
         case "unshelve":
-            version_is(seen, "compute 2.91")
-            expect(set(values), {"host", "availability_zone"})
+            if values is not None:
+                version_is(seen, "compute 2.91")
+                expect(set(values), {"host", "availability_zone"})
             if server.status != "SHELVED_OFFLOADED" or server.task is not None:
                 raise Refused(409, f"Cannot 'unshelve' instance {server.id} while it is in {server.status}")
             server.actions.insert(0, "unshelve")
-            if _admits(cloud, server, values["host"]):
-                server.status, server.host = "ACTIVE", values["host"]
+            hosts = [one.service_host for one in cloud.hosts.values()] if values is None else [values["host"]]
+            place = next((one for one in hosts if cloud.has_room and _admits(cloud, server, one)), None)
+            if place is not None:
+                server.status, server.host = "ACTIVE", place
         case "migrate":
             expect(values, None)
             if server.status not in {"ACTIVE", "SHUTOFF"} or server.task is not None:

@@ -35,6 +35,7 @@ from tenure.drivers.reserved_servers import (
     IN_PLACE,
     LEASE,
     MARKS,
+    OPEN_TO,
     RESERVATION,
     TAG,
     WOKEN,
@@ -51,6 +52,8 @@ from tenure.drivers.reserved_servers import (
 AGGREGATE: Final = "aggregate_id"
 #: In the metadata of a reservation's aggregate: on which host Nova was told last to wake the server.
 WAKING: Final = "tenure:waking"
+#: What stands there of one that Nova was told to wake wherever it likes.
+_ANYWHERE: Final = "anywhere"
 _SHELVED: Final = frozenset({"SHELVED", "SHELVED_OFFLOADED"})
 #: In which a server takes what it is told.
 _LISTENING: Final = frozenset({"ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED"})
@@ -122,6 +125,9 @@ class Servers:
         told[AGGREGATE] = aggregate.id
         if missing:
             raise ResourceMissing(missing)
+        freed = self._withdraw(order, layout.pooled, aggregate)
+        if freed is not None:
+            return Progress(False, freed.look_again_after, freed.reason, told)
         if server is None or not hosts:
             return Progress(True, effects=told)
         unfinished = self._wake(order, server, next(iter(hosts.values())), aggregate)
@@ -145,7 +151,11 @@ class Servers:
         self._aggregates.add(aggregate, fresh, announce=False)
         self._aggregates.remove(aggregate, stale)
         wanted = metadata_of(order)
-        changes = {key: value for key, value in wanted.items() if aggregate.metadata.get(key) != value}
+        changes: dict[str, str | None] = {
+            key: value for key, value in wanted.items() if aggregate.metadata.get(key) != value
+        }
+        if OPEN_TO in aggregate.metadata and OPEN_TO not in wanted:
+            changes[OPEN_TO] = None
         if fresh or stale or changes:  # which tells schedulers of the hosts in it, too
             self._compute.set_metadata(aggregate, changes)
         return aggregate
@@ -157,6 +167,8 @@ class Servers:
         host cannot take it.
         """
         if is_woken(order, host.name, server.metadata):
+            if server.status in _LISTENING and server.task is None:
+                self._tell(server, marks_of(order))  # the end may be another than when it was woken
             return None
         if (busy := self._busy(server)) is not None:
             return busy
@@ -189,6 +201,35 @@ class Servers:
         where = {"host": host.service_host, "availability_zone": None}
         self._act(server, {"unshelve": where}, "2.91")
         return Progress(False, _SOON, f"The server is being woken on {host.name}.")
+
+    def _withdraw(self, order: Order, pool: Collection[str], aggregate: Aggregate) -> Progress | None:
+        """Have the server as it was that a change named which was refused; None when it is.
+
+        It runs in general use again. Where there is no room it stays asleep, and is its owner's to wake.
+        """
+        refused = order.withdrawn.get("server_id")
+        server = None if refused is None else self._compute.server(str(refused))
+        if server is None or server.id == named_server(order) or server.project_id != order.project_id:
+            return None
+        if server.metadata.get(RESERVATION) != order.reservation_id or server.status in _GONE:
+            return None
+        if server.task is not None:
+            return _wait(server)
+        if server.status == "SHELVED":
+            self._act(server, {"shelveOffload": None})
+            return Progress(False, _SOON, "The server is being shelved.")
+        if server.status == "SHELVED_OFFLOADED":
+            if aggregate.metadata.get(WAKING) == _ANYWHERE:
+                return None
+            self._compute.set_metadata(aggregate, {WAKING: _ANYWHERE})
+            self._act(server, {"unshelve": None})
+            return Progress(False, _SOON, "The server is being woken where it may be.")
+        if server.status not in _LISTENING:
+            return None
+        if server.service_host in pool:
+            self._shelve(server)
+            return Progress(False, _SOON, "The server leaves its reserved host.")
+        return None if self._forget(server) else _wait(server)
 
     def _is_down(self, service_host: str) -> bool:
         return any(one.service_host == service_host and not one.up for one in self._compute.hypervisors())

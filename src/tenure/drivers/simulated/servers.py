@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -85,6 +86,7 @@ class Servers:
         told["aggregate_id"] = self._ensure_aggregate(call, order, {host["id"] for host in hosts})
         if missing:
             raise ResourceMissing(missing)
+        self._withdraw(call, order)
         lingering = self._preemption.clear(call, order)
         if server is None or not hosts:
             if lingering is not None:
@@ -195,6 +197,21 @@ class Servers:
         call.effect_happened()
         return None
 
+    def _withdraw(self, call: Call, order: Order) -> None:
+        """Have the server as it was that a change named which was refused; asleep where there is no room for it."""
+        refused = order.withdrawn.get("server_id")
+        if refused is None or refused == named_server(order):
+            return
+        with self._state.look() as tx:
+            server = server_of(tx, replace(order, parameters={"server_id": refused}))
+        if server is None or _reservation_of(server) != order.reservation_id:
+            return
+        if server["host_id"] is None or not self._is_in_general_use(server):
+            self._leave(call, order, server, asleep=True)
+        self._change_metadata(call, order.reservation_id, server, dict.fromkeys(MARKS))
+        with self._state.change() as tx:
+            tx.execute("UPDATE server SET reservation_id = NULL WHERE number = ?", (server["number"],))
+
     def _end_server(self, call: Call, order: Order, server: sqlite3.Row) -> Progress | None:
         """Do with a server what was asked for the end; None when that is done."""
         fate = fate_of(order, server_id(server["number"]), _booted_at(server))
@@ -228,12 +245,16 @@ class Servers:
             host = tx.execute("SELECT pooled FROM host WHERE id = ?", (server["host_id"],)).fetchone()
         return host is None or not host["pooled"]
 
-    def _leave(self, call: Call, order: Order, seen: sqlite3.Row) -> None:
-        """Have it leave its reserved host for one in general use; where none has room, it is shelved."""
+    def _leave(self, call: Call, order: Order, seen: sqlite3.Row, *, asleep: bool = False) -> None:
+        """Have it leave its reserved host for one in general use; where none has room, it is shelved.
+
+        With ``asleep`` also where it is on no host.
+        """
         with self._state.change() as tx:
             server = tx.execute(
-                "SELECT * FROM server WHERE number = ? AND host_id IN (SELECT id FROM host WHERE pooled)",
-                (seen["number"],),
+                "SELECT * FROM server WHERE number = ?1 AND (host_id IN (SELECT id FROM host WHERE pooled)"
+                " OR (?2 AND host_id IS NULL))",
+                (seen["number"], asleep),
             ).fetchone()
             if server is None:
                 return
