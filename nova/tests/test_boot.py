@@ -55,6 +55,16 @@ def test_hints_may_be_under_their_old_name_or_an_object_and_flavors_links() -> N
 
 
 @pytest.mark.parametrize(
+    ("zone", "asked"),
+    [(None, {}), ("", {}), ("west", {"availability_zone": "west"}), ("west:host:node", {"availability_zone": "west"})],
+)
+def test_the_zone_of_the_boot_is_that_of_the_lease(zone: str | None, asked: dict[str, str]) -> None:
+    wish = wish_of(reserved(availability_zone=zone))
+    assert wish is not None
+    assert wish.reservation == {"flavor_id": "3", **asked}
+
+
+@pytest.mark.parametrize(
     ("given", "meant"),
     [
         ("2027-12-1 16:07", "2027-12-01T16:07:00Z"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.rig import HOSTS, Api, open_api
+from tests.api.rig import FLAVORS, HOSTS, Api, open_api
 
 
 @pytest.fixture(scope="module")
@@ -84,3 +84,26 @@ def test_additions_are_shown_and_change_and_older_versions_do_not_know_them(tmp_
         assert old.put(path, {"reservations": [changed]}).status_code == 400
         shown = api.put(path, {"reservations": [changed]}).json["lease"]["reservations"][0]
         assert (shown["availability_zone"], shown["vcpus"]) == ("", 2)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{**FLAVORS, "flavor_id": "1"}, {"resource_type": "virtual:server", "flavor_id": "1"}],
+    ids=["flavor", "server"],
+)
+def test_instances_of_a_flavor_and_servers_are_booked_in_a_zone(tmp_path: Path, asked: dict[str, Any]) -> None:
+    with open_api(tmp_path) as opened:
+        api = opened.using(version="1.2")
+        hosts = opened.using("admin", "1.2").get("/v1/os-hosts").json["hosts"]
+        zones = {host["id"]: host["availability_zone"] for host in hosts}
+        for zone in set(zones.values()):
+            one = api.book(reservations=[{**asked, "availability_zone": zone}])["reservations"][0]
+            assert one["availability_zone"] == zone
+            with opened.world.db.read() as tx:
+                plans = tx.allocations.of_reservations([one["id"]])
+                there = tx.resources.by_ids(plan.resource_id for plan in plans).values()
+            assert {resource.facts["availability_zone"] for resource in there} == {zone}
+        nowhere = {**asked, "availability_zone": "nowhere"}
+        assert api.post("/v1/leases", api.lease_body(reservations=[nowhere])).status_code == 409
+        old = api.using(version="1.1")
+        assert old.post("/v1/leases", old.lease_body(reservations=[nowhere])).status_code == 400

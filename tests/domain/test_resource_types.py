@@ -79,6 +79,7 @@ class TestFlavors(TypeContract):
         ({"amount": 1}, "flavor_id"),
     )
     changes = ({"amount": 4}, {"affinity": False}, {"flavor_id": "m1.large"})
+    additional = ({"availability_zone": "az1"},)
     refused_changes = (({"amount": 0}, "amount"), ({"flavor_id": ""}, "flavor_id"))
     fact = M1_SMALL
 
@@ -100,6 +101,7 @@ class TestServers(TypeContract):
         ({"flavor_id": "m1.small", "at_end": "burn"}, "at_end"),
     )
     changes = ({"at_end": "stop"},)
+    additional = ({"availability_zone": "az1"},)
     refused_changes = (({"at_end": "burn"}, "at_end"), ({"resource_properties": "gpu"}, "properties"))
     fact = M1_SMALL | {"flavor": M1_SMALL}
 

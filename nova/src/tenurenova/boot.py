@@ -53,9 +53,9 @@ def field_of_hint(field: str) -> str:
     name = field.rpartition(".")[2]
     if name in ("start_date", "end_date"):
         name = name.removesuffix("_date")
-    return (
-        f"{PARAMETERS}.{name}" if name in _OF_LEASE + _OF_RESERVATION else "flavorRef" if name == "flavor_id" else field
-    )
+    if name in _OF_LEASE + _OF_RESERVATION:
+        return f"{PARAMETERS}.{name}"
+    return "flavorRef" if name == "flavor_id" else name if name == "availability_zone" else field
 
 
 def wish_of(document: Any) -> Wish | None:
@@ -73,6 +73,8 @@ def wish_of(document: Any) -> Wish | None:
         raise HintError(f"return_reservation_id: it cannot be asked for with the hint '{RESERVED}'.")
     parameters = _parameters(hints.get(PARAMETERS))
     wanted = {name: parameters[name] for name in _OF_RESERVATION if name in parameters}
+    if zone := _zone_of(server):
+        wanted["availability_zone"] = zone
     return Wish(
         name=_text(parameters.get("name", str(server.get("name") or "")[:MAX_NAME]), "name"),
         start=_moment(parameters.get("start", "now"), "start", now=True),
@@ -192,6 +194,12 @@ def _moment(value: Any, field: str, *, now: bool) -> str:
         return moment.astimezone(timezone.utc).replace(tzinfo=None).isoformat() + "Z"
     except OverflowError:
         raise refusal from None
+
+
+def _zone_of(server: Mapping[str, Any]) -> str:
+    """The availability zone that the server is booted in, without the host that may be named with it; empty for any."""
+    zone = server.get("availability_zone")
+    return zone.partition(":")[0] if isinstance(zone, str) else ""
 
 
 def _flavor_of(server: Mapping[str, Any]) -> str:

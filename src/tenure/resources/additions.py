@@ -1,4 +1,4 @@
-"""What requests for hosts, and for parts of them, can name from 1.2 on beside their properties."""
+"""What requests for hosts, and for parts of them, can name from 1.2 on beside what their types ask."""
 
 from __future__ import annotations
 
@@ -20,12 +20,17 @@ _Word = Annotated[StrictStr, Field(min_length=1, max_length=255)]
 _Least = Annotated[StrictInt, Field(ge=0, le=MAX_AMOUNT)]
 
 
-class PlaceAdditions(BaseModel):
-    """Where in the region, and on what kind of hosts."""
+class ZoneAdditions(BaseModel):
+    """Where in the region."""
 
     availability_zone: Annotated[
         StrictStr, Field(max_length=255, description="The zone of the hosts; empty for any.")
     ] = ""
+
+
+class PlaceAdditions(ZoneAdditions):
+    """Where in the region, and on what kind of hosts."""
+
     extra_specs: Annotated[
         dict[_Word, _Word],
         Field(
@@ -49,9 +54,10 @@ def without_defaults(model: type[BaseModel], parameters: Mapping[str, Any]) -> d
     return {name: value for name, value in parameters.items() if value or name not in model.model_fields}
 
 
-def expression_of(asked: PlaceAdditions) -> Expression:
+def expression_of(asked: ZoneAdditions) -> Expression:
     """What the additions ask of hosts. Raises ``InvalidParameter`` for an extra spec that says nothing of hosts."""
-    terms: list[Term] = [_term(name, value) for name, value in asked.extra_specs.items()]
+    specs = asked.extra_specs if isinstance(asked, PlaceAdditions) else {}
+    terms: list[Term] = [_term(name, value) for name, value in specs.items()]
     if asked.availability_zone:
         terms.append(Comparison("==", "availability_zone", asked.availability_zone))
     if isinstance(asked, HostAdditions):

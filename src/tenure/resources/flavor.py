@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictStr, W
 from tenure.domain.allocation import Demand
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.footprint import Footprint, footprint_of
-from tenure.domain.requirement import Expression
+from tenure.resources.additions import ZoneAdditions, expression_of, without_defaults
 from tenure.resources.contract import Wanted
 from tenure.resources.fields import (
     Affinity,
@@ -55,6 +55,10 @@ class KeptFlavorReservation(BaseModel):
     amount: _LenientAmount
     affinity: LenientAffinity
     before_end: BeforeEnd = "default"
+
+
+class _KeptInZone(ZoneAdditions, KeptFlavorReservation):
+    pass
 
 
 class LenientFlavorReservation(KeptFlavorReservation):
@@ -119,6 +123,7 @@ class FlavorType(InstancesType):
     """
 
     name = "flavor:instance"
+    additions: type[BaseModel] | None = ZoneAdditions
 
     def request_model(self, *, strict: bool) -> type[BaseModel]:
         return FlavorReservation if strict else LenientFlavorReservation
@@ -129,7 +134,7 @@ class FlavorType(InstancesType):
     def merge(
         self, current: Mapping[str, object], change: Mapping[str, object], *, running: bool
     ) -> Mapping[str, object]:
-        after = merged(KeptFlavorReservation, self.name, current, change)
+        after = without_defaults(ZoneAdditions, merged(_KeptInZone, self.name, current, change))
         if running:
             refuse_changes(current, after, but={"amount", "before_end"})
         if after["flavor_id"] == current.get("flavor_id"):
@@ -147,14 +152,14 @@ class FlavorType(InstancesType):
         return {**parameters, **sizes, "resource_properties": json.dumps(_shown(fact), sort_keys=True)}
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
-        reservation = KeptFlavorReservation.model_validate({**parameters, "resource_type": self.name})
+        reservation = _KeptInZone.model_validate({**parameters, "resource_type": self.name})
         footprint = _footprint(source_flavor(parameters))
         return Demand(
             inventory=self.inventory,
             noun=self.noun,
             minimum=reservation.amount,
             maximum=reservation.amount,
-            expression=Expression(),
+            expression=expression_of(reservation),
             amounts=footprint.amounts,
             exclusive=False,
             spread=spread_of(reservation.affinity),

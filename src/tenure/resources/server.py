@@ -13,6 +13,7 @@ from tenure.domain.capacity import Capacity
 from tenure.domain.errors import InvalidParameter, InvalidState
 from tenure.domain.footprint import Footprint, footprint_of
 from tenure.domain.requirement import parse_expression
+from tenure.resources.additions import ZoneAdditions, expression_of, without_defaults
 from tenure.resources.contract import LAST_SNAPSHOT, Inventory, Wanted
 from tenure.resources.fields import MAX_AMOUNT, LenientExpression, PropertyExpression, acts_as_owner
 from tenure.resources.servers import merged
@@ -57,6 +58,10 @@ class KeptServerReservation(BaseModel):
     #: Of what the cloud was asked for the sizes, and what it has said.
     sized_by: str | None = None
     source: dict[str, Any] | None = None
+
+
+class _KeptInZone(ZoneAdditions, KeptServerReservation):
+    pass
 
 
 class ServerReservation(BaseModel):
@@ -121,7 +126,7 @@ class ServerType:
     inventory = "physical:host"
     stock: Inventory | None = None
     growing: frozenset[str] = frozenset()
-    additions: type[BaseModel] | None = None
+    additions: type[BaseModel] | None = ZoneAdditions
 
     def request_model(self, *, strict: bool) -> type[BaseModel]:
         return ServerReservation
@@ -136,14 +141,14 @@ class ServerType:
         self, current: Mapping[str, object], change: Mapping[str, object], *, running: bool
     ) -> Mapping[str, object]:
         given = {name: value for name, value in change.items() if value is not None}
-        after = merged(KeptServerReservation, self.name, current, given)
+        after = without_defaults(ZoneAdditions, merged(_KeptInZone, self.name, current, given))
         if current.get("server_id") not in {None, after["server_id"]}:
             raise InvalidParameter("A reservation that has its server gets no other one.", field="server_id")
-        if running and after["resource_properties"] != current.get("resource_properties", ""):
-            raise InvalidState(
-                "resource_properties cannot be changed: the server of an active reservation stays where it is.",
-                field="resource_properties",
-            )
+        for name in ("resource_properties", "availability_zone"):
+            if running and after.get(name, "") != current.get(name, ""):
+                raise InvalidState(
+                    f"{name} cannot be changed: the server of an active reservation stays where it is.", field=name
+                )
         return after
 
     def wanted(self, parameters: Mapping[str, object]) -> Wanted | None:
@@ -185,7 +190,7 @@ class ServerType:
             )
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
-        one = KeptServerReservation.model_validate({**parameters, "resource_type": self.name})
+        one = _KeptInZone.model_validate({**parameters, "resource_type": self.name})
         footprint = None if one.source is None else footprint_of(one.source)
         sizes = {"VCPU": one.vcpus or 0, "MEMORY_MB": one.memory_mb or 0, "DISK_GB": one.disk_gb or 0}
         count = 0 if one.in_place else 1
@@ -194,7 +199,7 @@ class ServerType:
             noun=self.noun,
             minimum=count,
             maximum=count,
-            expression=parse_expression(one.resource_properties, field="resource_properties"),
+            expression=parse_expression(one.resource_properties, field="resource_properties") & expression_of(one),
             amounts=Capacity(sizes) if footprint is None else footprint.amounts,
             exclusive=False,
             spread=Spread.ANY,
