@@ -21,7 +21,7 @@ from tenure.domain.errors import (
 from tenure.domain.lease import EventType, Lease, LeaseStatus
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
 from tenure.drivers.contract import CloudRefused
-from tenure.drivers.simulated import Fault, FaultKind
+from tenure.drivers.simulated import Fault, FaultKind, HostHealth
 from tenure.services.outbox import Message
 from tests.support import ledger
 from tests.support.engines import HOUR, Checkpoints, Killed, another, lease_of, path_of, rebuild, status_of, watch
@@ -209,6 +209,23 @@ def test_who_comes_after_all_is_over_finds_it_unmade_and_not_ended(world: World,
     world.engine.settle()
     assert path_of(world, lease.id) == ["CREATING", "DELETING", "DELETED"]
     assert told == []
+
+
+def test_what_is_held_moves_off_a_host_that_fails_and_nobody_is_told(world: World, told: list[Message]):
+    lease = hold(world, reservation(1, 1))
+    before = world.hosts_of(lease.id)
+    world.cloud.world.mark_host(before[0], HostHealth.DOWN)
+    world.service.health_check.run()
+    assert world.hosts_of(lease.id) not in ([], before)
+    for host in world.cloud.world.hosts():
+        world.cloud.world.mark_host(host.id, HostHealth.DOWN)
+    world.service.health_check.run()
+    assert told == []
+    assert lease_of(world, lease.id).degraded is False
+    world.leases.confirm(OWNER, lease.id)
+    world.service.health_check.run()
+    world.engine.settle()
+    assert [one.topic for one in told] == ["lease.create", "lease.degraded"]
 
 
 # --- what the cloud makes of it

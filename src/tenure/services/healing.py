@@ -85,7 +85,7 @@ class Healer:
         lease are those of what it lacks, no more and no less.
         """
         lease = tx.leases.get(lease_id, lock=True)
-        if lease is None or lease.status not in {LeaseStatus.PENDING, LeaseStatus.STARTING, LeaseStatus.ACTIVE}:
+        if lease is None or lease.status not in _HEALED:
             return 0, False
         look = self._look(tx, lease)
         idle = self._is_idle(tx, lease, look.now)
@@ -299,8 +299,13 @@ class Healer:
                 look.missing.setdefault(reservation.id, reason)
 
     def _record(self, tx: Transaction, look: _Look, actor: Actor) -> None:
-        """Write the flags, and have the cloud follow what a running lease got."""
-        lease = flag(tx, look.lease, look.missing, now=look.now)
+        """Write the flags, and have the cloud follow what a running lease got.
+
+        Of a lease that is being made, or held, nobody is told yet: what it lacks is told once it is there.
+        """
+        lease = look.lease
+        if lease.status is not LeaseStatus.CREATING:
+            lease = flag(tx, lease, look.missing, now=look.now)
         if look.added:
             event = Event(new_id(), lease.id, EventType.UPDATE, look.now, EventStatus.UNDONE, 0, look.now)
             tx.events.add([event], payload={"added": look.added, "replaced": look.replaced})
@@ -312,6 +317,11 @@ class Healer:
         if look.lease.degraded and not lease.degraded and lease.status is LeaseStatus.ACTIVE:
             want_mended(tx, lease, now=look.now)  # what was gone may be in no group
 
+
+#: The leases of which plans, or what they have, can be moved off what has failed.
+_HEALED: frozenset[LeaseStatus] = frozenset(
+    {LeaseStatus.CREATING, LeaseStatus.PENDING, LeaseStatus.STARTING, LeaseStatus.ACTIVE}
+)
 
 #: How the health of a resource reads in a sentence.
 _WORDS: Mapping[ResourceHealth, str] = {
