@@ -415,6 +415,27 @@ def test_a_server_shows_when_its_lease_ends_also_when_that_changes(api: Api) -> 
     assert found(api, server_id).metadata["tenure:ends_at"] == later
 
 
+@pytest.mark.parametrize("at_end", ["stop", "shelve", "delete"])
+def test_a_server_that_its_owner_makes_larger_than_was_booked_is_told_and_ends(api: Api, at_end: str) -> None:
+    server_id = boot(api)
+    lease = book(api, server_id=server_id, at_end=at_end)
+    pass_hours(api, 1.5)
+    assert api.world.service.repair.run() == 0
+    api.world.cloud.world.instances.resize(server_id, LARGE)
+    for _ in range(2):
+        assert api.world.service.repair.run() == 1
+    shown = api.get(f"/v1/leases/{lease['id']}").json["lease"]
+    assert shown["status"] == "ACTIVE"
+    assert "4 VCPU instead of 1" in shown["status_reason"]
+    entries = api.get(f"/v1/leases/{lease['id']}/history").json["history"]
+    assert [one["action"] for one in entries].count("drift") == 1
+    pass_hours(api, 1)
+    assert status(api, lease) == "TERMINATED"
+    left = server(api, server_id)
+    assert (left is None) is (at_end == "delete")
+    assert left is None or left.shelved or not api.world.cloud.world.host(left.host).belongs_to
+
+
 def test_a_start_waits_until_the_server_is_woken(api: Api) -> None:
     server_id = boot(api)
     lease = book(api, server_id=server_id, hours=4)

@@ -451,6 +451,20 @@ def test_an_aggregate_that_somebody_changes_is_found_and_mended(cloud: FakeOpenS
         assert not driver.drift(HOST, [order], ())
 
 
+def test_a_server_that_was_resized_beyond_what_was_booked_is_told(cloud: FakeOpenStack, driver: OpenStackCloud):
+    """While it is on its reserved host; elsewhere it takes nothing of what is promised to others."""
+    [host] = registered(driver, cloud, 1)
+    server = boot(cloud, flavor=Flavor("1", "m1.small", vcpus=1, ram=512, disk=1))
+    order = wanted(host, server=server)
+    until_done(driver.ensure_started, order)
+    assert not driver.drift(HOST, [order], ())
+    server.flavor = Flavor("2", "m1.big", vcpus=4, ram=512, disk=1)
+    [drift] = driver.drift(HOST, [order], ())
+    assert (drift.reservation_id, drift.lasts, "4 VCPU instead of 1" in drift.what) == (RESERVATION, True, True)
+    server.host = list(cloud.hosts.values())[-1].service_host
+    assert not driver.drift(HOST, [order], ())
+
+
 def test_what_was_booted_lately_is_found_but_for_what_is_reserved_and_what_is_gone(
     cloud: FakeOpenStack, driver: OpenStackCloud
 ):

@@ -177,12 +177,14 @@ class Drift:
     """Something in the cloud that is not as the ledger says.
 
     With a ``reservation_id``, ``ensure_started`` with its order mends it; ``resource`` then says which resource it is
-    about, if it is about one. With a resource only, ``ensure_registered`` does. ``what`` is for people.
+    about, if it is about one. With a resource only, ``ensure_registered`` does. ``what`` is for people. Nothing mends
+    what ``lasts``, such as a server of the reservation that its owner has made larger than was booked: he is told.
     """
 
     reservation_id: str | None
     resource: ResourceRef | None
     what: str
+    lasts: bool = False
 
 
 class CloudDriver(Protocol):

@@ -110,6 +110,17 @@ def fate_of(order: Order, server_id: str, created_at: datetime | None) -> str:
     return "" if order.is_over else fate
 
 
+def excess_of(order: Order, taken: Capacity) -> str | None:
+    """What a server that takes so much takes more than was booked for it, in words; None where it takes no more."""
+    booked = size_of(order.parameters)
+    larger = [
+        f"{amount} {name} instead of {booked.get(name, 0)}"
+        for name, amount in sorted(taken.items())
+        if amount > booked.get(name, 0)
+    ]
+    return f"The server takes more than was booked for it: {', '.join(larger)}." if larger else None
+
+
 def size_of(parameters: Mapping[str, object]) -> Capacity:
     """What the server of a reservation takes of its host."""
     source = parameters.get("source")

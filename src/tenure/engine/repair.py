@@ -144,10 +144,16 @@ class Repair:
         # What is free first: what is handed over meanwhile is then in the orders, and nobody puts it into the pool.
         pooled = self._events.unheld(inventory, region=region)
         drifts = cloud.drift(inventory, list(self._events.running(inventory, region=region)), pooled)
-        reservations = {one.reservation_id for one in drifts if one.reservation_id is not None}
+        lasting = {one.reservation_id: one.what for one in drifts if one.reservation_id is not None and one.lasts}
+        reservations = {one.reservation_id for one in drifts if one.reservation_id is not None and not one.lasts}
         resources = {one.resource for one in drifts if one.reservation_id is None and one.resource is not None}
         for one in drifts:
-            LOG.warning("not as it should be: %s", one.what)
+            if not one.lasts:
+                LOG.warning("not as it should be: %s", one.what)
+        for reservation_id, what in lasting.items():
+            self.tally.count_found(inventory)
+            if self._events.tell_drift(reservation_id, what):
+                LOG.warning("not as it should be, and nothing mends it: reservation %s: %s", reservation_id, what)
         found = self._events.mend(reservations)  # not those that have ended, or changed, since they were read
         for _ in found:
             self.tally.count_found(inventory)
@@ -157,7 +163,7 @@ class Repair:
         for resource in sorted(loose, key=lambda one: one.external_id):
             self.tally.count_found(inventory)
             self._set_aside(inventory, resource)
-        return len(found) + len(loose)
+        return len(found) + len(loose) + len(lasting)
 
     def _let_go(self, inventory: str, region: str | None, cloud: CloudDriver) -> int:
         """Give back the room of what was kept after leases and is not there any more; nothing of it was wrong."""

@@ -533,6 +533,21 @@ class EventService:
                 wanted.update(ids)
         return wanted
 
+    def tell_drift(self, reservation_id: str, what: str) -> bool:
+        """Show on a running lease what is not as it should be and nothing mends; False where it is shown already."""
+
+        def tell_it(tx: Transaction) -> bool:
+            now = tx.now()
+            found = tx.leases.reservations_by_ids([reservation_id]).get(reservation_id)
+            lease = tx.leases.get(found.lease_id, lock=True) if found else None
+            if lease is None or lease.status is not LeaseStatus.ACTIVE or lease.status_reason == what:
+                return False
+            tx.leases.change(lease, now=now, status_reason=what)
+            remember(tx, lease.id, "drift", lease.status, lease.status, actor=ENGINE, now=now, reason=what)
+            return True
+
+        return self._db.write(tell_it)
+
     def over(self, reservation_ids: Collection[str]) -> set[str]:
         """Those of the reservations that are known, hold nothing, and have ended."""
         with self._db.read() as tx:

@@ -86,6 +86,8 @@ class Server:
     user_id: str = ""
     #: Whether it was booted with the flavor of a reservation of instances.
     is_of_instances: bool = False
+    #: What it was booted with, or resized to: a flavor as Nova shows it with the server.
+    flavor: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def vanishing(self) -> bool:
@@ -415,6 +417,7 @@ def _server(found: Mapping[str, Any], tells_hints: bool) -> Server:
         tags=frozenset(found.get("tags") or ()),
         user_id=found.get("user_id") or "",
         is_of_instances=SCOPED_KEY in specs,
+        flavor=flavor,
     )
 
 

@@ -102,7 +102,9 @@ class Fleet:
         for one in pooled:
             shared.pop(one.external_id, None)
         yield from layout.drift(whole, [*pooled, *shared.values()], hypervisors, without)
-        yield from servers.drift([one for one in parts if one.resource_type == SERVER], layout, hypervisors)
+        reserved = [one for one in parts if one.resource_type == SERVER]
+        yield from servers.drift(reserved, layout, hypervisors)
+        yield from servers.grown(self._compute, reserved, hypervisors)
         parts = [order for order in parts if order.resource_type != SERVER]
         yield from self._instances.drift(parts, layout, hypervisors, providers)
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
 
+from tenure.domain.footprint import footprint_of
 from tenure.drivers.contract import (
     DONE,
     BootedServer,
@@ -39,6 +40,7 @@ from tenure.drivers.reserved_servers import (
     RESERVATION,
     TAG,
     WOKEN,
+    excess_of,
     fate_of,
     is_in_place,
     is_its_own,
@@ -453,6 +455,22 @@ def drift(orders: Sequence[Order], layout: Layout, hypervisors: Mapping[str, Hyp
             yield Drift(name, None, f"the aggregate of reservation {name} has other metadata")
         elif hosts is not None and aggregate.hosts != hosts:
             yield Drift(name, next(iter(order.resources), None), f"the aggregate of reservation {name} has other hosts")
+
+
+def grown(compute: Compute, orders: Sequence[Order], hypervisors: Mapping[str, Hypervisor]) -> Iterator[Drift]:
+    """The servers that take more of their reserved hosts than was booked, as their owners have resized them."""
+    named = [one for one in orders if named_server(one) is not None and not is_in_place(one)]
+    found = {one.id: one for one in compute.servers_tagged(TAG)} if named else {}
+    for order in named:
+        server = found.get(named_server(order) or "")
+        if server is None or server.service_host not in (_service_hosts(order, hypervisors) or ()):
+            continue
+        try:
+            taken = footprint_of(server.flavor).amounts
+        except (ValueError, KeyError):  # a flavor that asks for what nobody can book
+            continue
+        if excess := excess_of(order, taken):
+            yield Drift(order.reservation_id, next(iter(order.resources), None), excess, lasts=True)
 
 
 def _service_hosts(order: Order, hypervisors: Mapping[str, Hypervisor]) -> set[str] | None:

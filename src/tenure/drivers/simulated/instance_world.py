@@ -74,6 +74,16 @@ class InstanceWorld:
         with self._state.change() as tx:
             tx.execute("UPDATE server SET host_id = NULL WHERE number = ?", (number_of(server),))
 
+    def resize(self, server: str, flavor_id: str) -> None:
+        """Make a server one of another flavor, on the host that it is on, as its users can."""
+        with self._state.change() as tx:
+            row = tx.execute("SELECT project_id FROM server WHERE number = ?", (number_of(server),)).fetchone()
+            flavor = facts_of_flavor(tx, flavor_id, row["project_id"])
+            takes = json.dumps(dict(taken_by(flavor)))
+            tx.execute(
+                "UPDATE server SET flavor_id = ?, takes = ? WHERE number = ?", (flavor_id, takes, number_of(server))
+            )
+
     def boot(
         self,
         project_id: str,

@@ -29,6 +29,7 @@ from tenure.drivers.reserved_servers import (
     MARKS,
     RESERVATION,
     WOKEN,
+    excess_of,
     fate_of,
     is_in_place,
     is_its_own,
@@ -413,6 +414,7 @@ def drift_of_servers(tx: sqlite3.Connection, orders: Sequence[Order]) -> Iterato
     for row in tx.execute("SELECT name, host_id FROM aggregate_host JOIN aggregate ON id = aggregate_id"):
         members.setdefault(row["name"], set()).add(str(row["host_id"]))
     known = {str(row["id"]) for row in tx.execute("SELECT id FROM host")}
+    yield from _grown(tx, orders)
     for order in orders:
         name = order.reservation_id
         wanted = {one.external_id for one in order.resources} & known
@@ -424,6 +426,20 @@ def drift_of_servers(tx: sqlite3.Connection, orders: Sequence[Order]) -> Iterato
             yield Drift(name, None, f"the aggregate of reservation {name} was changed")
         elif members.get(name, set()) != wanted:
             yield Drift(name, _first(order.resources), f"the aggregate of reservation {name} has other hosts")
+
+
+def _grown(tx: sqlite3.Connection, orders: Sequence[Order]) -> Iterator[Drift]:
+    """The servers that take more of their reserved hosts than was booked, as their owners have resized them."""
+    marked = tx.execute(
+        "SELECT * FROM server WHERE json_extract(metadata, '$.\"tenure:reservation\"') IS NOT NULL"
+    ).fetchall()
+    found = {server_id(row["number"]): row for row in marked}
+    for order in orders:
+        server = found.get(named_server(order) or "")
+        if server is None or str(server["host_id"]) not in {one.external_id for one in order.resources}:
+            continue
+        if excess := excess_of(order, Capacity(json.loads(server["takes"]))):
+            yield Drift(order.reservation_id, _first(order.resources), excess, lasts=True)
 
 
 def _first(resources: Iterable[ResourceRef]) -> ResourceRef | None:
