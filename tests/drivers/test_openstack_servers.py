@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -24,7 +25,8 @@ from tenure.drivers.contract import (
 from tenure.drivers.openstack import OpenStackCloud
 from tenure.drivers.reserved_servers import SERVER
 from tenure.testing.rig import order_of
-from tests.drivers.rigs import HOST, options_of, ref, registered
+from tenure.testing.servers import Found, ServerContract, ServerRig
+from tests.drivers.rigs import HOST, FakeRig, options_of, ref, registered
 from tests.support.openstack import NEIGHBOUR, OWNER, FakeOpenStack, Flavor
 from tests.support.openstack.cloud import POOL, Server
 from tests.support.openstack.shelving import MOST_TAGS
@@ -32,6 +34,52 @@ from tests.support.openstack.shelving import MOST_TAGS
 START = datetime(2030, 1, 1, 10, 0, tzinfo=UTC)
 #: Layouts know the aggregates of reservations by ids of this form.
 RESERVATION = str(uuid.UUID(int=1))
+
+
+class FakeServerRig(FakeRig):
+    def now(self) -> datetime:
+        return self.clock.now()
+
+    def found(self, server: str) -> Found | None:
+        one = self.cloud.servers.get(server)
+        if one is None or one.status == "DELETED":
+            return None
+        hosts = {host.service_host: host.id for host in self.cloud.hosts.values()}
+        return Found(hosts.get(one.host), one.status == "SHUTOFF", dict(one.metadata))
+
+    def boot_small(self, project_id: str, metadata: Mapping[str, str] | None = None) -> str:
+        small = Flavor("1", "m1.small", vcpus=1, ram=512, disk=1)
+        place = self.service(self.resources()[-1])
+        tags = ["tenure:reserved"] if metadata and "tenure:reserved" in metadata else []
+        if metadata and "tenure:lease" in metadata:
+            tags.append(f"tenure:lease={metadata['tenure:lease']}")
+        more = {"metadata": dict(metadata or {}), "tags": tags, "flavor": small, "created": self.now()}
+        server = Server("mine", place, project_id, **more)
+        self.cloud.servers[server.id] = server
+        return server.id
+
+    def write(self, server: str, metadata: Mapping[str, str]) -> None:
+        self.cloud.servers[server].metadata.update(metadata)
+
+    def enlarge(self, server: str) -> None:
+        self.cloud.servers[server].flavor = Flavor("3", "m1.medium", vcpus=2, ram=512, disk=1)
+
+    def delete(self, server: str) -> None:
+        """It is listed for a while among what changed."""
+        found = self.cloud.servers[server]
+        found.status, found.host, found.updated = "DELETED", "", self.now()
+
+    def close_to(self, resource: ResourceRef) -> None:
+        self.cloud.closed_hosts.add(self.service(resource))
+
+
+class TestServers(ServerContract):
+    @pytest.fixture
+    def rig(self) -> Iterator[ServerRig]:
+        with FakeOpenStack() as cloud:
+            rig = FakeServerRig(cloud)
+            yield rig
+            rig.close()
 
 
 @pytest.fixture

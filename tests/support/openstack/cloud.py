@@ -114,6 +114,8 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder, FakeLim
         self.keeps_shelved = False
         #: Whether there is room for servers that leave their hosts.
         self.has_room = True
+        #: The hosts on which no server can be woken.
+        self.closed_hosts: set[str] = set()
         #: Whether servers that are shelved and marked are shown as reserved.
         self.shows_reserved = False
         #: Whether Keystone lets no administrator delete what others made.
@@ -479,6 +481,7 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder, FakeLim
             for one in self.servers.values()
             if all(self._fits(one, by, value) for by, value in asked.items())
             and (one.status != "SOFT_DELETED" or "soft_deleted" in seen.params)
+            and (one.status != "DELETED" or "changes-since" in seen.params)
         ]
         page, more = page_of(found, seen, lambda one: one.id, self.page)
         links = {"servers_links": [{"rel": "next", "href": "next"}]} if more else {}

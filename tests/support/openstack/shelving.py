@@ -112,13 +112,15 @@ def change_tags(cloud: FakeOpenStack, seen: Seen, server_id: str, tag: str) -> t
 
 
 def found(cloud: FakeOpenStack, server_id: str) -> Server:
-    if server_id not in cloud.servers:
+    if server_id not in cloud.servers or cloud.servers[server_id].status == "DELETED":
         raise Refused(404, f"Instance {server_id} could not be found.")
     return cloud.servers[server_id]
 
 
 def _admits(cloud: FakeOpenStack, server: Server, host: str) -> bool:
     """Whether the filter lets the server there: not to the pool, unless an aggregate is open to it."""
+    if host in cloud.closed_hosts:
+        return False
     groups = [one for one in cloud.aggregates.values() if host in one.hosts]
     if any(one.metadata.get("tenure:server") == server.id for one in groups):
         return True

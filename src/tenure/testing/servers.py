@@ -1,0 +1,339 @@
+"""The contract of ``tenure.drivers.contract`` for reserved servers, as tests that every driver passes.
+
+A driver's own test module has a class that inherits ``ServerContract``, and a fixture ``rig`` that fits ``ServerRig``:
+a fresh cloud with at least three hosts, and no servers of anybody's in its two projects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import pytest
+
+from tenure.domain.period import Period
+from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, Order, ResourceOccupied, ResourceRef
+from tenure.testing.rig import BareRig, finished, order_of
+
+HOST = "physical:host"
+SERVER = "virtual:server"
+#: Reservations have ids of this form.
+RESERVATION = "00000000-0000-4000-8000-000000000001"
+OTHER = "00000000-0000-4000-8000-000000000002"
+HOUR = timedelta(hours=1)
+#: How many things a start, and an end, of these tests changes at most: it is broken off after each.
+LONGEST_START = 6
+LONGEST_END = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A server as it is in the cloud; asleep it is on no host."""
+
+    host: str | None
+    is_stopped: bool
+    metadata: Mapping[str, str]
+
+    @property
+    def is_asleep(self) -> bool:
+        return self.host is None
+
+
+class ServerRig(BareRig, Protocol):
+    """A driver, and the cloud behind it: to look at, and to meddle with."""
+
+    def now(self) -> datetime:
+        """What the driver's clock says."""
+
+    def resources(self) -> list[ResourceRef]:
+        """The hosts. The last one stays in general use; whichever the tests need of the others, they register."""
+
+    def found(self, server: str) -> Found | None:
+        """The server as it is; None where it is gone."""
+
+    # As its users
+
+    def boot_small(self, project_id: str, metadata: Mapping[str, str] | None = None) -> str:
+        """Boot a server of 1 processor, 512 MiB and 1 GiB, which runs on the last host now; its id."""
+
+    def write(self, server: str, metadata: Mapping[str, str]) -> None:
+        """Write on a server."""
+
+    def enlarge(self, server: str) -> None:
+        """Resize a server to more processors, where it is."""
+
+    def delete(self, server: str) -> None:
+        """Delete a server."""
+
+    # To meddle
+
+    def close_to(self, resource: ResourceRef) -> None:
+        """Have no server be woken on this host any more, whatever for."""
+
+
+def reserved(rig: ServerRig, count: int = 1) -> list[ResourceRef]:
+    """So many hosts, set aside for reservations."""
+    hosts = rig.resources()[:count]
+    for host in hosts:
+        rig.driver.ensure_registered(HOST, host)
+    return hosts
+
+
+def ordered(
+    rig: ServerRig, *hosts: ResourceRef, server: str | None = None, reservation_id: str = RESERVATION, **more: object
+) -> Order:
+    """A reservation that starts in an hour, of that server where one is named."""
+    named = {} if server is None else {"server_id": server}
+    parameters = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1, "at_end": "delete", **named, **more}
+    plain = order_of(*hosts, reservation_id=reservation_id, project_id=rig.owner, resource_type=SERVER)
+    return replace(
+        plain,
+        parameters=parameters,
+        starts_at=rig.now() + HOUR,
+        ends_at=rig.now() + 2 * HOUR,
+        units={one.external_id: 1 for one in hosts},
+    )
+
+
+def prepared(rig: ServerRig, order: Order) -> Order:
+    progress = finished(rig, lambda: rig.driver.ensure_prepared(replace(order, resources=(), units={})))
+    assert progress.done, progress
+    return replace(order, effects={**order.effects, **progress.effects})
+
+
+def started(rig: ServerRig, order: Order) -> Order:
+    progress = finished(rig, lambda: rig.driver.ensure_started(order))
+    assert progress.done, progress
+    return replace(order, effects={**order.effects, **progress.effects})
+
+
+def ended(rig: ServerRig, order: Order) -> None:
+    assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
+
+
+def as_it_is(rig: ServerRig, server: str) -> Found:
+    found = rig.found(server)
+    assert found is not None
+    return found
+
+
+def marks(found: Found) -> dict[str, str]:
+    """What its metadata say of a reservation."""
+    return {name: value for name, value in found.metadata.items() if name.startswith("tenure:")}
+
+
+class ServerContract:
+    """Inherit it, with a fixture ``rig``."""
+
+    # Before the start
+
+    def test_a_server_is_told_to_its_own_project_only(self, rig: ServerRig):
+        server = rig.boot_small(rig.owner)
+        facts = rig.driver.fetch("server", server, rig.caller(rig.owner))
+        assert (facts["id"], facts["project_id"]) == (server, rig.owner)
+        for reference, project in ((server, rig.neighbour), ("nothing", rig.owner)):
+            with pytest.raises(CloudNotFound):
+                rig.driver.fetch("server", reference, rig.caller(project))
+
+    def test_it_says_whose_it_is_and_sleeps_until_the_start(self, rig: ServerRig):
+        server = rig.boot_small(rig.owner)
+        order = prepared(rig, ordered(rig, server=server))
+        assert order.effects["adopted_server_id"] == server
+        found = as_it_is(rig, server)
+        assert found.is_asleep
+        said = marks(found)
+        assert (said["tenure:lease"], said["tenure:reservation"]) == (order.lease_id, RESERVATION)
+        assert said["tenure:ends_at"] == f"{order.ends_at:%Y-%m-%dT%H:%M:%SZ}"
+        assert set(rig.driver.held(HOST)) == {RESERVATION}
+        before = rig.effects()
+        prepared(rig, order)
+        assert rig.effects() == before
+
+    def test_one_in_its_place_runs_on_and_is_not_looked_for(self, rig: ServerRig):
+        server = rig.boot_small(rig.owner)
+        place = as_it_is(rig, server).host
+        order = started(rig, prepared(rig, ordered(rig, server=server, in_place=True, at_end="shelve")))
+        found = as_it_is(rig, server)
+        assert (found.host, marks(found)["tenure:reservation"]) == (place, RESERVATION)
+        assert list(rig.driver.held(HOST)) == []
+        ended(rig, order)
+        assert as_it_is(rig, server).is_asleep
+
+    @pytest.mark.parametrize("whose", ["a neighbour's", "gone"])
+    def test_what_is_not_the_owners_is_refused(self, rig: ServerRig, whose: str):
+        server = rig.boot_small(rig.neighbour)
+        if whose == "gone":
+            rig.delete(server)
+        with pytest.raises(CloudRefused):
+            rig.driver.ensure_prepared(ordered(rig, server=server))
+        ended(rig, ordered(rig, server=server))
+        assert whose == "gone" or not as_it_is(rig, server).is_asleep
+
+    # The start
+
+    def test_it_is_woken_on_its_host_and_nowhere_else(self, rig: ServerRig):
+        first, second = reserved(rig, 2)
+        server = rig.boot_small(rig.owner)
+        order = started(rig, prepared(rig, ordered(rig, second, server=server)))
+        assert as_it_is(rig, server).host == second.external_id
+        assert not rig.driver.drift(HOST, [order], [first])
+        before = rig.effects()
+        started(rig, order)
+        assert rig.effects() == before
+        moved = started(rig, replace(order, resources=(first,), units={first.external_id: 1}))
+        assert as_it_is(rig, server).host == first.external_id
+        assert not rig.driver.drift(HOST, [moved], [second])
+
+    @pytest.mark.parametrize("effects", range(LONGEST_START))
+    def test_a_start_that_is_broken_off_is_completed(self, rig: ServerRig, effects: int):
+        [host] = reserved(rig)
+        server = rig.boot_small(rig.owner)
+        order = prepared(rig, ordered(rig, host, server=server))
+        rig.fail("ensure_started", after_effects=effects)
+
+        def start() -> bool:
+            try:
+                return rig.driver.ensure_started(order).done
+            except CloudBusy:
+                rig.reopen()
+                return False
+
+        assert any(start() for _ in range(50))
+        assert as_it_is(rig, server).host == host.external_id
+        assert not rig.driver.drift(HOST, [order], [])
+
+    def test_a_host_that_cannot_take_it_is_named(self, rig: ServerRig):
+        first, second = reserved(rig, 2)
+        server = rig.boot_small(rig.owner)
+        order = prepared(rig, ordered(rig, first, server=server))
+        rig.close_to(first)
+        with pytest.raises(ResourceOccupied) as refused:
+            finished(rig, lambda: rig.driver.ensure_started(order))
+        assert list(refused.value.resources) == [first.external_id]
+        assert as_it_is(rig, server).is_asleep
+        started(rig, replace(order, resources=(second,), units={second.external_id: 1}))
+        assert as_it_is(rig, server).host == second.external_id
+
+    def test_room_is_kept_for_one_that_is_named_later_and_can_be_refused(self, rig: ServerRig):
+        [host] = reserved(rig)
+        server = rig.boot_small(rig.owner)
+        place = as_it_is(rig, server).host
+        empty = started(rig, ordered(rig, host))
+        assert not rig.driver.drift(HOST, [empty], [])
+        named = replace(empty, parameters={**empty.parameters, "server_id": server})
+        started(rig, named)
+        assert as_it_is(rig, server).host == host.external_id
+        started(rig, replace(empty, withdrawn=named.parameters))
+        after = as_it_is(rig, server)
+        assert (after.host, marks(after)) == (place, {})
+        assert not rig.driver.drift(HOST, [empty], [])
+
+    # While it runs
+
+    def test_it_says_when_its_lease_ends_also_when_that_changes(self, rig: ServerRig):
+        [host] = reserved(rig)
+        server = rig.boot_small(rig.owner)
+        order = started(rig, prepared(rig, ordered(rig, host, server=server)))
+        later = order.ends_at + HOUR
+        started(rig, replace(order, ends_at=later))
+        assert marks(as_it_is(rig, server))["tenure:ends_at"] == f"{later:%Y-%m-%dT%H:%M:%SZ}"
+
+    def test_one_that_takes_more_than_was_booked_is_told_and_ends_as_asked(self, rig: ServerRig):
+        [host] = reserved(rig)
+        server = rig.boot_small(rig.owner)
+        order = started(rig, prepared(rig, ordered(rig, host, server=server, at_end="shelve")))
+        rig.enlarge(server)
+        [drift] = rig.driver.drift(HOST, [order], [])
+        assert (drift.reservation_id, drift.lasts) == (RESERVATION, True)
+        assert "VCPU" in drift.what
+        ended(rig, order)
+        assert as_it_is(rig, server).is_asleep
+
+    # The end
+
+    @pytest.mark.parametrize("at_end", ["delete", "snapshot", "shelve", "stop"])
+    def test_the_end_is_what_was_asked_for_and_frees_the_room(self, rig: ServerRig, at_end: str):
+        [host] = reserved(rig)
+        server = rig.boot_small(rig.owner)
+        order = started(rig, prepared(rig, ordered(rig, host, server=server, at_end=at_end)))
+        ended(rig, order)
+        found = rig.found(server)
+        assert (found is None) is (at_end in {"delete", "snapshot"})
+        if found is not None:
+            assert marks(found) == {}
+            assert found.host != host.external_id
+            assert found.is_asleep or (at_end == "stop" and found.is_stopped)
+        assert list(rig.driver.held(HOST)) == []
+        ended(rig, replace(order, is_over=True, resources=(), units={}))
+
+    @pytest.mark.parametrize("effects", range(LONGEST_END))
+    @pytest.mark.parametrize("at_end", ["delete", "stop"])
+    def test_an_end_that_is_broken_off_is_completed(self, rig: ServerRig, at_end: str, effects: int):
+        [host] = reserved(rig)
+        server = rig.boot_small(rig.owner)
+        order = started(rig, prepared(rig, ordered(rig, host, server=server, at_end=at_end)))
+        rig.fail("ensure_ended", after_effects=effects)
+
+        def end() -> bool:
+            try:
+                return rig.driver.ensure_ended(order).done
+            except CloudBusy:
+                rig.reopen()
+                return False
+
+        assert any(end() for _ in range(50))
+        ended(rig, order)
+        found = rig.found(server)
+        assert (found is None) is (at_end == "delete")
+        assert found is None or found.host != host.external_id
+        assert list(rig.driver.held(HOST)) == []
+
+    def test_one_that_is_spared_leaves_its_room_and_that_is_all(self, rig: ServerRig):
+        [host] = reserved(rig)
+        server, other = rig.boot_small(rig.owner), rig.boot_small(rig.owner)
+        order = started(rig, prepared(rig, ordered(rig, host, server=server)))
+        ended(rig, replace(order, spared=True))
+        assert as_it_is(rig, server).is_asleep
+        never = replace(ordered(rig, server=other, reservation_id=OTHER), spared=True)
+        ended(rig, replace(never, effects={"adopted_server_id": other}))
+        assert not as_it_is(rig, other).is_asleep
+
+    # What only says that it is reserved
+
+    def test_what_was_booted_in_a_hold_that_nobody_confirmed_goes_and_no_other(self, rig: ServerRig):
+        order = ordered(rig)
+        said = {"tenure:lease": order.lease_id, "tenure:reservation": RESERVATION, "tenure:reserved": "true"}
+        orphan = rig.boot_small(rig.owner, said)
+        foreign = rig.boot_small(rig.neighbour, said)
+        now = rig.now()
+        over = replace(order, is_over=True)
+        early = replace(over, hold=Period(now - 3 * HOUR, now - 2 * HOUR))
+        ended(rig, early)
+        assert rig.found(orphan) is not None
+        rig.write(orphan, said)
+        ended(rig, replace(over, hold=Period(now - timedelta(minutes=1), now + timedelta(minutes=1))))
+        assert rig.found(orphan) is None
+        assert rig.found(foreign) is not None
+
+    def test_a_lease_that_ends_takes_none_with_it_but_its_own(self, rig: ServerRig):
+        [host] = reserved(rig)
+        server = rig.boot_small(rig.owner)
+        order = started(rig, prepared(rig, ordered(rig, host, server=server)))
+        liar = rig.boot_small(rig.owner, marks(as_it_is(rig, server)))
+        ended(rig, order)
+        assert rig.found(server) is None
+        assert rig.found(liar) is not None
+
+    def test_what_was_booted_and_what_is_gone_is_told(self, rig: ServerRig):
+        since = rig.now() - HOUR
+        mine, gone = rig.boot_small(rig.owner), rig.boot_small(rig.owner)
+        says_so = rig.boot_small(rig.owner, {"tenure:reservation": RESERVATION})
+        rig.delete(gone)
+        told = list(rig.driver.servers(since))
+        there = {one.server_id: one for one in told if not one.is_gone}
+        assert there.keys() == {mine, says_so}
+        assert (there[mine].project_id, there[mine].reservation_id) == (rig.owner, None)
+        assert there[says_so].reservation_id == RESERVATION
+        assert gone in {one.server_id for one in told if one.is_gone}
