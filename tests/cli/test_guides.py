@@ -6,16 +6,20 @@ import json
 import os
 import re
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tenure.cmd.standalone import parser
+from tenure.drivers.simulated import SimulatedCloud
 from tests.support.standalone import BIN, Standalone, standalone
 
 REPOSITORY = Path(__file__).parents[2]
 README = REPOSITORY / "README.md"
 GUIDES = [REPOSITORY / "docs" / "user" / name for name in ("booking.md", "instances.md", "promises.md")]
+#: The servers that their guide names.
+_SERVERS = ("3f0c2a5e-6c0e-4f0e-9e0e-2f6d6f0c8b11", "9d1e7b3c-0a52-4c86-8f13-5b7e2d90c4a6")
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -90,6 +94,19 @@ def test_a_guide_can_be_followed(tmp_path: Path, guide: Path):
 def test_the_guide_of_volumes_can_be_followed(tmp_path: Path):
     with standalone(tmp_path / "data", hosts=1) as service:
         follow(service, REPOSITORY / "docs" / "user" / "volumes.md", at_least=5)
+
+
+@pytest.mark.slow
+def test_the_guide_of_servers_can_be_followed(tmp_path: Path):
+    """With the servers that it names, which nobody can boot here but the simulated cloud."""
+    guide = (REPOSITORY / "docs" / "user" / "servers.md").read_text()
+    with standalone(tmp_path / "data", hosts=2) as service:
+        with closing(SimulatedCloud(str(tmp_path / "data" / "cloud.db"))) as cloud:
+            cloud.world.add_host("general")
+            for named in _SERVERS:
+                guide = guide.replace(named, cloud.world.instances.boot("demo-project", "2"))
+        (tmp_path / "servers.md").write_text(guide)
+        follow(service, tmp_path / "servers.md", at_least=5)
 
 
 def follow(service: Standalone, guide: Path, *, at_least: int = 10) -> None:
