@@ -53,8 +53,9 @@ class FakeServerRig(FakeRig):
         tags = ["tenure:reserved"] if metadata and "tenure:reserved" in metadata else []
         if metadata and "tenure:lease" in metadata:
             tags.append(f"tenure:lease={metadata['tenure:lease']}")
-        more = {"metadata": dict(metadata or {}), "tags": tags, "flavor": small, "created": self.now()}
-        server = Server("mine", place, project_id, **more)
+        server = Server(
+            "mine", place, project_id, metadata=dict(metadata or {}), tags=tags, flavor=small, created=self.now()
+        )
         self.cloud.servers[server.id] = server
         return server.id
 
