@@ -120,29 +120,38 @@ def test_a_zone_and_extra_specs_are_of_hosts_and_of_sizes(stocked: FakeServer, t
         }
     ], of_hosts.errors
     sized = ("--instances", "1", "--vcpus", "1", "--ram", "512")
-    both = tenure(*("lease", "create", "web", "--hosts", "1", *sized, "--zone", "az-1"))
-    assert [one["availability_zone"] for one in sent(stocked)["reservations"]] == ["az-1", "az-1"], (
-        both.errors
-    )
     more = tenure("lease", "reservation", "add", "lab", *sized, "--with", "vcpus>1", *specs[:2])
     assert sent(stocked)["extra_specs"] == {"capabilities:vcpus": ">= 2"}, more.errors
     assert "availability_zone" not in sent(stocked)
 
 
+def test_whatever_nova_runs_is_asked_for_in_a_zone(stocked: FakeServer, tenure: Run) -> None:
+    outcome = tenure(
+        *("lease", "create", "web", "--hosts", "1", "--instances", "1", "--flavor", "3", "--zone", "az-1"),
+        *("--server-flavor", "3", "--floating-ips", "1", "--network", NETWORK),
+    )
+    asked = sent(stocked)["reservations"]
+    assert {one["resource_type"]: one.get("availability_zone") for one in asked} == {
+        "physical:host": "az-1",
+        "flavor:instance": "az-1",
+        "virtual:server": "az-1",
+        "virtual:floatingip": None,
+    }, outcome.errors
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--zone", "az-1"), "--zone: say how many hosts with --hosts, or --instances."),
+        (("--zone", "az-1"), "--zone: it is for --hosts, --instances, --server and --server-flavor;"),
         (
-            ("--server-flavor", "3", "--zone", "az-1"),
-            "--zone: say how many hosts with --hosts, or --instances.",
+            ("--volumes", "1", "--size", "1", "--zone", "az-1"),
+            "--zone: it is for --hosts, --instances, --server and --server-flavor;",
         ),
         (("--extra-spec", "gpu=a100"), "--extra-spec: say how many hosts with --hosts, or --instances."),
         (
             ("--hosts", "1", "--extra-spec", "gpu=a100", "--extra-spec", "gpu=v100"),
             "--extra-spec: gpu is given twice.",
         ),
-        (("--instances", "1", "--flavor", "3", "--zone", "az-1"), "--zone: the flavor itself says"),
         (
             ("--instances", "1", "--flavor", "3", "--extra-spec", "gpu=a"),
             "--extra-spec: the flavor itself says",

@@ -155,7 +155,8 @@ class ReservationRequest:
     ) -> ReservationRequest:
         """The same on hosts of a zone and with these extra specs; None, and none of them, changes nothing.
 
-        Hosts, and instances of a size of their own, can be asked for so.
+        Whatever Nova runs can be asked for in a zone; only hosts, and instances of a size of their own, with
+        extra specs.
         """
         zone: JsonObject = {} if availability_zone is None else {"availability_zone": availability_zone}
         specs: JsonObject = {"extra_specs": dict(extra_specs)} if extra_specs else {}

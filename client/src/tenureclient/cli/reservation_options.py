@@ -56,7 +56,9 @@ _TYPES = """resource types, for --reservation (what is in brackets may be left o
   virtual:volume
     amount=COUNT size_gb=GB [volume_type=TYPE] [at_end=delete|snapshot|keep]
   physical:host and virtual:instance
-    [availability_zone=NAME] [extra_specs={"KEY": "VALUE", ...}]
+    [extra_specs={"KEY": "VALUE", ...}]
+  all of them but virtual:floatingip and virtual:volume
+    [availability_zone=NAME]
   all of them but virtual:server
     [before_end=none|snapshot|notify|default]
   all of them
@@ -82,7 +84,6 @@ def add_reservation_options(parser: argparse.ArgumentParser) -> None:
         help="What each of the hosts must have, or each host that an instance of a size of its own is on:"
         f" {CONDITION_FORMS} (may be repeated; all must hold)",
     )
-    hosts.add_argument("--zone", metavar="NAME", help="The availability zone of those hosts (default: any)")
     hosts.add_argument(
         "--extra-spec",
         dest="extra_specs",
@@ -103,6 +104,12 @@ def add_reservation_options(parser: argparse.ArgumentParser) -> None:
         "--region",
         metavar="NAME",
         help="The region in which the options above reserve (default: the home region of the service)",
+    )
+    general.add_argument(
+        "--zone",
+        metavar="NAME",
+        help="The availability zone of the hosts, the instances and the server that the options above reserve"
+        " (default: any)",
     )
     general.add_argument(
         "--before-end-action",
@@ -228,9 +235,10 @@ def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRe
     """Return what the options say, in the order of their help; what is in full words comes last."""
     conditions_to_json(parsed_args.conditions)  # what cannot be read is told before anything else
     action = parsed_args.before_end_action
-    servers = [*_hosts(parsed_args), *_instances(parsed_args)]
+    zone = parsed_args.zone
+    servers = [one.with_place(zone) for one in (*_hosts(parsed_args), *_instances(parsed_args))]
     addresses = [*_floating_ips(parsed_args), *_volumes(parsed_args)]
-    server = list(_server(parsed_args))
+    server = [one.with_place(zone) for one in _server(parsed_args)]
     short = [
         *(request.with_before_end(action) for request in servers),
         # There are no snapshots of addresses, and those of volumes are for --volumes-at-end.
@@ -247,6 +255,11 @@ def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRe
             "--before-end-action: it is for --hosts, --instances, --floating-ips and --volumes;"
             " a --reservation has before_end=... of its own."
         )
+    if zone is not None and not servers and not server:
+        raise exceptions.CommandError(
+            "--zone: it is for --hosts, --instances, --server and --server-flavor; a --reservation has"
+            " availability_zone=... of its own."
+        )
     if parsed_args.region and not short:
         raise exceptions.CommandError(
             "--region: it is for --hosts, --instances and --floating-ips; a --reservation has region=... of"
@@ -259,8 +272,7 @@ def _hosts(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
     for option in _about_hosts(parsed_args):
         if parsed_args.hosts is None and parsed_args.instances is None:
             raise exceptions.CommandError(f"{option}: say how many hosts with --hosts, or --instances.")
-        # All that one asks for may well be in one zone, but it is seldom to be on hosts of one kind.
-        if parsed_args.hosts is not None and parsed_args.instances is not None and option != "--zone":
+        if parsed_args.hosts is not None and parsed_args.instances is not None:
             raise exceptions.CommandError(
                 f"{option}: it is not clear whether it is for the hosts or for the instances; write one of"
                 " them as --reservation."
@@ -268,16 +280,12 @@ def _hosts(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
     if parsed_args.hosts is not None:
         least, most = parsed_args.hosts
         wanted = ReservationRequest.hosts(least, most, conditions=parsed_args.conditions)
-        yield wanted.with_place(parsed_args.zone, _extra_specs(parsed_args))
+        yield wanted.with_place(extra_specs=_extra_specs(parsed_args))
 
 
 def _about_hosts(parsed_args: argparse.Namespace) -> Sequence[str]:
     """The options that say of which kind hosts must be, as far as they are given."""
-    given = (
-        ("--with", parsed_args.conditions),
-        ("--zone", parsed_args.zone is not None),
-        ("--extra-spec", parsed_args.extra_specs),
-    )
+    given = (("--with", parsed_args.conditions), ("--extra-spec", parsed_args.extra_specs))
     return [option for option, value in given if value]
 
 
@@ -315,7 +323,7 @@ def _instances(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
         affinity=parsed_args.affinity,
         conditions=parsed_args.conditions,
     )
-    yield wanted.with_place(parsed_args.zone, _extra_specs(parsed_args))
+    yield wanted.with_place(extra_specs=_extra_specs(parsed_args))
 
 
 def _server(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
