@@ -130,3 +130,14 @@ def test_what_was_judged_is_kept_to_where_something_else_would_be_better_by_now(
         lease = world.leases.create(OWNER, LeaseRequest("mine", begin, begin + HOUR, None, (reservation(1, 1),)))
         assert world.hosts_of(lease.id) == judged
     assert panel.asked["mine"] == 1
+
+
+def test_what_a_refused_request_would_have_got_is_as_good_for_the_next_as_before(tmp_path: Path):
+    """The gap behind another lease is the best place for both."""
+    panel = Panel(together=1)
+    panel.refused = "refused"
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters={"Panel": panel}) as world:
+        before = world.book(1, start=0, hours=1, name="before")
+        with pytest.raises(Denied):
+            hosts(world, "refused")
+        assert world.hosts_of(hosts(world, "next").id) == world.hosts_of(before.id)
