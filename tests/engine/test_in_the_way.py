@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from tenure.domain.errors import NotEnoughResources
-from tenure.domain.lease import EventStatus, EventType, LeaseStatus
-from tenure.domain.request import LeaseChange, ReservationChange
+from tenure.domain.lease import EventStatus, EventType, Lease, LeaseStatus
+from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
 from tenure.drivers.simulated import EffectKind, Fault, FaultKind
 from tests.support.engines import (
     HOUR,
@@ -177,6 +179,46 @@ def test_an_overdue_host_is_promised_to_nobody_who_starts_soon(world: World):
         world.book(1, hours=1)
     assert {stage.stage: stage.count for stage in refused.value.shortfall.stages}["free"] == 0
     world.book(4, start=1, hours=1)
+
+
+def instances(world: World, vcpus: int, *, start: float = 0, hours: float = 1) -> Lease:
+    """A lease of one instance; a host has 32 processors."""
+    size = {"vcpus": vcpus, "memory_mb": 1024, "disk_gb": 0, "affinity": None}
+    reservation = ReservationRequest("virtual:instance", {"amount": 1, **size, "resource_properties": ""})
+    begin = world.clock.now() + timedelta(hours=start)
+    request = LeaseRequest("lease", begin, begin + timedelta(hours=hours), reservations=(reservation,))
+    return world.leases.create(OWNER, request)
+
+
+def test_parts_of_a_host_that_are_not_given_back_count_for_themselves(tmp_path: Path) -> None:
+    """On the only host there is room for what fits beside them, and for nothing else."""
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=1) as world:
+        slow = instances(world, 8)
+        small, large = instances(world, 12, start=1, hours=3), instances(world, 20, start=1, hours=3)
+        world.engine.settle()
+        slow_end(world, slow, NOW + HOUR + 10 * MINUTE)
+        world.pass_time(HOUR + 9 * MINUTE)
+        statuses = Counter(lease_of(world, one.id).status for one in (small, large))
+        assert statuses == {LeaseStatus.ACTIVE: 1, LeaseStatus.PENDING: 1}
+        with pytest.raises(NotEnoughResources):
+            instances(world, 1)
+        world.pass_time(MINUTE)
+        assert {lease_of(world, one.id).status for one in (small, large)} == {LeaseStatus.ACTIVE}
+
+
+def test_the_whole_of_a_host_waits_for_parts_of_it(tmp_path: Path) -> None:
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=1) as world:
+        slow = instances(world, 8)
+        following = world.book(1, start=1.2)
+        world.engine.settle()
+        slow_end(world, slow, NOW + HOUR + 14 * MINUTE)
+        world.pass_time(HOUR + MINUTE)
+        with pytest.raises(NotEnoughResources):
+            world.book(1, hours=0.1)
+        world.pass_time(12 * MINUTE)
+        assert lease_of(world, following.id).status is LeaseStatus.PENDING
+        world.pass_time(MINUTE)
+        assert lease_of(world, following.id).status is LeaseStatus.ACTIVE
 
 
 def test_a_deleted_lease_that_is_not_given_back_counts_as_taken(world: World):

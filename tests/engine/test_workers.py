@@ -22,9 +22,12 @@ def test_an_event_is_attempted_once_at_a_time_and_a_lane_has_so_many_workers():
     assert workers.begin("second", Lane.OTHERS, attempt)
     assert not workers.has_room(Lane.STARTS)
     assert workers.has_room(Lane.REQUESTS)
+    assert workers.is_at("first")
+    assert not workers.is_at("third")
     assert not workers.join(0.01)
     go.set()
     assert workers.join(30)
+    assert not workers.is_at("first")
     assert len(made) == 2
     assert threading.current_thread() not in made
 

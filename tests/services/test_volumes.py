@@ -198,3 +198,72 @@ def test_what_is_kept_from_the_instant_in_which_it_was_made_counts(world: World,
     assert ledger.kept(f"sqlite:///{tmp_path / 'tenure.db'}") == {lease.reservations[0].id: 3}
     with pytest.raises(NotEnoughResources):
         volumes(world, amount=8)
+
+
+# --- volumes that are not given back
+
+
+def stuck(world: World, *, amount: int = 1, hours: float = 1) -> Lease:
+    """A lease whose volumes cannot be deleted at its end."""
+    lease = volumes(world, amount=amount, hours=hours)
+    world.pass_time(timedelta(minutes=1))
+    cannot = "a server has it as its root disk"
+    [one] = lease.reservations
+    world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_ended", reservation_id=one.id, count=None, reason=cannot))
+    return lease
+
+
+def test_one_volume_that_is_not_given_back_keeps_its_own_room_only(world: World, pool: str) -> None:
+    stuck(world)
+    planned, large = volumes(world, start=1.3, amount=3), volumes(world, start=1.31, amount=7)
+    world.pass_time(timedelta(hours=1, minutes=10))
+    with pytest.raises(NotEnoughResources) as refused:
+        volumes(world, hours=0.1, amount=10)
+    assert {one.stage: one.count for one in refused.value.shortfall.stages}["fitting"] == 9
+    now = volumes(world, hours=0.1, amount=9)
+    world.pass_time(timedelta(minutes=11))
+    statuses = [world.leases.get(OWNER, one.id).status for one in (now, planned, large)]
+    assert statuses == [LeaseStatus.TERMINATED, LeaseStatus.ACTIVE, LeaseStatus.PENDING]
+    assert in_use(world) == 40
+    world.cloud.clear_faults()
+    world.pass_time(timedelta(minutes=5))
+    assert world.leases.get(OWNER, large.id).status is LeaseStatus.ACTIVE
+    assert in_use(world) == LENT
+
+
+def test_what_is_late_counts_for_what_begins_soon_and_not_for_later(world: World, pool: str) -> None:
+    stuck(world, amount=4)
+    world.pass_time(timedelta(hours=1, minutes=10))
+    for start in (0, 0.25):
+        with pytest.raises(NotEnoughResources):
+            volumes(world, start=start, amount=7)
+    volumes(world, start=0.26, amount=10)
+
+
+def test_a_lease_that_grows_leaves_room_for_what_is_late(world: World, pool: str) -> None:
+    stuck(world, amount=4)
+    lease = volumes(world, amount=5, hours=4)
+    world.pass_time(timedelta(hours=1, minutes=10))
+    [one] = lease.reservations
+    with pytest.raises(NotEnoughResources):
+        change(world, lease, reservations=(ReservationChange(one.id, {"amount": 7}),))
+    change(world, lease, reservations=(ReservationChange(one.id, {"amount": 6}),))
+    assert in_use(world) == LENT
+
+
+def test_what_becomes_late_while_a_start_waits_counts_as_well(world: World, pool: str) -> None:
+    """The first to start after it was planned beside what is late by then, the second beside the first."""
+    first, second = stuck(world, amount=3), stuck(world, amount=2, hours=1.1)
+    waiting, beside = volumes(world, start=1, amount=8), volumes(world, start=1.2, amount=2)
+    world.pass_time(timedelta(hours=1, minutes=15))
+    assert world.leases.get(OWNER, waiting.id).status is LeaseStatus.PENDING
+    assert world.leases.get(OWNER, beside.id).status is LeaseStatus.ACTIVE
+    world.cloud.clear_faults()
+    world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_ended", reservation_id=second.reservations[0].id, count=None))
+    world.pass_time(timedelta(minutes=20))
+    assert world.leases.get(OWNER, first.id).status is LeaseStatus.TERMINATED
+    assert world.leases.get(OWNER, waiting.id).status is LeaseStatus.PENDING
+    assert in_use(world) == 40
+    world.cloud.clear_faults()
+    world.pass_time(timedelta(minutes=10))
+    assert world.leases.get(OWNER, waiting.id).status is LeaseStatus.ACTIVE

@@ -11,16 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure.domain.allocation import Demand, Spread
-from tenure.domain.capacity import WHOLE, Capacity
-from tenure.domain.period import Period
+from tenure.domain.capacity import WHOLE, Capacity, idle_time
+from tenure.domain.lease import AllocationState
 from tenure.domain.resource import DiscoveredResource
+from tenure.store.conditions import OVERDUE_MATTERS, soon
 from tenure.store.database import Database, Transaction
-from tests.store.rows import EVERY, HELD, PLANNED, add_lease, hours
+from tests.store.rows import EVERY, HELD, HOUR, PLANNED, RELEASED, add_lease, hours
 from tests.support.world import HOST, NOW
 
 #: The last hour that anything is booked in.
 HORIZON = 6
 CLASSES = ("MEMORY_MB", "VCPU")
+KEPT = AllocationState.KEPT
 
 capacities = st.builds(
     lambda vcpus, memory: Capacity({"VCPU": vcpus, "MEMORY_MB": memory}), st.integers(0, 6), st.integers(0, 6)
@@ -39,8 +41,12 @@ class Part:
     exclusive: bool
     held: bool
 
-    def at(self, hour: int) -> bool:
-        return self.start <= hour < self.end
+    def at(self, hour: float, now: float) -> bool:
+        """Whether it is had then; by ``now`` it was to be given back, or not yet."""
+        return self.start <= hour < self.end or (self.is_late(now) and now <= hour <= now + OVERDUE_MATTERS / HOUR)
+
+    def is_late(self, now: float) -> bool:
+        return self.held and self.end <= now
 
 
 @st.composite
@@ -86,17 +92,21 @@ def demand(
     )
 
 
-def units_at(capacity: Capacity, booked: Sequence[Part], hour: int, amounts: Capacity) -> int:
-    """How many units there is room for in that hour."""
-    there = [part for part in booked if part.at(hour)]
+def units_at(capacity: Capacity, booked: Sequence[Part], hour: float, amounts: Capacity, now: float) -> int:
+    """How many units there is room for at that time."""
+    there = [part for part in booked if part.at(hour, now)]
     if any(part.exclusive for part in there):
         return 0
     left = {name: capacity[name] - sum(part.amounts[name] for part in there) for name in CLASSES}
     return max(0, min(left[name] // amount for name, amount in amounts.items()))
 
 
-def units_throughout(capacity: Capacity, booked: Sequence[Part], start: int, end: int, amounts: Capacity) -> int:
-    return min(units_at(capacity, booked, hour, amounts) for hour in range(start, end))
+def units_throughout(
+    capacity: Capacity, booked: Sequence[Part], asked: Sequence[int], amounts: Capacity, now: float = -1
+) -> int:
+    """Every quarter of an hour is looked at: it is for one that what is late counts."""
+    start, end = asked
+    return min(units_at(capacity, booked, quarter / 4, amounts, now) for quarter in range(start * 4, end * 4))
 
 
 class Undone(Exception):
@@ -126,18 +136,23 @@ def test_room_is_what_is_left_at_every_instant(db: Database):
         amounts=capacities.filter(bool),
         units=st.integers(1, 3),
         spread=st.sampled_from(Spread),
+        now=st.integers(-4, HORIZON * 4).map(lambda quarters: quarters / 4),
     )
     def agree(
-        cloud: tuple[list[Capacity], list[Part]], asked: list[int], amounts: Capacity, units: int, spread: Spread
+        cloud: tuple[list[Capacity], list[Part]],
+        asked: list[int],
+        amounts: Capacity,
+        units: int,
+        spread: Spread,
+        now: float,
     ):
         hosts, booked = cloud
-        start, end = asked
-        room = [
-            units_throughout(capacity, [part for part in booked if part.host == number], start, end, amounts)
-            for number, capacity in enumerate(hosts)
-        ]
+        of_host = [[part for part in booked if part.host == number] for number in range(len(hosts))]
+        planned = [units_throughout(hosts[number], parts, asked, amounts) for number, parts in enumerate(of_host)]
+        room = [units_throughout(hosts[number], parts, asked, amounts, now) for number, parts in enumerate(of_host)]
         wanted = demand(amounts, units, spread)
         least = units if spread is Spread.TOGETHER else 1
+        moment, period = hours(now, now + 1).start, hours(*asked)
 
         def ask(tx: Transaction) -> None:
             ids = add_hosts(tx, hosts)
@@ -149,26 +164,21 @@ def test_room_is_what_is_left_at_every_instant(db: Database):
                     Demand(HOST, "", 1, 1, EVERY, part.amounts, part.exclusive),
                     state=HELD if part.held else PLANNED,
                 )
-            period = Period(hours(start, end).start, hours(start, end).end)
-            found = {
-                one.resource_id: one
-                for one in tx.allocations.candidates(wanted, period, now=hours(-1, 0).start, turn=0)
-            }
+            found = {one.resource_id: one for one in tx.allocations.candidates(wanted, period, now=moment, turn=0)}
             assert {number: one.units for number, one in found.items()} == {
                 ids[number]: count for number, count in enumerate(room) if count >= least
             }
-            for number, candidate in found.items():
-                there = [part for part in booked if ids[part.host] == number]
-                idle = sum(not any(part.at(hour) for part in there) for hour in range(start, end))
-                assert candidate.idle == hours(0, idle + 1).length - hours(0, 1).length
+            for number, parts in enumerate(of_host):
+                if ids[number] in found:
+                    busy = [hours(one.start, one.end) for one in parts]
+                    busy += [one for one in [soon(period, moment)] if one and any(part.is_late(now) for part in parts)]
+                    assert found[ids[number]].idle == idle_time(busy, period)
             for count in (1, 2):
                 good = tx.allocations.still_good(
                     wanted, period, dict.fromkeys(ids, count), ignoring="", keep_unreservable=False
                 )
-                assert set(good) == {ids[number] for number, left in enumerate(room) if left >= count}
-            *_, roomy, fitting = tx.allocations.stages(
-                wanted, period, now=hours(-1, 0).start, ignoring=None, without=()
-            )
+                assert set(good) == {ids[number] for number, left in enumerate(planned) if left >= count}
+            *_, roomy, fitting = tx.allocations.stages(wanted, period, now=moment, ignoring=None, without=())
             counts = [count for count in room if count]
             assert roomy.count == len(counts)
             total = {Spread.ANY: sum(counts), Spread.APART: len(counts), Spread.TOGETHER: max(counts, default=0)}
@@ -252,22 +262,85 @@ def test_the_cloud_is_searched_where_parts_are_in_use_already(db: Database):
     db.write(ask)
 
 
-def test_a_part_waits_for_who_should_be_gone_and_for_nobody_else(db: Database):
-    """A start of a part goes on beside others that run; not beside one whose time is over."""
+def test_a_part_waits_for_who_should_be_gone_only_where_there_is_no_room_beside_him(db: Database):
+    mine, other = add_lease(db, start=2, end=6), add_lease(db, start=0, end=4)
+    asked, theirs = mine.reservations[0].id, other.reservations[0].id
+
+    @given(
+        capacity=capacities,
+        wanted=capacities.filter(bool),
+        had=st.lists(
+            st.tuples(capacities.filter(bool), st.sampled_from((1, 2, 3, 4)), st.sampled_from((HELD, KEPT, RELEASED))),
+            max_size=4,
+        ),
+        now=st.sampled_from((2, 3)),
+    )
+    def agree(capacity: Capacity, wanted: Capacity, had: list[tuple[Capacity, int, AllocationState]], now: int) -> None:
+        late = any(state is HELD and end <= now for _, end, state in had)
+        used = sum((amounts for amounts, _, state in had if state is not RELEASED), wanted)
+
+        def ask(tx: Transaction) -> None:
+            [host] = add_hosts(tx, [capacity])
+            tx.allocations.add(asked, {host: 1}, hours(2, 6), demand(wanted))
+            for amounts, end, state in had:
+                tx.allocations.add(theirs, {host: 1}, hours(0, end), demand(amounts), state=state)
+            waits = tx.allocations.predecessors([asked], now=hours(now, 9).start)
+            assert waits == ([host] if late and not capacity.fits(used) else [])
+            raise Undone
+
+        with pytest.raises(Undone):
+            db.write(ask)
+
+    agree()
+
+
+def test_a_part_waits_for_who_has_the_whole_and_the_whole_for_who_has_a_part(db: Database):
     first, second = add_lease(db, start=0, end=4), add_lease(db, start=2, end=6)
+    part, whole = demand(Capacity({"VCPU": 1})), Demand(HOST, "hosts", 1, 1, EVERY, Capacity({WHOLE: 1}), True)
 
-    def ask(tx: Transaction) -> list[list[int]]:
+    def ask(tx: Transaction) -> None:
+        hosts = add_hosts(tx, [Capacity({"VCPU": 4})] * 3)
+        for host, before, after in zip(hosts, (part, whole, part), (part, part, whole), strict=True):
+            tx.allocations.add(first.reservations[0].id, {host: 1}, hours(0, 2), before, state=HELD)
+            tx.allocations.add(second.reservations[0].id, {host: 1}, hours(2, 6), after)
+        assert tx.allocations.predecessors([second.reservations[0].id], now=hours(2, 3).start) == hosts[1:]
+
+    db.write(ask)
+
+
+def test_what_is_late_is_not_promised_to_who_begins_soon(db: Database):
+    late, other = add_lease(db, start=0, end=1), add_lease(db, start=1, end=9)
+
+    def ask(tx: Transaction) -> None:
+        [host] = add_hosts(tx, [Capacity({"VCPU": 9})])
+        four, two = demand(Capacity({"VCPU": 4})), demand(Capacity({"VCPU": 2}))
+        tx.allocations.add(late.reservations[0].id, {host: 1}, hours(0, 1), four, state=HELD)
+        tx.allocations.add(other.reservations[0].id, {host: 1}, hours(1, 9), two)
+        for start, room in ((1, 3), (1.25, 3), (1.26, 7)):
+            one = demand(Capacity({"VCPU": 1}))
+            found = tx.allocations.candidates(one, hours(start, start + 1), now=hours(1, 2).start, turn=0)
+            assert [candidate.units for candidate in found] == [room]
+
+    db.write(ask)
+
+
+def test_what_is_not_given_back_counts_with_its_own_amounts_when_plans_move(db: Database):
+    """Of two hosts one is planned full; the other has room beside what is late, but not for as much."""
+    late, planned = add_lease(db, start=0, end=1), add_lease(db, start=1, end=2)
+
+    def ask(tx: Transaction) -> None:
         [host] = add_hosts(tx, [Capacity({"VCPU": 4})])
-        part = demand(Capacity({"VCPU": 1}))
-        tx.allocations.add(second.reservations[0].id, {host: 1}, hours(2, 6), part)
-        answers = []
-        for until in (4, 2, 1):
-            added = tx.allocations.add(first.reservations[0].id, {host: 1}, hours(0, until), part, state=HELD)
-            answers.append(tx.allocations.predecessors([second.reservations[0].id]))
-            tx.allocations.remove(list(added.values()))
-        return [[number - host for number in answer] for answer in answers]
+        tx.allocations.add(late.reservations[0].id, {host: 1}, hours(0, 1), demand(Capacity({"VCPU": 1})), state=HELD)
+        tx.allocations.add(planned.reservations[0].id, {host: 1}, hours(1, 2), demand(Capacity({"VCPU": 3})))
 
-    assert db.write(ask) == [[], [0], [0]]
+        def would_be_free(vcpus: int, now: float) -> bool:
+            wanted = demand(Capacity({"VCPU": vcpus}))
+            return bool(tx.allocations.blocked_by_plans(wanted, hours(1, 2), now=hours(now, 9).start, limit=9))
+
+        assert [would_be_free(vcpus, 1) for vcpus in (2, 3, 4)] == [True, True, False]
+        assert [would_be_free(vcpus, 0.5) for vcpus in (2, 3, 4)] == [True, True, True]
+
+    db.write(ask)
 
 
 #: The largest number that a request may name, and the largest total that Placement knows.

@@ -176,7 +176,10 @@ class Engine:
             self._resting = {event_id: until for event_id, until in self._resting.items() if until > now}
         taken = sum(self._take(lane) for lane in self._found)
         if not self._found[Lane.STARTS]:  # else there is no room for more of them
-            taken += sum(self._move(event_id) for event_id in self._events.waiting(BATCH))
+            waiting = (one for one in self._events.waiting(BATCH) if not self._is_left_alone(one))
+            going = [one for one in waiting if self._move(one)]
+            self._found[Lane.STARTS].extend(going)
+            taken += len(going)
         return taken
 
     def _take(self, lane: Lane) -> int:
@@ -199,6 +202,10 @@ class Engine:
 
     def _has_room(self, lane: Lane) -> bool:
         return not self._stopping.is_set() and (not self._threads or self._workers.has_room(lane))
+
+    def _is_left_alone(self, event_id: str) -> bool:
+        """Whether the last attempt was in vain a moment ago, or one is being made."""
+        return event_id in self._resting or self._workers.is_at(event_id)
 
     def _move(self, event_id: str) -> bool:
         """Plan a start that waits for others on what is free; whether it need not wait any more."""

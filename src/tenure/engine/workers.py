@@ -73,6 +73,11 @@ class Workers:
             return False
         return True
 
+    def is_at(self, event_id: str) -> bool:
+        """Whether an attempt at the event is being made."""
+        with self._guard:
+            return event_id in self._running
+
     def wait(self, event_id: str, seconds: float) -> None:
         """Wait while an attempt at the event is being made, but not for longer."""
         with self._guard:

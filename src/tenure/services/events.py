@@ -135,7 +135,7 @@ class EventService:
             lease = tx.leases.get(stored.event.lease_id, deleted=True, lock=True) if stored else None
             if stored is None or lease is None or not tx.events.is_claimable(event_id, now):
                 return None
-            if stored.event.event_type is EventType.START and not self._pin(tx, lease):
+            if stored.event.event_type is EventType.START and not self._pin(tx, lease, now):
                 return None
             return self._take(tx, stored, lease, now)
 
@@ -428,7 +428,7 @@ class EventService:
     def move_off_unreturned(self, event_id: str) -> bool:
         """Plan a start that is due on other resources, where those before have not given theirs back.
 
-        Whether the start need not wait any more.
+        Whether the start need not wait any more; where there is room beside what others have, it need not either.
         """
 
         def work(tx: Transaction) -> bool:
@@ -437,8 +437,8 @@ class EventService:
             lease = tx.leases.get(stored.event.lease_id, lock=True) if stored else None
             if lease is None or lease.status is not LeaseStatus.PENDING:
                 return False
-            ids = tx.allocations.predecessors([one.id for one in lease.reservations])
-            return bool(ids and self._move(tx, lease, now, states={AllocationState.PLANNED}, resource_ids=ids))
+            ids = tx.allocations.predecessors([one.id for one in lease.reservations], now=now)
+            return not ids or bool(self._move(tx, lease, now, states={AllocationState.PLANNED}, resource_ids=ids))
 
         return self._db.write(work)
 
@@ -569,12 +569,12 @@ class EventService:
 
     # --- inside
 
-    def _pin(self, tx: Transaction, lease: Lease) -> bool:
+    def _pin(self, tx: Transaction, lease: Lease, now: datetime) -> bool:
         """Make the plan what the lease holds; False when somebody before has not given back."""
         ids = [reservation.id for reservation in lease.reservations]
         tx.hold({kind.inventory for kind in self._types})
         allocations, versions = tx.allocations.with_versions(ids)
-        if tx.allocations.predecessors(ids):
+        if tx.allocations.predecessors(ids, now=now):
             return False
         if any(allocation.state is AllocationState.PLANNED for allocation in allocations):
             tx.resources.raise_versions(versions)

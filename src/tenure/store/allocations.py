@@ -94,7 +94,7 @@ class AllocationStore:
             busy = self._shared_ids(period) if only is None else set()
             rows += self._session.execute(found_free.where(ResourceRow.id.in_(sorted(busy)))) if busy else []
         unique = {row.id: row for row in rows}
-        rooms = {} if demand.exclusive else self._rooms(demand, period, unique, ignoring=ignoring)
+        rooms = {} if demand.exclusive else self._rooms(demand, period, unique, ignoring=ignoring, now=now)
         return [
             Candidate(
                 row.id,
@@ -163,33 +163,24 @@ class AllocationStore:
         return found
 
     def _rooms(
-        self, demand: Demand, period: Period, resource_ids: Collection[int], *, ignoring: str | None
+        self,
+        demand: Demand,
+        period: Period,
+        resource_ids: Collection[int],
+        *,
+        ignoring: str | None,
+        now: datetime | None = None,
     ) -> dict[int, tuple[int, timedelta]]:
-        """For how many units each of the resources has room throughout, and how long nothing at all is booked there."""
+        """For how many units each of the resources has room throughout, and how long nothing at all is booked there.
+
+        With ``now``, what should have been given back by then and was not counts as well.
+        """
         if not resource_ids:
             return {}
         capacities = self._session.execute(
             select(ResourceRow.id, ResourceRow.capacity).where(conditions.among(ResourceRow.id, resource_ids))
         )
-        rows = self._session.execute(
-            select(
-                AllocationRow.resource_id,
-                AllocationRow.starts_at,
-                AllocationRow.ends_at,
-                AllocationRow.amounts,
-                AllocationRow.exclusive,
-            ).where(
-                conditions.among(AllocationRow.resource_id, resource_ids),
-                conditions.overlaps(period),
-                AllocationRow.reservation_id != ignoring if ignoring is not None else sql_true(),
-            )
-        )
-        uses: dict[int, list[tuple[Period, Capacity]]] = {}
-        whole: set[int] = set()
-        for row in rows:
-            uses.setdefault(row.resource_id, []).append((Period(row.starts_at, row.ends_at), Capacity(row.amounts)))
-            if row.exclusive:
-                whole.add(row.resource_id)
+        uses, whole = self._uses(period, resource_ids, ignoring=ignoring, now=now)
         return {
             number: (
                 0 if number in whole else units_free(Capacity(capacity), uses.get(number, ()), demand.amounts, period),
@@ -197,6 +188,32 @@ class AllocationStore:
             )
             for number, capacity in capacities
         }
+
+    def _uses(
+        self, period: Period, resource_ids: Collection[int], *, ignoring: str | None, now: datetime | None
+    ) -> tuple[dict[int, list[tuple[Period, Capacity]]], set[int]]:
+        """What is had in the period of each of the resources, and those of which somebody has all."""
+        columns = (AllocationRow.resource_id, AllocationRow.amounts, AllocationRow.exclusive)
+        on_them = conditions.among(AllocationRow.resource_id, resource_ids)
+        booked = self._session.execute(
+            select(*columns, AllocationRow.starts_at, AllocationRow.ends_at).where(
+                on_them,
+                conditions.overlaps(period),
+                AllocationRow.reservation_id != ignoring if ignoring is not None else sql_true(),
+            )
+        )
+        found = [(row[:3], Period(row.starts_at, row.ends_at)) for row in booked]
+        soon = None if now is None else conditions.soon(period, now)
+        if now is not None and soon is not None:
+            late = self._session.execute(select(*columns).where(on_them, conditions.late(now)))
+            found += [(row[:3], soon) for row in late]
+        uses: dict[int, list[tuple[Period, Capacity]]] = {}
+        whole: set[int] = set()
+        for (number, amounts, exclusive), had in found:
+            uses.setdefault(number, []).append((had, Capacity(amounts)))
+            if exclusive:
+                whole.add(number)
+        return uses, whole
 
     def still_good(
         self,
@@ -253,7 +270,7 @@ class AllocationStore:
         if demand.exclusive:
             return (Stage("reservable", reservable), Stage("matching", matching), Stage("free", free))
         ids = self._session.execute(select(ResourceRow.id).where(conditions.reservable(demand), has_room)).scalars()
-        rooms = self._rooms(demand, period, list(ids), ignoring=ignoring)
+        rooms = self._rooms(demand, period, list(ids), ignoring=ignoring, now=now)
         fitting = _units_of(demand, [units for units, _ in rooms.values()])
         return (
             Stage("reservable", reservable),
@@ -349,7 +366,9 @@ class AllocationStore:
                 *conditions.matching(demand),
                 not_(conditions.among(ResourceRow.id, without)) if without else sql_true(),
                 not_(conditions.taken(demand, period, ignoring=ignoring, fixed=fixed)),
-                not_(conditions.overdue(now)) if only is None else sql_true(),
+                not_(conditions.overdue(demand, period, now=now, ignoring=ignoring, fixed=fixed))
+                if only is None
+                else sql_true(),
             )
             .group_by(ResourceRow.id, ResourceRow.version)
             .order_by(func.count(_OTHER.id), ResourceRow.id)
@@ -638,26 +657,52 @@ class AllocationStore:
         )
         return list(rows.scalars())
 
-    def predecessors(self, reservation_ids: Collection[str]) -> list[int]:
-        """Of the resources planned for these reservations, those that somebody before has not given back."""
+    def predecessors(self, reservation_ids: Collection[str], *, now: datetime) -> list[int]:
+        """Of the resources planned for these reservations, those that they cannot have yet because of somebody before.
+
+        Whoever had all of it must have given it back, and everybody where all of it is planned. Parts of one resource
+        are had side by side: who should be gone and is not is in the way only where there is no room beside him.
+        """
         mine, theirs = aliased(AllocationRow), aliased(AllocationRow)
-        return list(
-            self._session.execute(
-                select(mine.resource_id)
-                .join(theirs, theirs.resource_id == mine.resource_id)
-                .where(
-                    mine.reservation_id.in_(sorted(reservation_ids)),
-                    mine.state == AllocationState.PLANNED.value,
-                    theirs.state == AllocationState.HELD.value,
-                    theirs.reservation_id.not_in(sorted(reservation_ids)),
-                    theirs.starts_at < mine.starts_at,
-                    # Parts of one resource are had side by side; only who should be gone is waited for.
-                    or_(theirs.exclusive, mine.exclusive, theirs.ends_at <= mine.starts_at),
-                )
-                .distinct()
-                .order_by(mine.resource_id)
-            ).scalars()
+        whole = or_(theirs.exclusive, mine.exclusive)
+        # Not by the index of starts: SQLite would walk through all that the resource was ever booked for.
+        before = func.coalesce(theirs.starts_at, theirs.starts_at) < mine.starts_at
+        rows = self._session.execute(
+            select(mine.resource_id, func.max(case((whole, 1), else_=0)))
+            .join(theirs, theirs.resource_id == mine.resource_id)
+            .where(
+                mine.reservation_id.in_(sorted(reservation_ids)),
+                mine.state == AllocationState.PLANNED.value,
+                theirs.state == AllocationState.HELD.value,
+                theirs.reservation_id.not_in(sorted(reservation_ids)),
+                or_(and_(whole, before), theirs.ends_at <= now),
+            )
+            .group_by(mine.resource_id)
+            .order_by(mine.resource_id)
+        ).all()
+        parts = [number for number, is_whole in rows if not is_whole]
+        crowded = self._crowded(parts, reservation_ids) if parts else set()
+        return [number for number, is_whole in rows if is_whole or number in crowded]
+
+    def _crowded(self, resource_ids: Collection[int], reservation_ids: Collection[str]) -> set[int]:
+        """The resources without room for what is planned there for these reservations, beside all that is had now."""
+        amounts = select(AllocationRow.resource_id, AllocationRow.amounts).where(
+            conditions.among(AllocationRow.resource_id, resource_ids)
         )
+        had = amounts.where(AllocationRow.state.in_([AllocationState.HELD.value, AllocationState.KEPT.value]))
+        planned = amounts.where(
+            AllocationRow.state == AllocationState.PLANNED.value,
+            AllocationRow.reservation_id.in_(sorted(reservation_ids)),
+        )
+        # An index each; in one, databases would walk through all that the resources were ever booked for.
+        rows = self._session.execute(union_all(had, planned))
+        used = dict.fromkeys(resource_ids, Capacity())
+        for row in rows:
+            used[row.resource_id] += Capacity(row.amounts)
+        capacities = self._session.execute(
+            select(ResourceRow.id, ResourceRow.capacity).where(conditions.among(ResourceRow.id, resource_ids))
+        )
+        return {number for number, capacity in capacities if not Capacity(capacity).fits(used[number])}
 
 
 def _all(conditions: list[ColumnElement[bool]]) -> ColumnElement[bool]:

@@ -16,7 +16,7 @@ from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from tenure.domain.allocation import Demand
 from tenure.domain.lease import AllocationState
-from tenure.domain.period import Period
+from tenure.domain.period import TICK, Period
 from tenure.domain.requirement import AnyOf, Comparison, Expression, Not, Term
 from tenure.store.tables import (
     KEY_LENGTH,
@@ -244,11 +244,17 @@ def _in_use(period: Period, counting: Iterable[ColumnElement[bool]]) -> ColumnEl
     return func.coalesce(used.correlate(ResourceRow).limit(1).scalar_subquery(), sql_false())
 
 
-def _crowded(period: Period, name: str, wanted: int, counting: Iterable[ColumnElement[bool]]) -> ColumnElement[bool]:
+def _crowded(
+    period: Period,
+    name: str,
+    wanted: int | ColumnElement[int],
+    counting: Iterable[ColumnElement[bool]],
+) -> ColumnElement[bool]:
     """Whether at some instant of the period less than ``wanted`` of a class is left, by those ``_USING`` it.
 
     What is in use grows at the starts of allocations only, so that it is looked at there, and where the period begins.
     """
+    wanted = _number(wanted) if isinstance(wanted, int) else wanted
     begin = literal(period.start, UtcDateTime())
     instant = case((_POINT.starts_at > begin, _POINT.starts_at), else_=begin)
     used = select(func.coalesce(func.sum(_amount(_USING.amounts, name)), 0)).where(
@@ -258,19 +264,54 @@ def _crowded(period: Period, name: str, wanted: int, counting: Iterable[ColumnEl
     crowded = select(sql_true()).where(
         _POINT.resource_id == ResourceRow.id,
         overlaps(period, _POINT),
-        used.correlate(ResourceRow, _POINT).scalar_subquery() > capacity - _number(wanted),
+        used.correlate(ResourceRow, _POINT).scalar_subquery() > capacity - wanted,
     )
     return func.coalesce(crowded.correlate(ResourceRow).limit(1).scalar_subquery(), sql_false())
 
 
-def overdue(now: datetime) -> ColumnElement[bool]:
-    """Whether somebody should have given the resource back and has not: it counts as taken."""
-    return exists().where(
-        _LATE.state == AllocationState.HELD.value, _LATE.resource_id == ResourceRow.id, _LATE.ends_at <= now
-    )
+def soon(period: Period, now: datetime) -> Period | None:
+    """The part of a period by which others are not taken to have given back in time; None where there is none.
+
+    What is late is had until then by whoever should have given it back.
+    """
+    begin, until = max(period.start, now), now + OVERDUE_MATTERS + TICK
+    return Period(begin, min(period.end, until)) if begin < min(period.end, until) else None
+
+
+def late(now: datetime, row: type[AllocationRow] = AllocationRow) -> ColumnElement[bool]:
+    """Whether it should have been given back, and was not."""
+    return and_(row.state == AllocationState.HELD.value, row.ends_at <= now)
+
+
+def overdue(
+    demand: Demand, period: Period, *, now: datetime, ignoring: str | None, fixed: Fixed | None = None
+) -> ColumnElement[bool]:
+    """Whether the demand has no room because of what somebody should have given back and has not.
+
+    That counts with its own amounts, and as all of the resource for who wants all of it, or had all of it.
+    """
+    theirs = (_LATE.resource_id == ResourceRow.id, late(now, _LATE))
+    anything = exists().where(*theirs)
+    if demand.exclusive:
+        return anything
+    until = soon(period, now)
+    if until is None:
+        return sql_false()
+    crowded: list[ColumnElement[bool]] = [exists().where(*theirs, _LATE.exclusive)]
+    for name, amount in demand.amounts.items():
+        not_given_back = select(func.coalesce(func.sum(_amount(_LATE.amounts, name)), 0)).where(*theirs)
+        wanted = _number(amount * demand.units_together) + not_given_back.correlate(ResourceRow).scalar_subquery()
+        crowded += [
+            wanted > func.coalesce(_amount(ResourceRow.capacity, name), 0),
+            _crowded(until, name, wanted, _counting(_USING, ignoring, fixed=fixed)),
+        ]
+    # In this order on every database: hardly ever is anything late, and then nothing is added up.
+    return case((anything, or_(*crowded)), else_=sql_false())
 
 
 def free(demand: Demand, period: Period, *, now: datetime, ignoring: str | None) -> ColumnElement[bool]:
     """Whether the resource has room for the demand throughout the period."""
     room = not_(taken(demand, period, ignoring=ignoring))
-    return and_(room, not_(overdue(now))) if period.start <= now + OVERDUE_MATTERS else room
+    if period.start > now + OVERDUE_MATTERS:
+        return room
+    return and_(room, not_(overdue(demand, period, now=now, ignoring=ignoring)))

@@ -84,7 +84,7 @@ class EventStore:
         rows = self._session.execute(
             select(EventRow.id)
             .join(LeaseRow, LeaseRow.id == EventRow.lease_id)
-            .where(_starts() if starts else _others(), EventRow.ready_at <= now, claimable(now))
+            .where(_starts(now) if starts else _others(), EventRow.ready_at <= now, claimable(now))
             .order_by(EventRow.ready_at, EventRow.rank.desc(), EventRow.id)
             .limit(limit)
         )
@@ -95,11 +95,14 @@ class EventStore:
         return self._session.execute(
             select(func.min(EventRow.ready_at))
             .join(LeaseRow, LeaseRow.id == EventRow.lease_id)
-            .where(or_(_others(), not_(_waits())), EventRow.ready_at <= now, claimable(now))
+            .where(or_(_others(), not_(_waits(now))), EventRow.ready_at <= now, claimable(now))
         ).scalar_one_or_none()
 
     def waiting(self, now: datetime, limit: int) -> list[str]:
-        """The ids of starts that are due and whose resources somebody has not given back, nor is about to."""
+        """The ids of starts that are due and whose resources somebody has not given back, nor is about to.
+
+        Whether they can go on all the same, ``AllocationStore.predecessors`` says.
+        """
         rows = self._session.execute(
             select(EventRow.id)
             .join(LeaseRow, LeaseRow.id == EventRow.lease_id)
@@ -107,8 +110,8 @@ class EventStore:
                 EventRow.rank == EventType.START.rank,
                 EventRow.ready_at <= now,
                 claimable(now),
-                _waits(),
-                not_(_waits(_giving_back(now))),
+                _waits(now),
+                not_(_is_being_given_back(now)),
             )
             .order_by(EventRow.ready_at, EventRow.id)
             .limit(limit)
@@ -218,9 +221,9 @@ _RESERVATION = aliased(ReservationRow)
 _HOLDER = aliased(ReservationRow)
 
 
-def _starts() -> ColumnElement[bool]:
+def _starts(now: datetime) -> ColumnElement[bool]:
     """Whether it is a start whose resources are there."""
-    return and_(EventRow.rank == EventType.START.rank, not_(_waits()))
+    return and_(EventRow.rank == EventType.START.rank, not_(_waits(now)))
 
 
 def _others() -> ColumnElement[bool]:
@@ -280,25 +283,42 @@ def claimable(now: datetime) -> ColumnElement[bool]:
     )
 
 
-def _waits(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Whether an earlier allocation of a resource that this lease is planned on is not given back.
+def _waits(now: datetime) -> ColumnElement[bool]:
+    """Whether somebody before has not given back a resource that this lease is planned on.
 
-    ``conditions`` are about who has it, ``_HOLDER``.
+    Parts of one resource are had side by side: only who should be gone counts, and where there is room beside him the
+    start need not wait all the same. That is found out for each by itself, see ``waiting``.
     """
-    mine, theirs, reservation = _MINE, _THEIRS, _RESERVATION
+    whole = or_(_THEIRS.exclusive, _MINE.exclusive)
+    # Not by the index of starts: SQLite would walk through all that the resource was ever booked for.
+    before = func.coalesce(_THEIRS.starts_at, _THEIRS.starts_at) < _MINE.starts_at
+    return _is_held_where(or_(and_(whole, before), _THEIRS.ends_at <= now))
+
+
+def _is_being_given_back(now: datetime) -> ColumnElement[bool]:
+    """Whether somebody is about to give back what he should have before the start of this lease.
+
+    Nobody else: on what many have parts of, there may always be one who is about to.
+    """
+    whole = or_(_THEIRS.exclusive, _MINE.exclusive)
+    before = func.coalesce(_THEIRS.starts_at, _THEIRS.starts_at) < _MINE.starts_at
+    about_to = exists().where(_HOLDER.id == _THEIRS.reservation_id, _giving_back(now))
+    return _is_held_where(before, or_(whole, _THEIRS.ends_at <= _MINE.starts_at), about_to)
+
+
+def _is_held_where(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Whether others hold, as is said, ``_THEIRS`` of what is planned for this lease, ``_MINE``."""
     # One within the other, from the lease outwards: SQLite would begin a join with all that is planned by anybody.
     held = exists().where(
-        theirs.resource_id == mine.resource_id,
-        theirs.state == AllocationState.HELD.value,
-        theirs.reservation_id != mine.reservation_id,
-        # Not by the index of starts: SQLite would walk through all that the resource was ever booked for.
-        func.coalesce(theirs.starts_at, theirs.starts_at) < mine.starts_at,
-        # Parts of one resource are had side by side; only who should be gone is waited for.
-        or_(theirs.exclusive, mine.exclusive, theirs.ends_at <= mine.starts_at),
-        *([exists().where(_HOLDER.id == theirs.reservation_id, *conditions)] if conditions else []),
+        _THEIRS.resource_id == _MINE.resource_id,
+        _THEIRS.state == AllocationState.HELD.value,
+        _THEIRS.reservation_id != _MINE.reservation_id,
+        *conditions,
     )
-    planned = exists().where(mine.reservation_id == reservation.id, mine.state == AllocationState.PLANNED.value, held)
-    return exists().where(reservation.lease_id == EventRow.lease_id, planned)
+    planned = exists().where(
+        _MINE.reservation_id == _RESERVATION.id, _MINE.state == AllocationState.PLANNED.value, held
+    )
+    return exists().where(_RESERVATION.lease_id == EventRow.lease_id, planned)
 
 
 def _giving_back(now: datetime) -> ColumnElement[bool]:
