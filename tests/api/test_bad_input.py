@@ -910,6 +910,16 @@ _POOLS = (
         ),
     ),
     Endpoint("1.2", "GET", "/v1/volume-pools/POOL", also=(*BAD_POOL_IDS, NO_QUERY)),
+    Endpoint(
+        "1.2",
+        "PUT",
+        "/v1/volume-pools/POOL",
+        good={"capacity_gb": 20},
+        fields={("capacity_gb",): "size"},
+        required=(("capacity_gb",),),
+        closed=((),),
+        also=(*BAD_POOL_IDS, Bad("capacity_gb", {"capacity_gb": 1_000_000}), NO_QUERY),
+    ),
     Endpoint("1.2", "DELETE", "/v1/volume-pools/POOL", also=(*BAD_POOL_IDS, NO_QUERY)),
     Endpoint(
         "1.2",

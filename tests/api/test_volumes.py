@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tenure.domain.volume import pool_id
+from tenure.drivers.simulated import Fault, FaultKind
 from tests.api.rig import Api
 
 PATH = "/v1/volume-pools"
@@ -59,6 +60,53 @@ class TestPools:
         assert (again.status_code, again.json["field"]) == (409, "name")
         assert latest.delete(f"{PATH}/{pool['id']}").status_code == 204
         assert latest.get(f"{PATH}/{pool['id']}").status_code == 404
+
+    def test_more_or_less_of_it_is_lent(self, latest: Api) -> None:
+        path = f"{PATH}/{lend(latest)['id']}"
+        assert refused(latest, amount=5).status_code == 409
+        shown = latest.put(path, {"capacity_gb": 150}).json["volume_pool"]
+        assert (shown["capacity_gb"], shown) == (150, latest.get(path).json["volume_pool"])
+        book(latest, amount=5)
+        assert latest.put(path, {"capacity_gb": 150}).status_code == 200
+        too_much = latest.put(path, {"capacity_gb": 2001})
+        assert (too_much.status_code, too_much.json["field"]) == (400, "capacity_gb")
+        assert latest.get(path).json["volume_pool"] == shown
+
+    def test_no_less_is_lent_than_is_promised_at_any_instant(self, latest: Api) -> None:
+        path = f"{PATH}/{lend(latest, 150)['id']}"
+        book(latest, start=1, amount=2)
+        later = book(latest, start=1.5, amount=1)
+        run(latest, amount=1, at_end="keep")
+        latest.world.pass_time(timedelta(minutes=10))
+
+        def least() -> int:
+            """How much must be lent: one GiB less is refused."""
+            shown: int = latest.get(path).json["volume_pool"]["capacity_gb"]
+            too_little = latest.put(path, {"capacity_gb": shown - 1})
+            assert (too_little.status_code, too_little.json["field"]) == (409, "capacity_gb"), too_little.text
+            return shown
+
+        assert latest.put(path, {"capacity_gb": 120}).json["volume_pool"]["capacity_gb"] == least()
+        assert latest.using("demo").delete(f"/v1/leases/{later['id']}").status_code == 204
+        assert latest.put(path, {"capacity_gb": 90}).json["volume_pool"]["capacity_gb"] == least()
+        latest.world.pass_time(timedelta(hours=3))
+        assert latest.put(path, {"capacity_gb": 30}).json["volume_pool"]["capacity_gb"] == least()
+        assert refused(latest, amount=1).status_code == 409
+
+    def test_what_is_not_given_back_is_not_taken_from_under_it(self, latest: Api) -> None:
+        pool = lend(latest)
+        lease = run(latest, amount=2)
+        [one] = lease["reservations"]
+        latest.world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_ended", reservation_id=one["id"], count=None))
+        latest.world.pass_time(timedelta(hours=2))
+        assert latest.put(f"{PATH}/{pool['id']}", {"capacity_gb": 59}).status_code == 409
+        assert latest.put(f"{PATH}/{pool['id']}", {"capacity_gb": 60}).status_code == 200
+
+    def test_who_may_say_how_much_is_lent(self, latest: Api) -> None:
+        path = f"{PATH}/{lend(latest)['id']}"
+        assert latest.using("demo", "1.2").put(path, {"capacity_gb": 1}).status_code == 403
+        for version in ("1.0", "1.1"):
+            assert latest.using("admin", version).put(path, {"capacity_gb": 1}).status_code == 404
 
     @pytest.mark.parametrize(
         ("body", "status", "field"),

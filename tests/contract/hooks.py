@@ -57,6 +57,7 @@ EXPECTED = {
     "POST /v1/os-hosts": (_REGION,),
     "POST /v1/floatingips": ("Failed to find network", _REGION),
     "POST /v1/volume-pools": ("The volume pool (.|\n)* has (.|\n)*; no more can be lent", _REGION),
+    "PUT /v1/volume-pools/{volume_pool_id}": ("The volume pool (.|\n)* has (.|\n)*; no more can be lent",),
     "POST /v1/leases": (*_DATES, *_CHOICE, *_EVENTS, "Datetime is out of lease limits"),
     f"POST {_LEASE}/reservations": (*_CHOICE, "Invalid lease status"),
     f"POST {_LEASE}/confirm": (*_CHOICE, *_RESERVATIONS),

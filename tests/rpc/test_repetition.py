@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tenure.domain.capacity import Capacity
 from tenure.domain.errors import Conflict
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import (
@@ -28,6 +29,7 @@ from tenure.services.manager import OPERATIONS
 from tests.rpc.test_operations import READS
 from tests.support.world import ADMIN, HOST, OWNER, STRANGER, World, open_world, reservation
 
+VOLUME = "virtual:volume"
 LEASE_ID = "7d1f4c5e-0000-4000-8000-000000000001"
 ONE_MORE = "7d1f4c5e-0000-4000-8000-000000000002"
 
@@ -133,6 +135,12 @@ def a_new_host(world: World) -> str:
     return str(max(world.cloud.discover(HOST), key=lambda one: int(one.external_id)).name)
 
 
+def a_pool(world: World) -> str:
+    """A pool of volumes of which something is lent already."""
+    pool = world.cloud.world.volumes.fast
+    return str(world.resources.register(ADMIN, VOLUME, pool, {}, Capacity({"DISK_GB": 10})).external_id)
+
+
 def free_host(world: World, lease_id: str) -> str:
     taken = its_host(world, lease_id)
     return next(
@@ -150,6 +158,7 @@ WRITES: dict[str, Callable[[World, str], tuple[tuple[object, ...], dict[str, obj
     "leases.drop_reservation": lambda world, lease: ((OWNER, lease, a_part(world, lease)), {}),
     "resources.register": lambda world, _lease: ((ADMIN, HOST, a_new_host(world), {"ssd": "yes"}), {}),
     "resources.update": lambda world, lease: ((ADMIN, HOST, its_host(world, lease), {"ssd": "yes"}), {}),
+    "resources.lend": lambda world, _lease: ((ADMIN, VOLUME, a_pool(world), Capacity({"DISK_GB": 20})), {}),
     "resources.unregister": lambda world, lease: ((ADMIN, HOST, free_host(world, lease)), {}),
     "resources.disable": lambda world, lease: ((ADMIN, HOST, its_host(world, lease)), {"reason": "new disk"}),
     "resources.enable": lambda world, lease: ((ADMIN, HOST, its_host(world, lease)), {}),
@@ -161,10 +170,14 @@ WRITES: dict[str, Callable[[World, str], tuple[tuple[object, ...], dict[str, obj
 def ledger(world: World) -> object:
     """All that users and operators can see, without the numbers of versions and the times of changes."""
     leases = [replace(one, version=0, updated_at=None) for one in all_leases(world)]
-    hosts = [replace(one, version=0) for one in world.resources.list(ADMIN, ResourceQuery(HOST, 100)).items]
+    resources = [
+        replace(one, version=0)
+        for kind in (HOST, VOLUME)
+        for one in world.resources.list(ADMIN, ResourceQuery(kind, 100)).items
+    ]
     return (
         leases,
-        hosts,
+        resources,
         world.resources.bookings(ADMIN, BookingQuery(HOST, 100)),
         world.resources.properties(ADMIN, HOST, include_private=True),
         world.cloud.world.groups(),

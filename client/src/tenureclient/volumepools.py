@@ -104,6 +104,18 @@ class VolumePools(Inventory[VolumePool]):
         )
         return self._one(answer)
 
+    def lend(self, pool_id: str, capacity_gb: int) -> VolumePool:
+        """Lend so many GiB of it from now on: no more than there is, and no less than is promised or kept."""
+        answer = self._transport.call(
+            "PUT",
+            _KIND.path,
+            pool_id,
+            body=lambda _version: {"capacity_gb": capacity_gb},
+            feature="volumes",
+            since=Version.V1_2,
+        )
+        return self._one(answer)
+
     def list(
         self,
         *,

@@ -33,6 +33,7 @@ from tenure.api.schemas.resources import (
     Enable,
     Reallocate,
     WireInventory,
+    WireLending,
     WireProperties,
     read_private,
     read_region,
@@ -96,6 +97,8 @@ def inventory_routes(served: Served, manager: Manager, links: Links) -> Mapping[
             f"{path}/properties": Properties(served, manager),
             f"{path}/properties/{{property_name}}": OneProperty(served, manager),
         }
+    elif served.wire.lending is not None:
+        routes[one] = LentResource(served, manager, served.wire.lending)
     return routes
 
 
@@ -176,6 +179,21 @@ class ChangeableResource(OneResource):
         refuse_query(req)
         changed = self._properties.read(read_object(req), version_of(req))
         resource = self._resources.update(actor, self._type, self._served.possible(where), changed)
+        answer(resp, {self._wire.one: self._wire.show(resource, version_of(req))})
+
+
+class LentResource(OneResource):
+    """A resource of which an operator lends as much as he likes, by its id."""
+
+    def __init__(self, served: Served, manager: Manager, lending: WireLending) -> None:
+        super().__init__(served, manager)
+        self._lending = lending
+
+    def on_put(self, req: falcon.Request, resp: falcon.Response, **where: str) -> None:
+        actor = actor_of(req)
+        refuse_query(req)
+        capacity = self._lending.read(read_object(req), version_of(req))
+        resource = self._resources.lend(actor, self._type, self._served.possible(where), capacity)
         answer(resp, {self._wire.one: self._wire.show(resource, version_of(req))})
 
 

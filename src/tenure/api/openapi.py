@@ -174,9 +174,13 @@ def _allocations(wire: WireInventory, shown: Answers) -> tuple[Operation, ...]:
 def _properties(
     wire: WireInventory, found: InventoryAnswers, shown: Answers, version: Version
 ) -> tuple[Operation, ...]:
+    one = f"{wire.path}/{{{wire.part}}}"
     if wire.properties is None:
-        return ()
-    one, update = f"{wire.path}/{{{wire.part}}}", wire.properties.models.at(version)
+        if wire.lending is None:
+            return ()
+        what = f"Change how much of a {wire.noun} is lent"
+        return (Operation("put", one, what, 200, found.one, body=wire.lending.model, refusals=(404, 409)),)
+    update = wire.properties.models.at(version)
     query = queries.LenientPropertyListQuery if version is OLDEST else queries.PropertyListQuery
     path, what = f"{wire.path}/properties", f"the properties that {wire.nouns} have"
     return (

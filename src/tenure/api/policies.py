@@ -194,6 +194,12 @@ _VOLUME_POOLS = (
     ),
     _rule("tenure:volumepools:post", "rule:admin", "Make a volume pool reservable.", ("POST", "/volume-pools")),
     _rule(
+        "tenure:volumepools:put",
+        "rule:admin",
+        "Change how much of a volume pool is lent.",
+        ("PUT", "/volume-pools/{volume_pool_id}"),
+    ),
+    _rule(
         "tenure:volumepools:delete",
         "rule:admin",
         "Take a volume pool back.",

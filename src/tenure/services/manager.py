@@ -37,6 +37,7 @@ OPERATIONS = frozenset(
         "resources.get",
         "resources.register",
         "resources.update",
+        "resources.lend",
         "resources.unregister",
         "resources.disable",
         "resources.enable",

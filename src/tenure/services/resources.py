@@ -180,6 +180,35 @@ class ResourceService:
 
         return self._db.write(change)
 
+    def lend(self, actor: Actor, resource_type: str, external_id: str, capacity: Capacity) -> Resource:
+        """Lend another amount of a resource to reservations, of what is promised already no less.
+
+        Raises ``NotFound``, ``InvalidParameter`` for more than there is, ``Conflict`` where what is promised or kept at
+        some instant would not fit any more and while it is being registered, ``Unavailable`` while the cloud is.
+        """
+        self._require(actor, resource_type, "put")
+        stock = self._types.stock(resource_type)
+        with self._db.read() as tx:
+            known = self._existing(tx, resource_type, external_id)
+        with _translated(stock, external_id):
+            found = self._effects.look_up(resource_type, qualified(known.region, known.name))
+        _check_lent(stock, found, capacity)
+        now = self._clock.now()
+
+        def change(tx: Transaction) -> Resource:
+            resource = self._existing(tx, resource_type, external_id)
+            self._check_registered(resource)
+            promised = tx.allocations.promised(resource.id, now=now)
+            if not capacity.fits(promised):
+                most = ", ".join(f"{amount} {name}" for name, amount in promised.items())
+                text = "At some time {most} of the {noun} {name} are promised or kept; no less can be lent."
+                raise Conflict(stock.say(text, most=most, name=resource.name), field="capacity_gb")
+            if resource.capacity != capacity:
+                tx.resources.lend(resource, capacity, now=now)
+            return self._existing(tx, resource_type, external_id)
+
+        return self._db.write(change)
+
     def unregister(self, actor: Actor, resource_type: str, external_id: str) -> None:
         """Give a resource back to general use.
 
@@ -316,11 +345,7 @@ class ResourceService:
 
         def change(tx: Transaction) -> ResourceChange:
             resource = self._existing(tx, resource_type, external_id)
-            if resource.registration is not Registration.REGISTERED:
-                text = "{Noun} {id} is {registration} right now."
-                raise Conflict(
-                    self._types.stock(resource_type).say(text, id=external_id, registration=resource.registration)
-                )
+            self._check_registered(resource)
             keepers = () if enabled else self._healer.keepers(tx, resource)
             if dry_run:
                 reservable = enabled and resource.health is ResourceHealth.WELL
@@ -342,6 +367,13 @@ class ResourceService:
             stock = self._types.stock(resource_type)
             raise NotFound(stock.say(stock.missing, id=external_id))
         return resource
+
+    def _check_registered(self, resource: Resource) -> None:
+        """Raise ``Conflict`` while its registration or its return is under way."""
+        if resource.registration is not Registration.REGISTERED:
+            text = "{Noun} {id} is {registration} right now."
+            stock = self._types.stock(resource.resource_type)
+            raise Conflict(stock.say(text, id=resource.external_id, registration=resource.registration))
 
     def _names_asked_for(self, tx: Transaction, resource: Resource, *, now: datetime) -> frozenset[str]:
         """The properties that leases with a part in the resource, now or later, ask for."""

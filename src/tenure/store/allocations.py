@@ -23,7 +23,7 @@ from sqlalchemy import true as sql_true
 from sqlalchemy.orm import Session, aliased
 
 from tenure.domain.allocation import Allocation, Booking, Candidate, Demand, Spread
-from tenure.domain.capacity import Capacity, idle_time, units_free
+from tenure.domain.capacity import Capacity, idle_time, peak, units_free
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import ENDLESS, TICK, Period
 from tenure.domain.regions import ids_in
@@ -278,6 +278,12 @@ class AllocationStore:
             Stage("roomy", free),
             Stage("fitting", fitting),
         )
+
+    def promised(self, resource_id: int, *, now: datetime) -> Capacity:
+        """The most that is had of a resource at any instant from now on, class by class; what is late is had, too."""
+        for_ever = Period(now, ENDLESS)
+        uses, _ = self._uses(for_ever, [resource_id], ignoring=None, now=now)
+        return peak(uses.get(resource_id, ()), for_ever)
 
     def add(
         self,

@@ -268,6 +268,17 @@ class ResourceStore:
         )
         self._rewrite_details(seen.id)
 
+    def lend(self, seen: Resource, capacity: Capacity, *, now: datetime) -> None:
+        """Let so much of a resource be promised; raises ``Overtaken`` where it changed since it was read.
+
+        The caller knows that what is promised fits.
+        """
+        self._swap(
+            seen,
+            capacity=dict(capacity),
+            updated_at=now,
+        )
+
     def unreviewed(self) -> dict[int, int]:
         """The resources that the cloud describes differently since the leases on them were looked at; with versions."""
         rows = self._session.execute(

@@ -1,4 +1,4 @@
-"""volume pool list, show, create, delete, disable, enable"""
+"""volume pool list, show, create, set, delete, disable, enable"""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ from tenureclient.cli.render import fields, table, volumepool_row
 from tenureclient.reservation_text import parse_size
 
 _LISTED = ("id", "name", "capacity_gb", "reservable")
+
+
+def _add_capacity(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "capacity", metavar="SIZE", type=reading(parse_size("g")), help="How much, in GB, or such as 1t"
+    )
 
 
 class ListVolumePools(ReservationLister):
@@ -79,9 +85,7 @@ class CreateVolumePool(ReservationShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("name", metavar="POOL", help="The pool as Cinder calls it: HOST@BACKEND#POOL")
-        parser.add_argument(
-            "capacity", metavar="SIZE", type=reading(parse_size("g")), help="How much, in GB, or such as 1t"
-        )
+        _add_capacity(parser)
         add_region(parser)
         return parser
 
@@ -90,6 +94,26 @@ class CreateVolumePool(ReservationShowOne):
             parsed_args.name, parsed_args.capacity, region=parsed_args.region
         )
         return fields(volumepool_row(made, self.surroundings.zone))
+
+
+class SetVolumePool(OfVolumePools, ReservationShowOne):
+    """Lend more or less of a volume pool to reservations.
+
+    No more than it has, and no less than is promised or kept in it at any time.
+    """
+
+    examples = (("storage-1@lvm#lvm 800", "800 GB of it from now on"),)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        self.add_one(parser)
+        _add_capacity(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
+        pools = self.client().volume_pools
+        lent = pools.lend(pools.find(parsed_args.resource).id, parsed_args.capacity)
+        return fields(volumepool_row(lent, self.surroundings.zone))
 
 
 class DeleteVolumePool(OfVolumePools, DeleteCommand):

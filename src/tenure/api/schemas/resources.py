@@ -50,6 +50,14 @@ class WireProperties:
     read: Callable[[Mapping[str, Any], Version], Mapping[str, str | None]]
 
 
+@dataclass(frozen=True, slots=True)
+class WireLending:
+    """How it is read how much of a resource is lent to reservations."""
+
+    model: type[BaseModel]
+    read: Callable[[Mapping[str, Any], Version], Capacity]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireInventory:
     """An inventory on the wire: where it is, what things are called there, how a resource is read and shown.
@@ -83,6 +91,8 @@ class WireInventory:
     leased_answer: type[BaseModel]
     #: None where its resources have no properties of their own.
     properties: WireProperties | None = None
+    #: None where how much is lent of its resources is not for their operator to say, or has ``properties``.
+    lending: WireLending | None = None
     #: From when on it is shown who has a part in which of its resources.
     allocations_since: Version = OLDEST
     #: From when on there is anything of it.

@@ -17,6 +17,7 @@ from tenure.api.schemas.resources import (
     ModelsOfRequest,
     Registration,
     WireInventory,
+    WireLending,
     show_part,
     show_standing,
 )
@@ -40,13 +41,24 @@ _PoolName = Annotated[
 ]
 
 
+_Lent = Annotated[StrictInt, Field(ge=1, le=2**31 - 1, description="How many GiB of it are lent to reservations.")]
+
+
 class VolumePoolCreate(BaseModel):
     """A pool of volumes, of which so many GiB are lent to reservations."""
 
     model_config = ConfigDict(extra="forbid")
 
     name: _PoolName
-    capacity_gb: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)]
+    capacity_gb: _Lent
+
+
+class VolumePoolChange(BaseModel):
+    """How much of a pool is lent from now on: no more than there is, and no less than is promised or kept."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    capacity_gb: _Lent
 
 
 class VolumePoolSortKey(StrEnum):
@@ -97,6 +109,10 @@ def read_registration(body: Mapping[str, Any], version: Version) -> Registration
     return Registration(given.name, capacity=Capacity({ROOM: given.capacity_gb}))
 
 
+def read_lent(body: Mapping[str, Any], version: Version) -> Capacity:
+    return Capacity({ROOM: check(VolumePoolChange, body, version).capacity_gb})
+
+
 def show_pool(pool: Resource, version: Version) -> Document:
     return {
         "id": pool.external_id,
@@ -132,6 +148,7 @@ VOLUME_POOLS = WireInventory(
     answer=lambda _version: VolumePool,
     answer_new=lambda _version: VolumePool,
     leased_answer=LeasedVolumePool,
+    lending=WireLending(VolumePoolChange, read_lent),
     allocations_since=Version.V1_2,
     since=Version.V1_2,
 )
