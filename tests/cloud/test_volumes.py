@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from tests.support.site import Lease, Site, answered, open_site, wait_for
 
 #: How much of the pool is lent, in GiB.
 LENT = 3
+#: How many want a part of it at once.
+AT_ONCE = 6
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +71,32 @@ def all_can_be_booked(site: Site, by: Session) -> bool:
     """Whether nobody has anything of the pool; what is booked for it is of next year, so that nothing is made."""
     answer = ask(site, by, LENT, start="2098-01-01T00:00:00Z")
     return bool(answer.status_code == 201)
+
+
+def test_of_many_at_once_no_more_is_ever_in_cinder_than_is_lent(
+    volumes_site: Site, pool: dict[str, Any], demo: Session, other: Session
+):
+    site = volumes_site
+    admin = cinder(site, site.nova.admin)
+    leases: list[tuple[str, str | None]] = []
+
+    def are_made() -> bool:
+        there = admin.get("/volumes?all_tenants=1").json()["volumes"]
+        assert len(there) <= LENT
+        leases[:] = [(lease["status"], lease["status_reason"]) for lease in site.leases()]
+        return len(there) == LENT and {status for status, _ in leases} == {"ACTIVE"}
+
+    with ThreadPoolExecutor(AT_ONCE) as clients:
+        asked = [clients.submit(ask, site, (demo, other)[number % 2], 1) for number in range(AT_ONCE)]
+        answers = [one.result() for one in asked]
+    granted = [one.status_code for one in answers].count(201)
+    refused = [one for one in answers if one.status_code != 201]
+    assert granted == LENT, [one.text for one in refused]
+    assert {one.json()["error_name"] for one in refused} == {"NotEnoughResources"}
+    try:
+        wait_for("as many volumes as are lent", are_made, seconds=150, pause=1)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {leases}") from None
 
 
 def test_volumes_are_made_in_their_owners_project_and_deleted_at_the_end(
