@@ -401,3 +401,44 @@ def test_a_region_is_named_in_the_version_that_knows_it(stocked: FakeServer, ten
     more = tenure("lease", "reservation", "add", "there", "--hosts", "1", "--region", "north")
     assert more.code == 0, more.errors
     assert sent(stocked)["region"] == "north"
+
+
+POOL = "storage-1@lvm#lvm"
+
+
+def test_volumes_are_booked_in_a_pool_of_which_more_or_less_is_lent(server: FakeServer, tenure: Run) -> None:
+    server.add_volume_pool(POOL, capacity_gb=100)
+    booked = tenure(
+        *("lease", "create", "scratch", "--volumes", "2", "--size", "40", "--volume-type", "fast"),
+        *("--for", "1h", "--wait", "-f", "json"),
+    )
+    assert booked.code == 0, booked.errors
+    listed = tenure("lease", "reservation", "list", "scratch", "-f", "json", "-c", "parameters").output
+    [volumes] = [one["parameters"] for one in json.loads(listed)]
+    assert (volumes["amount"], volumes["size_gb"], len(volumes["volume_ids"])) == (2, 40, 2)
+    again = (
+        *("lease", "create", "more", "--volumes", "1", "--size", "40", "--volume-type", "fast"),
+        *("--for", "1h"),
+    )
+    assert tenure(*again).code != 0
+    too_little = tenure("volume", "pool", "set", POOL, "79")
+    assert (too_little.code != 0, "no less can be lent" in too_little.errors) == (True, True)
+    lent = tenure("volume", "pool", "set", POOL, "120", "-f", "value", "-c", "capacity_gb")
+    assert (lent.output, sent(server)) == ("120\n", {"capacity_gb": 120})
+    assert tenure(*again).code == 0
+    assert tenure("volume", "pool", "delete", POOL).code != 0
+
+
+def test_a_pool_is_lent_shown_closed_and_taken_back(server: FakeServer, tenure: Run) -> None:
+    made = tenure("volume", "pool", "create", POOL, "2t", "--region", "south", "-f", "json")
+    assert made.code == 0, made.errors
+    assert sent(server) == {"name": POOL, "capacity_gb": 2048, "region": "south"}
+    assert tenure("volume", "pool", "create", POOL, "1").code != 0
+    assert tenure("volume", "pool", "disable", POOL, "--reason", "old disks", "--yes").code == 0
+    shown = json.loads(tenure("volume", "pool", "show", POOL, "-f", "json").output)
+    assert (shown["reservable"], shown["disabled_reason"], shown["region"]) == (False, "old disks", "south")
+    assert tenure("volume", "pool", "enable", POOL, "--yes").code == 0
+    listed = tenure("volume", "pool", "list", "--reservable", "-f", "value", "-c", "name")
+    assert listed.output == f"{POOL}\n"
+    assert tenure("volume", "pool", "delete", POOL).code == 0
+    assert server.volume_pools == {}

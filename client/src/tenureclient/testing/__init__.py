@@ -1,7 +1,7 @@
 """A reservation service for the tests of your own code.
 
-``FakeServer`` is a real HTTP server on a free port of this machine, with hosts, addresses and leases in
-memory and a clock that only your test moves:
+``FakeServer`` is a real HTTP server on a free port of this machine, with hosts, addresses, pools and leases
+in memory and a clock that only your test moves:
 
     from datetime import timedelta
     from tenureclient import NOW, ReservationRequest
@@ -26,6 +26,14 @@ A program that runs by itself reaches it with the environment of ``server.enviro
 """
 
 from tenureclient.testing.server import FakeServer, SeenRequest
-from tenureclient.testing.stock import FakeFlavor, FakeFloatingIP, FakeHost, FakeLease
+from tenureclient.testing.stock import FakeFlavor, FakeFloatingIP, FakeHost, FakeLease, FakeVolumePool
 
-__all__ = ["FakeFlavor", "FakeFloatingIP", "FakeHost", "FakeLease", "FakeServer", "SeenRequest"]
+__all__ = [
+    "FakeFlavor",
+    "FakeFloatingIP",
+    "FakeHost",
+    "FakeLease",
+    "FakeServer",
+    "FakeVolumePool",
+    "SeenRequest",
+]

@@ -16,6 +16,7 @@ from tenureclient.testing.stock import (
     FakeHost,
     FakeLease,
     FakeReservation,
+    FakeVolumePool,
     Refusal,
 )
 from tenureclient.wire import JsonValue
@@ -63,6 +64,7 @@ class Choice:
 
     hosts: Mapping[str, FakeHost]
     floatingips: Mapping[str, FakeFloatingIP]
+    pools: Mapping[str, FakeVolumePool]
     flavors: Mapping[str, FakeFlavor]
     #: The leases that have something in the period.
     others: Sequence[FakeLease]
@@ -77,6 +79,8 @@ class Choice:
                 reservation.host_ids = self._instances(number, reservation)
             case "virtual:floatingip":
                 reservation.floatingip_ids = self._floatingips(number, reservation)
+            case "virtual:volume":
+                reservation.pool_id = self._pool(number, reservation)
         self.chosen.append(reservation)
 
     def another_host(self, reservation: FakeReservation) -> str | None:
@@ -168,6 +172,29 @@ class Choice:
             if one.reservable and _is_of(one, reservation) and one.id not in taken
         ]
 
+    def _pool(self, number: int, reservation: FakeReservation) -> str:
+        """Return the pool of the volume type, where it has room for all of them."""
+        place = f"reservations[{number}]"
+        amount, _ = (
+            _count(reservation.parameters.get(key), f"{place}.{key}") for key in ("amount", "size_gb")
+        )
+        wanted = reservation.parameters.get("volume_type") or None
+        pools = [one for one in self.pools.values() if wanted in (None, one.volume_type)]
+        if not pools:
+            raise Refusal(
+                400, "InvalidParameter", f"There is no volume type {wanted}.", field=f"{place}.volume_type"
+            )
+        pool = pools[0]
+        used = sum(volumes_gb(one) for one in self._in_use() if one.pool_id == pool.id)
+        each = volumes_gb(reservation) // amount
+        fitting = max(0, pool.capacity_gb - used) // each if pool.reservable else 0
+        if fitting < amount:
+            reservable = sum(1 for one in self.pools.values() if one.reservable)
+            roomy = int(fitting > 0)
+            counts = {"reservable": reservable, "matching": 1, "roomy": roomy, "fitting": fitting}
+            raise self._shortfall("volumes", "amount", amount, number, reservation, counts, [])
+        return pool.id
+
     def size_of(self, reservation: FakeReservation, place: str) -> Size:
         """What one of the instances needs. Raises ``Refusal`` where the flavor is not known."""
         parameters = reservation.parameters
@@ -232,6 +259,13 @@ class Choice:
                 "unknown_properties": [*sorted({name for term in terms for name in term.names} - known)],
             },
         )
+
+
+def volumes_gb(reservation: FakeReservation) -> int:
+    """How much the volumes of a reservation take; a snapshot takes as much as its volume."""
+    amount, size = (reservation.parameters.get(key) for key in ("amount", "size_gb"))
+    count = amount * size if isinstance(amount, int) and isinstance(size, int) else 0
+    return count * (2 if reservation.parameters.get("at_end") == "snapshot" else 1)
 
 
 def _is_of(floatingip: FakeFloatingIP, reservation: FakeReservation) -> bool:

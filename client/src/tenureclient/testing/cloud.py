@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from tenureclient.testing.choice import Choice
+from tenureclient.testing.choice import Choice, volumes_gb
 from tenureclient.testing.stock import (
     FakeEvent,
     FakeFlavor,
@@ -14,6 +14,7 @@ from tenureclient.testing.stock import (
     FakeHost,
     FakeLease,
     FakeReservation,
+    FakeVolumePool,
     Refusal,
 )
 from tenureclient.wire import JsonValue, rfc3339
@@ -28,6 +29,7 @@ class FakeCloud:
         self.now = now
         self.hosts: dict[str, FakeHost] = {}
         self.floatingips: dict[str, FakeFloatingIP] = {}
+        self.pools: dict[str, FakeVolumePool] = {}
         self.flavors: dict[str, FakeFlavor] = {}
         self.leases: dict[str, FakeLease] = {}
         self.private_properties: set[str] = set()
@@ -182,6 +184,30 @@ class FakeCloud:
             raise Refusal(404, "NotFound", f"Floating IP {floatingip_id} not found.")
         return self.floatingips[floatingip_id]
 
+    def pool(self, pool_id: str) -> FakeVolumePool:
+        if pool_id not in self.pools:
+            raise Refusal(404, "NotFound", f"Volume pool {pool_id} not found.")
+        return self.pools[pool_id]
+
+    def remove_pool(self, pool_id: str) -> None:
+        self.pool(pool_id)
+        if any(lease.status in ("PENDING", "ACTIVE") for lease, _ in self.allocated_to(pool_id)):
+            message = f"Can't delete volume pool {pool_id}. The volume pool is reserved."
+            raise Refusal(409, "Conflict", message)
+        del self.pools[pool_id]
+
+    def promised(self, pool_id: str) -> int:
+        """How much of a pool is reserved at the fullest instant, in GB."""
+        parts = [
+            (lease, volumes_gb(reservation))
+            for lease, reservation in self.allocated_to(pool_id)
+            if lease.status in ("CREATING", "PENDING", "ACTIVE")
+        ]
+        return max(
+            (sum(size for other, size in parts if other.start <= one.start < other.end) for one, _ in parts),
+            default=0,
+        )
+
     def remove_floatingip(self, floatingip_id: str) -> None:
         self.floatingip(floatingip_id)
         if any(lease.status in ("PENDING", "ACTIVE") for lease, _ in self.allocated_to(floatingip_id)):
@@ -196,18 +222,21 @@ class FakeCloud:
         del self.hosts[host_id]
 
     def allocated_to(self, resource_id: str) -> list[tuple[FakeLease, FakeReservation]]:
-        """Who has a part in a host, or an address."""
+        """Who has a part in a host, an address, or a pool."""
         return [
             (lease, reservation)
             for lease in self.leases.values()
             for reservation in lease.reservations
-            if resource_id in (*reservation.host_ids, *reservation.floatingip_ids) and not reservation.dropped
+            if resource_id in (*reservation.host_ids, *reservation.floatingip_ids, reservation.pool_id)
+            and not reservation.dropped
         ]
 
     def move_off(
         self, resource_id: str, lease: FakeLease, reservation: FakeReservation, *, dry_run: bool
     ) -> str | None:
         """Give a reservation another host or address for this one; the id of it, None where there is none."""
+        if resource_id == reservation.pool_id:
+            return None  # the data are where they were made
         choice = self._choice(lease, lease.start, lease.end, mine=True)
         of_hosts = resource_id in reservation.host_ids
         if not of_hosts and choice.requires(reservation, resource_id):
@@ -248,4 +277,4 @@ class FakeCloud:
             for other in self.leases.values()
             if (mine or other is not lease) and other.holds(start, end)
         ]
-        return Choice(self.hosts, self.floatingips, self.flavors, others)
+        return Choice(self.hosts, self.floatingips, self.pools, self.flavors, others)

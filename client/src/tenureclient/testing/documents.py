@@ -14,13 +14,21 @@ from tenureclient.testing.stock import (
     FakeHost,
     FakeLease,
     FakeReservation,
+    FakeVolumePool,
     Refusal,
 )
 from tenureclient.wire import JsonObject, JsonValue, Version, rfc3339
 
 _LEASE_FIELDS = frozenset(["name", "start_date", "end_date", "before_end_date", "reservations"])
 _TYPES = frozenset(
-    ["physical:host", "virtual:instance", "flavor:instance", "virtual:server", "virtual:floatingip"]
+    [
+        "physical:host",
+        "virtual:instance",
+        "flavor:instance",
+        "virtual:server",
+        "virtual:floatingip",
+        "virtual:volume",
+    ]
 )
 #: Where a reservation is to be, and on which kind of hosts.
 _SINCE_1_2 = frozenset(["region", "availability_zone", "extra_specs"])
@@ -177,7 +185,12 @@ def _reservation_document(
 def _made(
     lease: FakeLease, reservation: FakeReservation, flavors: Mapping[str, FakeFlavor]
 ) -> dict[str, JsonValue]:
-    """What there is in the cloud for a reservation of instances."""
+    """What there is in the cloud for a reservation of instances, or of volumes."""
+    if reservation.resource_type == "virtual:volume":
+        amount = reservation.parameters.get("amount")
+        numbers = range(amount if isinstance(amount, int) and lease.status == "ACTIVE" else 0)
+        own = uuid.UUID(reservation.id)
+        return {"volume_ids": [str(uuid.uuid5(own, f"volume {number}")) for number in numbers]}
     if reservation.resource_type not in ("virtual:instance", "flavor:instance"):
         return {}
     of_rule = reservation.parameters.get("affinity") is not None
@@ -267,7 +280,19 @@ def floatingip_document(floatingip: FakeFloatingIP, version: Version) -> JsonObj
     return {**document, **_standing(floatingip)} if version is Version.V1_2 else document
 
 
-def _standing(resource: FakeHost | FakeFloatingIP) -> JsonObject:
+def volume_pool_document(pool: FakeVolumePool, version: Version) -> JsonObject:
+    return {
+        "id": pool.id,
+        "name": pool.name,
+        "capacity_gb": pool.capacity_gb,
+        "reservable": pool.reservable,
+        "created_at": stamp(pool.created_at, version),
+        "updated_at": None,
+        **_standing(pool),
+    }
+
+
+def _standing(resource: FakeHost | FakeFloatingIP | FakeVolumePool) -> JsonObject:
     return {
         "region": resource.region,
         "enabled": resource.disabled_reason is None,
@@ -315,6 +340,12 @@ def lease_floatingip_document(
         "floating_ip_address": floatingip.floating_ip_address,
         **_part(lease, reservation),
     }
+
+
+def lease_volume_pool_document(
+    lease: FakeLease, reservation: FakeReservation, pool: FakeVolumePool
+) -> JsonObject:
+    return {"id": pool.id, "name": pool.name, **_part(lease, reservation)}
 
 
 def _part(lease: FakeLease, reservation: FakeReservation) -> JsonObject:

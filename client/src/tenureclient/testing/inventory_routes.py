@@ -1,4 +1,4 @@
-"""Which call of the API does what with the hosts and addresses of the fake cloud."""
+"""Which call of the API does what with the hosts, addresses and volume pools of the fake cloud."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TypeVar
 from tenureclient.testing import documents
 from tenureclient.testing.calls import Call, Outcome, one_page
 from tenureclient.testing.cloud import FakeCloud
-from tenureclient.testing.stock import FakeFloatingIP, FakeHost, Refusal
+from tenureclient.testing.stock import FakeFloatingIP, FakeHost, FakeVolumePool, Refusal
 from tenureclient.wire import JsonObject, JsonValue, Version
 
-R = TypeVar("R", FakeHost, FakeFloatingIP)
+R = TypeVar("R", FakeHost, FakeFloatingIP, FakeVolumePool)
 _CHANGES: Mapping[str, frozenset[str]] = {
     "disable": frozenset({"dry_run", "reason"}),
     "enable": frozenset({"dry_run"}),
@@ -31,8 +31,20 @@ def _region(call: Call) -> str | None:
     return region if isinstance(region, str) else None
 
 
+def _shown(pool: FakeVolumePool, call: Call) -> JsonObject:
+    return {"volume_pool": documents.volume_pool_document(pool, call.version)}
+
+
+def _capacity(call: Call) -> int:
+    """How much of a pool is to be lent."""
+    capacity_gb = call.fields.get("capacity_gb")
+    if isinstance(capacity_gb, bool) or not isinstance(capacity_gb, int) or capacity_gb < 1:
+        raise Refusal(400, "InvalidParameter", "capacity_gb: at least 1", field="capacity_gb")
+    return capacity_gb
+
+
 class InventoryRoutes:
-    """Answers calls that are about hosts and addresses."""
+    """Answers calls that are about hosts, addresses and volume pools."""
 
     def __init__(self, cloud: FakeCloud, page_size: int) -> None:
         self._cloud = cloud
@@ -110,6 +122,83 @@ class InventoryRoutes:
                 found = self._cloud.floatingip(floatingip_id)
                 return 200, self._change(found, "floatingip", documents.floatingip_document, action, call)
         raise Refusal(404, "NotFound", "The requested URL was not found on the server.")
+
+    def volume_pools(self, call: Call) -> Outcome:
+        """Return status and body of a call below ``volume-pools``."""
+        match (call.method, *call.parts[2:]):
+            case ("GET",):
+                return 200, self._list_volume_pools(call)
+            case ("POST",):
+                return 201, self._create_volume_pool(call)
+            case ("GET", "allocations"):
+                return 200, self._list_allocations(self._cloud.pools, call)
+            case ("GET", pool_id):
+                return 200, _shown(self._cloud.pool(pool_id), call)
+            case ("PUT", pool_id):
+                return 200, self._lend(self._cloud.pool(pool_id), call)
+            case ("DELETE", pool_id):
+                self._cloud.remove_pool(pool_id)
+                return 204, None
+            case ("GET", pool_id, "allocation"):
+                self._cloud.pool(pool_id)
+                return 200, {"allocation": self._allocation(pool_id, call)}
+            case ("POST", pool_id, "disable" | "enable" | "reallocate" as action):
+                found = self._cloud.pool(pool_id)
+                return 200, self._change(found, "volume_pool", documents.volume_pool_document, action, call)
+        raise Refusal(404, "NotFound", "The requested URL was not found on the server.")
+
+    # Volume pools
+
+    def new_volume_pool(self, name: str, capacity_gb: int, volume_type: str) -> FakeVolumePool:
+        pool = FakeVolumePool(
+            id=str(uuid.uuid5(uuid.NAMESPACE_URL, name)),
+            name=name,
+            capacity_gb=capacity_gb,
+            volume_type=volume_type,
+            reservable=True,
+            created_at=self._cloud.now,
+        )
+        self._cloud.pools[pool.id] = pool
+        return pool
+
+    def _list_volume_pools(self, call: Call) -> JsonObject:
+        found = [
+            one
+            for one in self._cloud.pools.values()
+            if call.query.get("name") in (None, one.name)
+            and call.query.get("region") in (None, one.region)
+            and call.query.get("reservable") in (None, str(one.reservable).lower())
+        ]
+        key = call.query.get("sort_key", "id")
+        found.sort(key=lambda one: str(getattr(one, key)), reverse=call.query.get("sort_dir") == "desc")
+        return one_page(
+            call,
+            self._page_size,
+            "volume_pools",
+            found,
+            lambda one: one.id,
+            lambda one: documents.volume_pool_document(one, call.version),
+        )
+
+    def _create_volume_pool(self, call: Call) -> JsonObject:
+        documents.check_fields(call.fields, frozenset({"name", "capacity_gb"}) | _where(call), call.version)
+        name = call.fields.get("name")
+        if not isinstance(name, str):
+            raise Refusal(400, "MissingParameter", "Missing parameter name", field="name")
+        if name in [one.name for one in self._cloud.pools.values()]:
+            raise Refusal(409, "Conflict", f"Volume pool {name} is registered already.", field="name")
+        pool = self.new_volume_pool(name, _capacity(call), "")
+        pool.region = _region(call)
+        return _shown(pool, call)
+
+    def _lend(self, pool: FakeVolumePool, call: Call) -> JsonObject:
+        documents.check_fields(call.fields, frozenset({"capacity_gb"}), call.version)
+        capacity_gb, promised = _capacity(call), self._cloud.promised(pool.id)
+        if capacity_gb < promised:
+            message = f"At some time {promised} DISK_GB of the volume pool {pool.name} are promised or kept"
+            raise Refusal(409, "Conflict", f"{message}; no less can be lent.", field="capacity_gb")
+        pool.capacity_gb = capacity_gb
+        return _shown(pool, call)
 
     # Addresses
 

@@ -54,6 +54,8 @@ class Routes:
                 return 200, self._lease_hosts(self._cloud.lease(lease_id))
             case ("GET", "v1", "leases", lease_id, "floatingips") if newer:
                 return 200, self._lease_floatingips(self._cloud.lease(lease_id))
+            case ("GET", "v1", "leases", lease_id, "volume_pools") if call.version is Version.V1_2:
+                return 200, self._lease_volume_pools(self._cloud.lease(lease_id))
             case ("POST", "v1", "leases", lease_id, "reservations") if newer:
                 return 201, self._add_reservation(self._cloud.lease(lease_id), call)
             case ("DELETE", "v1", "leases", lease_id, "reservations", reservation_id) if newer:
@@ -63,6 +65,8 @@ class Routes:
                 return self.inventory.hosts(call)
             case (_, "v1", "floatingips", *_):
                 return self.inventory.floatingips(call)
+            case (_, "v1", "volume-pools", *_) if call.version is Version.V1_2:
+                return self.inventory.volume_pools(call)
         raise Refusal(404, "NotFound", "The requested URL was not found on the server.")
 
     # Leases
@@ -172,6 +176,17 @@ class Routes:
                 documents.lease_floatingip_document(lease, reservation, self._cloud.floatingip(floatingip_id))
                 for reservation in lease.reservations
                 for floatingip_id in reservation.floatingip_ids
+            ]
+        }
+
+    def _lease_volume_pools(self, lease: FakeLease) -> JsonObject:
+        return {
+            "volume_pools": [
+                documents.lease_volume_pool_document(
+                    lease, reservation, self._cloud.pool(reservation.pool_id)
+                )
+                for reservation in lease.reservations
+                if reservation.pool_id is not None
             ]
         }
 

@@ -19,7 +19,7 @@ from tenureclient.client import Client
 from tenureclient.testing.calls import Call
 from tenureclient.testing.cloud import FakeCloud
 from tenureclient.testing.routes import Routes
-from tenureclient.testing.stock import FakeFlavor, FakeFloatingIP, FakeHost, FakeLease
+from tenureclient.testing.stock import FakeFlavor, FakeFloatingIP, FakeHost, FakeLease, FakeVolumePool
 from tenureclient.wire import JsonObject, JsonValue, Version
 
 _HEADER = "OpenStack-API-Version"
@@ -98,6 +98,10 @@ class FakeServer:
     def floatingips(self) -> Mapping[str, FakeFloatingIP]:
         return self._cloud.floatingips
 
+    @property
+    def volume_pools(self) -> Mapping[str, FakeVolumePool]:
+        return self._cloud.pools
+
     def client(self) -> Client:
         """Return a client of this server. When it waits, the server's clock moves and nobody sleeps."""
         signed_in = session.Session(auth=token_endpoint.Token(self.url, self.token))
@@ -138,6 +142,13 @@ class FakeServer:
         """Add a reservable address of an external network."""
         with self._lock:
             return self._routes.inventory.new_floatingip(network_id, address)
+
+    def add_volume_pool(
+        self, name: str, *, capacity_gb: int = 100, volume_type: str = "fast"
+    ) -> FakeVolumePool:
+        """Add a pool, of which so much is lent to reservations of volumes of that type."""
+        with self._lock:
+            return self._routes.inventory.new_volume_pool(name, capacity_gb, volume_type)
 
     def add_flavor(
         self, flavor_id: str, *, name: str = "", vcpus: int = 1, memory_mb: int = 1024, disk_gb: int = 10

@@ -1,4 +1,4 @@
-"""What the fake server has and lends: hosts, addresses, flavors, leases; and how it says no."""
+"""What the fake server has and lends: hosts, addresses, pools, flavors, leases; and how it says no."""
 
 from __future__ import annotations
 
@@ -74,6 +74,23 @@ class FakeFloatingIP:
     region: str | None = None
 
 
+@dataclass(slots=True)
+class FakeVolumePool:
+    """A pool of volumes of one type. A test may change its fields at any time."""
+
+    id: str
+    name: str
+    capacity_gb: int
+    volume_type: str
+    reservable: bool
+    created_at: datetime
+    disabled_reason: str | None = None
+    #: well, down or gone; one that is not well should not be reservable.
+    health: str = "well"
+    health_reason: str | None = None
+    region: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class FakeFlavor:
     """A flavor of the cloud, of which instances can be reserved."""
@@ -95,6 +112,8 @@ class FakeReservation:
     #: Of instances, the host of each of them.
     host_ids: list[str] = field(default_factory=list)
     floatingip_ids: list[str] = field(default_factory=list)
+    #: Of volumes, the pool that they lie in.
+    pool_id: str | None = None
     dropped: bool = False
 
 
