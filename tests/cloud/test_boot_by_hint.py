@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,12 @@ COMPUTE = "2.90"
 #: The last microversions of Nova's at which servers are booted without tags.
 COMPUTE_WITHOUT_TAGS = "2.51"
 RESERVED = "compute-1"
+#: In which Nova has the hosts that are in no other.
+ZONE = "nova"
 HOLD_SECONDS = 15
 NOVA_SECONDS = 120
+#: Before the start of a lease: in so long a server is booted, and sleeps.
+SOON = 45
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +59,7 @@ def site(looking_often: Site) -> Iterator[Site]:
     looking_often.clear()
 
 
-def boot(site: Site, by: Session, lease: dict[str, str] | str | None, version: str = COMPUTE) -> Any:
+def boot(site: Site, by: Session, lease: dict[str, str] | str | None, version: str = COMPUTE, **more: str) -> Any:
     """The answer of Nova to a request to boot a server, with hints for a lease."""
     body: dict[str, object] = {
         "server": {
@@ -62,6 +67,7 @@ def boot(site: Site, by: Session, lease: dict[str, str] | str | None, version: s
             "imageRef": site.nova._image,
             "flavorRef": site.nova.flavor("m1.tiny"),
             "networks": "none",
+            **more,
         }
     }
     if lease is not None:
@@ -98,10 +104,16 @@ def status(site: Site, by: Session, server: Server) -> str:
     return str(answered(compute(site, by).get(f"/servers/{server.id}"), 200)["server"]["status"])
 
 
+def minute_after(later: timedelta) -> datetime:
+    """The first whole minute that is so much later than now."""
+    return (datetime.now(UTC) + later).replace(second=0, microsecond=0) + timedelta(minutes=1)
+
+
 def test_a_server_of_the_command_line_sleeps_until_its_lease_starts_and_goes_with_it(site: Site, demo: Session):
-    """And one that is booted beside it, without hints, is nobody's business."""
+    """By the clock. And one that is booted beside it, without hints, is nobody's business."""
     openstack = runner(site, "tenure", "openstack", "--os-compute-api-version", COMPUTE)
-    wanted = json.dumps({"name": "lease1", "start": in_minutes(60), "end": in_minutes(120)})
+    start = minute_after(timedelta(seconds=SOON))
+    wanted = json.dumps({"name": "lease1", "start": f"{start:%Y-%m-%d %H:%M}", "end": in_minutes(120)})
     hints = ("--hint", "reserved=True", "--hint", f"lease_params={wanted}")
     common = ("--flavor", "m1.tiny", "--image", "tiny", "--no-network", "-f", "json")
     made = document(openstack("server", "create", "by-hint", *common, *hints, by="demo"))
@@ -115,9 +127,11 @@ def test_a_server_of_the_command_line_sleeps_until_its_lease_starts_and_goes_wit
     wait_for("the server to sleep", lambda: (server.show() or {})["status"] == "SHELVED_OFFLOADED")
     assert status(site, demo, server) == "RESERVED"
     assert site.nova.members("freepool") == {RESERVED}
+    assert lease.show()["status"] == "PENDING"
+    assert datetime.now(UTC) < start
 
-    lease.change(start_date="now")
-    lease.wait("ACTIVE", seconds=120)
+    lease.wait("ACTIVE", seconds=SOON + 60 + NOVA_SECONDS)
+    assert datetime.now(UTC) >= start
     assert server.place() == RESERVED
     place = other.place()
     assert place.startswith("compute-")
@@ -131,11 +145,12 @@ def test_a_server_of_the_command_line_sleeps_until_its_lease_starts_and_goes_wit
 
 def test_from_now_to_a_day_of_one_digit_and_shelved_then(site: Site, demo: Session):
     wanted = {"name": "lease1", "start": "now", "end": "2027-12-1 16:07", "at_end": "shelve"}
-    answer = boot(site, demo, wanted)
+    answer = boot(site, demo, wanted, availability_zone=ZONE)
     assert answer.status_code == 202, answer.text
     server = site.nova.booted[-1]
     lease = lease_of(site, demo, server)
     assert lease.show()["end_date"] == "2027-12-01T16:07:00Z"
+    assert lease.show()["reservations"][0]["availability_zone"] == ZONE
     lease.wait("ACTIVE", seconds=120)
     assert server.place() == RESERVED
     lease.change(end_date="now")
