@@ -7,7 +7,7 @@ The guard in question is taken out by a small patch; then the ledger is judged b
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event, text
 
-from tenure.domain.errors import NotEnoughResources
+from tenure.domain.capacity import Capacity
+from tenure.domain.errors import Conflict, NotEnoughResources
 from tenure.domain.lease import EventType, Lease
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationRequest
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
@@ -115,32 +116,56 @@ def begin_late(world: World) -> None:
 
 
 def race(
-    world: World, monkeypatch: pytest.MonkeyPatch, search: str, works: list[Callable[[], object]], wait: float
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    search: str | Sequence[str],
+    works: list[Callable[[], object]],
+    wait: float,
 ) -> Outcome:
     """Do two things at once, as two processes would; each waits, once it has made its ``search``, for the other."""
     meeting = Meeting(wait)
-    original = getattr(AllocationStore, search)
     searches: list[int] = []
 
-    def searched(store: AllocationStore, *arguments: Any, **named: Any) -> Any:
-        found = original(store, *arguments, **named)
-        searches.append(len(found))
-        meeting()
-        return found
+    def searched(original: Callable[..., Any]) -> Callable[..., Any]:
+        def look(store: AllocationStore, *arguments: Any, **named: Any) -> Any:
+            found = original(store, *arguments, **named)
+            searches.append(len(found))
+            meeting()
+            return found
+
+        return look
 
     def granted(work: Callable[[], object]) -> bool:
         try:
             return work() is not None
-        except NotEnoughResources:
+        except (Conflict, NotEnoughResources):
             return False
 
     with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
-        patch.setattr(AllocationStore, search, searched)
+        for name in [search] if isinstance(search, str) else search:
+            patch.setattr(AllocationStore, name, searched(getattr(AllocationStore, name)))
         patch.setattr(Database, "_turn", lambda _database: nullcontext())  # of the writers of one process
         done = [one.result(2 * SECONDS) for one in [pool.submit(granted, work) for work in works]]
     url = world.db.engine.url.render_as_string(hide_password=False)
     twice = ledger.overlaps(url) + ledger.overbooked(url)
     return Outcome(done.count(True), done.count(False), meeting.held, len(searches), twice)
+
+
+def lend(world: World) -> str:
+    """Lend a part of a pool of volumes; its id."""
+    pool = world.cloud.world.volumes.fast
+    return world.resources.register(ADMIN, "virtual:volume", pool, {}, Capacity({"DISK_GB": 100})).external_id
+
+
+def book_while_less_is_lent(world: World, monkeypatch: pytest.MonkeyPatch, *, wait: float = SECONDS) -> Outcome:
+    """Volumes are booked in a pool of which, at that moment, less is lent than they take."""
+    pool = lend(world)
+    request = LeaseRequest("lease", NOW + HOUR, NOW + 2 * HOUR, reservations=(VOLUMES,))
+    works: list[Callable[[], object]] = [
+        partial(world.leases.create, OWNER, request),
+        partial(world.resources.lend, ADMIN, "virtual:volume", pool, Capacity({"DISK_GB": 59})),
+    ]
+    return race(world, monkeypatch, ("candidates", "promised"), works, wait)
 
 
 def book_twice(world: World, monkeypatch: pytest.MonkeyPatch, *, wait: float = SECONDS) -> Outcome:
@@ -151,7 +176,7 @@ def book_twice(world: World, monkeypatch: pytest.MonkeyPatch, *, wait: float = S
 
 @dataclass(frozen=True)
 class Rivals:
-    """Two requests, of which the only host, or the only address, has room for one."""
+    """Two requests, of which the only host, the only address, or the only pool has room for one."""
 
     first: ReservationRequest
     second: ReservationRequest
@@ -159,6 +184,7 @@ class Rivals:
     def book(self, world: World, monkeypatch: pytest.MonkeyPatch, *, wait: float = SECONDS) -> Outcome:
         """Both, for the same hour, at once."""
         world.resources.register(ADMIN, "virtual:floatingip", f"{PUBLIC_NETWORK}/203.0.113.10", {})
+        lend(world)
         requests = [
             LeaseRequest("lease", NOW + HOUR, NOW + 2 * HOUR, reservations=(one,)) for one in (self.first, self.second)
         ]
@@ -174,10 +200,15 @@ FLAVORS = ReservationRequest("flavor:instance", {"amount": 8, "flavor_id": "3", 
 ADDRESS = ReservationRequest(
     "virtual:floatingip", {"network_id": PUBLIC_NETWORK, "amount": 1, "required_floatingips": []}
 )
+VOLUMES = ReservationRequest(
+    "virtual:volume",
+    {"amount": 3, "size_gb": 20, "volume_type": "fast", "at_end": "delete", "before_end": "default"},
+)
 PARTS = [
     pytest.param(Rivals(INSTANCES, INSTANCES), id="instances"),
     pytest.param(Rivals(FLAVORS, APART), id="a flavor and an instance"),
     pytest.param(Rivals(reservation(1, 1), INSTANCES), id="a host and instances"),
+    pytest.param(Rivals(VOLUMES, VOLUMES), id="volumes"),
 ]
 EVERY_TYPE = [*PARTS, pytest.param(Rivals(ADDRESS, ADDRESS), id="addresses")]
 
@@ -238,7 +269,24 @@ def test_with_every_guard_one_of_two_gets_the_last_room(fresh_database, monkeypa
     assert (outcome.booked, outcome.refused, outcome.met) == (1, 1, together)
 
 
+@pytest.mark.parametrize("database", EVERY_DATABASE)
+def test_with_every_guard_either_less_is_lent_or_it_is_booked(fresh_database, monkeypatch, database: str):
+    together = database != SQLITE
+    with fresh_database(database) as url, open_world(url, hosts=0) as world:
+        outcome = book_while_less_is_lent(world, monkeypatch, wait=SECONDS if together else 0.5)
+    assert outcome.overlaps == []
+    assert (outcome.booked, outcome.refused, outcome.met) == (1, 1, together)
+
+
 # --- the versions
+
+
+@pytest.mark.parametrize("database", EVERY_DATABASE[1:])
+def test_without_versions_less_is_lent_than_is_booked(fresh_database, monkeypatch, database: str):
+    with fresh_database(database) as url, open_world(url, hosts=0) as world, without_versions(monkeypatch):
+        outcome = book_while_less_is_lent(world, monkeypatch)
+    assert (outcome.booked, outcome.met) == (2, True)
+    assert outcome.overlaps != []
 
 
 @pytest.mark.mariadb
