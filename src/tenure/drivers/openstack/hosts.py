@@ -24,16 +24,14 @@ from tenure.drivers.contract import (
 )
 from tenure.drivers.openstack.aggregates import Aggregates
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
+from tenure.drivers.openstack.deletions import delete_servers
 from tenure.drivers.openstack.layout import FORMER_OWNER, Layout
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.placement import PREFIX, Placement
 from tenure.drivers.openstack.session import BadRequest, Conflict
 
-#: How long to wait before looking again whether servers have vanished: after their deletion was ordered, and later.
+#: How long to wait before looking again at what is done in a moment.
 _SOON: Final = timedelta(seconds=2)
-_LATER: Final = timedelta(seconds=5)
-#: After which time a deletion is ordered again.
-_STUCK: Final = timedelta(minutes=2)
 #: How long to wait for what others must do.
 _OTHERS: Final = timedelta(seconds=30)
 
@@ -297,15 +295,7 @@ class Hosts:
         if not hosts:
             return None
         servers = [one for one in self._compute.servers_on(hosts) if self._is_of(one, order, own, owner)]
-        if not servers:
-            return None
-        ordered = [one for one in servers if not one.vanishing or self._is_stuck(one)]
-        self._compute.delete_servers(ordered)
-        return Progress(False, _SOON if ordered else _LATER, f"{len(servers)} servers are still vanishing.")
-
-    def _is_stuck(self, server: Server) -> bool:
-        """Whether its deletion came to nothing: on a host that died, Nova deletes a server when it is told again."""
-        return server.updated_at is not None and self._now - server.updated_at > _STUCK
+        return delete_servers(self._compute, servers, now=self._now)
 
     def _is_of(self, server: Server, order: Order, own: frozenset[str], owner: str) -> bool:
         """Whether the server was booted for the reservation.

@@ -26,6 +26,7 @@ from tenure.drivers.contract import (
 )
 from tenure.drivers.openstack.aggregates import Aggregates
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
+from tenure.drivers.openstack.deletions import delete_servers
 from tenure.drivers.openstack.flavors import AFFINITY_KEY, Flavors, flavor_for
 from tenure.drivers.openstack.groups import ServerGroup, ServerGroups, policy_of
 from tenure.drivers.openstack.layout import RESERVATION_KEY, Layout
@@ -44,11 +45,8 @@ SERVER_GROUP: Final = "server_group_id"
 
 #: Where Nova's filters look for who may use a host.
 _TENANT_KEY: Final = "filter_tenant_id"
-#: How long to wait before looking again whether servers have vanished: after their deletion was ordered, and later.
+#: How long to wait before looking again at what is done in a moment.
 _SOON: Final = timedelta(seconds=2)
-_LATER: Final = timedelta(seconds=5)
-#: After which time a deletion is ordered again.
-_STUCK: Final = timedelta(minutes=2)
 #: How long to wait for what others must do.
 _OTHERS: Final = timedelta(seconds=30)
 
@@ -321,15 +319,7 @@ class Instances:
         return [one for one in servers if one.flavor_of == order.reservation_id]
 
     def _delete(self, servers: Sequence[Server]) -> Progress | None:
-        """Order the deletion of these; says so while they are still vanishing."""
-        if not servers:
-            return None
-        ordered = [one for one in servers if not one.vanishing or self._is_stuck(one)]
-        self._compute.delete_servers(ordered)
-        return Progress(False, _SOON if ordered else _LATER, f"{len(servers)} servers are still vanishing.")
-
-    def _is_stuck(self, server: Server) -> bool:
-        return server.updated_at is not None and self._now - server.updated_at > _STUCK
+        return delete_servers(self._compute, servers, now=self._now)
 
     def _known(self, order: Order) -> dict[str, Hypervisor]:
         return self._compute.hypervisors_known([one.external_id for one in (*order.resources, *order.returning)])
