@@ -562,3 +562,25 @@ def test_a_shelved_server_is_known_by_its_state_whatever_status_is_shown(cloud: 
     cloud.shows_reserved = True  # as what is set before Nova's API may
     until_done(driver.ensure_started, order)
     assert server.status == "ACTIVE"
+
+
+def test_a_deletion_that_came_to_nothing_is_ordered_again(cloud: FakeOpenStack):
+    """The end of a lease whose server is on a host that died would wait for ever otherwise."""
+    clock = SimulatedClock(datetime.now(UTC))
+    with OpenStackCloud(options_of(cloud), clock=clock) as driver:
+        (host,) = registered(driver, cloud, 1)
+        server = boot(cloud)
+        order = adopted(wanted(host, server=server))
+        until_done(driver.ensure_prepared, order)
+        until_done(driver.ensure_started, order)
+        cloud.held = True
+
+        def orders() -> int:
+            return sum("forceDelete" in (seen.body or {}) for seen in cloud.seen)
+
+        for _ in range(3):
+            assert not driver.ensure_ended(order).done
+        assert orders() == 1
+        clock.advance(timedelta(minutes=3))
+        driver.ensure_ended(order)
+        assert orders() == 2

@@ -22,7 +22,8 @@ def delete_servers(compute: Compute, servers: Collection[Server], *, now: dateti
         return None
     ordered = [one for one in servers if not one.vanishing or _is_stuck(one, now)]
     compute.delete_servers(ordered)
-    return Progress(False, _SOON if ordered else _LATER, f"{len(servers)} servers are still vanishing.")
+    what = "1 server is" if len(servers) == 1 else f"{len(servers)} servers are"
+    return Progress(False, _SOON if ordered else _LATER, f"{what} still vanishing.")
 
 
 def _is_stuck(server: Server, now: datetime) -> bool:

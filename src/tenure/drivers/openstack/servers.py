@@ -26,6 +26,7 @@ from tenure.drivers.contract import (
 )
 from tenure.drivers.openstack.aggregates import Aggregates
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
+from tenure.drivers.openstack.deletions import delete_servers
 from tenure.drivers.openstack.layout import Layout
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.preemption import Preemption
@@ -265,9 +266,7 @@ class Servers:
         if fate == "delete":
             if order.is_over and named_server(order) is not None and server.status == "ERROR":
                 return None  # it never ran: its owner is to see why
-            if not server.vanishing:
-                self._compute.delete_servers([server])
-            return Progress(False, _SOON, "The server is still vanishing.")
+            return delete_servers(self._compute, [server], now=self._now)
         leaves = server.service_host in pool and not is_in_place(order)
         if order.spared and not leaves:
             fate = ""  # it has nobody's room
