@@ -108,7 +108,8 @@ _MANAGER = (
         "workers",
         default=16,
         min=1,
-        help="How many starts a manager carries out side by side, and as many other events, and as many requests.",
+        help="How many starts a manager carries out side by side, and as many other events, and as many requests. "
+        "One of several regions has three quarters of them at most.",
     ),
     cfg.IntOpt(
         "minutes_before_end_lease",

@@ -197,7 +197,7 @@ def open_driver(conf: ConfigOpts) -> CloudDriver:
     ]
     if len(set(paths)) != len(paths):
         raise ConfigurationError("two simulated regions have the same [region:...] path")
-    return RegionRouter({name: _open_cloud(conf, name) for name in regions})
+    return RegionRouter({name: _open_cloud(conf, name) for name in regions}, workers=conf.manager.workers)
 
 
 def regions_of(conf: ConfigOpts) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tenure.domain.errors import InvalidParameter, NotEnoughResources, Unavailable
-from tenure.domain.lease import Lease, LeaseStatus
+from tenure.domain.lease import EventType, Lease, LeaseStatus
 from tenure.domain.request import LeaseQuery, LeaseRequest, ReservationRequest, ResourceQuery
 from tenure.drivers.contract import CloudBusy, ResourceRef
 from tenure.drivers.regions import RegionRouter
@@ -18,6 +18,7 @@ from tenure.drivers.simulated import Fault, FaultKind, HostHealth, SimulatedClou
 from tenure.factory import build
 from tenure.services.context import Rules
 from tenure.services.regions import RegionService
+from tests.support.engines import wait_for, wait_until
 from tests.support.regions import NORTH, SOUTH, Regions, open_regions
 from tests.support.world import ADMIN, HOST, NOW, OWNER, open_world, reservation
 
@@ -128,6 +129,40 @@ def test_one_region_that_fails_at_the_end_keeps_only_what_is_there(regions: Regi
     regions.engine.settle()
     assert regions.status(lease) is LeaseStatus.TERMINATED
     assert regions.free()[1] == 2
+
+
+def reasons_of(regions: Regions, leases: Iterable[Lease]) -> list[str]:
+    return [regions.leases.get(OWNER, one.id).status_reason or "" for one in leases]
+
+
+def test_a_region_that_hangs_leaves_workers_to_the_other(tmp_path: Path) -> None:
+    """At the start and at the end of as many leases there as there are workers; no attempt that waits counts as one."""
+    with open_regions(f"sqlite:///{tmp_path / 'tenure.db'}", workers=2) as regions:
+        try:
+            regions.south.inject(Fault(FaultKind.BLOCK, verb="ensure_started", count=None))
+            hung = [regions.host_in(SOUTH), regions.host_in(SOUTH)]
+            regions.engine.start()
+            wait_until(lambda: any("as many as one region may have" in one for one in reasons_of(regions, hung)))
+            lease = regions.host_in(NORTH)
+            wait_for(regions, [lease], {LeaseStatus.ACTIVE})
+            assert {regions.status(one) for one in hung} == {LeaseStatus.STARTING}
+            starts = [regions.leases.get(OWNER, one.id).event(EventType.START) for one in hung]
+            assert sorted(one.attempts for one in starts if one is not None) == [0, 1]
+            regions.south.clear_faults()
+            regions.clock.advance(timedelta(minutes=1))
+            wait_for(regions, hung, {LeaseStatus.ACTIVE})
+
+            regions.south.inject(Fault(FaultKind.BLOCK, verb="ensure_ended", count=None))
+            regions.clock.advance(timedelta(hours=1))
+            wait_for(regions, [lease], {LeaseStatus.TERMINATED})
+            wait_for(regions, hung, {LeaseStatus.TERMINATING})
+            regions.south.clear_faults()
+            regions.clock.advance(timedelta(minutes=1))
+            wait_for(regions, hung, {LeaseStatus.TERMINATED})
+            assert regions.free() == (2, 2)
+        finally:
+            regions.south.clear_faults()
+            regions.engine.stop()
 
 
 def test_the_health_and_the_drift_of_one_region_are_seen_while_the_other_does_not_answer(regions: Regions) -> None:

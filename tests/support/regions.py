@@ -34,6 +34,12 @@ class Regions(World):
         wanted = (replace(reservation(1, 1), region=NORTH), replace(reservation(south, south), region=SOUTH))
         return self.leases.create(OWNER, LeaseRequest("both", begin, begin + timedelta(hours=1), reservations=wanted))
 
+    def host_in(self, region: str) -> Lease:
+        """A lease of a host there, for an hour from now."""
+        begin = self.clock.now()
+        wanted = (replace(reservation(1, 1), region=region),)
+        return self.leases.create(OWNER, LeaseRequest("one", begin, begin + timedelta(hours=1), reservations=wanted))
+
     def status(self, lease: Lease) -> LeaseStatus:
         return self.leases.get(OWNER, lease.id).status
 
@@ -43,7 +49,7 @@ class Regions(World):
 
 
 @contextmanager
-def open_regions(url: str) -> Iterator[Regions]:
+def open_regions(url: str, *, workers: int = 0) -> Iterator[Regions]:
     """A service on the database at ``url`` with two regions, ``HOSTS`` reservable hosts in each."""
     clock = SimulatedClock(NOW)
     db = Database(url, clock=clock)
@@ -55,11 +61,12 @@ def open_regions(url: str) -> Iterator[Regions]:
     service = build(
         Parts(
             db=db,
-            driver=RegionRouter({NORTH: north, SOUTH: south}),
+            driver=RegionRouter({NORTH: north, SOUTH: south}, workers=workers),
             types=load_types(),
             authorize=Policies().authorize,
             clock=clock,
             rules=Rules(regions=(NORTH, SOUTH)),
+            workers=workers,
         )
     )
     world = Regions(service, clock, north, db, south)

@@ -193,7 +193,7 @@ def open_service(
         _register_hosts(db, cloud, hosts, RegionDriver(name, cloud, home=name == next(iter(clouds))))
     parts = Parts(
         db=db,
-        driver=RegionRouter(clouds) if regions else clouds[""],
+        driver=RegionRouter(clouds, workers=WORKERS) if regions else clouds[""],
         type_drivers=open_type_drivers(data_dir),
         types=load_types(),
         authorize=Policies().authorize,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from tenure.domain.actor import Actor
 from tenure.domain.regions import qualified, together, trusts_in, unqualified
@@ -32,20 +33,50 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+#: When it is seen again whether a region has a place for an attempt; nobody has one for longer than its calls may last.
+_SOON: Final = timedelta(seconds=1)
+
+
+class _Places:
+    """For so many attempts at a time to do one thing in a region; for any number where none is said."""
+
+    def __init__(self, what: str, places: int | None) -> None:
+        self._what = what
+        self._places = places
+        self._free = threading.Semaphore(places or 0)
+
+    def attempt(self, act: Callable[[], Progress]) -> Progress:
+        """What comes of an attempt; without a place none is made, which is no failure."""
+        if self._places is None:
+            return act()
+        if not self._free.acquire(blocking=False):
+            reason = f"{self._places} {self._what} are under way there, as many as one region may have."
+            return Progress(False, _SOON, reason, awaited=True)
+        try:
+            return act()
+        finally:
+            self._free.release()
+
 
 class RegionDriver:
     """A ``CloudDriver`` for one region: what a cloud calls something, is what the ledger calls it there.
 
     The cloud's driver below it knows nothing of regions, and sees the ids that its cloud gives. Those of the ``home``
     region are the same in the ledger; the others have the region's name before them.
+
+    ``places`` is how many attempts to hand over, to take back and to prepare there may be at a time, of each so many:
+    fewer than there are workers, so that a region that hangs leaves some to the others.
     """
 
-    def __init__(self, region: str, cloud: CloudDriver, *, home: bool) -> None:
+    def __init__(self, region: str, cloud: CloudDriver, *, home: bool, places: int | None = None) -> None:
         self.region = region
         self.longest_call = cloud.longest_call
         self.kinds: frozenset[str] = getattr(cloud, "kinds", frozenset())
         self._cloud = cloud
         self._prefix = "" if home else region
+        self._preparing = _Places("attempts to prepare leases", places)
+        self._starting = _Places("attempts to hand over", places)
+        self._ending = _Places("attempts to take back", places)
 
     def discover(self, resource_type: str) -> list[DiscoveredResource]:
         with self._named():
@@ -70,11 +101,11 @@ class RegionDriver:
 
     def ensure_prepared(self, order: Order) -> Progress:
         with self._named():
-            return self._cloud.ensure_prepared(self._order(order))
+            return self._preparing.attempt(lambda: self._cloud.ensure_prepared(self._order(order)))
 
     def ensure_started(self, order: Order) -> Progress:
         with self._named():
-            return self._cloud.ensure_started(self._order(order))
+            return self._starting.attempt(lambda: self._cloud.ensure_started(self._order(order)))
 
     def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
         beside = [self._order(one) for one in ahead if one.region == order.region]
@@ -84,11 +115,11 @@ class RegionDriver:
 
     def before_end(self, order: Order, action: str) -> Progress:
         with self._named():
-            return self._cloud.before_end(self._order(order), action)
+            return self._ending.attempt(lambda: self._cloud.before_end(self._order(order), action))
 
     def ensure_ended(self, order: Order) -> Progress:
         with self._named():
-            return self._cloud.ensure_ended(self._order(order))
+            return self._ending.attempt(lambda: self._cloud.ensure_ended(self._order(order)))
 
     def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
         with self._named():
@@ -158,11 +189,17 @@ class RegionRouter:
 
     What an order is about is in one region, and is done by that region's driver, whatever ails the others. What is
     asked of all regions at once fails where one does not answer; ``parts`` is for asking them one by one.
+
+    ``workers`` is how many attempts of a kind are made at a time; where there are several regions, one has three
+    quarters of them at most.
     """
 
-    def __init__(self, clouds: Mapping[str, CloudDriver]) -> None:
+    def __init__(self, clouds: Mapping[str, CloudDriver], *, workers: int = 0) -> None:
         self._home = next(iter(clouds))
-        self._regions = {name: RegionDriver(name, one, home=name == self._home) for name, one in clouds.items()}
+        places = max(1, workers * 3 // 4) if workers > 1 and len(clouds) > 1 else None
+        self._regions = {
+            name: RegionDriver(name, one, home=name == self._home, places=places) for name, one in clouds.items()
+        }
         self.longest_call: timedelta = max(one.longest_call for one in clouds.values())
 
     def parts(self, resource_type: str) -> Mapping[str | None, CloudDriver]:
