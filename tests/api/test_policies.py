@@ -66,7 +66,7 @@ def test_the_names_are_those_of_blazar() -> None:
         "tenure:limits:get",
         *(
             f"tenure:volumepools:{verb}"
-            for verb in ("get", "post", "delete", "disable", "reallocate", "get_allocations")
+            for verb in ("get", "post", "put", "delete", "disable", "reallocate", "get_allocations")
         ),
     }
 

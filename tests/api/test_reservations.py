@@ -64,6 +64,7 @@ def change(api: Api, lease: dict[str, Any], **parameters: Any) -> dict[str, Any]
 NEW = {
     "physical:host": {"availability_zone", "extra_specs", "vcpus", "memory_mb", "disk_gb"},
     "virtual:instance": {"availability_zone", "extra_specs"},
+    "flavor:instance": {"availability_zone"},
 }
 
 
