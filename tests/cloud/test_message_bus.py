@@ -125,6 +125,15 @@ def wait_until_well(far: Manager) -> None:
             return
 
 
+def wait_for_managers(topic: str, number: int) -> None:
+    """Wait until so many take calls: one that is given the same message twice leaves the second one alone."""
+    deadline = time.monotonic() + SECONDS
+    with Connection(BUS.replace("rabbit", "amqp", 1), connect_timeout=10) as bus:
+        while bus.default_channel.queue_declare(topic, passive=True).consumer_count < number:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
 def test_a_call_that_is_delivered_twice_books_once(tmp_path: Path, relay: Relay, topic: str, world: World):
     counting = Counting(world.leases)
     manager = Manager(cast(LeaseService, counting), world.resources, world.service.manager.limits, lambda: ())
@@ -135,6 +144,7 @@ def test_a_call_that_is_delivered_twice_books_once(tmp_path: Path, relay: Relay,
         calling(at(relay.url, tmp_path), topic=topic) as far,
     ):
         wait_until_well(far)
+        wait_for_managers(topic, 2)
         relay.cut_after(b"leases.create")
         lease = far.leases.create(OWNER, request_of(world))
         deadline = time.monotonic() + SECONDS
