@@ -1,8 +1,8 @@
 """A real OpenStack control plane on this machine, on loopback only.
 
 MariaDB, RabbitMQ and memcached; Keystone, Placement, Glance, Neutron, Cinder without storage, and Nova with four
-compute hosts of its fake driver. State, logs, the virtual environment and an openrc to source are in `.cloud` of the
-checkout, or in the folder that TENURE_CLOUD_ROOT names.
+compute hosts of its fake driver. State, logs and an openrc to source are in `.cloud` of the checkout, or in the folder
+that TENURE_CLOUD_ROOT names; the virtual environment is in the cache of the account.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 
-from testbed.places import BIN, REPOSITORY, TESTBED, VENV, say
+from testbed.places import BIN, CACHE, REPOSITORY, TESTBED, VENV, say
 from testbed.processes import TestbedError, run
 from tests.support.debian import install_packages, reason_not_to_install
 
@@ -36,8 +37,8 @@ NOVA_FILTER = "tenurenova.filter.TenureFilter"
 #: What stands before Nova's API, for servers that are booted for a lease.
 NOVA_MIDDLEWARE = "tenurenova.middleware:filter_factory"
 NOVA_FILTER_NAME = NOVA_FILTER.rpartition(".")[2]
-#: Written last: which requirements the virtual environment was made of.
-MADE_OF = VENV / ".made-of"
+#: The file of a virtual environment that is written last: where it is, the environment is whole.
+COMPLETE = ".complete"
 
 
 def install() -> None:
@@ -49,18 +50,44 @@ def install() -> None:
         missing += BUILDING
     if missing:
         _install_debian(missing)
-    wanted = sha256(REQUIREMENTS.read_bytes() + CONSTRAINTS.read_bytes()).hexdigest()
-    if not MADE_OF.exists() or MADE_OF.read_text() != wanted:
-        say("Python packages")
-        run(sys.executable, "-m", "venv", VENV, log="install")
-        # Compiled here each time: pip's cache does not tell one build of a version of Python from another, and a uwsgi
-        # of the other does not find its modules.
-        pip("--no-cache-dir", "uwsgi", "-c", CONSTRAINTS)
-        pip("-r", REQUIREMENTS, "-c", CONSTRAINTS)
-        MADE_OF.write_text(wanted)
+    _ensure_environment()
     if has_nova_filter():
         _install_nova_filter()
     say(f"installed in {time.monotonic() - began:.0f} s")
+
+
+def _ensure_environment() -> None:
+    """Have the virtual environment of the present requirements in the cache, and the link lead to it."""
+    python = f"{sys.version} {sys.base_exec_prefix}".encode()
+    made_of = sha256(REQUIREMENTS.read_bytes() + CONSTRAINTS.read_bytes() + python).hexdigest()[:16]
+    environment = CACHE / f"openstack-{made_of}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another checkout may be making it
+        if not (environment / COMPLETE).exists():
+            _make_environment(environment)
+    if VENV.is_symlink() or not VENV.exists():
+        VENV.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(VENV)  # made before there was a cache
+    VENV.symlink_to(environment)
+
+
+def _make_environment(environment: Path) -> None:
+    say("Python packages, into", environment)
+    run(sys.executable, "-m", "venv", "--clear", environment, log="install")
+    python = environment / "bin/python"
+    run(python, "-m", "pip", "install", "-q", "uv", "-c", CONSTRAINTS, log="install")
+    # Compiled here each time: a cache does not tell one build of a version of Python from another, and a uwsgi
+    # of the other does not find its modules.
+    _install_python(python, "--no-cache", "uwsgi", "-c", CONSTRAINTS)
+    _install_python(python, "-r", REQUIREMENTS, "-c", CONSTRAINTS)
+    (environment / COMPLETE).touch()
+
+
+def _install_python(python: Path, *arguments: object) -> None:
+    """Install Python packages into the virtual environment of this interpreter."""
+    run(python.with_name("uv"), "pip", "install", "-q", "--python", python, *arguments, log="install")
 
 
 def _install_debian(packages: Iterable[str]) -> None:
@@ -74,14 +101,9 @@ def _install_debian(packages: Iterable[str]) -> None:
         raise TestbedError(str(error)) from error
 
 
-def pip(*arguments: object) -> None:
-    """Install into the cloud's virtual environment."""
-    run(BIN / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *arguments, log="install")
-
-
 def choose_constraints() -> None:
     """Write which versions pip chooses, given ``requirements.txt`` alone."""
-    newest = VENV.with_name("venv-newest")
+    newest = CACHE / "openstack-newest"
     run(sys.executable, "-m", "venv", "--clear", newest, log="install")
     run(newest / "bin/python", "-m", "pip", "install", "-q", "-r", REQUIREMENTS, log="install")
     freeze = [str(newest / "bin/python"), "-m", "pip", "freeze"]
@@ -104,7 +126,7 @@ def nova_sources() -> list[Path]:
 def _install_nova_filter() -> None:
     """Install what `nova/` has beside Nova, such that a change in the checkout is a change in the cloud."""
     made_of = VENV / ".nova-filter-made-of"
-    wanted = sha256((NOVA / "pyproject.toml").read_bytes()).hexdigest()
+    wanted = f"{NOVA} {sha256((NOVA / 'pyproject.toml').read_bytes()).hexdigest()}"
     if not made_of.exists() or made_of.read_text() != wanted:
-        pip("--no-deps", "--editable", NOVA)
+        _install_python(BIN / "python", "--no-deps", "--editable", NOVA)
         made_of.write_text(wanted)

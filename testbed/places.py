@@ -10,9 +10,15 @@ from pathlib import Path
 TESTBED = Path(__file__).resolve().parent
 REPOSITORY = TESTBED.parent
 
-#: Everything that the testbed writes, but for the Debian packages, is below this folder.
+#: Everything that the testbed writes is below this folder, but for Debian packages and what is in CACHE.
 ROOT = Path(os.environ.get("TENURE_CLOUD_ROOT") or REPOSITORY / ".cloud").absolute()
-VENV, STATE, LOG, CONF = (ROOT / name for name in ("venv", "state", "log", "etc"))
+STATE, LOG, CONF = (ROOT / name for name in ("state", "log", "etc"))
+
+#: The virtual environments of OpenStack's packages. To make one takes minutes, so every checkout with the same
+#: requirements uses the same. They may be deleted while no cloud runs.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tenure"
+#: A link to the one in use.
+VENV = ROOT / "venv"
 BIN = VENV / "bin"
 OPENRC = ROOT / "openrc"
 
