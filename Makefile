@@ -15,10 +15,10 @@ OTHERS := $(patsubst %/pyproject.toml,%,$(wildcard client/pyproject.toml nova/py
 EXAMPLES := $(patsubst %/pyproject.toml,%,$(wildcard examples/*/pyproject.toml))
 
 INSTALLED := -e '.[postgresql,mariadb,openstack,test,bench]' $(foreach other,$(OTHERS),-e './$(other)[test]')
-QUICK     := not (postgresql or mariadb or slow or races or crash or cloud)
+QUICK     := not (postgresql or mariadb or slow or long or races or crash or cloud)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run lint check test cloud cloud-test cloud-down bench samples constraints clean
+.PHONY: help setup demo run lint check test test-long cloud cloud-test cloud-down bench samples constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r target what; do \
@@ -47,7 +47,8 @@ $(STAMP): pyproject.toml $(OTHERS:%=%/pyproject.toml) constraints.txt
 		rm -rf $(VENV); \
 		$$python -m venv $(VENV); \
 	fi
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt $(INSTALLED)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt uv
+	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt $(INSTALLED)
 	@touch $@
 
 demo: $(STAMP) ## Show what Tenure does, in a minute or two, in this terminal
@@ -72,8 +73,11 @@ check: lint ## The quick loop: style, types, and the tests that need no service
 		(cd $$other && $(abspath $(BIN))/python -m pytest -q -n $(JOBS) -m 'not install'); \
 	done
 
-test: $(STAMP) ## Every suite, on SQLite, PostgreSQL and MariaDB (SUITES="store api" for some)
+test: $(STAMP) ## What CI runs: every behaviour once, on three databases and a real cloud (SUITES="store api" for some)
 	$(BIN)/python -m tests.support.suites $(SUITES)
+
+test-long: $(STAMP) ## Everything there is, for hours
+	TENURE_TEST_LONG=1 $(BIN)/python -m tests.support.suites $(SUITES)
 
 cloud: ## A real OpenStack control plane on this machine, on loopback, in .cloud (root, Debian 12)
 	testbed/cloud up
@@ -101,6 +105,6 @@ constraints: $(STAMP) ## Choose the newest version of everything that is used, a
 
 clean: ## Remove what building, running and testing left behind
 	if [ -d .cloud ]; then TENURE_CLOUD_ROOT= testbed/cloud down; fi
-	rm -rf $(VENV) .cloud .run .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) .cloud .run .reports .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -name '*.egg-info' -type d -prune -exec rm -rf {} +
