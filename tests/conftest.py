@@ -19,6 +19,7 @@ from tests.support.databases import (  # noqa: E402 - after its assertions were 
     DatabaseServers,
     ServerMissing,
 )
+from tests.support.durations import MARKER  # noqa: E402
 from tests.support.lengths import times  # noqa: E402
 
 # Time limits for one example fail on a busy machine and say nothing about the code.
@@ -28,6 +29,9 @@ settings.load_profile("quick")
 
 #: With this set to 1, a run that leaves anything out fails.
 NOTHING_LEFT_OUT = "TENURE_TEST_ALL"
+
+#: The markers of a test that its JUnit report names, so that durations can be added up by them.
+REPORTED = frozenset({"postgresql", "mariadb", "slow", "races", "crash", "long", "cloud"})
 
 FreshDatabase = Callable[[str], AbstractContextManager[str]]
 
@@ -81,6 +85,13 @@ def _url_or_skip(servers: DatabaseServers, kind: str) -> str:
         return servers.url(kind)
     except ServerMissing as missing:
         pytest.skip(str(missing))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have the JUnit report of a run name the markers of each test."""
+    for item in items:
+        item.user_properties += [(MARKER, name) for name in sorted(REPORTED & {m.name for m in item.iter_markers()})]
 
 
 @pytest.hookimpl(trylast=True)

@@ -6,105 +6,83 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.suites import REPOSITORY
+from tests.support.waiting import wait_for
 
 SECONDS = 30
 
 #: It writes down what it is asked for. What is in FAILS ends badly, what is in STAYS does not end by itself.
 MAKE = """#!/bin/bash
 echo "$*" >> "$LOG"
-case $* in *test*)
-    case $STAYS in "$*") echo $$ >> "$LOG.pid"; exec sleep 600 ;; esac
-    case $FAILS in "$*") echo "1 passed, 2 failed, 0 skipped"; echo "make: *** Error 1" >&2; exit 2 ;; esac
-    echo "4 passed, 0 failed, 0 skipped" ;;
-esac
+case $STAYS in "$*") echo $$ > "$LOG.pid"; exec sleep 600 ;; esac
+sum="9 passed, 0 failed, 0 skipped"
+case $FAILS in "$*") sum="7 passed, 2 failed, 0 skipped" ;; esac
+case $* in test) mkdir .reports; echo "$sum" > .reports/sum ;; esac
+case $LITTERS in "$*") touch litter ;; esac
 case $FAILS in "$*") exit 2 ;; esac
 """
-BESIDE, CLOUD, ALONE = "test SUITES=--but races", "cloud-test", "test SUITES=races"
+STEPS = ["setup", "lint", "demo", "test"]
 
 
-def ci(folder: Path, *, fails: str = "", stays: str = "") -> tuple[subprocess.Popen[str], Path]:
-    """The script in a checkout of its own, with that ``make``; what that has written down."""
+def start_ci(
+    folder: Path, *, fails: str = "", stays: str = "", litters: str = ""
+) -> tuple[subprocess.Popen[str], Path]:
+    """Start the script in a checkout of its own, with that ``make``; return it, and the file of the notes."""
     checkout, log = folder / "checkout", folder / "log"
-    for name in (".ci", ".venv/bin", "bin"):
+    for name in (".ci", "bin"):
         (checkout / name).mkdir(parents=True)
     shutil.copy(REPOSITORY / ".ci" / "run", checkout / ".ci" / "run")
-    for name, text in {"bin/make": MAKE, ".venv/bin/python": "#!/bin/sh\n"}.items():
-        (checkout / name).write_text(text)
-        (checkout / name).chmod(0o755)
+    (checkout / "bin/make").write_text(MAKE)
+    (checkout / "bin/make").chmod(0o755)
     subprocess.run(["git", "init", "-q"], cwd=checkout, check=True, timeout=SECONDS)
-    (checkout / ".git" / "info" / "exclude").write_text("*\n")
+    (checkout / ".git" / "info" / "exclude").write_text("/.ci/\n/bin/\n/.reports/\n")
     path = f"{checkout / 'bin'}:{os.environ['PATH']}"
-    environ = os.environ | {"PATH": path, "LOG": str(log), "FAILS": fails, "STAYS": stays}
+    environ = os.environ | {"PATH": path, "LOG": str(log), "FAILS": fails, "STAYS": stays, "LITTERS": litters}
     process = subprocess.Popen(
         [checkout / ".ci" / "run"], env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     return process, log
 
 
-def run(folder: Path, *, fails: str = "", stays: str = "") -> tuple[int, list[str], list[str]]:
-    """Its exit code, what was made, and what was printed."""
-    process, log = ci(folder, fails=fails, stays=stays)
+def run_ci(folder: Path, *, fails: str = "", litters: str = "") -> tuple[int, list[str], list[str]]:
+    """Return the exit code, what was made, and what was printed."""
+    process, log = start_ci(folder, fails=fails, litters=litters)
     printed, _ = process.communicate(timeout=SECONDS)
     return process.returncode, log.read_text().splitlines(), printed.splitlines()
 
 
-def pid_in(log: Path) -> int:
-    """That of what stays, once it is there."""
-    pid, deadline = log.with_name("log.pid"), time.monotonic() + SECONDS
-    while not pid.exists() or not pid.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return int(pid.read_text())
+def test_every_step_is_done_and_the_sum_comes_last(tmp_path: Path):
+    code, made, printed = run_ci(tmp_path)
+    assert (code, made, printed[-1]) == (0, STEPS, "9 passed, 0 failed, 0 skipped")
 
 
-def test_all_is_run_and_added_up(tmp_path: Path):
-    code, made, printed = run(tmp_path)
-    assert (code, printed[-1]) == (0, "12 passed, 0 failed, 0 skipped")
-    assert sorted(made) == sorted(["setup", "lint", "demo", "cloud", BESIDE, CLOUD, "cloud-down", ALONE])
-    assert made[-2:] == ["cloud-down", ALONE]
+def test_failed_tests_make_it_red_and_the_sum_comes_last(tmp_path: Path):
+    code, made, printed = run_ci(tmp_path, fails="test")
+    assert (code, made, printed[-1]) == (1, STEPS, "7 passed, 2 failed, 0 skipped")
 
 
-@pytest.mark.parametrize("part", [BESIDE, CLOUD, ALONE])
-def test_a_suite_that_fails_makes_it_red_and_keeps_no_other_from_its_run(tmp_path: Path, part: str):
-    code, made, printed = run(tmp_path, fails=part)
-    assert (code, printed[-1]) == (1, "9 passed, 2 failed, 0 skipped")
-    assert {BESIDE, CLOUD, ALONE, "cloud-down"} <= set(made)
+@pytest.mark.parametrize("step", ["setup", "lint", "demo"])
+def test_nothing_is_begun_after_a_step_that_fails(tmp_path: Path, step: str):
+    code, made, _ = run_ci(tmp_path, fails=step)
+    assert (code, made[-1]) == (2, step)
 
 
-@pytest.mark.parametrize("part", ["setup", "lint", "demo"])
-def test_nothing_is_begun_where_a_step_before_it_fails(tmp_path: Path, part: str):
-    code, made, _ = run(tmp_path, fails=part)
-    assert (code, made[-1]) == (2, part)
+def test_a_file_that_git_sees_and_that_was_not_there_makes_it_red(tmp_path: Path):
+    code, _, printed = run_ci(tmp_path, litters="test")
+    assert code == 1
+    assert "?? litter" in printed
 
 
-def test_without_a_cloud_it_ends_with_what_runs_beside(tmp_path: Path):
-    code, made, _ = run(tmp_path, fails="cloud", stays=BESIDE)
-    assert (code, made[-1]) == (2, "cloud-down")
-    for pid in (tmp_path / "log.pid").read_text().split() if (tmp_path / "log.pid").exists() else ():
-        with pytest.raises(ProcessLookupError):
-            os.kill(int(pid), 0)
-
-
-def test_what_runs_beside_and_is_killed_makes_it_red(tmp_path: Path):
-    process, log = ci(tmp_path, stays=BESIDE)
-    os.kill(pid_in(log), signal.SIGKILL)
-    printed, _ = process.communicate(timeout=SECONDS)
-    assert (process.returncode, printed.splitlines()[-1]) == (1, "8 passed, 0 failed, 0 skipped")
-    assert {CLOUD, ALONE, "cloud-down"} <= set(log.read_text().splitlines())
-
-
-def test_whoever_ends_it_ends_all_of_it(tmp_path: Path):
-    process, log = ci(tmp_path, stays=BESIDE)
-    pid = pid_in(log)
-    process.terminate()
+def test_whoever_ends_it_ends_the_tests(tmp_path: Path):
+    process, log = start_ci(tmp_path, stays="test")
+    written = log.with_name("log.pid")
+    pid = int(wait_for("the tests to begin", lambda: written.exists() and written.read_text()))
+    process.send_signal(signal.SIGTERM)
     process.communicate(timeout=SECONDS)
     assert process.returncode != 0
-    assert log.read_text().splitlines()[-1] == "cloud-down"
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.support.suites import REPOSITORY, Result, Suite, choose, find_suites, main, run_suite, summarise
+from tests.support import suites as runner
+from tests.support.durations import describe, read_durations
+from tests.support.real_cloud import CloudFailed
+from tests.support.suites import (
+    AGAIN,
+    REPOSITORY,
+    Lane,
+    Result,
+    Suite,
+    choose,
+    find_suites,
+    main,
+    run_on_cloud,
+    run_suite,
+    summarise,
+)
 
 SOURCE = """
 import pytest
@@ -33,14 +50,18 @@ def test_whose_fixture_fails(broken): pass
 """
 
 
-def suite_of(tmp_path: Path, source: str) -> Suite:
+def suite_of(tmp_path: Path, source: str, *, name: str = "it") -> Suite:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "test_it.py").write_text(source)
-    return Suite(name="it", arguments=["-q", "-p", "no:cacheprovider", "test_it.py"], folder=tmp_path)
+    return Suite(name=name, arguments=["-q", "test_it.py"], folder=tmp_path)
+
+
+def run(suite: Suite) -> Result:
+    return run_suite(suite, os.environ, suite.folder / "reports")
 
 
 def test_every_outcome_is_counted_once(tmp_path: Path):
-    result = run_suite(suite_of(tmp_path, SOURCE), os.environ)
+    result = run(suite_of(tmp_path, SOURCE))
     assert (result.passed, result.failed, result.left_out) == (2, 3, Counter({"no oracle": 1}))
 
 
@@ -54,12 +75,79 @@ def test_every_outcome_is_counted_once(tmp_path: Path):
     ids=["not Python", "ended from inside", "given up"],
 )
 def test_a_suite_that_does_not_finish_has_failed(tmp_path: Path, source: str):
-    assert run_suite(suite_of(tmp_path, source), os.environ).failed == 1
+    assert run(suite_of(tmp_path, source)).failed == 1
 
 
 def test_a_suite_without_tests_has_not_failed(tmp_path: Path):
-    result = run_suite(suite_of(tmp_path, ""), os.environ)
+    result = run(suite_of(tmp_path, ""))
     assert (result.passed, result.failed, result.skipped) == (0, 0, 0)
+
+
+FAILS_ONCE = """
+from pathlib import Path
+
+def test_fails_once():
+    before = Path("been-here").exists()
+    Path("been-here").touch()
+    assert before
+
+def test_passes(): assert not Path("passed").exists(); Path("passed").touch()
+"""
+
+
+def test_a_test_of_the_real_cloud_that_fails_is_run_once_more_and_said_to_have_been(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    result = run(suite_of(tmp_path, FAILS_ONCE, name=AGAIN))
+    assert (result.passed, result.failed, result.passed_again) == (2, 0, ["test_it.test_fails_once"])
+    assert summarise({AGAIN: result}, [], complete=True) == 0
+    assert "FAILED, AND PASSED WHEN RUN AGAIN\n  test_it.test_fails_once" in capsys.readouterr().out
+
+
+def test_a_test_of_the_real_cloud_that_fails_twice_has_failed(tmp_path: Path):
+    result = run(suite_of(tmp_path, FAILS_ONCE + "\ndef test_fails(): assert False\n", name=AGAIN))
+    assert (result.passed, result.failed, result.passed_again) == (2, 1, ["test_it.test_fails_once"])
+
+
+def test_no_other_test_is_run_again(tmp_path: Path):
+    result = run(suite_of(tmp_path, FAILS_ONCE))
+    assert (result.passed, result.failed, result.passed_again) == (1, 1, [])
+
+
+def test_a_cloud_that_does_not_come_up_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    @contextmanager
+    def broken() -> Iterator[None]:
+        raise CloudFailed("no Keystone")
+        yield
+
+    monkeypatch.setattr(runner, "real_cloud", broken)
+    assert run_on_cloud([suite_of(tmp_path, "")], os.environ) == {"it": Result(failed=1)}
+
+
+MARKED = """
+import pytest
+
+@pytest.fixture(autouse=True)
+def marked(record_property):
+    record_property("marker", "slow")
+
+class TestIt:
+    def test_passes(self): pass
+"""
+
+
+def test_durations_are_added_up_by_suite_folder_and_marker(tmp_path: Path):
+    suite = suite_of(tmp_path, MARKED)
+    run(suite)
+    (duration,) = read_durations("it", tmp_path / "reports" / "it.xml")
+    assert (duration.folder, duration.name, duration.markers) == ("", "test_it.TestIt.test_passes", ("slow",))
+    lines = describe([duration])
+    assert [line.split()[:2] for line in lines if line.startswith(("it", "slow"))] == [
+        ["it", "1"],
+        ["it:", "1"],
+        ["slow", "1"],
+    ]
+    assert lines[-1].endswith(" s  test_it.TestIt.test_passes")
 
 
 @pytest.mark.parametrize(
@@ -109,21 +197,28 @@ def test_every_test_file_belongs_to_a_suite():
     assert files <= covered
 
 
+def test_a_test_runs_in_one_suite_unless_its_folder_is_named():
+    every_day = choose(find_suites(REPOSITORY, jobs=1), [])
+    assert [suite.name for suite in every_day][:3] == ["server", "client", "nova"]
+    (server,) = (suite for suite in every_day if suite.name == "server")
+    (races,) = (suite for suite in every_day if suite.name == "races")
+    for suite in (server, races):
+        assert {"--ignore=tests/cloud", "--ignore=tests/processes"} <= set(suite.arguments)
+    assert [suite.name for suite in every_day if suite.lane is Lane.CLOUD] == ["processes", "cloud"]
+
+
 def test_suites_are_named_or_left_out():
     suites = find_suites(REPOSITORY, jobs=1)
     every_day = choose(suites, [])
     assert [suite.name for suite in choose(suites, ["api", "store"])] == ["api", "store"]
-    assert [suite for suite in every_day if suite.name not in {"api", "races"}] == choose(
-        suites, ["--but", "races", "api"]
+    assert [suite for suite in every_day if suite.name not in {"cloud", "races"}] == choose(
+        suites, ["--but", "races", "cloud"]
     )
     assert main(["--but", "nonsense"]) == main(["api", "--but", "races"]) == 2
 
 
-def test_what_needs_a_real_cloud_runs_only_when_it_is_named():
-    suites = find_suites(REPOSITORY, jobs=1)
-    every_day = choose(suites, [])
-    assert [suite.name for suite in suites if suite not in every_day] == ["cloud"]
-    assert [suite.name for suite in choose(suites, ["cloud"])] == ["cloud"]
-    assert [suite.name for suite in every_day if suite.arguments[-1] == "tests/cloud"] == []
-    (races,) = (suite for suite in every_day if suite.name == "races")
-    assert "--ignore=tests/cloud" in races.arguments
+def test_long_tests_run_only_when_everything_does():
+    for suite in find_suites(REPOSITORY, jobs=1, long=False):
+        assert "not long" in suite.arguments[suite.arguments.index("-m") + 1], suite.name
+    for suite in find_suites(REPOSITORY, jobs=1, long=True):
+        assert "not long" not in " ".join(suite.arguments), suite.name

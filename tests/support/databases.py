@@ -339,17 +339,17 @@ def _spawn(command: list[str], folder: Path, account: pwd.struct_passwd | None, 
         user=None if account is None else account.pw_uid,
         group=None if account is None else account.pw_gid,
         extra_groups=None if account is None else [],
-        preexec_fn=_follow_parent if sys.platform == "linux" else None,
+        preexec_fn=follow_parent if sys.platform == "linux" else None,
     )
 
 
-def _follow_parent() -> None:
+def follow_parent(end_signal: signal.Signals = signal.SIGKILL) -> None:
     """Ask the kernel to end this process when the one that started it is gone, however it went; be as nice as that.
 
     A session may be a group of its own, to which the kernel gives as much of a processor as to any other.
     """
     set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(set_parent_death_signal, end_signal)
     with suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(os.nice(0)))
 

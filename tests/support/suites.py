@@ -1,8 +1,9 @@
-"""Run every suite, one after another, on database servers that are started once; say what each took.
+"""Run the suites of tests, on database servers that are started once, and say what each took.
 
-``python -m tests.support.suites`` runs all of them but the one that needs a real cloud, ``... store api`` those two,
-``... cloud`` the one, ``... --but races`` all without that. The last line is the sum:
-``12 passed, 0 failed, 0 skipped``.
+``python -m tests.support.suites`` runs what ``make test`` promises; with ``TENURE_TEST_LONG=1`` everything there is.
+``... store api`` runs those two suites, ``... --but races cloud`` all without those two. The suites that need a real
+cloud run on the testbed, which is brought up for them where it may be; meanwhile the others run at low priority. The
+last line is the sum: ``12 passed, 0 failed, 0 skipped``.
 """
 
 from __future__ import annotations
@@ -11,33 +12,63 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from types import FrameType
 from xml.etree import ElementTree
 
-from tests.support.databases import SERVER_KINDS, VARIABLES, DatabaseServers, ServerMissing, quick_folder
+from tests.support.databases import (
+    SERVER_KINDS,
+    VARIABLES,
+    DatabaseServers,
+    ServerMissing,
+    follow_parent,
+    quick_folder,
+)
+from tests.support.durations import REPORTS, REPOSITORY, describe, read_durations
+from tests.support.lengths import LONG
 from tests.support.provision import provision
-
-REPOSITORY = Path(__file__).parents[2]
+from tests.support.real_cloud import CloudFailed, real_cloud
 
 #: Tests that need the machine for themselves; they run in a suite of their own, one at a time.
 ALONE = "races or crash"
 
-#: The folder of tests of a real cloud: they share it, so they run one at a time, and only when asked for.
-CLOUD = "cloud"
+#: The folders of tests that need something of the testbed: they share it, so they run one at a time.
+CLOUD_FOLDERS = ("processes", "cloud")
+
+#: The folder whose failed tests are run once more: other people's services, on a busy machine, fail by themselves.
+AGAIN = "cloud"
 
 #: More than any suite takes; one that hangs must not take the whole run with it.
-SUITE_SECONDS = 60 * 60
+SUITE_SECONDS = (6 if LONG else 1) * 60 * 60
+
+#: How much the suites beside the cloud's leave to these.
+NICENESS = 10
 
 NO_TESTS_COLLECTED = 5
 
 #: Before the names of suites that are left out.
 BUT = "--but"
+
+#: Before the names of suites that are run on servers which the environment names, with no tables and no sum.
+ONLY_RUN = "--only-run"
+
+
+class Lane(Enum):
+    """When a suite runs."""
+
+    #: At low priority, while those that need a real cloud run.
+    BESIDE = "beside"
+    CLOUD = "cloud"
+    #: After all others, with the machine for itself.
+    ALONE = "alone"
+    #: Only when it is named.
+    ON_REQUEST = "on request"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +78,7 @@ class Suite:
     name: str
     arguments: Sequence[str]
     folder: Path = REPOSITORY
-    #: Left out unless it is named.
-    on_request: bool = False
+    lane: Lane = Lane.BESIDE
 
 
 @dataclass
@@ -60,6 +90,8 @@ class Result:
     seconds: float = 0.0
     #: The reasons for leaving tests out, and how many each concerns.
     left_out: Counter[str] = field(default_factory=Counter)
+    #: The tests that failed and passed when they were run once more.
+    passed_again: list[str] = field(default_factory=list)
 
     @property
     def skipped(self) -> int:
@@ -69,60 +101,104 @@ class Result:
         return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
 
 
-def find_suites(repository: Path, jobs: int) -> list[Suite]:
-    """Return the suites of a checkout: the folders below ``tests``, and the other distributions' tests."""
-    parallel = ["-n", str(jobs), "-m", f"not ({ALONE})", "--hypothesis-profile=thorough"]
+def find_suites(repository: Path, jobs: int, *, long: bool = LONG) -> list[Suite]:
+    """Return the suites of a checkout: the server's tests, those of other distributions, and each folder by itself.
+
+    Without ``long``, tests that are marked so are left out.
+    """
     tests = repository / "tests"
+    shared = [folder for name in CLOUD_FOLDERS if (folder := tests / name).is_dir()]
+    parallel = ["-n", str(jobs), "--dist", "worksteal"]
+    quick = [*parallel, *_marked(f"not ({ALONE})", long), "--hypothesis-profile=thorough"]
     suites = [
         Suite(
-            name="repository",
-            arguments=[
-                *parallel,
-                *(str(path.relative_to(repository)) for path in sorted(tests.glob("test_*.py"))),
-            ],
+            name="server",
+            arguments=[*quick, *(f"--ignore=tests/{folder.name}" for folder in shared), "tests"],
             folder=repository,
         )
     ]
     suites += [
-        Suite(name=folder.name, arguments=[*parallel, f"tests/{folder.name}"], folder=repository)
-        for folder in sorted(tests.iterdir())
-        if folder.is_dir() and folder.name != CLOUD and any(folder.rglob("test_*.py"))
-    ]
-    alone = ["-m", ALONE, f"--ignore=tests/{CLOUD}", "tests"]
-    suites.append(Suite(name="races", arguments=alone, folder=repository))
-    suites += [
-        Suite(name=folder.name, arguments=["tests"], folder=folder)
+        Suite(name=folder.name, arguments=[*parallel, *_marked("", long), "tests"], folder=folder)
         for folder in (repository / "client", repository / "nova", *sorted((repository / "examples").glob("*")))
         if (folder / "tests").is_dir()
     ]
-    if (tests / CLOUD).is_dir():
-        suites.append(Suite(name=CLOUD, arguments=[f"tests/{CLOUD}"], folder=repository, on_request=True))
+    suites += [
+        Suite(
+            name=folder.name,
+            arguments=[*_marked("", long), f"tests/{folder.name}"],
+            folder=repository,
+            lane=Lane.CLOUD,
+        )
+        for folder in shared
+    ]
+    alone = [*_marked(ALONE, long), *(f"--ignore=tests/{folder.name}" for folder in shared), "tests"]
+    suites.append(Suite(name="races", arguments=alone, folder=repository, lane=Lane.ALONE))
+    modules = [str(path.relative_to(repository)) for path in sorted(tests.glob("test_*.py"))]
+    suites.append(Suite(name="repository", arguments=[*quick, *modules], folder=repository, lane=Lane.ON_REQUEST))
+    suites += [
+        Suite(
+            name=folder.name,
+            arguments=[*quick, f"tests/{folder.name}"],
+            folder=repository,
+            lane=Lane.ON_REQUEST,
+        )
+        for folder in sorted(tests.iterdir())
+        if folder.is_dir() and folder not in shared and any(folder.rglob("test_*.py"))
+    ]
     return suites
+
+
+def _marked(expression: str, long: bool) -> list[str]:
+    """Return the arguments that choose tests by their markers."""
+    chosen = [f"({expression})"] * bool(expression) + ["not long"] * (not long)
+    return ["-m", " and ".join(chosen)] if chosen else []
 
 
 def choose(suites: Iterable[Suite], names: Sequence[str]) -> list[Suite]:
     """Return the suites of these names; without names, or with those after ``--but``, all others but on request."""
     if names and names[0] != BUT:
         return [suite for suite in suites if suite.name in names]
-    return [suite for suite in suites if not suite.on_request and suite.name not in names]
+    return [suite for suite in suites if suite.lane is not Lane.ON_REQUEST and suite.name not in names]
 
 
-def run_suite(suite: Suite, environ: Mapping[str, str]) -> Result:
-    """Run one suite with pytest; its own output passes through."""
+def run_suite(suite: Suite, environ: Mapping[str, str], reports: Path = REPORTS) -> Result:
+    """Run one suite with pytest; its own output passes through, its JUnit report is kept in ``reports``."""
     print(f"\n##### {suite.name}", flush=True)
+    report = _report_of(suite, reports)
+    if suite.name != AGAIN:
+        return _run_pytest(suite, suite.arguments, report, environ)
+    cache = f"cache_dir={reports / f'{suite.name}-cache'}"  # of its own: other suites note what failed of theirs
+    result = _run_pytest(suite, ["-o", cache, "--cache-clear", *suite.arguments], report, environ)
+    if result.failed and report.exists():
+        print(f"\n##### {suite.name}: once more what failed", flush=True)
+        second = report.with_name(f"{suite.name}-again.xml")
+        last_failed = ["-o", cache, "--last-failed", "--last-failed-no-failures=none"]
+        again = _run_pytest(suite, [*last_failed, *suite.arguments], second, environ)
+        if again.passed + again.failed == result.failed:
+            result.passed += again.passed
+            result.failed = again.failed
+            result.passed_again = sorted(failures(report) - failures(second))
+        result.seconds += again.seconds
+    return result
+
+
+def _run_pytest(suite: Suite, arguments: Sequence[str], report: Path, environ: Mapping[str, str]) -> Result:
+    report.parent.mkdir(exist_ok=True)
+    report.unlink(missing_ok=True)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="tenure-report-") as folder:
-        report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", f"--junitxml={report}", *suite.arguments]
-        code = _run_with_deadline(command, suite.folder, environ)
-        reported = report.exists()
-        result = read_report(report) if reported else Result()
-    ended_well = reported and code in {0, NO_TESTS_COLLECTED}
+    command = [sys.executable, "-m", "pytest", f"--junitxml={report}", *arguments]
+    code = _run_with_deadline(command, suite.folder, environ)
+    result = read_report(report) if report.exists() else Result()
+    ended_well = report.exists() and code in {0, NO_TESTS_COLLECTED}
     if not (ended_well or result.failed or (code == 1 and result.left_out)):
         print(f"{suite.name} ended with {code}", flush=True)
         result.failed += 1
     result.seconds = time.monotonic() - began
     return result
+
+
+def _report_of(suite: Suite, reports: Path = REPORTS) -> Path:
+    return reports / f"{suite.name}.xml"
 
 
 def _run_with_deadline(command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> int | str:
@@ -140,26 +216,39 @@ def _run_with_deadline(command: Sequence[str], folder: Path, environ: Mapping[st
 
 def read_report(report: Path) -> Result:
     """Count what a JUnit report tells. A test that fails and whose fixture fails as well counts once."""
-    result = Result()
-    failed = set()
-    for case in ElementTree.parse(report).iter("testcase"):
+    result = Result(failed=len(failures(report)))
+    tree = ElementTree.parse(report)
+    for case in tree.iter("testcase"):
         skipped = case.find("skipped")
         if case.find("failure") is not None or case.find("error") is not None:
-            failed.add((case.get("classname"), case.get("name")))
-        elif skipped is None:
+            continue
+        if skipped is None:
             result.passed += 1
         elif skipped.get("type") == "pytest.xfail":
             result.passed += 1  # strict: it failed as it was said to
         else:
             result.left_out[skipped.get("message") or "no reason given"] += 1
-    result.failed = len(failed)
+    result.seconds = sum(float(suite.get("time", 0)) for suite in tree.iter("testsuite"))
     return result
 
 
-def run_all(suites: Iterable[Suite]) -> int:
-    """Run suites, print the sum, and return the exit code of the whole run."""
+def failures(report: Path) -> set[str]:
+    """Return the tests that failed by a JUnit report."""
+    return {
+        f"{case.get('classname')}.{case.get('name')}"
+        for case in ElementTree.parse(report).iter("testcase")
+        if case.find("failure") is not None or case.find("error") is not None
+    }
+
+
+def run_all(suites: Sequence[Suite]) -> int:
+    """Run suites, print the durations and the sum, and return the exit code of the whole run."""
+    (REPORTS / "sum").unlink(missing_ok=True)
     notes = provision()
     results: dict[str, Result] = {}
+    beside = [suite for suite in suites if suite.lane in {Lane.BESIDE, Lane.ON_REQUEST}]
+    on_cloud = [suite for suite in suites if suite.lane is Lane.CLOUD]
+    alone = [suite for suite in suites if suite.lane is Lane.ALONE]
     with DatabaseServers() as servers:
         environ = {"TMPDIR": str(quick_folder())} | os.environ
         for kind in SERVER_KINDS:
@@ -167,22 +256,112 @@ def run_all(suites: Iterable[Suite]) -> int:
                 environ[VARIABLES[kind]] = servers.url(kind)
             except ServerMissing:
                 continue  # its tests say so themselves
-        for suite in suites:
-            results[suite.name] = run_suite(suite, environ)
+        if on_cloud and beside:
+            with _started_beside(beside, environ) as wait:
+                results |= run_on_cloud(on_cloud, environ)
+                results |= wait()
+        else:
+            results |= {suite.name: run_suite(suite, environ) for suite in beside}
+            results |= run_on_cloud(on_cloud, environ)
+        results |= {suite.name: run_suite(suite, environ) for suite in alone}
+    REPORTS.mkdir(exist_ok=True)
+    reports = {suite.name: report for suite in suites if (report := _report_of(suite)).exists()}
+    durations = [duration for name, report in reports.items() for duration in read_durations(name, report)]
+    print("\n".join(describe(durations)))
+    (REPORTS / "sum").write_text(f"{add_up(results.values())}\n")
     return summarise(results, notes, complete=os.environ.get("TENURE_TEST_ALL") == "1")
 
 
-def summarise(results: Mapping[str, Result], notes: Sequence[str], *, complete: bool) -> int:
-    """Print a table of what was run, then what was left out, then the sum; return the exit code."""
+def run_on_cloud(suites: Sequence[Suite], environ: Mapping[str, str]) -> dict[str, Result]:
+    """Run the suites that need a real cloud. Without a cloud their tests say so; one that breaks fails them all."""
+    if not suites:
+        return {}
+    try:
+        with real_cloud() as missing:
+            if missing:
+                print(f"No cloud is brought up: {missing}", flush=True)
+            return {suite.name: run_suite(suite, environ) for suite in suites}
+    except CloudFailed as error:
+        print(error, flush=True)
+        return {suite.name: Result(failed=1) for suite in suites}
+
+
+@contextmanager
+def _started_beside(suites: Sequence[Suite], environ: Mapping[str, str]) -> Iterator[Callable[[], dict[str, Result]]]:
+    """Run suites at low priority in a process of their own until the end of the block.
+
+    Yields a function that waits for them, prints their output and returns what came of each.
+    """
+    REPORTS.mkdir(exist_ok=True)
+    log = REPORTS / "beside.log"
+    for suite in suites:
+        _report_of(suite).unlink(missing_ok=True)
+    names = [suite.name for suite in suites]
+    print(f"{', '.join(names)}: beside the cloud, with what processors it leaves; output at the end", flush=True)
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.suites", ONLY_RUN, *names],
+            cwd=REPOSITORY,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_yield_processors,
+        )
+
+    def wait() -> dict[str, Result]:
+        process.wait()
+        print(log.read_text(errors="replace"), flush=True)
+        results = {suite.name: _read_again(suite) for suite in suites}
+        if process.returncode and not any(result.failed for result in results.values()):
+            results[names[-1]].failed += 1
+        return results
+
+    try:
+        yield wait
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+            print(log.read_text(errors="replace"), flush=True)
+
+
+def _read_again(suite: Suite) -> Result:
+    """Return what the report of a suite says that another process ran; one without a report has failed."""
+    report = _report_of(suite)
+    return read_report(report) if report.exists() else Result(failed=1)
+
+
+def _yield_processors() -> None:
+    """Be nice, as a process and as the group of processes that a new session is, and end with the parent."""
+    os.nice(NICENESS)
+    follow_parent(signal.SIGTERM)
+
+
+def add_up(results: Iterable[Result]) -> Result:
+    """Return the sum of what came of suites."""
     total = Result()
-    print(f"\n{'suite':<14}{'passed':>8}{'failed':>8}{'skipped':>9}{'minutes':>9}")
-    for name, result in results.items():
-        print(_row(name, result))
+    for result in results:
         total.passed += result.passed
         total.failed += result.failed
         total.seconds += result.seconds
         total.left_out += result.left_out
+        total.passed_again += result.passed_again
+    return total
+
+
+def summarise(results: Mapping[str, Result], notes: Sequence[str], *, complete: bool) -> int:
+    """Print a table of what was run, what was run again and what was left out, then the sum; return the exit code."""
+    total = add_up(results.values())
+    print(f"\n{'suite':<14}{'passed':>8}{'failed':>8}{'skipped':>9}{'minutes':>9}")
+    for name, result in results.items():
+        print(_row(name, result))
     print(_row("all", total))
+    if total.passed_again:
+        print("\nFAILED, AND PASSED WHEN RUN AGAIN")
+        for name in total.passed_again:
+            print(f"  {name}")
     if total.left_out or notes:
         print("\nLEFT OUT" + (", which TENURE_TEST_ALL=1 forbids" if complete else ""))
         for note in notes:
@@ -198,7 +377,10 @@ def _row(name: str, result: Result) -> str:
     return f"{name:<14}{result.passed:>8}{result.failed:>8}{result.skipped:>9}{result.seconds / 60:>9.1f}"
 
 
-def main(names: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
+    only_run, names = arguments[:1] == [ONLY_RUN], list(arguments)
+    if only_run:
+        names.remove(ONLY_RUN)
     jobs = int(os.environ.get("TENURE_TEST_JOBS") or len(os.sched_getaffinity(0)))
     suites = find_suites(REPOSITORY, jobs)
     unknown = sorted(set(names[names[:1] == [BUT] :]) - {suite.name for suite in suites})
@@ -206,7 +388,10 @@ def main(names: Sequence[str]) -> int:
         print(f"No such suite: {', '.join(unknown)}. There are: {', '.join(suite.name for suite in suites)}")
         return 2
     signal.signal(signal.SIGTERM, _leave)
-    return run_all(choose(suites, names))
+    chosen = choose(suites, names)
+    if only_run:
+        return max(1 if run_suite(suite, os.environ).failed else 0 for suite in chosen)
+    return run_all(chosen)
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:
