@@ -23,10 +23,18 @@ from tests.support.site import Site, open_site
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of this folder, so that none can be forgotten."""
+    """Mark every test of this folder, so that none can be forgotten.
+
+    A module that inherits its tests names in ``EVERY_TIME`` those of them that are not long.
+    """
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.cloud)
+        if not item.path.is_relative_to(Path(__file__).parent):
+            continue
+        item.add_marker(pytest.mark.cloud)
+        assert isinstance(item, pytest.Function)
+        every_time = getattr(item.module, "EVERY_TIME", None)
+        if every_time is not None and item.originalname not in every_time:
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="session")

@@ -69,6 +69,7 @@ def crowd(cloud: Cloud, database: str, tmp_path_factory: pytest.TempPathFactory)
         empty(database)
 
 
+@pytest.mark.long
 def test_all_start_whatever_dies_meanwhile(
     crowd: tuple[Site, list[str]], database: str, demo: Session, capsys: pytest.CaptureFixture[str]
 ):

@@ -156,6 +156,7 @@ class Meddler:
         return bool(answer.status_code == 200)
 
 
+@pytest.mark.long
 def test_all_is_mended_and_then_left_alone(rig: Rig, demo: Session, capsys: pytest.CaptureFixture[str]):
     site = rig.site
     before = site.nova.aggregates().keys()

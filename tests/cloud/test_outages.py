@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +72,12 @@ OUTAGES: dict[str, tuple[Failing, str]] = {
 }
 
 
-@pytest.mark.parametrize("outage", OUTAGES)
+def _long(cases: Iterable[str], *, but: str) -> list[Any]:
+    """Return the cases, all marked as long except for one."""
+    return [case if case == but else pytest.param(case, marks=pytest.mark.long) for case in cases]
+
+
+@pytest.mark.parametrize("outage", _long(OUTAGES, but="nova answers 503"))
 def test_nova_is_away_at_the_start_and_at_the_end(rig: Rig, demo: Session, outage: str):
     begin, told = OUTAGES[outage]
     begin(rig.between)
@@ -104,7 +109,7 @@ WITHOUT_KEYSTONE: dict[str, tuple[Failing, str]] = {
 }
 
 
-@pytest.mark.parametrize("outage", WITHOUT_KEYSTONE)
+@pytest.mark.parametrize("outage", _long(WITHOUT_KEYSTONE, but="refuses"))
 def test_keystone_is_away_when_a_manager_needs_a_token(rig: Rig, demo: Session, outage: str):
     """One that has a token works on; one that has just started has none."""
     begin, told = WITHOUT_KEYSTONE[outage]
@@ -125,6 +130,7 @@ def test_keystone_is_away_when_a_manager_needs_a_token(rig: Rig, demo: Session, 
     assert rig.site.nova.members(lease.reservation) == lease.hosts()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("outage", ["answers 503", "refuses", "is slow"])
 def test_hosts_start_and_end_without_placement(rig: Rig, demo: Session, outage: str):
     if outage == "refuses":
@@ -162,7 +168,7 @@ def test_the_answers_to_all_writing_calls_are_lost_once(rig: Rig, demo: Session)
     assert [one.status for one in made] == [200]
 
 
-@pytest.mark.parametrize("failing", ["compute", "placement"])
+@pytest.mark.parametrize("failing", _long(["compute", "placement"], but="placement"))
 def test_a_host_is_not_registered_while_a_service_is_away(rig: Rig, failing: str):
     """Whoever asks is told so, at once, and can do it again when the service is back."""
     (host,) = answered(rig.site.admin.get(f"/os-hosts?hypervisor_hostname={rig.hosts[0]}"), 200)["hosts"][:1]
@@ -177,6 +183,7 @@ def test_a_host_is_not_registered_while_a_service_is_away(rig: Rig, failing: str
     assert rig.site.register(name)
 
 
+@pytest.mark.long
 def test_what_is_booked_for_later_needs_no_cloud(rig: Rig, demo: Session):
     """A booking is a matter of the ledger: it makes no call, and works while every service is away."""
     rig.site.api(demo).get("/leases")  # whoever asks is known by now
@@ -190,6 +197,7 @@ def test_what_is_booked_for_later_needs_no_cloud(rig: Rig, demo: Session):
     assert [one for proxy in rig.between.all for one in proxy.seen()] == []
 
 
+@pytest.mark.long
 def test_no_manager_is_there(rig: Rig, demo: Session):
     rig.site.deployment.managers[0].kill()
     answer = rig.site.api(demo).get("/leases")
@@ -197,6 +205,7 @@ def test_no_manager_is_there(rig: Rig, demo: Session):
     assert "later" in answer.json()["error_message"]
 
 
+@pytest.mark.long
 def test_keystone_is_away_for_somebody_unknown(rig: Rig, cloud: Cloud):
     """Nobody can say who it is: that is no refusal, and no defect."""
     stranger = cloud.session("other")

@@ -97,6 +97,7 @@ def actions(site: Site, server: str) -> dict[str, datetime]:
     return dict(sorted(times.items(), key=lambda item: item[1]))
 
 
+@pytest.mark.long
 def test_exactly_those_in_the_way_of_a_start_are_told_and_gone_by_then(
     noticing: Site, preemptible: dict[int, str], demo: Session, other: Session
 ):

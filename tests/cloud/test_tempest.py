@@ -45,8 +45,10 @@ def patient(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.mark.parametrize(
     ("part", "passed", "seconds"),
-    [("api", API_TESTS, API_SECONDS), ("scenario", SCENARIOS, SCENARIO_SECONDS)],
-    ids=["api", "scenario"],
+    [
+        pytest.param("api", API_TESTS, API_SECONDS, id="api"),
+        pytest.param("scenario", SCENARIOS, SCENARIO_SECONDS, id="scenario", marks=pytest.mark.long),
+    ],
 )
 def test_the_plugin_passes(patient: Site, part: str, passed: int, seconds: float):
     assert run(part, seconds=seconds) == {"Passed": passed, "Skipped": 0, "Failed": 0}

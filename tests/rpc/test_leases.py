@@ -4,4 +4,4 @@ import pytest
 
 from tests.api.test_leases import *  # noqa: F403
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]

@@ -4,4 +4,4 @@ import pytest
 
 from tests.api.test_user_events import *  # noqa: F403
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]

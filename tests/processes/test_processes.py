@@ -1,7 +1,6 @@
 """APIs and managers as processes of their own, on a simulated cloud: races for few hosts, and ends at any point.
 
-What holds for one process holds for several, on a database server and a message bus. They need of the testbed its
-message bus alone.
+What holds for one process holds for several, on a database server and a message bus.
 """
 
 from __future__ import annotations
@@ -23,12 +22,11 @@ from sqlalchemy.pool import NullPool
 from tenure.drivers.simulated import EffectKind
 from tests.conftest import FreshDatabase
 from tests.support import ledger
-from tests.support.cloud import Cloud
 from tests.support.crashes import Traces, delete, wait_for_event, wait_until_gone
 from tests.support.databases import MARIADB, POSTGRESQL
 from tests.support.deployment import END_SECONDS, Deployment, Options, Program, deploy
 from tests.support.engines import POINTS, wait_until
-from tests.support.lengths import LONG, RACE_OPERATIONS
+from tests.support.lengths import RACE_OPERATIONS
 from tests.support.racers import Race, run
 from tests.support.races import TOKEN, broken_promises, lay_out, watched
 from tests.support.site import delete_queues
@@ -56,13 +54,13 @@ class Processes:
 
 @contextmanager
 def processes(
-    folder: Path, fresh_database: FreshDatabase, kind: str, *, managers: int, apis: int
+    folder: Path, bus: str, fresh_database: FreshDatabase, kind: str, *, managers: int, apis: int
 ) -> Iterator[Processes]:
     topic = f"tenure_{uuid4().hex[:8]}"
     with fresh_database(kind) as url:
         cloud, tokens = lay_out(url, folder, HOSTS)
         settings: Options = {
-            "DEFAULT": {"driver": "simulated", "auth_strategy": "token_file", "transport_url": BUS},
+            "DEFAULT": {"driver": "simulated", "auth_strategy": "token_file", "transport_url": bus},
             "api": {"token_file": tokens},
             "simulated": {"path": cloud},
             "manager": {"rpc_topic": topic, "minutes_before_end_lease": 0},
@@ -74,15 +72,18 @@ def processes(
             delete_queues([topic, *(f"{topic}.{folder.name}-{number}" for number in range(managers))])
 
 
-BUS = "rabbit://guest:guest@127.0.0.1:5672/"
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(POSTGRESQL, marks=[pytest.mark.postgresql, pytest.mark.long]),
+        pytest.param(MARIADB, marks=pytest.mark.mariadb),
+    ],
+)
 def test_nobody_shares_a_host(
-    cloud: Cloud, tmp_path: Path, fresh_database: FreshDatabase, kind: str, capsys: pytest.CaptureFixture[str]
+    message_bus: str, tmp_path: Path, fresh_database: FreshDatabase, kind: str, capsys: pytest.CaptureFixture[str]
 ):
     """16 clients of two APIs over two managers, few hosts; half a day of them, planned over and over again."""
-    with processes(tmp_path, fresh_database, kind, managers=2, apis=2) as found:
+    with processes(tmp_path, message_bus, fresh_database, kind, managers=2, apis=2) as found:
         race = Race(ports=found.deployment.ports, tokens=[TOKEN], threads=THREADS, operations=OPERATIONS, seed=3)
         with watched(found.database) as faults:
             report = run(race)
@@ -105,16 +106,16 @@ def test_nobody_shares_a_host(
 
 
 #: Who dies does so in Python; on each kind of database it is shown by ``tests/scenarios/test_crashes.py``.
-@pytest.fixture(scope="module", params=KINDS if LONG else KINDS[1:])
+@pytest.fixture(scope="module", params=KINDS)
 def mortal(
     request: pytest.FixtureRequest,
-    cloud: Cloud,
+    message_bus: str,
     fresh_database: FreshDatabase,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Processes]:
     """One API over a manager that is to be replaced; each test begins and ends with no manager."""
     folder = tmp_path_factory.mktemp("mortal")
-    with processes(folder, fresh_database, request.param, managers=1, apis=1) as found:
+    with processes(folder, message_bus, fresh_database, request.param, managers=1, apis=1) as found:
         found.deployment.managers[0].stop()
         yield found
 
@@ -155,6 +156,7 @@ def have_claims_end(database: str, moment: str) -> None:
         connection.execute(text(f"UPDATE events SET ready_at = '{moment}' WHERE claim_token IS NOT NULL"))
 
 
+@pytest.mark.long
 def test_killed_while_they_start_leases(mortal: Processes):
     leases = []
     for point in POINTS:
@@ -171,6 +173,7 @@ def test_killed_while_they_start_leases(mortal: Processes):
     mortal.traces.assert_sound(idle=True)
 
 
+@pytest.mark.long
 def test_killed_while_they_save_what_is_on_the_hosts(mortal: Processes):
     leases = []
     for point in POINTS:
@@ -188,6 +191,7 @@ def test_killed_while_they_save_what_is_on_the_hosts(mortal: Processes):
     mortal.traces.assert_sound(idle=True)
 
 
+@pytest.mark.long
 def test_killed_while_they_end_leases(mortal: Processes):
     leases = []
     for point in POINTS:
@@ -204,6 +208,7 @@ def test_killed_while_they_end_leases(mortal: Processes):
     mortal.traces.assert_sound(idle=True)
 
 
+@pytest.mark.long
 def test_killed_while_they_change_running_leases(mortal: Processes):
     """Nobody can say whether the change was made, and so the answer says that; it is made."""
     leases, answers = [], []
@@ -226,6 +231,7 @@ def test_killed_while_they_change_running_leases(mortal: Processes):
     mortal.traces.assert_sound(idle=True)
 
 
+@pytest.mark.long
 def test_killed_while_they_delete_leases(mortal: Processes):
     """The delete was not answered, and yet begun: it is not forgotten."""
     leases, answers = [], []
@@ -277,6 +283,7 @@ def out_of_reach(database: str) -> Iterator[None]:
             away.rename(socket)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mortal", KINDS, indirect=True)
 def test_without_its_database_it_is_unavailable(mortal: Processes):
     """503, so that clients come again, for whatever is asked; and all is well when it is back."""
