@@ -80,6 +80,22 @@ def database_url(request: pytest.FixtureRequest, fresh_database: FreshDatabase) 
         yield url
 
 
+@pytest.fixture(
+    params=[
+        SQLITE,
+        pytest.param(POSTGRESQL, marks=[pytest.mark.postgresql, pytest.mark.long]),
+        pytest.param(MARIADB, marks=[pytest.mark.mariadb, pytest.mark.long]),
+    ]
+)
+def one_database_url(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[str]:
+    """The URL of an empty database on SQLite, and on the others in a long run only.
+
+    It is for tests of what does not differ between databases, once a few tests have shown that on each kind.
+    """
+    with fresh_database(request.param) as url:
+        yield url
+
+
 def _url_or_skip(servers: DatabaseServers, kind: str) -> str:
     try:
         return servers.url(kind)

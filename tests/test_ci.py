@@ -25,7 +25,8 @@ case $* in test) mkdir .reports; echo "$sum" > .reports/sum ;; esac
 case $LITTERS in "$*") touch litter ;; esac
 case $FAILS in "$*") exit 2 ;; esac
 """
-STEPS = ["setup", "lint", "demo", "test"]
+LINT = "-j2 --output-sync=target lint demo"
+STEPS = ["setup", LINT, "test"]
 
 
 def start_ci(
@@ -65,7 +66,7 @@ def test_failed_tests_make_it_red_and_the_sum_comes_last(tmp_path: Path):
     assert (code, made, printed[-1]) == (1, STEPS, "7 passed, 2 failed, 0 skipped")
 
 
-@pytest.mark.parametrize("step", ["setup", "lint", "demo"])
+@pytest.mark.parametrize("step", ["setup", LINT])
 def test_nothing_is_begun_after_a_step_that_fails(tmp_path: Path, step: str):
     code, made, _ = run_ci(tmp_path, fails=step)
     assert (code, made[-1]) == (2, step)

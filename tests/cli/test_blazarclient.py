@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,7 +15,8 @@ from keystoneauth1.session import Session
 from keystoneauth1.token_endpoint import Token
 
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
-from tests.support.standalone import BIN, Standalone
+from tests.support.forking import run_forked
+from tests.support.standalone import Standalone
 
 pytestmark = pytest.mark.slow
 
@@ -33,14 +33,8 @@ def in_minutes(minutes: int) -> str:
 
 
 def run(service: Standalone, program: list[str], *arguments: str, fails: bool = False) -> str:
-    done = subprocess.run(
-        [str(BIN / program[0]), *program[1:], *arguments],
-        env={**service.environment("tenure-admin"), "OS_RESERVATION_CLIENT": "blazar"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    environ = {**service.environment("tenure-admin"), "OS_RESERVATION_CLIENT": "blazar"}
+    done = run_forked(*program, *arguments, env=environ, timeout=60)
     assert (done.returncode != 0) is fails, done.stdout + done.stderr
     return done.stderr if fails else done.stdout
 

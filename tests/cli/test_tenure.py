@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
-from tests.support.standalone import BIN, Standalone
+from tests.support.forking import run_forked
+from tests.support.standalone import Standalone
 
 pytestmark = pytest.mark.slow
 
@@ -20,14 +21,8 @@ LEASES_OF_ONE_HOST = ("--hosts", "1", "--for", "2h")
 
 def runner(service: Standalone, *program: str) -> Run:
     def run(*arguments: str, cloud: str = "tenure-admin", code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [str(BIN / program[0]), *program[1:], *arguments],
-            env={**service.environment(cloud), "OS_RESERVATION_CLIENT": "tenure"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        environ = {**service.environment(cloud), "OS_RESERVATION_CLIENT": "tenure"}
+        done = run_forked(*program, *arguments, env=environ, timeout=60)
         assert done.returncode == code, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         return done

@@ -10,7 +10,6 @@ import random
 import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -30,9 +29,9 @@ from tests.support import ledger
 from tests.support.agreement import ADDRESS, VOLUME, wait_for_agreement
 from tests.support.crashes import Traces, delete, wait_for_event, wait_until_gone
 from tests.support.engines import POINTS
+from tests.support.lengths import times
 from tests.support.standalone import Caller, Standalone, launch, rfc3339, standalone, start
 
-ROOT = Path(__file__).parents[2]
 HOSTS = 6
 INSTANCE = "virtual:instance"
 #: What leases have beside whole hosts: instances each on a host of its own, some of a flavor, and an address.
@@ -50,9 +49,7 @@ pytestmark = pytest.mark.crash
 @contextmanager
 def dying_at(data_dir: Path, point: str) -> Iterator[Standalone]:
     """A service that kills itself at the point."""
-    service = start(
-        data_dir, hosts=HOSTS, command=(sys.executable, "-m", "tests.scenarios.dying_standalone", point), cwd=ROOT
-    )
+    service = start(data_dir, hosts=HOSTS, program=("tests.scenarios.dying_standalone:main", point))
     try:
         yield service
     finally:
@@ -334,12 +331,12 @@ class Load:
             self.wrong.append(f"{action}: {status} {answer}")
 
 
-KILLS = 50
+KILLS = times(15, 50)
 CLIENTS = 4
 SEED = 20300101
 
 
-def test_killed_fifty_times_under_load(tmp_path: Path):
+def test_killed_again_and_again_under_load(tmp_path: Path):
     data_dir = tmp_path / "data"
     rng = random.Random(SEED)
     load = Load(SEED)

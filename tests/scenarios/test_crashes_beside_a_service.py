@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import signal
 import sqlite3
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timedelta
@@ -23,7 +22,6 @@ from tests.support.credits import Call, Credits, open_credits
 from tests.support.engines import wait_until
 from tests.support.standalone import Caller, Standalone, rfc3339, start
 
-ROOT = Path(__file__).parents[2]
 HOSTS = 2
 CALLS = ("check-create", "commit-create", "check-update", "commit-update", "on-end")
 
@@ -32,8 +30,7 @@ pytestmark = pytest.mark.crash
 
 @contextmanager
 def running(data_dir: Path, credits: Credits) -> Iterator[Standalone]:
-    command = (sys.executable, "-m", "tests.scenarios.enforced_standalone", credits.url)
-    service = start(data_dir, hosts=HOSTS, command=command, cwd=ROOT)
+    service = start(data_dir, hosts=HOSTS, program=("tests.scenarios.enforced_standalone:main", credits.url))
     try:
         yield service
     finally:

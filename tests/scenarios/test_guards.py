@@ -32,7 +32,7 @@ from tests.support.databases import MARIADB, POSTGRESQL, SQLITE
 from tests.support.engines import event_of
 from tests.support.world import ADMIN, NOW, OWNER, World, open_world, reservation
 
-pytestmark = pytest.mark.races
+pytestmark = pytest.mark.slow
 
 HOUR = timedelta(hours=1)
 SECONDS = 30.0
@@ -281,6 +281,7 @@ def test_with_every_guard_either_less_is_lent_or_it_is_booked(fresh_database, mo
 # --- the versions
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("database", EVERY_DATABASE[1:])
 def test_without_versions_less_is_lent_than_is_booked(fresh_database, monkeypatch, database: str):
     with fresh_database(database) as url, open_world(url, hosts=0) as world, without_versions(monkeypatch):
@@ -289,6 +290,7 @@ def test_without_versions_less_is_lent_than_is_booked(fresh_database, monkeypatc
     assert outcome.overlaps != []
 
 
+@pytest.mark.long
 @pytest.mark.mariadb
 def test_without_versions_mariadb_books_the_last_host_twice(fresh_database, monkeypatch):
     with fresh_database(MARIADB) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
@@ -296,6 +298,7 @@ def test_without_versions_mariadb_books_the_last_host_twice(fresh_database, monk
     assert (outcome.booked, outcome.met, len(outcome.overlaps)) == (2, True, 1)
 
 
+@pytest.mark.long
 @pytest.mark.postgresql
 def test_without_versions_and_constraint_postgresql_books_the_last_host_twice(fresh_database, monkeypatch):
     with fresh_database(POSTGRESQL) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
@@ -304,6 +307,7 @@ def test_without_versions_and_constraint_postgresql_books_the_last_host_twice(fr
     assert (outcome.booked, outcome.met, len(outcome.overlaps)) == (2, True, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("database", EVERY_DATABASE[1:])
 @pytest.mark.parametrize("rivals", PARTS)
 def test_without_versions_the_last_room_is_promised_twice(fresh_database, monkeypatch, database: str, rivals: Rivals):
@@ -314,6 +318,7 @@ def test_without_versions_the_last_room_is_promised_twice(fresh_database, monkey
     assert outcome.overlaps != []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("database", EVERY_DATABASE[1:])
 def test_without_versions_and_constraint_an_address_is_promised_twice(fresh_database, monkeypatch, database: str):
     with fresh_database(database) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
@@ -335,6 +340,7 @@ def test_versions_alone_suffice(fresh_database, monkeypatch, database: str):
     assert outcome.searches >= 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("database", EVERY_DATABASE[1:])
 def test_without_versions_both_start_beside_what_is_late(fresh_database, monkeypatch, database: str):
     with fresh_database(database) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
@@ -372,6 +378,7 @@ def test_the_constraint_is_what_is_dropped(fresh_database):
 # --- SQLite's write lock
 
 
+@pytest.mark.long
 def test_without_the_lock_and_versions_sqlite_gives_the_last_host_twice(fresh_database, monkeypatch):
     with fresh_database(SQLITE) as url, open_world(url, hosts=1) as world:
         begin_as_the_driver_does(world)

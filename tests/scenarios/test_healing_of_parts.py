@@ -126,9 +126,9 @@ class TestHostsFail:
 
     @pytest.mark.parametrize(("affinity", "shape"), [(None, [4]), (True, [4]), (False, [1, 1, 1])])
     def test_the_rule_of_affinity_is_kept_where_parts_move(
-        self, database_url: str, affinity: bool | None, shape: list[int]
+        self, one_database_url: str, affinity: bool | None, shape: list[int]
     ):
-        with open_world(database_url, hosts=4) as world:
+        with open_world(one_database_url, hosts=4) as world:
             plan = book(world, instances(sum(shape), affinity), start=1)
             for _ in range(2):
                 [failed, *_] = before = sorted(where(world, plan))
@@ -139,11 +139,11 @@ class TestHostsFail:
                 assert sum(where(world, plan).values()) == sum(shape)
                 assert affinity is None or sorted(where(world, plan).values()) == shape
                 fail(world, failed, health=HostHealth.UP)
-            assert_sound(world, database_url)
+            assert_sound(world, one_database_url)
 
-    def test_others_move_to_the_hosts_of_who_must_be_apart(self, database_url: str):
+    def test_others_move_to_the_hosts_of_who_must_be_apart(self, one_database_url: str):
         """Two of three hosts have half the room. What failed can only go to the third, which others fill."""
-        with open_world(database_url, hosts=3) as world:
+        with open_world(one_database_url, hosts=3) as world:
             small = world.book(2, start=1, hypervisor_properties='["==", "$vcpus", "32"]')
             others = book(world, instances(4), start=1, hours=1)
             world.leases.delete(OWNER, small.id)
@@ -153,10 +153,10 @@ class TestHostsFail:
             assert flags(world, plan) == WELL
             assert where(world, plan) == {"sim-host-002": 1, "sim-host-003": 1}
             assert where(world, others) == {"sim-host-002": 1, "sim-host-003": 3}
-            assert_sound(world, database_url)
+            assert_sound(world, one_database_url)
 
-    def test_where_there_is_no_room_it_is_told_until_there_is(self, database_url: str):
-        with open_world(database_url, hosts=2) as world:
+    def test_where_there_is_no_room_it_is_told_until_there_is(self, one_database_url: str):
+        with open_world(one_database_url, hosts=2) as world:
             plan, other = book(world, instances(3), start=1), book(world, instances(1), start=1)
             [host] = {name for name, units in where(world, plan).items() if units == max(where(world, plan).values())}
             fail(world, host)
@@ -166,7 +166,7 @@ class TestHostsFail:
             fail(world, host, health=HostHealth.UP)
             assert flags(world, plan) == WELL
             assert lease_of(world, plan.id).status_reason is None
-            assert_sound(world, database_url)
+            assert_sound(world, one_database_url)
 
     def test_while_it_runs_it_is_told_at_once_and_replaced_later(self, database_url: str):
         with open_world(database_url, hosts=4) as world:
@@ -193,9 +193,9 @@ class TestHostsFail:
             assert world.cloud.world.servers() == []
             assert_sound(world, database_url)
 
-    def test_together_means_that_all_of_it_is_replaced_by_one_host(self, database_url: str):
+    def test_together_means_that_all_of_it_is_replaced_by_one_host(self, one_database_url: str):
         """Also what was added while it ran, which the ledger keeps as a part of its own."""
-        with open_world(database_url, hosts=4) as world:
+        with open_world(one_database_url, hosts=4) as world:
             lease = book(world, instances(1, True))
             change(world, lease, amount=2)
             [host] = where(world, lease)
@@ -205,10 +205,10 @@ class TestHostsFail:
             [(other, units)] = where(world, lease).items()
             assert (other != host, units) == (True, 2)
             assert flags(world, lease) == CHANGED
-            assert_sound(world, database_url)
+            assert_sound(world, one_database_url)
 
-    def test_apart_means_that_no_host_replaces_two(self, database_url: str):
-        with open_world(database_url, hosts=4) as world:
+    def test_apart_means_that_no_host_replaces_two(self, one_database_url: str):
+        with open_world(one_database_url, hosts=4) as world:
             lease = book(world, instances(3, False))
             [spare] = {host.name for host in world.cloud.world.hosts()} - where(world, lease).keys()
             first, second, _ = sorted(where(world, lease))
@@ -221,11 +221,11 @@ class TestHostsFail:
             assert flags(world, lease) == (True, True, True)  # one of the two has nowhere to go
             fail(world, first, second, health=HostHealth.UP)
             assert flags(world, lease) == CHANGED
-            assert_sound(world, database_url)
+            assert_sound(world, one_database_url)
 
-    def test_what_is_only_closed_loses_nothing(self, database_url: str):
+    def test_what_is_only_closed_loses_nothing(self, one_database_url: str):
         """Servers run there still."""
-        with open_world(database_url, hosts=4) as world:
+        with open_world(one_database_url, hosts=4) as world:
             lease = book(world, instances(2))
             server = boot(world, lease)
             before = where(world, lease)
@@ -235,10 +235,10 @@ class TestHostsFail:
             assert where(world, lease) == before
             assert flags(world, lease) == WELL
             assert server in {one.id for one in world.cloud.world.servers()}
-            assert_sound(world, database_url)
+            assert_sound(world, one_database_url)
 
-    def test_of_several_types_each_keeps_its_own_flag(self, database_url: str):
-        with open_world(database_url, hosts=4) as world:
+    def test_of_several_types_each_keeps_its_own_flag(self, one_database_url: str):
+        with open_world(one_database_url, hosts=4) as world:
             register(world, "203.0.113.10")
             lease = book(world, instances(1), addresses(world, 1))
             [host] = {name for name in where(world, lease) if name.startswith("sim-")}
@@ -247,13 +247,13 @@ class TestHostsFail:
             assert flagged == [True, False]
             fail(world, host, health=HostHealth.UP)
             assert flags(world, lease) == WELL
-            assert_sound(world, database_url)
+            assert_sound(world, one_database_url)
 
 
 class TestInventoriesChange:
-    def test_a_smaller_ratio(self, database_url: str):
+    def test_a_smaller_ratio(self, one_database_url: str):
         """Plans move to where there is room; what runs is told, and keeps what it has."""
-        with open_world(database_url, hosts=4) as world:
+        with open_world(one_database_url, hosts=4) as world:
             running, plan = book(world, instances(2)), book(world, instances(2), start=6)
             [host] = where(world, running)
             assert list(where(world, plan)) == [host]
@@ -271,10 +271,10 @@ class TestInventoriesChange:
             world.cloud.world.change_host(host, inventory={})
             look(world, refresh=True)
             assert flags(world, running) == WELL
-            assert_sound(world, database_url)
+            assert_sound(world, one_database_url)
 
-    def test_a_smaller_total_and_nowhere_to_go(self, database_url: str):
-        with open_world(database_url, hosts=1) as world:
+    def test_a_smaller_total_and_nowhere_to_go(self, one_database_url: str):
+        with open_world(one_database_url, hosts=1) as world:
             plan = book(world, instances(2), start=1)
             world.cloud.world.change_host("1", facts={"vcpus": 16})
             look(world, refresh=True)
@@ -284,10 +284,10 @@ class TestInventoriesChange:
             assert flags(world, plan) == WELL
             world.pass_time(HOUR)
             assert lease_of(world, plan.id).status is LeaseStatus.ACTIVE
-            assert_sound(world, database_url)
+            assert_sound(world, one_database_url)
 
-    def test_a_larger_ratio_is_room_at_once(self, database_url: str):
-        with open_world(database_url, hosts=1) as world:
+    def test_a_larger_ratio_is_room_at_once(self, one_database_url: str):
+        with open_world(one_database_url, hosts=1) as world:
             with pytest.raises(NotEnoughResources):
                 book(world, instances(3))
             world.cloud.world.change_host("1", inventory={"VCPU": {"allocation_ratio": 4.0}})
@@ -295,11 +295,11 @@ class TestInventoriesChange:
             lease = book(world, instances(8))
             for _ in range(8):
                 boot(world, lease)
-            assert_sound(world, database_url)
+            assert_sound(world, one_database_url)
 
-    def test_a_trait_that_a_flavor_needs_is_gone(self, database_url: str):
+    def test_a_trait_that_a_flavor_needs_is_gone(self, one_database_url: str):
         """Two of eight hosts have it."""
-        with open_world(database_url, hosts=8) as world:
+        with open_world(one_database_url, hosts=8) as world:
             running, plan = book(world, flavors(1)), book(world, flavors(1), start=6)
             [host] = where(world, running)
             world.cloud.world.change_host(host, traits=["COMPUTE_NODE"])
@@ -316,10 +316,10 @@ class TestInventoriesChange:
                 world.cloud.world.change_host(name, traits=["CUSTOM_GPU_A100"])
             look(world, refresh=True)
             assert (flags(world, running), flags(world, plan)) == (WELL, WELL)
-            assert_sound(world, database_url)
+            assert_sound(world, one_database_url)
 
-    def test_fewer_devices_than_are_promised(self, database_url: str):
-        with open_world(database_url, hosts=4) as world:
+    def test_fewer_devices_than_are_promised(self, one_database_url: str):
+        with open_world(one_database_url, hosts=4) as world:
             lease = book(world, flavors(3), start=1)
             world.cloud.world.change_host("4", inventory={"CUSTOM_GPU": {"total": 2}})
             look(world, refresh=True)
@@ -327,36 +327,36 @@ class TestInventoriesChange:
             world.cloud.world.change_host("4", inventory={"CUSTOM_GPU": {"total": 3}})
             look(world, refresh=True)
             assert flags(world, lease) == WELL
-            assert_sound(world, database_url)
+            assert_sound(world, one_database_url)
 
 
 class TestOthersMeddle:
-    def test_what_instances_have_in_the_cloud_is_mended(self, database_url: str):
-        with open_world(database_url, hosts=4) as world:
+    def test_what_instances_have_in_the_cloud_is_mended(self, one_database_url: str):
+        with open_world(one_database_url, hosts=4) as world:
             lease = book(world, instances(2, False))
             server, number = boot(world, lease), lease.reservations[0].id
             parts = world.cloud.world.instances
             parts.delete_aggregate(number)
             look(world)
-            assert_sound(world, database_url)
+            assert_sound(world, one_database_url)
             [first, _] = sorted(where(world, lease))
             parts.set_units(number, first, None)
             parts.take_access(number, OWNER.project_id)
             look(world)
-            assert_sound(world, database_url)
+            assert_sound(world, one_database_url)
             parts.delete_flavor(number)
             for group in parts.server_groups():
                 parts.delete_group(group)
             look(world)
-            assert_sound(world, database_url)
+            assert_sound(world, one_database_url)
             assert server in {one.id for one in world.cloud.world.servers()}
             assert flags(world, lease) == WELL
             effects = world.cloud.world.journal()
             look(world)
             assert world.cloud.world.journal() == effects
 
-    def test_an_address_taken_before_the_start_is_replaced_by_another(self, database_url: str):
-        with open_world(database_url, hosts=1) as world:
+    def test_an_address_taken_before_the_start_is_replaced_by_another(self, one_database_url: str):
+        with open_world(one_database_url, hosts=1) as world:
             register(world, "203.0.113.10", "203.0.113.11")
             lease = book(world, addresses(world, 1), start=1)
             [taken] = where(world, lease)
@@ -367,10 +367,10 @@ class TestOthersMeddle:
             assert other != taken
             found = world.cloud.world.addresses.floating_ips()
             assert (found[other].project_id, found[taken].project_id) == (OWNER.project_id, "thief-project")
-            assert ledger.faults(database_url) == []
+            assert ledger.faults(one_database_url) == []
 
-    def test_where_no_other_address_is_free_the_start_fails_and_says_why(self, database_url: str):
-        with open_world(database_url, hosts=2) as world:
+    def test_where_no_other_address_is_free_the_start_fails_and_says_why(self, one_database_url: str):
+        with open_world(one_database_url, hosts=2) as world:
             register(world, "203.0.113.10")
             lease = book(world, instances(1, True), addresses(world, 1), start=1)
             world.cloud.world.addresses.take("203.0.113.10", "thief-project")
@@ -379,20 +379,20 @@ class TestOthersMeddle:
             assert found.status is LeaseStatus.ERROR
             assert "project thief-project has 203.0.113.10" in str(found.status_reason)
             world.cloud.world.addresses.release("203.0.113.10")
-            assert_sound(world, database_url)  # also nothing of the instances
+            assert_sound(world, one_database_url)  # also nothing of the instances
 
-    def test_an_address_that_is_deleted_is_made_again(self, database_url: str):
-        with open_world(database_url, hosts=1) as world:
+    def test_an_address_that_is_deleted_is_made_again(self, one_database_url: str):
+        with open_world(one_database_url, hosts=1) as world:
             register(world, "203.0.113.10")
             lease = book(world, addresses(world, 1))
             world.cloud.world.addresses.release("203.0.113.10")
             look(world)
             world.pass_time(MINUTE)
-            assert_sound(world, database_url)
+            assert_sound(world, one_database_url)
             assert flags(world, lease) == WELL
 
-    def test_an_address_taken_while_it_is_reserved_is_told_and_comes_back(self, database_url: str):
-        with open_world(database_url, hosts=1) as world:
+    def test_an_address_taken_while_it_is_reserved_is_told_and_comes_back(self, one_database_url: str):
+        with open_world(one_database_url, hosts=1) as world:
             register(world, "203.0.113.10")
             lease = book(world, addresses(world, 1))
             steal(world, "203.0.113.10")
@@ -406,7 +406,7 @@ class TestOthersMeddle:
             world.pass_time(MINUTE)
             assert flags(world, lease) == WELL
             assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
-            assert_sound(world, database_url)
+            assert_sound(world, one_database_url)
 
     def test_an_address_taken_for_long_is_replaced(self, database_url: str):
         with open_world(database_url, hosts=1) as world:

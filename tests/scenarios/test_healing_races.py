@@ -26,7 +26,7 @@ from tests.support.agreement import disagreements
 from tests.support.databases import MARIADB, POSTGRESQL
 from tests.support.world import ADMIN, NOW, OWNER, World, open_world, reservation
 
-pytestmark = pytest.mark.races
+pytestmark = pytest.mark.slow
 
 HOUR = timedelta(hours=1)
 SECONDS = 30.0
@@ -145,6 +145,7 @@ def test_a_plan_that_is_healed_and_a_booking_never_share_a_host(fresh_database, 
         assert len(degraded) == booked  # who comes second has nothing: the booking is refused, or the plan stays
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("database", SERVERS)
 @pytest.mark.parametrize("rivals", RIVALS)
 def test_without_versions_they_do(fresh_database, monkeypatch, database: str, rivals):
@@ -191,6 +192,7 @@ def test_a_plan_that_is_healed_while_it_starts_is_one_or_the_other(fresh_databas
         assert disagreements(url, world.cloud) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("database", SERVERS)
 def test_without_the_lock_of_the_lease_the_versions_see_to_it(fresh_database, monkeypatch, database: str):
     """Two guards, and one is enough: an allocation moves only as it was read."""

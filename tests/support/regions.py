@@ -7,17 +7,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from tenure.api.policies import Policies
 from tenure.clock import SimulatedClock
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import LeaseRequest
 from tenure.drivers.regions import RegionRouter
 from tenure.drivers.simulated import SimulatedCloud
-from tenure.factory import Parts, build, load_types
+from tenure.factory import Parts, build
 from tenure.services.context import Rules
 from tenure.store.database import Database
 from tests.support import schemas
-from tests.support.world import ADMIN, HOST, NOW, OWNER, World, reservation
+from tests.support.world import (
+    ADMIN,
+    HOST,
+    NOW,
+    OWNER,
+    World,
+    default_policies,
+    installed_types,
+    reservation,
+)
 
 NORTH, SOUTH = "north", "south"
 HOSTS = 2
@@ -62,8 +70,8 @@ def open_regions(url: str, *, workers: int = 0) -> Iterator[Regions]:
         Parts(
             db=db,
             driver=RegionRouter({NORTH: north, SOUTH: south}, workers=workers),
-            types=load_types(),
-            authorize=Policies().authorize,
+            types=installed_types(),
+            authorize=default_policies().authorize,
             clock=clock,
             rules=Rules(regions=(NORTH, SOUTH)),
             workers=workers,

@@ -21,6 +21,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from tests.support.forking import Forked
+
 BIN = Path(sys.executable).parent
 
 
@@ -107,7 +109,7 @@ class Standalone:
 
     url: str
     data_dir: Path
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | Forked
 
     def token(self, user: str) -> str:
         users = yaml.safe_load((self.data_dir / "tokens.yaml").read_text())["users"]
@@ -150,34 +152,31 @@ def launch(
     data_dir: Path,
     *,
     hosts: int = 5,
-    command: Sequence[str] = (str(BIN / "tenure-standalone"),),
+    program: Sequence[str] = ("tenure-standalone",),
+    command: Sequence[str] | None = None,
     port: int = 0,
-    cwd: Path | None = None,
     regions: Sequence[str] = (),
-) -> subprocess.Popen[str]:
-    """Start a process and wait for nothing."""
+) -> subprocess.Popen[str] | Forked:
+    """Start a process and wait for nothing: the program with its first arguments, forked, or a command as it is."""
     more = ["--regions", ",".join(regions)] if regions else []
+    arguments = ["--port", str(port), "--data-dir", str(data_dir), "--hosts", str(hosts), *more]
+    if command is None:
+        return Forked(program[0], [*program[1:], *arguments], env=os.environ, stderr=log_of(data_dir))
     with log_of(data_dir).open("a") as log:
-        return subprocess.Popen(
-            [*command, "--port", str(port), "--data-dir", str(data_dir), "--hosts", str(hosts), *more],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            cwd=cwd,
-        )
+        return subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=log, text=True)
 
 
 def start(
     data_dir: Path,
     *,
     hosts: int = 5,
-    command: Sequence[str] = (str(BIN / "tenure-standalone"),),
+    program: Sequence[str] = ("tenure-standalone",),
+    command: Sequence[str] | None = None,
     port: int = 0,
-    cwd: Path | None = None,
     regions: Sequence[str] = (),
 ) -> Standalone:
     """Start a service on a free port and wait until it serves. The caller ends it."""
-    process = launch(data_dir, hosts=hosts, command=command, port=port, cwd=cwd, regions=regions)
+    process = launch(data_dir, hosts=hosts, program=program, command=command, port=port, regions=regions)
     assert process.stdout is not None
     limit = threading.Timer(START_SECONDS, process.kill)
     limit.start()

@@ -35,7 +35,7 @@ from tests.support.lengths import LONG
 from tests.support.provision import provision
 from tests.support.real_cloud import CloudFailed, real_cloud
 
-#: Tests that need the machine for themselves; they run in a suite of their own, one at a time.
+#: Tests that need the machine for themselves: they run in suites of their own after all others, races one at a time.
 ALONE = "races or crash"
 
 #: The folders of tests that need something of the testbed: they share it, so they run one at a time.
@@ -131,8 +131,16 @@ def find_suites(repository: Path, jobs: int, *, long: bool = LONG) -> list[Suite
         )
         for folder in shared
     ]
-    alone = [*_marked(ALONE, long), *(f"--ignore=tests/{folder.name}" for folder in shared), "tests"]
-    suites.append(Suite(name="races", arguments=alone, folder=repository, lane=Lane.ALONE))
+    alone = [*(f"--ignore=tests/{folder.name}" for folder in shared), "tests"]
+    suites += [
+        Suite(
+            name="crashes",
+            arguments=[*parallel, *_marked("crash", long), *alone],
+            folder=repository,
+            lane=Lane.ALONE,
+        ),
+        Suite(name="races", arguments=[*_marked("races", long), *alone], folder=repository, lane=Lane.ALONE),
+    ]
     modules = [str(path.relative_to(repository)) for path in sorted(tests.glob("test_*.py"))]
     suites.append(Suite(name="repository", arguments=[*quick, *modules], folder=repository, lane=Lane.ON_REQUEST))
     suites += [

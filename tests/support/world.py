@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from types import MappingProxyType
 
 from tenure.api.policies import Policies
@@ -17,6 +18,7 @@ from tenure.drivers.contract import ResourceRef
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.factory import Parts, Service, build, load_types
+from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules
 from tenure.store.database import Database
 from tests.support import schemas
@@ -27,6 +29,18 @@ ADMIN = Actor("admin-user", "admin-project", frozenset({"admin", "member", "read
 OWNER = Actor("demo-user", "demo-project", frozenset({"member", "reader"}))
 READER = Actor("reading-user", "demo-project", frozenset({"reader"}))
 STRANGER = Actor("other-user", "other-project", frozenset({"member", "reader"}))
+
+
+@cache
+def installed_types() -> ResourceTypes:
+    """Return the resource types that are installed, the same for every world: they keep nothing."""
+    return load_types()
+
+
+@cache
+def default_policies() -> Policies:
+    """Return the policies that hold where an operator has configured none."""
+    return Policies()
 
 
 @dataclass
@@ -119,8 +133,8 @@ def open_world(
     parts = Parts(
         db=db,
         driver=cloud,
-        types=load_types(),
-        authorize=Policies().authorize,
+        types=installed_types(),
+        authorize=default_policies().authorize,
         clock=clock,
         rules=rules or Rules(),
         checkpoint=checkpoint,

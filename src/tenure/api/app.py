@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import falcon
@@ -63,7 +64,7 @@ def create_app(
     cannot be told from the request.
     """
     kinds = tuple(types)
-    schemas = {version: LeaseSchemas(kinds, version) for version in Version}
+    schemas = _schemas(kinds)
     links = Links(public_url)
     public = _new_app()
     for path, resource in {
@@ -80,6 +81,12 @@ def create_app(
     for path, resource in _routes(manager, schemas, served_inventories(kinds), links).items():
         resources.add_route(path, resource)
     return Edge(public, authenticate(resources))
+
+
+@lru_cache(maxsize=1)
+def _schemas(kinds: tuple[ReservationKind, ...]) -> Mapping[Version, LeaseSchemas]:
+    """Return the models of leases of these types. They take longer to build than all the rest of the API."""
+    return {version: LeaseSchemas(kinds, version) for version in Version}
 
 
 def _routes(
