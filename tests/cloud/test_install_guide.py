@@ -21,13 +21,12 @@ import pytest
 from keystoneauth1.session import Session
 from kombu.connection import Connection
 
+from tests.cloud.followed import GUIDE, has_been_followed
 from tests.conftest import NOTHING_LEFT_OUT
 from tests.support.cloud import OPENRC, REPOSITORY, Cloud
 from tests.support.databases import MARIADB, POSTGRESQL
-from tests.support.lengths import LONG
 from tests.support.site import FREE_POOL, RABBITMQ_URL, Nova, Server, name_in_catalogue, named_in_catalogue
 
-GUIDE = REPOSITORY / "docs" / "operations" / "install.md"
 #: What a checkout must have for the guide.
 CHECKOUT = ("pyproject.toml", "constraints.txt", "LICENSE", "src", "client", "deploy")
 #: The host that is reserved.
@@ -92,7 +91,13 @@ def test_every_block_of_the_guide_is_typed():
         assert len(blocks(kind)) == text.count("```console") - 1
 
 
-@pytest.mark.parametrize("kind", [MARIADB, POSTGRESQL] if LONG else [MARIADB])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(MARIADB, marks=pytest.mark.long if has_been_followed() else []),
+        pytest.param(POSTGRESQL, marks=pytest.mark.long),
+    ],
+)
 def test_the_guide_can_be_followed(tmp_path: Path, cloud: Cloud, admin: Session, kind: str):
     nova = Nova(cloud, admin)
     before = nova.aggregates()
