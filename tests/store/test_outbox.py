@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sqlite3
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from tenure.store.conflict import Overtaken
 from tenure.store.database import Database, Transaction
@@ -147,22 +149,47 @@ def test_when_there_is_something_to_deliver(db: Database):
         assert not tx.outbox.is_ready(NOW - SECOND)
 
 
-def test_a_message_that_another_took_meanwhile_is_not_taken(db: Database):
-    """Two deliverers look at the same moment: each message is one's only."""
-    add(db, ("a", "a1"), ("b", "b1"))
-    if db.dialect == "sqlite":
-        assert len([*take(db), *take(db)]) == 2
-        return
+def before_a_claim_is_written(tx: Transaction, work: Callable[[], object]) -> None:
+    """Do ``work`` once, between the search for messages and the first claim."""
+    waiting = [work]
 
-    def look_and_let_another_go_first(tx: Transaction) -> list[Message]:
-        found = tx.outbox.take(NOW - SECOND, until=NOW, limit=9)  # nothing is ready yet; the transaction has begun
-        assert found == []
-        taken.extend(take(db))
+    def before(_connection, _cursor, statement: str, *_rest: object) -> None:
+        if waiting and statement.startswith("UPDATE outbox"):
+            waiting.pop()()
+
+    event.listen(tx.session.connection(), "before_cursor_execute", before)
+
+
+def assert_sqlite_lets_no_other_write(db: Database) -> None:
+    path = db.engine.url.database
+    assert path is not None
+    with closing(sqlite3.connect(path, timeout=0)) as other, pytest.raises(sqlite3.OperationalError, match="locked"):
+        other.execute("BEGIN IMMEDIATE")
+
+
+def test_deliverers_that_find_the_same_message_do_not_both_take_it(db: Database):
+    """On SQLite the second deliverer cannot search before the first has written its claims."""
+    add(db, ("a", "a1"), ("b", "b1"))
+    taken_by_other: list[Message] = []
+    interruptions: list[str] = []
+
+    def interfere() -> None:
+        interruptions.append("other")
+        if db.dialect == "sqlite":
+            assert_sqlite_lets_no_other_write(db)
+        else:
+            taken_by_other.extend(take(db, limit=1))
+
+    def take_with_interference(tx: Transaction) -> list[Message]:
+        before_a_claim_is_written(tx, interfere)
         return tx.outbox.take(NOW, until=NOW + 60 * SECOND, limit=9)
 
-    taken: list[Message] = []
-    assert db.write(look_and_let_another_go_first) == []
-    assert topics(taken) == ["a1", "b1"]
+    taken = db.write(take_with_interference)
+    assert interruptions == ["other"]
+    assert topics(taken_by_other) == ([] if db.dialect == "sqlite" else ["a1"])
+    assert topics(taken) == (["a1", "b1"] if db.dialect == "sqlite" else ["b1"])
+    assert [message.attempts for message in (*taken_by_other, *taken)] == [1, 1]
+    assert take(db) == []
 
 
 LATER = NOW + 61 * SECOND
@@ -174,8 +201,9 @@ LATER = NOW + 61 * SECOND
         lambda tx, message: tx.outbox.delivered(message, now=LATER),
         lambda tx, message: tx.outbox.failed(message, error="slow", again_at=LATER + SECOND, now=LATER, refusals=1),
         lambda tx, message: tx.outbox.failed(message, error="slow", again_at=None, now=LATER, refusals=20),
+        lambda tx, message: tx.outbox.give_back([message], now=LATER),
     ],
-    ids=["delivered", "failed", "given up"],
+    ids=["delivered", "failed", "given up", "given back"],
 )
 @pytest.mark.parametrize("recorded", ["delivered", "failed", "nothing yet"])
 def test_whose_claim_ran_out_changes_nothing_of_what_its_successor_records(db: Database, too_late, recorded: str):
