@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
-from collections import defaultdict
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 import pytest
@@ -12,11 +14,16 @@ from sqlalchemy import func, select
 
 from tenure.domain.errors import NotEnoughResources, Unavailable
 from tenure.domain.lease import LeaseStatus
+from tenure.engine.delivery import BATCH
+from tenure.factory import Service
 from tenure.services.outbox import DELIVERY_TIME, MAX_REFUSALS, Message, OutboxService
+from tenure.store.database import Transaction
 from tenure.store.tables import OutboxRow
 from tests.support.engines import HOUR, MINUTE, SECOND, Killed, another, lease_of, rebuild
 from tests.support.world import OWNER, World
 
+#: No wait for another thread is longer.
+SECONDS = 120.0
 LIFE = [
     "lease.create",
     "lease.event.start_lease",
@@ -195,16 +202,48 @@ def test_what_another_delivered_meanwhile_stays_delivered(world: World, fails: b
 
 
 def test_two_managers_deliver_each_message_once_and_in_order(world: World):
-    sink = Sink()
-    rebuild(world, sink=sink)
-    other = another(world)
-    leases = [world.book(1, start=1, hours=1) for _ in range(4)]
-    for step in range(30):
-        world.clock.advance(10 * MINUTE)
-        (world.engine if step % 2 else other.engine).settle()
-    for lease in leases:
-        assert sink.topics(lease.id) == LIFE[:-1]
-        assert len({message.key for message in sink.arrived[lease.id]}) == 4
+    """Both have claimed messages before either delivers any; none overtakes an older message of its lease."""
+    meeting = threading.Barrier(2)
+    arrived: list[tuple[str, str]] = []
+    delivered_by: Counter[str] = Counter()
+
+    def manager(name: str) -> Service:
+        def sink(message: Message) -> None:
+            if not delivered_by[name]:
+                meeting.wait(SECONDS)
+            delivered_by[name] += 1
+            arrived.append((message.lease_id, message.topic))
+
+        return another(world, sink=sink)
+
+    leases = [f"lease-{number}" for number in range(BATCH + 10)]  # more than a manager claims at a time
+    for topic in ("first", "second"):
+        add_messages(world, topic, leases)
+        leases.reverse()  # the last message of a claim, delivered late, is the first that could be overtaken
+    managers = [manager("one"), manager("other")]
+    with ThreadPoolExecutor(2) as pool:
+        for settled in [pool.submit(one.engine.settle) for one in managers]:
+            settled.result(SECONDS)
+    assert len(arrived) == 2 * len(leases)
+    assert {lease_id: topics_of(lease_id, arrived) for lease_id in leases} == {
+        lease_id: ["first", "second"] for lease_id in leases
+    }
+    assert min(delivered_by["one"], delivered_by["other"]) >= 10
+
+
+def topics_of(lease_id: str, arrived: Iterable[tuple[str, str]]) -> list[str]:
+    return [topic for about, topic in arrived if about == lease_id]
+
+
+def add_messages(world: World, topic: str, lease_ids: Iterable[str]) -> None:
+    """Write a message about each of these leases, in one transaction."""
+
+    def write(tx: Transaction) -> None:
+        for lease_id in lease_ids:
+            key = str(uuid.uuid4())
+            tx.outbox.add(key=key, lease_id=lease_id, topic=topic, payload={}, now=world.clock.now())
+
+    world.db.write(write)
 
 
 def test_what_is_told_of_a_change_that_failed_is_nothing(world: World):
@@ -315,6 +354,5 @@ def pass_attempts(world: World, number: int, *, meanwhile: Callable[[World], Non
 def another_arrives(world: World) -> None:
     """Something of another lease gets through."""
     world.clock.advance(SECOND / 10)  # before the next attempt at what does not
-    key, now = str(uuid.uuid4()), world.clock.now()
-    world.db.write(lambda tx: tx.outbox.add(key=key, lease_id=key, topic="other", payload={}, now=now))
+    add_messages(world, "other", [str(uuid.uuid4())])
     world.engine.settle()
