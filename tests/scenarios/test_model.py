@@ -232,12 +232,18 @@ class ServiceMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.living())
     @rule(number=leases, after_effects=st.integers(0, 2))
     def the_cloud_will_refuse_a_start(self, number: int, after_effects: int) -> None:
-        """Or what the lease gets next, if it runs."""
+        """With nothing made for the lease yet, or with a part or all of it."""
         known = self.pick(number)
         if self.status(known) == "PENDING" and known.start > self.minute and not known.refused and not known.deleted:
             known.refused = True
             self.world.cloud.inject(
-                Fault(FaultKind.REFUSED, verb="ensure_started", reservation_id=known.reservation_id, count=None)
+                Fault(
+                    FaultKind.REFUSED,
+                    verb="ensure_started",
+                    reservation_id=known.reservation_id,
+                    count=None,
+                    after_effects=after_effects,
+                )
             )
 
     @precondition(lambda self: self.living())
@@ -297,7 +303,7 @@ class ServiceMachine(RuleBasedStateMachine):
                 assert set(groups[known.reservation_id].hosts) == known.hosts
                 assert groups[known.reservation_id].project_id == OWNER.project_id
                 assert known.servers <= servers
-            elif status not in {"TERMINATING", "DELETING"}:
+            elif not self.is_being_given_back(known, status):
                 assert known.reservation_id not in groups
                 assert not self.world.cloud.world.instances.traces(known.reservation_id)
                 assert not known.servers & servers
@@ -343,6 +349,10 @@ class ServiceMachine(RuleBasedStateMachine):
             return {"ACTIVE", "PENDING"} if overdue else {"ACTIVE"}
         over = {"TERMINATED", "TERMINATING"} if slow else {"TERMINATED"}
         return over | {"ERROR"} if known.refused else over
+
+    def is_being_given_back(self, known: Known, status: str) -> bool:
+        """Whether the cloud may still have what was the lease's; of one that failed to start that is only slow."""
+        return status in {"TERMINATING", "DELETING"} or (status == "ERROR" and known.slow_until > self.minute)
 
     def judge(self, known: Known, start: int, end: int, minimum: int, maximum: int, *, resized: bool) -> bool | None:
         """Whether the change must be granted (True) or refused (False); None where the model does not say."""
