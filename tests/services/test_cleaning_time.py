@@ -1,0 +1,163 @@
+"""Cleaning time: a resource stays unused for so long after each reservation, however the reservation came to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tenure.domain.errors import Conflict, NotEnoughResources
+from tenure.domain.lease import Lease, LeaseStatus
+from tenure.domain.period import TICK
+from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
+from tenure.drivers.simulated import Fault, FaultKind
+from tenure.services.context import Rules
+from tests.support.world import ADMIN, HOST, NOW, OWNER, World, open_world, reservation
+
+HOUR = timedelta(hours=1)
+CLEANING = timedelta(minutes=30)
+#: The hosts of the world.
+ALL = 2
+#: One instance on each host, so that a request for any host conflicts with it.
+INSTANCES = ReservationRequest(
+    "virtual:instance",
+    {"amount": ALL, "vcpus": 1, "memory_mb": 512, "disk_gb": 1, "affinity": False, "resource_properties": ""},
+)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    rules = Rules(cleaning_time=CLEANING)
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=ALL, rules=rules) as world:
+        yield world
+
+
+def ask(world: World, hosts: int, starts_at: datetime, ends_at: datetime) -> Lease:
+    request = LeaseRequest("next", starts_at, ends_at, reservations=(reservation(hosts, hosts),))
+    return world.leases.create(OWNER, request)
+
+
+def assert_free_from(world: World, hosts: int, moment: datetime) -> None:
+    """So many hosts can be booked from this moment on, and not one microsecond earlier."""
+    with pytest.raises(NotEnoughResources):
+        ask(world, hosts, moment - TICK, moment + HOUR)
+    world.leases.delete(OWNER, ask(world, hosts, moment, moment + HOUR).id)
+
+
+def resize(lease: Lease, hosts: int) -> ReservationChange:
+    return ReservationChange(lease.reservations[0].id, {"min": hosts, "max": hosts})
+
+
+def running(world: World, hosts: int, *, hours: float) -> Lease:
+    lease = world.book(hosts, hours=hours)
+    world.engine.settle()
+    assert world.leases.get(OWNER, lease.id).status is LeaseStatus.ACTIVE
+    return lease
+
+
+def test_a_new_lease_keeps_its_hosts_for_cleaning(world: World):
+    world.book(ALL, start=1, hours=1)
+    assert_free_from(world, 1, NOW + 2 * HOUR + CLEANING)
+
+
+def test_a_new_lease_ends_so_long_before_the_next_one(world: World):
+    world.book(ALL, start=5, hours=1)
+    latest = NOW + 5 * HOUR - CLEANING
+    with pytest.raises(NotEnoughResources):
+        ask(world, 1, NOW + HOUR, latest + TICK)
+    ask(world, ALL, NOW + HOUR, latest)
+
+
+@pytest.mark.parametrize("asked", [reservation(ALL, ALL), INSTANCES], ids=["hosts", "instances"])
+def test_the_plan_of_a_lease_that_is_moved_has_it_too(world: World, asked: ReservationRequest):
+    lease = world.leases.create(OWNER, LeaseRequest("lease", NOW + HOUR, NOW + 2 * HOUR, reservations=(asked,)))
+    world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + 3 * HOUR))
+    assert_free_from(world, 1, NOW + 3 * HOUR + CLEANING)
+
+
+def test_a_running_lease_that_lasts_longer_keeps_it(world: World):
+    lease = running(world, ALL, hours=1)
+    world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + 3 * HOUR))
+    assert_free_from(world, 1, NOW + 3 * HOUR + CLEANING)
+
+
+def test_a_reservation_that_is_added_has_it(world: World):
+    lease = world.book(1, start=1, hours=1)
+    world.leases.add_reservation(OWNER, lease.id, reservation(1, 1))
+    assert_free_from(world, 1, NOW + 2 * HOUR + CLEANING)
+
+
+def test_hosts_that_a_running_lease_gets_have_it_before_and_after_the_cloud_has_followed(world: World):
+    lease = running(world, 1, hours=2)
+    world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=1))
+    world.leases.update(OWNER, lease.id, LeaseChange(reservations=(resize(lease, ALL),)))
+    for status in (LeaseStatus.UPDATING, LeaseStatus.ACTIVE):
+        assert world.leases.get(OWNER, lease.id).status is status
+        assert_free_from(world, 1, NOW + 2 * HOUR + CLEANING)
+        world.pass_time(timedelta(seconds=5))
+
+
+def test_a_change_that_the_cloud_refuses_leaves_it_as_it_was(world: World):
+    lease = running(world, 1, hours=4)
+    world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", count=1))
+    longer = LeaseChange(ends_at=NOW + 6 * HOUR, reservations=(resize(lease, ALL),))
+    with pytest.raises(Conflict, match="undone"):
+        world.leases.update(OWNER, lease.id, longer)
+    assert_free_from(world, ALL, NOW + 4 * HOUR + CLEANING)
+
+
+def test_a_lease_that_shrinks_and_grows_at_once_keeps_its_old_end_until_the_cloud_has_followed(world: World):
+    """If the cloud refuses, the lease needs its host until then; a host that is new ends with the new end."""
+    lease = running(world, 1, hours=10)
+    world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=1))
+    world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + 5 * HOUR, reservations=(resize(lease, ALL),)))
+    assert world.leases.get(OWNER, lease.id).status is LeaseStatus.UPDATING
+    assert_free_from(world, 1, NOW + 5 * HOUR + CLEANING)
+    assert_free_from(world, ALL, NOW + 10 * HOUR + CLEANING)
+    world.pass_time(timedelta(seconds=5))
+    assert world.leases.get(OWNER, lease.id).status is LeaseStatus.ACTIVE
+    assert_free_from(world, ALL, NOW + 5 * HOUR + CLEANING)
+
+
+def test_a_lease_that_lasts_longer_and_grows_at_once_has_its_new_end_before_the_cloud_has_followed(world: World):
+    """Nobody may book what it would take when the cloud agrees."""
+    lease = running(world, 1, hours=2)
+    world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=1))
+    world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + 5 * HOUR, reservations=(resize(lease, ALL),)))
+    assert world.leases.get(OWNER, lease.id).status is LeaseStatus.UPDATING
+    assert_free_from(world, 1, NOW + 5 * HOUR + CLEANING)
+
+
+def test_a_reservation_that_is_dropped_early_is_cleaned_from_then_on(world: World):
+    two = (reservation(1, 1), reservation(1, 1))
+    lease = world.leases.create(OWNER, LeaseRequest("lease", NOW, NOW + 9 * HOUR, reservations=two))
+    world.pass_time(HOUR)
+    world.leases.drop_reservation(OWNER, lease.id, lease.reservations[0].id)
+    assert_free_from(world, 1, NOW + HOUR + CLEANING)
+
+
+def test_a_lease_that_is_deleted_early_is_cleaned_from_then_on(world: World):
+    lease = running(world, ALL, hours=9)
+    world.pass_time(HOUR)
+    world.leases.delete(OWNER, lease.id)
+    assert_free_from(world, 1, NOW + HOUR + CLEANING)
+
+
+def test_a_lease_that_ends_in_time_is_cleaned_from_its_end_on(world: World):
+    running(world, ALL, hours=1)
+    world.pass_time(HOUR + CLEANING / 2)
+    assert_free_from(world, 1, NOW + HOUR + CLEANING)
+
+
+def test_a_host_that_is_replaced_is_cleaned_and_its_successor_after_the_end(world: World):
+    lease = running(world, 1, hours=9)
+    world.pass_time(HOUR)
+    [host] = [one for one in world.cloud.discover(HOST) if [one.name] == world.hosts_of(lease.id)]
+    world.resources.reallocate(ADMIN, HOST, host.external_id, running=True)
+    # Both are the lease's until the cloud has followed.
+    assert_free_from(world, 1, NOW + 9 * HOUR + CLEANING)
+    world.engine.settle()
+    assert_free_from(world, 1, NOW + HOUR + CLEANING)
+    assert_free_from(world, ALL, NOW + 9 * HOUR + CLEANING)
