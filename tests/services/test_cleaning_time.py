@@ -1,4 +1,4 @@
-"""Cleaning time: a resource stays unused for so long after each reservation, however the reservation came to its end."""
+"""Cleaning time: a resource stays unused for so long after each reservation, whatever ended the reservation."""
 
 from __future__ import annotations
 
