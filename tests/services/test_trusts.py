@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -80,6 +81,58 @@ def test_a_lease_that_is_to_be_kept_by_then_gets_one_trust(world: World):
     for _ in range(2):
         world.leases.update(OWNER, lease.id, to_snapshot(lease))
         assert len(trusts(world)) == 1
+
+
+def call_twice(world: World, call: Callable[[], object]) -> None:
+    """Make a call, and the same call a second time before the first one has its trust."""
+    waiting = [call]
+
+    def interfere(verb: str, *_arguments: object) -> None:
+        if verb == "delegate" and waiting:
+            waiting.pop()()
+
+    watch(world, interfere)
+    call()
+    assert not waiting, "no trust was asked for"
+
+
+class TestTwoCallsAtTheSameTime:
+    """Both have a trust made. The lease keeps one, and the other is deleted."""
+
+    def book(self, world: World, *, hold_for: timedelta | None = None):
+        now = world.clock.now()
+        times = (now + timedelta(hours=1), now + timedelta(hours=2))
+        return world.leases.create(
+            OWNER, LeaseRequest("lease", *times, reservations=(reservation(1, 1),), hold_for=hold_for)
+        )
+
+    def assert_one_trust(self, world: World, lease_id: str) -> None:
+        assert trusts(world) == {world.leases.get(OWNER, lease_id).trust_id}
+
+    def test_one_trust_is_left_of_two_new_leases_with_one_id(self, world: World):
+        now, lease_id = world.clock.now(), "6f0f6a4e-0b5b-4b0e-9d4f-3f1f2c6f0001"
+        snapshot = reservation(1, 1, before_end="snapshot")
+        request = LeaseRequest("lease", now + timedelta(hours=1), now + timedelta(hours=2), reservations=(snapshot,))
+        call_twice(world, lambda: world.leases.create(OWNER, request, lease_id=lease_id))
+        self.assert_one_trust(world, lease_id)
+
+    def test_one_trust_is_left_of_two_updates(self, world: World):
+        lease = self.book(world)
+        call_twice(world, lambda: world.leases.update(OWNER, lease.id, to_snapshot(lease)))
+        self.assert_one_trust(world, lease.id)
+
+    def test_one_trust_is_left_of_two_confirmations(self, world: World):
+        lease = self.book(world, hold_for=timedelta(minutes=10))
+        call_twice(world, lambda: world.leases.confirm(OWNER, lease.id, to_snapshot(lease).reservations))
+        assert world.leases.get(OWNER, lease.id).status is LeaseStatus.PENDING
+        self.assert_one_trust(world, lease.id)
+
+    def test_one_trust_is_left_of_two_reservations_that_are_added(self, world: World):
+        lease = self.book(world)
+        snapshot = reservation(1, 1, before_end="snapshot")
+        call_twice(world, lambda: world.leases.add_reservation(OWNER, lease.id, snapshot))
+        assert len(world.leases.get(OWNER, lease.id).reservations) == 3
+        self.assert_one_trust(world, lease.id)
 
 
 def test_nobody_from_elsewhere_can_act_for_the_project(world: World):
