@@ -397,6 +397,17 @@ def test_a_server_that_is_named_and_refused_runs_on_as_before(api: Api, effects:
     assert found(api, server_id).host == after.host
 
 
+def test_a_server_that_is_named_and_refused_is_free_for_another_lease(api: Api) -> None:
+    lease = book(api, flavor_id=TINY, hours=5)
+    pass_hours(api, 1.5)
+    server_id = boot(api)
+    api.world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", count=1))
+    changes = {"reservations": [{"id": lease["reservations"][0]["id"], "server_id": server_id}]}
+    assert api.put(f"/v1/leases/{lease['id']}", changes).status_code == 409
+    assert status(api, lease) == "ACTIVE"
+    book(api, server_id=server_id)
+
+
 def test_a_server_is_named_once_in_a_lease(api: Api) -> None:
     one = reservation(server_id=boot(api))
     refused = api.post("/v1/leases", api.lease_body(reservations=[one, one]))
