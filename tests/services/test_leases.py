@@ -16,10 +16,10 @@ from tenure.domain.errors import (
     NotFound,
 )
 from tenure.domain.lease import AllocationState, EventStatus, EventType, LeaseStatus, ReservationStatus
-from tenure.domain.request import LeaseChange, LeaseQuery, ReservationChange
+from tenure.domain.request import LeaseChange, LeaseQuery, LeaseRequest, ReservationChange
 from tenure.drivers.simulated import Fault, FaultKind
 from tests.support.databases import MARIADB, POSTGRESQL
-from tests.support.world import ADMIN, HOST, NOW, OWNER, READER, STRANGER, World, open_world
+from tests.support.world import ADMIN, HOST, NOW, OWNER, READER, STRANGER, World, open_world, reservation
 
 HOUR = timedelta(hours=1)
 
@@ -196,6 +196,17 @@ def test_a_pending_lease_is_planned_anew(world: World):
     assert changed.event(EventType.START).due_at == NOW + 3 * HOUR
     assert changed.event(EventType.BEFORE_END).due_at == NOW + 4 * HOUR
     world.book(4, start=1, hours=2)
+
+
+def test_the_notice_before_the_end_comes_no_earlier_than_the_start(world: World):
+    """It keeps its distance from the end as long as that lies in the lease."""
+    request = LeaseRequest(
+        "lease", NOW + HOUR, NOW + 6 * HOUR, before_end_at=NOW + 2 * HOUR, reservations=(reservation(1, 1),)
+    )
+    lease = world.leases.create(OWNER, request)
+    for ends_at, notice_at in ((7, 3), (5.5, 1.5), (5, 1), (3, 1)):
+        changed = world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + ends_at * HOUR))
+        assert changed.event(EventType.BEFORE_END).due_at == NOW + notice_at * HOUR
 
 
 def test_a_refused_change_changes_nothing(world: World):
