@@ -256,6 +256,19 @@ class TestClaims:
         assert not db.write(lambda tx: tx.events.renew(event_id, token=MINE, until=until))
         assert stored(db, lease) == done
 
+    def test_only_the_owner_forgets(self, db: Database):
+        """A worker whose claim is over forgets nothing of the worker that has taken the event over."""
+        lease = add_lease(db, start=0, end=2)
+        event = add_event(db, lease, EventType.MEND, NOW)
+        claim(db, stored(db, lease, EventType.MEND), MINE)
+        claim(db, stored(db, lease, EventType.MEND), THEIRS, now=NOW + HOUR)
+        assert not db.write(lambda tx: tx.events.remove(event.id, token=MINE))
+        assert stored(db, lease, EventType.MEND).claim_token == THEIRS
+        assert db.write(lambda tx: tx.events.remove(event.id, token=THEIRS))
+        with db.read() as tx:
+            assert tx.events.get(event.id) is None
+        assert not db.write(lambda tx: tx.events.remove(event.id, token=THEIRS))
+
     def test_renewing_to_the_same_moment_keeps_the_claim(self, db: Database):
         """MariaDB can count rows that changed, not rows that matched."""
         lease = add_lease(db, start=0, end=2)
