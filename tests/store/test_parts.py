@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tenure.domain.allocation import Demand, Spread
@@ -262,6 +262,9 @@ def test_the_cloud_is_searched_where_parts_are_in_use_already(db: Database):
     db.write(ask)
 
 
+ONE, FOUR = Capacity({"VCPU": 1}), Capacity({"VCPU": 4})
+
+
 def test_a_part_waits_for_who_should_be_gone_only_where_there_is_no_room_beside_him(db: Database):
     mine, other = add_lease(db, start=2, end=6), add_lease(db, start=0, end=4)
     asked, theirs = mine.reservations[0].id, other.reservations[0].id
@@ -275,6 +278,8 @@ def test_a_part_waits_for_who_should_be_gone_only_where_there_is_no_room_beside_
         ),
         now=st.sampled_from((2, 3)),
     )
+    @example(capacity=FOUR, wanted=Capacity({"VCPU": 2}), had=[(ONE, 2, HELD), (ONE, 4, KEPT)], now=2)  # fits
+    @example(capacity=FOUR, wanted=Capacity({"VCPU": 2}), had=[(ONE, 2, HELD), (ONE + ONE, 4, KEPT)], now=2)
     def agree(capacity: Capacity, wanted: Capacity, had: list[tuple[Capacity, int, AllocationState]], now: int) -> None:
         late = any(state is HELD and end <= now for _, end, state in had)
         used = sum((amounts for amounts, _, state in had if state is not RELEASED), wanted)
