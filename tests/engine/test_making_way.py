@@ -6,12 +6,13 @@ from datetime import timedelta
 from pathlib import Path
 
 from tenure.domain.lease import LeaseStatus
-from tenure.domain.request import LeaseRequest, ReservationRequest
+from tenure.domain.request import LeaseChange, LeaseRequest, ReservationRequest
 from tenure.drivers.simulated import EffectKind
 from tenure.engine.preemption import Preemption
 from tenure.services.context import Rules
-from tenure.services.preemption import PreemptionService
-from tests.support.engines import effects_of, lease_of
+from tenure.services.outbox import Message
+from tenure.services.preemption import TOPIC, PreemptionService
+from tests.support.engines import effects_of, lease_of, rebuild
 from tests.support.world import HOST, NOW, OWNER, open_world
 
 NOTICE = timedelta(seconds=60)
@@ -41,3 +42,26 @@ def test_two_reservations_that_start_together_both_have_room(tmp_path: Path):
         world.pass_until(starts_at)
         assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
         assert len({one.id for one in world.cloud.world.servers()} & servers) == 2
+
+
+def test_a_server_is_told_again_when_the_start_has_moved(tmp_path: Path):
+    """Once for each deadline, however often it is looked."""
+    rules = Rules(preemption_notice=NOTICE)
+    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=1, rules=rules) as world:
+        messages: list[Message] = []
+        rebuild(world, sink=messages.append)
+        world.cloud.world.instances.add_flavor("spot", extra_specs={"blazar:preemptible": "true"})
+        server_id = world.cloud.world.instances.boot("somebody", "spot")
+        lease = world.book(1, start=1)
+        preemption = Preemption(PreemptionService(world.db, world.service.events, rules), world.cloud)
+        deadlines = [NOW + timedelta(hours=1), NOW + timedelta(hours=2)]
+        for deadline in deadlines:
+            world.leases.update(OWNER, lease.id, LeaseChange(starts_at=deadline, ends_at=deadline + NOTICE))
+            for left in (NOTICE, NOTICE * 0.9):
+                world.pass_until(deadline - left)
+                assert preemption.run() == 1
+        world.engine.settle()
+        told = [message.payload for message in messages if message.topic == TOPIC]
+        assert [(one["server_id"], one["deadline"]) for one in told] == [
+            (server_id, f"{deadline:%Y-%m-%dT%H:%M:%S.%f}") for deadline in deadlines
+        ]
