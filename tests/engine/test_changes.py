@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
 from tenure.domain.errors import Conflict
 from tenure.domain.lease import LeaseStatus
-from tenure.domain.request import LeaseChange, ReservationChange
+from tenure.domain.request import LeaseChange, LeaseRequest, Moment, ReservationChange
 from tenure.drivers.simulated import Fault, FaultKind
-from tests.support.engines import HOUR, MINUTE, SECOND, Checkpoints, Killed, lease_of, status_of
+from tests.support import ledger
+from tests.support.engines import HOUR, MINUTE, SECOND, Checkpoints, Killed, assert_all_in_pool, lease_of, status_of
 from tests.support.ledger import overlaps
-from tests.support.world import HOST, NOW, OWNER, World, open_world
+from tests.support.world import HOST, NOW, OWNER, World, open_world, reservation
 
 
 def test_what_a_refused_change_had_added_is_not_held_for_longer_than_it_was_asked_for(database_url: str):
@@ -49,6 +51,25 @@ def test_a_change_that_is_done_after_the_end_takes_nothing_from_who_comes_next(d
         world.engine.settle()
         assert lease_of(world, running.id).status is LeaseStatus.TERMINATED
         assert lease_of(world, following.id).status is LeaseStatus.ACTIVE
+
+
+def test_a_change_of_a_lease_that_ends_in_the_minute_of_its_start_is_recorded(world: World, tmp_path: Path):
+    """A host that it got after its new end is held for no time beyond that, and not for less than no time."""
+    world.clock.advance(30 * SECOND)
+    two = (reservation(1, 1), reservation(1, 1))
+    lease = world.leases.create(OWNER, LeaseRequest("lease", Moment.NOW, NOW + HOUR, reservations=two))
+    world.engine.settle()
+    world.clock.advance(10 * SECOND)
+    more = ReservationChange(lease.reservations[0].id, {"min": 2, "max": 2})
+    world.leases.update(OWNER, lease.id, LeaseChange(reservations=(more,)))
+    world.clock.advance(10 * SECOND)
+    ended = world.leases.update(OWNER, lease.id, LeaseChange(ends_at=Moment.THIS_MINUTE))
+    assert (ended.status, ended.ends_at) == (LeaseStatus.ACTIVE, NOW + 30 * SECOND)
+    world.leases.drop_reservation(OWNER, lease.id, lease.reservations[1].id)
+    assert ledger.faults(f"sqlite:///{tmp_path / 'tenure.db'}", now=world.clock.now()) == []
+    world.engine.settle()
+    assert status_of(world, lease.id) is LeaseStatus.TERMINATED
+    assert_all_in_pool(world)
 
 
 def test_a_lease_that_is_deleted_under_a_dead_claim_leaves_nothing_to_do(world: World, checkpoints: Checkpoints):
