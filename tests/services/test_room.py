@@ -74,6 +74,25 @@ def test_what_found_no_place_beside_another_plan_is_not_held_against_the_next(wo
     book(world, hosts(1), start=1, end=3)
 
 
+def test_where_a_plan_was_tried_in_vain_it_is_not_bound_to_go(world: World):
+    """A plan of instances that stay together is tried on a host that then fills; it goes to another host instead.
+
+    For the whole host, the first host is tried in vain: one of its two plans fits nowhere else. The plans of the second
+    host then take the place that was tried for the other plan, which makes room for the instance later.
+    """
+    resize(world, 7, 2, 3, 3)
+    book_on(world, 3, instances(1, vcpus=1), start=0, end=9)
+    book_on(world, 4, instances(1, vcpus=1), start=0, end=2)  # in use for a shorter time, so the third is preferred
+    world.engine.settle()  # what runs does not move
+    together = book_on(world, 1, instances(1, vcpus=2, affinity=True), start=1, end=3)
+    book_on(world, 1, instances(1, vcpus=4), start=1, end=3)
+    small = [book_on(world, 2, instances(1, vcpus=1), start=1, end=3) for _ in range(2)]
+    lease = book(world, hosts(1), instances(1, vcpus=3), start=1, end=3)
+    assert [units(world, one) for one in small] == [[("sim-host-003", 1)]] * 2
+    assert units(world, together) == [("sim-host-004", 1)]
+    assert units(world, lease) == [("sim-host-001", 1), ("sim-host-002", 1)]
+
+
 def test_those_that_stay_together_grow_where_a_plan_makes_room_for_them(world: World):
     resize(world, 4, 4, 4, 4)
     running = book_on(world, 1, instances(1, vcpus=2, affinity=True), start=0, end=3)
