@@ -80,12 +80,12 @@ def test_time_on_a_busy_machine_counts_for_less():
     load = Load()
     deadline = Deadline(10, load.machine)
     load.now = 9
-    assert not deadline.passed
+    assert not deadline.passed()
     load.average = 6.0  # from now on three seconds count as one
     load.now = 11.9
-    assert not deadline.passed
+    assert not deadline.passed()
     load.now = 12.1
-    assert deadline.passed
+    assert deadline.passed()
     assert deadline.waited == pytest.approx(12.1)
 
 

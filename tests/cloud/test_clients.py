@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.support.deployment import BIN
-from tests.support.site import Site, wait_for
+from tests.support.site import Site
+from tests.support.waiting import wait_for
 
 COMMAND_SECONDS = 120
 

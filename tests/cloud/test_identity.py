@@ -20,8 +20,8 @@ from keystoneauth1.session import Session
 
 from testbed.processes import pid_of
 from tests.support.cloud import Cloud, Undo
-from tests.support.deployment import START_SECONDS
-from tests.support.site import FREE_POOL, HOSTS, Site, answered, have_testbed, moment, wait_for
+from tests.support.site import FREE_POOL, HOSTS, Site, answered, have_testbed, moment
+from tests.support.waiting import SECONDS, wait_for
 
 #: How soon a caller must be told that something is away.
 PATIENCE_SECONDS = 10
@@ -255,7 +255,7 @@ def test_a_manager_that_is_away_is_said_to_be(site: Site, cloud: Cloud):
         assert site.deployment.health() == 503
     finally:
         manager.start()
-    wait_for("the manager to be there again", lambda: ask(site, token).status_code == 200, seconds=2 * START_SECONDS)
+    wait_for("the manager to be there again", lambda: ask(site, token).status_code == 200, seconds=2 * SECONDS)
 
 
 def test_a_manager_that_hangs_is_said_to_be_away(site: Site, cloud: Cloud):

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from tests.support.cloud import OPENRC, REPOSITORY, Cloud
 from tests.support.databases import MARIADB, POSTGRESQL
 from tests.support.lengths import LONG
 from tests.support.site import FREE_POOL, RABBITMQ_URL, Nova, Server, name_in_catalogue, named_in_catalogue
+from tests.support.waiting import wait_for
 
 GUIDE = REPOSITORY / "docs" / "operations" / "install.md"
 #: What a checkout must have for the guide.
@@ -256,11 +256,12 @@ def _postgresql(folder: Path) -> Iterator[dict[str, str]]:
             server = subprocess.Popen(command, stdout=log, stderr=log, cwd="/")
         try:
             ready = [str(programs[-1] / "pg_isready"), "-q", "-h", str(home)]
-            deadline = time.monotonic() + 60
-            while subprocess.run(ready, check=False, timeout=30).returncode:
+
+            def is_ready() -> bool:
                 assert server.poll() is None, (home / "log").read_text()
-                assert time.monotonic() < deadline, "PostgreSQL does not answer"
-                time.sleep(0.2)
+                return subprocess.run(ready, check=False, timeout=30).returncode == 0
+
+            wait_for("PostgreSQL", is_ready)
             yield {"PGHOST": str(home), "PGUSER": "postgres", "DB_HOST": POSTGRESQL_ADDRESS}
         finally:
             server.terminate()

@@ -35,6 +35,7 @@ from tests.rpc.test_busy import Slow, begin, manager_of
 from tests.rpc.test_repetition import request_of
 from tests.support.deployment import write_config
 from tests.support.relay import Relay, relay_to
+from tests.support.waiting import wait_for
 from tests.support.world import ADMIN, OWNER, World, open_world
 
 BUS = os.environ.get("TENURE_TEST_RABBITMQ", "rabbit://guest:guest@127.0.0.1:5672/")
@@ -114,24 +115,24 @@ class Counting:
 
 
 def wait_until_well(far: Manager) -> None:
-    deadline = time.monotonic() + SECONDS
-    while True:
+    def is_well() -> bool:
         try:
             far.health()
         except Unavailable:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        else:
-            return
+            return False
+        return True
+
+    wait_for("the manager to answer", is_well)
 
 
 def wait_for_managers(topic: str, number: int) -> None:
     """Wait until so many take calls: one that is given the same message twice leaves the second one alone."""
-    deadline = time.monotonic() + SECONDS
     with Connection(BUS.replace("rabbit", "amqp", 1), connect_timeout=10) as bus:
-        while bus.default_channel.queue_declare(topic, passive=True).consumer_count < number:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+
+        def consumers() -> int:
+            return int(bus.default_channel.queue_declare(topic, passive=True).consumer_count)
+
+        wait_for(f"{number} managers", lambda: consumers() >= number)
 
 
 def test_a_call_that_is_delivered_twice_books_once(tmp_path: Path, relay: Relay, topic: str, world: World):
@@ -147,9 +148,7 @@ def test_a_call_that_is_delivered_twice_books_once(tmp_path: Path, relay: Relay,
         wait_for_managers(topic, 2)
         relay.cut_after(b"leases.create")
         lease = far.leases.create(OWNER, request_of(world))
-        deadline = time.monotonic() + SECONDS
-        while len(counting.asked) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for(lambda: f"the second delivery after {counting.asked}", lambda: len(counting.asked) >= 2)
     assert relay.cuts == 1
     assert counting.asked == [lease.id, lease.id]
     assert [one.id for one in world.leases.list(ADMIN, LeaseQuery(limit=9)).items] == [lease.id]

@@ -13,7 +13,7 @@ from tenure.cmd.process import StartFailed, wait_for_schema
 from tenure.store.database import Database
 from tests.support import schemas
 from tests.support.deployment import Options, Program, write_config
-from tests.support.site import wait_for
+from tests.support.waiting import wait_for
 
 
 class Waiting:

@@ -160,7 +160,7 @@ def test_sigterm_ends_it_while_the_cloud_hangs(tmp_path: Path):
         cloud.clear_faults(fault)
         again = start(tmp_path / "data")
         try:
-            again.caller().wait_for_status(lease["id"], "ACTIVE", seconds=20)
+            again.caller().wait_for_status(lease["id"], "ACTIVE")
         finally:
             again.kill()
 

@@ -23,7 +23,7 @@ from tests.support.engines import (
     path_of,
     status_of,
     taken_and_returned,
-    wait_for,
+    wait_for_leases,
     watch,
 )
 from tests.support.world import OWNER, World, open_world, reservation
@@ -44,7 +44,7 @@ def test_two_managers_carry_out_each_event_once(tmp_path):
             stack.callback(service.engine.stop)
         for hours, wanted in ((1, {LeaseStatus.ACTIVE}), (2, {LeaseStatus.TERMINATED})):
             world.clock.advance(hours * HOUR)
-            wait_for(world, leases, wanted)
+            wait_for_leases(world, leases, wanted)
         for lease in leases:
             [host] = {host for _, host in taken_and_returned(world, lease)}
             assert taken_and_returned(world, lease) == [("host taken", host), ("host returned", host)]

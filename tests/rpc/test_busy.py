@@ -21,6 +21,7 @@ from tenure.rpc.client import RpcClient, remote_manager
 from tenure.rpc.server import RpcServer
 from tenure.services.manager import Manager
 from tests.rpc.conftest import in_memory
+from tests.support.waiting import wait_for
 from tests.support.world import OWNER
 
 pytestmark = pytest.mark.slow
@@ -32,18 +33,14 @@ class Slow:
     """Leases whose deletion lasts until it is let go."""
 
     begun: list[str] = field(default_factory=list)
-    changed: threading.Condition = field(default_factory=threading.Condition)
     go_on: threading.Event = field(default_factory=threading.Event)
 
     def delete(self, actor: Actor, lease_id: str) -> None:
-        with self.changed:
-            self.begun.append(lease_id)
-            self.changed.notify_all()
+        self.begun.append(lease_id)
         assert self.go_on.wait(SECONDS)
 
     def wait_until_begun(self, number: int) -> None:
-        with self.changed:
-            assert self.changed.wait_for(lambda: len(self.begun) >= number, SECONDS), self.begun
+        wait_for(lambda: f"{number} calls after {self.begun}", lambda: len(self.begun) >= number)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

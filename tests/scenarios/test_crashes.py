@@ -31,6 +31,7 @@ from tests.support.agreement import ADDRESS, VOLUME, wait_for_agreement
 from tests.support.crashes import Traces, delete, wait_for_event, wait_until_gone
 from tests.support.engines import POINTS
 from tests.support.standalone import Caller, Standalone, launch, rfc3339, standalone, start
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 HOSTS = 6
@@ -380,15 +381,12 @@ def test_killed_fifty_times_under_load(tmp_path: Path):
 
 
 def wait_until_all_are_over(caller: Caller) -> None:
-    deadline = time.monotonic() + 60
-    while True:
+    def left() -> Counter[str]:
         status, answer = caller.call("GET", "/leases?limit=1000")
         assert status == 200, answer
-        waiting = [one["status"] for one in answer["leases"] if one["status"] not in {"TERMINATED", "ERROR"}]
-        if not waiting:
-            return
-        assert time.monotonic() < deadline, Counter(waiting)
-        time.sleep(0.1)
+        return Counter(lease["status"] for lease in answer["leases"] if lease["status"] not in {"TERMINATED", "ERROR"})
+
+    wait_for(lambda: f"the end of all leases: {left()}", lambda: not left())
 
 
 def assert_kept(load: Load, data_dir: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -28,9 +28,9 @@ from tests.support.engines import (
     path_of,
     rebuild,
     status_of,
-    wait_for,
-    wait_until,
+    wait_for_leases,
 )
+from tests.support.waiting import wait_for
 from tests.support.world import ADMIN, OWNER, World, open_world
 
 THREADS = 6
@@ -109,8 +109,17 @@ def open_site(
 
 def running_leases(site: Site, number: int) -> list[Lease]:
     leases = [site.world.book(1, hours=9) for _ in range(number)]
-    wait_for(site.world, leases, {LeaseStatus.ACTIVE})
+    wait_for_leases(site.world, leases, {LeaseStatus.ACTIVE})
     return leases
+
+
+def wait_for_answers(calls: Collection[Future[Any]], number: int) -> None:
+    """Wait until exactly so many calls are answered."""
+
+    def answered() -> int:
+        return sum(call.done() for call in calls)
+
+    wait_for(lambda: f"{number} answers after {answered()}", lambda: answered() == number)
 
 
 def hang(site: Site, verb: str) -> None:
@@ -123,14 +132,14 @@ def test_more_deletes_that_hang_than_threads_and_the_api_answers(tmp_path: Path)
         leases = running_leases(site, 2 * THREADS)
         hang(site, "ensure_ended")
         deletes = [clients.submit(site.call, "DELETE", f"/v1/leases/{lease.id}") for lease in leases]
-        wait_until(lambda: sum(one.done() for one in deletes) == len(leases) - THREADS // 2)
+        wait_for_answers(deletes, len(leases) - THREADS // 2)
         assert site.is_well()
         other = site.call("POST", "/v1/leases", {"name": "other", "start_date": "now", "reservations": []})
         assert other[0] == 400  # answered at once, whatever the answer
         assert {site.call("GET", f"/v1/leases/{lease.id}")[1]["lease"]["status"] for lease in leases} == {"DELETING"}
         site.world.cloud.clear_faults()
         assert {delete.result()[0] for delete in deletes} == {204}
-        wait_for(site.world, leases, {LeaseStatus.DELETED})
+        wait_for_leases(site.world, leases, {LeaseStatus.DELETED})
         assert_all_in_pool(site.world)
 
 
@@ -156,7 +165,7 @@ def test_a_change_that_lasts_is_answered_while_it_goes_on(tmp_path: Path):
         assert (status, answer["lease"]["status"]) == (200, "UPDATING")
         assert len(site.world.hosts_of(lease.id)) == 2
         site.world.cloud.clear_faults()
-        wait_for(site.world, [lease], {LeaseStatus.ACTIVE})
+        wait_for_leases(site.world, [lease], {LeaseStatus.ACTIVE})
         assert path_of(site.world, lease.id)[-2:] == ["UPDATING", "ACTIVE"]
 
 
@@ -177,11 +186,11 @@ def test_changes_that_find_no_worker_are_done_by_the_engine(tmp_path: Path):
         changes = [clients.submit(grow, lease) for lease in hung]
         assert site.world.cloud.wait_until_blocked(THREADS)
         assert grow(last)[0] == 200
-        wait_for(site.world, [last], {LeaseStatus.ACTIVE})
+        wait_for_leases(site.world, [last], {LeaseStatus.ACTIVE})
         assert len(site.world.cloud.world.groups()[last.reservations[0].id].hosts) == 2
         site.world.cloud.clear_faults()
         assert {change.result()[0] for change in changes} == {200}
-        wait_for(site.world, leases, {LeaseStatus.ACTIVE})
+        wait_for_leases(site.world, leases, {LeaseStatus.ACTIVE})
 
 
 def test_registrations_that_hang_leave_room_for_others(tmp_path: Path):
@@ -193,7 +202,7 @@ def test_registrations_that_hang_leave_room_for_others(tmp_path: Path):
             clients.submit(site.call, "POST", "/v1/os-hosts", {"name": str(number + 2)}, who="admin")
             for number in range(2 * THREADS)
         ]
-        wait_until(lambda: sum(one.done() for one in calls) == 2 * THREADS - THREADS // 2)
+        wait_for_answers(calls, 2 * THREADS - THREADS // 2)
         assert site.is_well()
         refused = [one.result() for one in calls if one.done()]
         assert {status for status, _ in refused} == {503}
@@ -211,7 +220,7 @@ def test_a_delete_waits_for_the_end_that_is_under_way(tmp_path: Path):
         site.world.clock.advance(9 * HOUR)
         assert site.world.cloud.wait_until_blocked()
         delete = client.submit(site.call, "DELETE", f"/v1/leases/{lease.id}")
-        wait_until(lambda: status_of(site.world, lease.id) is LeaseStatus.DELETING)
+        wait_for_leases(site.world, [lease], {LeaseStatus.DELETING})
         assert not delete.done()
         site.world.cloud.clear_faults()
         assert delete.result()[0] == 204
@@ -249,7 +258,7 @@ def test_a_filter_that_hangs_does_not_take_every_thread(tmp_path: Path):
                 assert hanging.waiting.acquire(timeout=30)
             assert site.is_well()
             assert site.call("GET", "/v1/leases", seconds=10)[0] == 200
-            wait_until(lambda: sum(one.done() for one in creates) == THREADS // 2)
+            wait_for_answers(creates, THREADS // 2)
         finally:
             hanging.let_go.set()
         refused = [one.result()[0] for one in creates].count(503)

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from keystoneauth1.adapter import Adapter
 from keystoneauth1.identity import V3Password
@@ -20,7 +19,6 @@ OPENRC = Path(os.environ.get("TENURE_CLOUD_ROOT") or REPOSITORY / ".cloud") / "o
 
 REQUEST_SECONDS = 60
 
-WaitUntil = Callable[..., Any]
 Undo = list[Callable[[], object]]
 
 

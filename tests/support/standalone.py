@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
+
+from tests.support.waiting import wait_for
 
 BIN = Path(sys.executable).parent
 
@@ -84,13 +85,14 @@ class Caller:
         assert status == 200, answer
         return answer["lease"]
 
-    def wait_for_status(self, lease_id: str, *wanted: str, seconds: float = 60.0) -> Any:
+    def wait_for_status(self, lease_id: str, *wanted: str) -> Any:
         """The lease when it has one of these statuses."""
-        deadline = time.monotonic() + seconds
-        while (lease := self.lease(lease_id))["status"] not in wanted:
-            assert time.monotonic() < deadline, f"not {wanted} within {seconds} s: {lease}"
-            time.sleep(0.05)
-        return lease
+
+        def settled() -> Any:
+            lease = self.lease(lease_id)
+            return lease if lease["status"] in wanted else None
+
+        return wait_for(lambda: f"{' or '.join(wanted)} of {self.lease(lease_id)}", settled)
 
 
 def rfc3339(moment: datetime) -> str:

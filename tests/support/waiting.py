@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 Found = TypeVar("Found")
 
@@ -101,9 +101,8 @@ class Deadline:
         self._left = seconds
         self._began = self._looked = machine.clock()
 
-    @property
     def passed(self) -> bool:
-        """Whether the time is over. Time on a busy machine counts for less."""
+        """Return whether the time is over. Time on a busy machine counts for less."""
         now = self._machine.clock()
         self._left -= (now - self._looked) / self._machine.busyness()
         self._looked = now
@@ -117,7 +116,7 @@ class Deadline:
 
 def wait_for(
     what: str | Callable[[], object],
-    ask: Callable[[], Found],
+    ask: Callable[[], Found | Literal[False] | None],
     *,
     seconds: float = SECONDS,
     pause: float = PAUSE_SECONDS,
@@ -132,7 +131,7 @@ def wait_for(
     """
     deadline = Deadline(seconds, machine)
     while not (answer := ask()):
-        if deadline.passed:
+        if deadline.passed():
             description = what() if callable(what) else what
             raise AssertionError(f"waited {deadline.waited:.0f} s ({seconds:g} s of an idle machine) for {description}")
         machine.sleep(min(pause, max(_FIRST_PAUSE_SECONDS, deadline.waited / 10)))
