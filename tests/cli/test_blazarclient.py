@@ -17,7 +17,7 @@ from keystoneauth1.token_endpoint import Token
 
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tests.support.standalone import BIN, Standalone
-from tests.support.waiting import wait_for
+from tests.support.waiting import patience, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ def run(service: Standalone, program: list[str], *arguments: str, fails: bool = 
         env={**service.environment("tenure-admin"), "OS_RESERVATION_CLIENT": "blazar"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(),
         check=False,
     )
     assert (done.returncode != 0) is fails, done.stdout + done.stderr

@@ -10,6 +10,7 @@ import pytest
 
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tests.support.standalone import BIN, Standalone
+from tests.support.waiting import patience
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +26,7 @@ def runner(service: Standalone, *program: str) -> Run:
             env={**service.environment(cloud), "OS_RESERVATION_CLIENT": "tenure"},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=patience(),
             check=False,
         )
         assert done.returncode == code, done.stdout + done.stderr

@@ -13,9 +13,7 @@ import pytest
 
 from tests.support.deployment import BIN
 from tests.support.site import Site
-from tests.support.waiting import wait_for
-
-COMMAND_SECONDS = 120
+from tests.support.waiting import COMMAND_SECONDS, wait_for
 
 Run = Callable[..., str]
 

@@ -23,7 +23,7 @@ from keystoneauth1.session import Session
 from testbed.places import BIN
 from testbed.processes import pid_of
 from tests.support.lengths import times
-from tests.support.waiting import wait_for
+from tests.support.waiting import COMMAND_SECONDS, wait_for
 
 REPOSITORY = Path(__file__).parents[2]
 FREE_POOL = "freepool"
@@ -247,5 +247,7 @@ def test_a_scheduler_that_was_busy_during_the_start_finds_the_host(nova: Nova, h
 def test_the_filter_inside_nova_with_a_database_of_its_own():
     """What a host manager decides whose memory is late or wrong: `nova/tests_in_nova`, with the cloud's Python."""
     command = [str(BIN / "python"), "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", "tests_in_nova"]
-    done = subprocess.run(command, cwd=REPOSITORY / "nova", capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, cwd=REPOSITORY / "nova", capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -21,11 +21,10 @@ from keystoneauth1.session import Session
 from testbed.processes import pid_of
 from tests.support.cloud import Cloud, Undo
 from tests.support.site import FREE_POOL, HOSTS, Site, answered, have_testbed, moment
-from tests.support.waiting import SECONDS, wait_for
+from tests.support.waiting import SECONDS, patience, wait_for
 
 #: How soon a caller must be told that something is away.
 PATIENCE_SECONDS = 10
-REQUEST_SECONDS = 60
 
 EMPTY: dict[str, Any] = {"name": "of-a-test", "start_date": "now", "reservations": []}
 
@@ -71,7 +70,7 @@ def keystone(cloud: Cloud, admin: Session, undo: Undo) -> Keystone:
 def ask(site: Site, token: str | None, path: str = "/leases", version: str = "1.1") -> requests.Response:
     """What the API says to a bare token, with no client that would ask for another one."""
     headers = {"OpenStack-API-Version": f"reservation {version}"} | ({"X-Auth-Token": token} if token else {})
-    return requests.get(f"{site.deployment.url()}{path}", headers=headers, timeout=REQUEST_SECONDS)
+    return requests.get(f"{site.deployment.url()}{path}", headers=headers, timeout=patience())
 
 
 def token_of(session: Session) -> str:

@@ -25,7 +25,7 @@ from tests.support.cloud import OPENRC, REPOSITORY, Cloud
 from tests.support.databases import MARIADB, POSTGRESQL
 from tests.support.lengths import LONG
 from tests.support.site import FREE_POOL, RABBITMQ_URL, Nova, Server, name_in_catalogue, named_in_catalogue
-from tests.support.waiting import wait_for
+from tests.support.waiting import COMMAND_SECONDS, patience, wait_for
 
 GUIDE = REPOSITORY / "docs" / "operations" / "install.md"
 #: What a checkout must have for the guide.
@@ -150,7 +150,7 @@ def sandbox(folder: Path, cloud: Cloud) -> Iterator[dict[str, str]]:
     """What the shell of the guide sees; the environment to run it in. The cloud is as before at the end."""
     for name in ("bin", "home", "log", "opt", "run"):
         (folder / name).mkdir()
-    subprocess.run(["cp", "-a", "/etc", folder / "etc"], check=True, timeout=60)
+    subprocess.run(["cp", "-a", "/etc", folder / "etc"], check=True, timeout=patience())
     with (folder / "etc" / "hosts").open("a") as hosts:
         hosts.writelines(f"{address} {name}\n" for name, address in NAMES.items())
     _copy_checkout(folder / "checkout")
@@ -206,11 +206,11 @@ def _openrc(cloud: Cloud, user: str) -> str:
 def _forget_bus(folder: Path) -> None:
     """Take the guide's account and its queues from the testbed's message bus."""
     ctl = [str(folder / "bin" / "rabbitmqctl")]
-    subprocess.run([*ctl, "delete_user", "tenure"], check=False, capture_output=True, timeout=60)
+    subprocess.run([*ctl, "delete_user", "tenure"], check=False, capture_output=True, timeout=patience())
     listed = subprocess.run(
-        [*ctl, "list_queues", "--silent", "name"], check=True, capture_output=True, text=True, timeout=60
+        [*ctl, "list_queues", "--silent", "name"], check=True, capture_output=True, text=True, timeout=patience()
     )
-    with Connection(RABBITMQ_URL, connect_timeout=10) as bus:
+    with Connection(RABBITMQ_URL, connect_timeout=patience()) as bus:
         for queue in listed.stdout.split():
             if queue.startswith("tenure.manager") or queue == "notifications.info":
                 bus.default_channel.queue_delete(queue)
@@ -231,7 +231,7 @@ def database(kind: str, folder: Path) -> Iterator[dict[str, str]]:
 
 def _sql(statements: str) -> None:
     server = ["--no-defaults", "--protocol=tcp", "--host=127.0.0.1", "--user=root", "--password=secret"]
-    subprocess.run(["mariadb", *server, "--execute", statements], check=True, capture_output=True, timeout=60)
+    subprocess.run(["mariadb", *server, "--execute", statements], check=True, capture_output=True, timeout=patience())
 
 
 @contextmanager
@@ -249,7 +249,7 @@ def _postgresql(folder: Path) -> Iterator[dict[str, str]]:
         shutil.chown(home, "postgres")
         as_server = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", "--"]
         init = [programs[-1] / "initdb", "-D", home / "data", "-A", "scram-sha-256", "--auth-local=trust"]
-        subprocess.run([*as_server, *map(str, init)], check=True, capture_output=True, timeout=120, cwd="/")
+        subprocess.run([*as_server, *map(str, init)], check=True, capture_output=True, timeout=COMMAND_SECONDS, cwd="/")
         options = ["-c", f"listen_addresses={POSTGRESQL_ADDRESS}", "-c", "fsync=off", "-k", home]
         command = [*as_server, *map(str, [programs[-1] / "postgres", "-D", home / "data", *options])]
         with (home / "log").open("wb") as log:
@@ -259,12 +259,12 @@ def _postgresql(folder: Path) -> Iterator[dict[str, str]]:
 
             def is_ready() -> bool:
                 assert server.poll() is None, (home / "log").read_text()
-                return subprocess.run(ready, check=False, timeout=30).returncode == 0
+                return subprocess.run(ready, check=False, timeout=patience()).returncode == 0
 
             wait_for("PostgreSQL", is_ready)
             yield {"PGHOST": str(home), "PGUSER": "postgres", "DB_HOST": POSTGRESQL_ADDRESS}
         finally:
             server.terminate()
-            server.wait(60)
+            server.wait(patience())
     finally:
         shutil.rmtree(home)

@@ -26,6 +26,7 @@ from tests.support.engines import (
     wait_for_leases,
     watch,
 )
+from tests.support.waiting import patience
 from tests.support.world import OWNER, World, open_world, reservation
 
 CLAIM = timedelta(seconds=60)
@@ -135,7 +136,7 @@ def test_late_effects_are_undone_by_the_repair_pass(world: World):
     fault = world.cloud.inject(Fault(FaultKind.BLOCK, verb="ensure_started"))
     late = threading.Thread(target=world.engine.settle)
     late.start()
-    assert world.cloud.wait_until_blocked()
+    assert world.cloud.wait_until_blocked(timeout_seconds=patience())
     world.clock.advance(CLAIM)
     other = another(world, checkpoint=nothing)
     other.manager.leases.delete(OWNER, lease.id)

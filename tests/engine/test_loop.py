@@ -12,7 +12,7 @@ from tenure.domain.lease import LeaseStatus
 from tenure.drivers.simulated import Fault, FaultKind
 from tenure.services.events import EventService
 from tests.support.engines import HOUR, MINUTE, SECOND, lease_of, rebuild, running, wait_for_leases
-from tests.support.waiting import wait_for
+from tests.support.waiting import patience, wait_for
 from tests.support.world import NOW, OWNER, World, open_world
 
 
@@ -92,7 +92,7 @@ def test_a_repair_pass_that_hangs_delays_nobody(tmp_path):
     with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", workers=2) as world:
         world.cloud.inject(Fault(FaultKind.BLOCK, verb="held", count=None))
         with running(world):
-            assert world.cloud.wait_until_blocked()
+            assert world.cloud.wait_until_blocked(timeout_seconds=patience())
             lease = world.book(1, hours=1)
             wait_for_leases(world, [lease], {LeaseStatus.ACTIVE})
             world.clock.advance(HOUR)
@@ -126,7 +126,7 @@ def test_a_sink_that_hangs_delays_no_start(tmp_path):
         world.cloud.inject(holding)
         with running(world):
             lease = world.book(1, hours=1)
-            assert world.cloud.wait_until_blocked()
+            assert world.cloud.wait_until_blocked(timeout_seconds=patience())
             wait_for_leases(world, [lease], {LeaseStatus.ACTIVE})
             assert told == ["lease.create"]
 

@@ -24,14 +24,14 @@ from tests.conftest import FreshDatabase
 from tests.support import ledger
 from tests.support.crashes import Traces, delete, wait_for_event, wait_until_gone
 from tests.support.databases import MARIADB, POSTGRESQL
-from tests.support.deployment import END_SECONDS, Deployment, Options, Program, deploy
+from tests.support.deployment import Deployment, Options, Program, deploy
 from tests.support.engines import POINTS
 from tests.support.lengths import RACE_OPERATIONS
 from tests.support.racers import Race, run
 from tests.support.races import TOKEN, broken_promises, lay_out, watched
 from tests.support.site import delete_queues
 from tests.support.standalone import Caller
-from tests.support.waiting import wait_for
+from tests.support.waiting import patience, wait_for
 
 OPERATIONS = RACE_OPERATIONS // 5
 THREADS = 16
@@ -132,7 +132,7 @@ def dying_at(found: Processes, point: str) -> Iterator[None]:
         deployment.wait_until_well()
         yield
         assert program.process is not None
-        assert program.process.wait(END_SECONDS) == -signal.SIGKILL, program.tail()
+        assert program.process.wait(patience()) == -signal.SIGKILL, program.tail()
         have_claims_end(found.database, "2100-01-01 00:00:00")
     finally:
         if program.process is not None and program.process.poll() is None:

@@ -31,7 +31,7 @@ from tests.support.agreement import ADDRESS, VOLUME, wait_for_agreement
 from tests.support.crashes import Traces, delete, wait_for_event, wait_until_gone
 from tests.support.engines import POINTS
 from tests.support.standalone import Caller, Standalone, launch, rfc3339, standalone, start
-from tests.support.waiting import wait_for
+from tests.support.waiting import patience, wait_for
 
 ROOT = Path(__file__).parents[2]
 HOSTS = 6
@@ -234,7 +234,7 @@ def test_killed_during_its_first_start(tmp_path: Path):
         except subprocess.TimeoutExpired:
             killed += 1
         process.kill()
-        process.wait(timeout=30)
+        process.wait(timeout=patience())
         assert process.stdout is not None
         process.stdout.close()
     assert killed == 6
@@ -362,7 +362,7 @@ def test_killed_fifty_times_under_load(tmp_path: Path):
                 service.kill()
             stopping.set()
             for client in clients:
-                client.join(60)
+                client.join(patience())
             assert not any(client.is_alive() for client in clients)
             if life == KILLS:
                 wait_until_all_are_over(service.caller("admin"))

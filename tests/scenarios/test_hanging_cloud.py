@@ -30,7 +30,7 @@ from tests.support.engines import (
     status_of,
     wait_for_leases,
 )
-from tests.support.waiting import wait_for
+from tests.support.waiting import patience, wait_for
 from tests.support.world import ADMIN, OWNER, World, open_world
 
 THREADS = 6
@@ -45,10 +45,10 @@ class Site:
         self._port = port
 
     def call(
-        self, method: str, path: str, body: object = None, *, who: str = "owner", seconds: float = 60.0
+        self, method: str, path: str, body: object = None, *, who: str = "owner", seconds: float | None = None
     ) -> tuple[int, Any]:
         """The status and the document; raises ``TimeoutError`` where none comes."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=seconds)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=seconds or patience())
         headers = {
             "X-Auth-Token": token_of(who),
             "OpenStack-API-Version": "reservation 1.1",
@@ -62,7 +62,7 @@ class Site:
         finally:
             connection.close()
 
-    def is_well(self, seconds: float = 10.0) -> bool:
+    def is_well(self, seconds: float | None = None) -> bool:
         return self.call("GET", "/healthcheck", seconds=seconds)[0] == 200
 
 
@@ -103,7 +103,7 @@ def open_site(
             world.cloud.clear_faults()
             server.task_dispatcher.shutdown(cancel_pending=True, timeout=10)
             server.trigger.pull_trigger(lambda: close_all(sockets))  # in the thread that reads from them
-            thread.join(10)
+            thread.join(patience())
             service.engine.stop()
 
 
@@ -149,7 +149,7 @@ def test_with_a_place_for_every_thread_the_api_would_hang(tmp_path: Path):
         leases = running_leases(site, THREADS)
         hang(site, "ensure_ended")
         deletes = [clients.submit(site.call, "DELETE", f"/v1/leases/{lease.id}") for lease in leases]
-        assert site.world.cloud.wait_until_blocked(THREADS)
+        assert site.world.cloud.wait_until_blocked(THREADS, timeout_seconds=patience())
         with pytest.raises(TimeoutError):
             site.is_well(seconds=1.0)
         site.world.cloud.clear_faults()
@@ -184,7 +184,7 @@ def test_changes_that_find_no_worker_are_done_by_the_engine(tmp_path: Path):
             return site.call("PUT", f"/v1/leases/{lease.id}", more)
 
         changes = [clients.submit(grow, lease) for lease in hung]
-        assert site.world.cloud.wait_until_blocked(THREADS)
+        assert site.world.cloud.wait_until_blocked(THREADS, timeout_seconds=patience())
         assert grow(last)[0] == 200
         wait_for_leases(site.world, [last], {LeaseStatus.ACTIVE})
         assert len(site.world.cloud.world.groups()[last.reservations[0].id].hosts) == 2
@@ -218,7 +218,7 @@ def test_a_delete_waits_for_the_end_that_is_under_way(tmp_path: Path):
         [lease] = running_leases(site, 1)
         hang(site, "ensure_ended")
         site.world.clock.advance(9 * HOUR)
-        assert site.world.cloud.wait_until_blocked()
+        assert site.world.cloud.wait_until_blocked(timeout_seconds=patience())
         delete = client.submit(site.call, "DELETE", f"/v1/leases/{lease.id}")
         wait_for_leases(site.world, [lease], {LeaseStatus.DELETING})
         assert not delete.done()
@@ -237,7 +237,7 @@ class Hanging(EnforcementFilter):
 
     def check_create(self, context: Values, lease_values: Values) -> None:
         self.waiting.release()
-        assert self.let_go.wait(60)
+        self.let_go.wait()
 
 
 def test_a_filter_that_hangs_does_not_take_every_thread(tmp_path: Path):
@@ -255,9 +255,9 @@ def test_a_filter_that_hangs_does_not_take_every_thread(tmp_path: Path):
         creates = [clients.submit(site.call, "POST", "/v1/leases", body) for _ in range(THREADS)]
         try:
             for _ in range(THREADS // 2):
-                assert hanging.waiting.acquire(timeout=30)
+                assert hanging.waiting.acquire(timeout=patience())
             assert site.is_well()
-            assert site.call("GET", "/v1/leases", seconds=10)[0] == 200
+            assert site.call("GET", "/v1/leases")[0] == 200
             wait_for_answers(creates, THREADS // 2)
         finally:
             hanging.let_go.set()

@@ -15,6 +15,7 @@ from tenure.services.context import Rules
 from tenure.store.events import PATIENCE
 from tests.support import ledger
 from tests.support.engines import HOUR, MINUTE, SECOND, assert_all_in_pool, running, status_of, wait_for_leases
+from tests.support.waiting import patience
 from tests.support.world import NOW, OWNER, World, open_world, reservation
 
 ENDED = NOW + HOUR
@@ -52,7 +53,7 @@ def test_a_teardown_that_hangs_ten_minutes_delays_none_of_two_hundred(tmp_path):
         with running(world):
             wait_for_leases(world, [slow], {LeaseStatus.ACTIVE})
             world.clock.set(ENDED)
-            assert world.cloud.wait_until_blocked()
+            assert world.cloud.wait_until_blocked(timeout_seconds=patience())
             for second in range(60):
                 now = ENDED + second * SECOND
                 world.clock.set(now)
@@ -90,7 +91,7 @@ def test_teardowns_that_hang_take_no_worker_from_a_start(tmp_path, monkeypatch: 
             for one in slow:
                 hang(world, one)
             world.clock.set(ENDED)
-            assert world.cloud.wait_until_blocked(4)
+            assert world.cloud.wait_until_blocked(4, timeout_seconds=patience())
             world.clock.set(ENDED + MINUTE)
             if apart:
                 wait_for_leases(world, others, {LeaseStatus.ACTIVE})
@@ -110,7 +111,7 @@ def test_health_says_that_nobody_takes_up_what_is_due(tmp_path):
             for one in slow:
                 hang(world, one)
             world.clock.set(ENDED)
-            assert world.cloud.wait_until_blocked(2)
+            assert world.cloud.wait_until_blocked(2, timeout_seconds=patience())
             third = book(world, ENDED, ENDED + HOUR)
             wait_for_leases(world, [third], {LeaseStatus.ACTIVE})
             world.clock.set(ENDED + 50 * SECOND)

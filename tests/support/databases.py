@@ -30,7 +30,7 @@ from sqlalchemy import URL, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
-from tests.support.waiting import wait_for
+from tests.support.waiting import patience, wait_for
 
 SQLITE = "sqlite"
 POSTGRESQL = "postgresql"
@@ -382,7 +382,7 @@ def _stop(process: subprocess.Popen[bytes], stop_signal: signal.Signals) -> None
     if process.poll() is None:
         process.send_signal(stop_signal)
     try:
-        process.wait(STOP_SECONDS)
+        process.wait(patience(STOP_SECONDS))
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -17,12 +17,9 @@ from pathlib import Path
 
 from tenure.store.database import Database
 from tests.support import schemas
-from tests.support.waiting import wait_for
+from tests.support.waiting import COMMAND_SECONDS, patience, wait_for
 
 BIN = Path(sys.executable).parent
-
-#: How long a process may take until it has ended, on a machine that is busy with other things.
-END_SECONDS = 60
 
 #: Options by group and name.
 Options = Mapping[str, Mapping[str, object]]
@@ -54,7 +51,7 @@ class Program:
         process, self.process = self.process, None
         process.send_signal(number)
         try:
-            return process.wait(END_SECONDS)
+            return process.wait(patience())
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -89,7 +86,9 @@ class Deployment:
     def health(self, number: int = 0) -> int:
         """The status that an API gives when it is asked for its health, 0 where it does not answer."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[number]}/healthcheck", timeout=20) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.ports[number]}/healthcheck", timeout=patience()
+            ) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             return error.code
@@ -118,7 +117,7 @@ class Deployment:
     def manage(self, *arguments: str) -> str:
         """What ``tenure-manage`` prints; raises ``CalledProcessError``."""
         command = [str(BIN / "tenure-manage"), "--config-file", str(self.config), *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMMAND_SECONDS).stdout
 
 
 @contextmanager

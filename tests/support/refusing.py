@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from tests.support.waiting import wait_for
+from tests.support.waiting import patience, wait_for
 
 _START, _CLOSE = (10, 10), (10, 50)
 _ACCESS_REFUSED = 403
@@ -35,7 +35,7 @@ class RefusingBus:
             while True:
                 connection, _ = self._server.accept()
                 with connection, suppress(OSError):
-                    connection.settimeout(10)
+                    connection.settimeout(patience())
                     if refuse(connection):
                         self.logins += 1
 
@@ -87,4 +87,4 @@ def refusing_bus() -> Iterator[RefusingBus]:
         yield bus
     finally:
         bus.close()
-        serving.join(10)
+        serving.join(patience())

@@ -24,7 +24,7 @@ from testbed.commands import main as testbed_main
 from tests.support.cloud import REPOSITORY, Cloud
 from tests.support.databases import MARIADB, fresh_database_on
 from tests.support.deployment import Deployment, Options, deploy, keystone_options
-from tests.support.waiting import COMMAND_SECONDS, SECONDS, wait_for
+from tests.support.waiting import COMMAND_SECONDS, SECONDS, patience, wait_for
 
 FREE_POOL = "freepool"
 HOSTS = ("compute-1", "compute-2", "compute-3", "compute-4")
@@ -363,6 +363,6 @@ def name_in_catalogue(url: str | None) -> None:
 
 def delete_queues(names: Iterable[str]) -> None:
     """Delete queues of the testbed's message bus, with what is in them; those that are not there are no error."""
-    with Connection(RABBITMQ_URL, connect_timeout=10) as bus:
+    with Connection(RABBITMQ_URL, connect_timeout=patience()) as bus:
         for name in names:
             bus.default_channel.queue_delete(name)

@@ -20,15 +20,9 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from tests.support.waiting import wait_for
+from tests.support.waiting import patience, wait_for
 
 BIN = Path(sys.executable).parent
-
-
-#: How long a start, an answer and an end may take, on a machine that is busy with other things.
-START_SECONDS = 60
-ANSWER_SECONDS = 60
-END_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -41,7 +35,7 @@ class Caller:
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """The status and the document of an answer; raises ``OSError`` or ``HTTPException`` where there is none."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=patience())
         headers = {"X-Auth-Token": self.token, "OpenStack-API-Version": f"reservation {self.version}"}
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -138,7 +132,7 @@ class Standalone:
 
     def ended(self) -> int:
         """Wait for its end; the exit code."""
-        code = self.process.wait(timeout=END_SECONDS)
+        code = self.process.wait(timeout=patience())
         if self.process.stdout is not None:
             self.process.stdout.close()
         return code
@@ -181,7 +175,7 @@ def start(
     """Start a service on a free port and wait until it serves. The caller ends it."""
     process = launch(data_dir, hosts=hosts, command=command, port=port, cwd=cwd, regions=regions)
     assert process.stdout is not None
-    limit = threading.Timer(START_SECONDS, process.kill)
+    limit = threading.Timer(patience(), process.kill)
     limit.start()
     line = process.stdout.readline()
     limit.cancel()
