@@ -33,7 +33,8 @@ from tests.support.databases import MARIADB, fresh_database_on
 from tests.support.deployment import Options, free_port
 from tests.support.interception import Proxy
 from tests.support.seeded import empty, enrol, seeded_hosts
-from tests.support.site import MARIADB_URL, Site, open_site, wait_for
+from tests.support.site import MARIADB_URL, Site, open_site
+from tests.support.waiting import wait_for
 
 #: 1,000 hosts, and some 10,000 leases, of which none runs: the cloud would be asked to have it so.
 LARGE = Size("cloud", 1000, bookings_of_host=102, rush=False)

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.support.databases import (
     ServerMissing,
     server_url,
 )
+from tests.support.waiting import wait_for
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -116,7 +116,7 @@ def test_a_server_does_not_outlive_a_run_that_is_killed(kind: str, private_serve
             assert is_alive(pid)
         finally:
             run.kill()
-    wait_until(lambda: not is_alive(pid))
+    wait_for("the end of the server", lambda: not is_alive(pid))
     shutil.rmtree(folder)
 
 
@@ -136,13 +136,6 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("kind", SERVER_KINDS)

@@ -17,6 +17,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from tenure import metrics
 from tenure.cmd import api, manager
+from tests.support.waiting import COMMAND_SECONDS
 
 REPOSITORY = Path(__file__).parents[1]
 DEPLOY = REPOSITORY / "deploy"
@@ -42,7 +43,7 @@ def analyze(tmp_path: Path, unit: Path, *command: str) -> str:
     here = tmp_path / unit.name
     here.write_text(unit.read_text().replace("/opt/tenure/bin", str(BIN)))
     done = subprocess.run(
-        ["systemd-analyze", *command, str(here)], capture_output=True, text=True, timeout=120, check=False
+        ["systemd-analyze", *command, str(here)], capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stderr
@@ -87,7 +88,7 @@ def test_the_container_file_has_no_fault():
         [str(BIN / "hadolint"), "--no-color", str(CONTAINERFILE)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=COMMAND_SECONDS,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "")

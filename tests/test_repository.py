@@ -23,6 +23,7 @@ from tenure.api.versions import Version
 from tenure.domain.errors import TenureError
 from tenure.domain.lease import AllocationState, EventStatus, LeaseStatus, ReservationStatus
 from tests.support.suites import find_suites
+from tests.support.waiting import patience
 
 REPOSITORY = Path(__file__).parents[1]
 DISTRIBUTIONS = sorted(path.parent for path in REPOSITORY.glob("*/pyproject.toml"))
@@ -241,7 +242,7 @@ def test_every_error_and_every_version_is_listed():
 
 def test_every_option_of_a_program_is_explained():
     command = [sys.executable, "-m", "tenure.cmd.standalone", "--help"]
-    usage = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    usage = subprocess.run(command, capture_output=True, text=True, check=True, timeout=patience()).stdout
     documented("operations/standalone.md", set(re.findall(r"--[a-z-]+", usage)) - {"--help"})
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tenure.config import CONFIG_DIR, OPTIONS
+from tests.support.waiting import COMMAND_SECONDS
 
 REPOSITORY = Path(__file__).parents[1]
 ETC = REPOSITORY / "etc"
@@ -26,7 +27,9 @@ GENERATORS = {
 def test_a_sample_is_what_make_samples_writes(tmp_path: Path, name: str):
     program, configuration = GENERATORS[name]
     command = [BIN / program, "--config-file", ETC / configuration, "--output-file", tmp_path / name]
-    subprocess.run([str(word) for word in command], cwd=REPOSITORY, check=True, capture_output=True, timeout=120)
+    subprocess.run(
+        [str(word) for word in command], cwd=REPOSITORY, check=True, capture_output=True, timeout=COMMAND_SECONDS
+    )
     assert (tmp_path / name).read_text() == (ETC / name).read_text(), "run `make samples`"
 
 

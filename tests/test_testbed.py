@@ -17,6 +17,7 @@ import pytest
 from testbed import processes
 from testbed.processes import Process, TestbedError, known_names, pid_of, start_all, stop, wait_until_listening
 from tests.support.cloud import REPOSITORY
+from tests.support.waiting import patience
 
 LISTEN = "import socket, time; server = socket.create_server(('127.0.0.1', {port})); time.sleep(600)"
 
@@ -129,6 +130,6 @@ def test_what_has_ended_as_soon_as_it_is_looked_at_is_told_as_well(monkeypatch: 
 def test_without_a_cloud_its_commands_say_so(tmp_path: Path):
     environ = os.environ | {"TENURE_CLOUD_ROOT": str(tmp_path / "none")}
     command = [str(REPOSITORY / "testbed/cloud"), "status"]
-    result = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    result = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=patience())
     assert result.returncode == 1
     assert "the cloud is down" in result.stderr

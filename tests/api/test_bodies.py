@@ -11,7 +11,8 @@ import pytest
 from falcon import testing
 
 from tests.api.rig import USERS, Api
-from tests.support.standalone import ANSWER_SECONDS, Standalone, standalone
+from tests.support.standalone import Standalone, standalone
+from tests.support.waiting import patience
 
 WRITES = (
     ("POST", "/v1/leases"),
@@ -148,7 +149,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 def _post_in_chunks(service: Standalone, body: bytes, version: str) -> tuple[int, dict[str, object]]:
     caller = service.caller()
-    connection = http.client.HTTPConnection("127.0.0.1", caller.port, timeout=ANSWER_SECONDS)
+    connection = http.client.HTTPConnection("127.0.0.1", caller.port, timeout=patience())
     chunks = (body[start : start + 4096] for start in range(0, len(body), 4096))
     headers = {
         "X-Auth-Token": caller.token,

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tenure.factory import load_types
+from tests.support.waiting import COMMAND_SECONDS
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -152,7 +153,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{REPOSITORY}"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=COMMAND_SECONDS,
     )
     assert called.returncode == 0, called.stderr
     found: dict[str, Any] = json.loads(called.stdout)

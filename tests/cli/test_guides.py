@@ -14,6 +14,7 @@ import pytest
 from tenure.cmd.standalone import parser
 from tenure.drivers.simulated import SimulatedCloud
 from tests.support.standalone import BIN, Standalone, standalone
+from tests.support.waiting import COMMAND_SECONDS, patience
 
 REPOSITORY = Path(__file__).parents[2]
 README = REPOSITORY / "README.md"
@@ -43,7 +44,7 @@ def run(service: Standalone, command: str) -> subprocess.CompletedProcess[str]:
     environ = service.environment("tenure-demo")
     environ |= {"PATH": f"{BIN}:{os.environ['PATH']}", "TZ": "UTC"}
     shell = ["bash", "-c", command]
-    return subprocess.run(shell, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(shell, env=environ, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False)
 
 
 def with_real_ids(service: Standalone, command: str) -> str:
@@ -66,7 +67,7 @@ def test_the_readme_can_be_followed(tmp_path: Path):
     with standalone(tmp_path / ".run", hosts=parser().get_default("hosts")) as service:
         shell = ["bash", "-ec", "\n".join(typed)]
         result = subprocess.run(
-            shell, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False
+            shell, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
         )
         assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
         status, answer = service.caller().call("GET", "/leases")
@@ -79,7 +80,9 @@ def test_make_run_serves_what_the_readme_says():
     assert f" http://127.0.0.1:{parser().get_default('port')}/v1 " in said
     environ = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     command = ["make", "--no-print-directory", "-n", "run"]
-    shown = subprocess.run(command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    shown = subprocess.run(
+        command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, timeout=patience(), check=True
+    )
     assert shown.stdout.splitlines()[-1] == ".venv/bin/tenure-standalone --data-dir .run"
 
 

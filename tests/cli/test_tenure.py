@@ -22,7 +22,7 @@ LEASES_OF_ONE_HOST = ("--hosts", "1", "--for", "2h")
 def runner(service: Standalone, *program: str) -> Run:
     def run(*arguments: str, cloud: str = "tenure-admin", code: int = 0) -> subprocess.CompletedProcess[str]:
         environ = {**service.environment(cloud), "OS_RESERVATION_CLIENT": "tenure"}
-        done = run_forked(*program, *arguments, env=environ, timeout=60)
+        done = run_forked(*program, *arguments, env=environ)
         assert done.returncode == code, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         return done

@@ -7,17 +7,16 @@ time; each takes away what it has made.
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 from keystoneauth1.exceptions import ClientException
 from keystoneauth1.session import Session
 
 from tests.conftest import NOTHING_LEFT_OUT
-from tests.support.cloud import Cloud, Undo, WaitUntil
+from tests.support.cloud import Cloud, Undo
 from tests.support.site import Site, open_site
 
 
@@ -94,21 +93,6 @@ def site(deployed: Site) -> Iterator[Site]:
     yield deployed
     deployed.nova.delete_booted()
     deployed.clear()
-
-
-@pytest.fixture(scope="session")
-def wait_until() -> WaitUntil:
-    """A function: ask again and again until the answer is true, and return that; fail after ``seconds``."""
-
-    def wait(ask: Callable[[], Any], *, seconds: float = 60) -> Any:
-        deadline = time.monotonic() + seconds
-        while not (answer := ask()):
-            if time.monotonic() > deadline:
-                pytest.fail(f"not so within {seconds} s")
-            time.sleep(0.25)
-        return answer
-
-    return wait
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from keystoneauth1.adapter import Adapter
 from keystoneauth1.session import Session
 
 from tests.support.cloud import Cloud, Undo
-from tests.support.site import Lease, Site, answered, open_site, wait_for
+from tests.support.site import Lease, Site, answered, open_site
+from tests.support.waiting import wait_for
 
 #: Outside the allocation pool, and in it; nobody's gateway.
 FREE, TOO, THIRD = "172.24.4.12", "172.24.4.13", "172.24.4.14"

@@ -24,7 +24,8 @@ from tests.support.databases import MARIADB, fresh_database_on
 from tests.support.deployment import Program
 from tests.support.lengths import times
 from tests.support.seeded import empty, enrol, seeded_hosts
-from tests.support.site import FREE_POOL, MARIADB_URL, Site, answered, moment, open_site, wait_for
+from tests.support.site import FREE_POOL, MARIADB_URL, Site, answered, moment, open_site
+from tests.support.waiting import wait_for
 
 LEASES = times(50, 100)
 CLIENTS = 8

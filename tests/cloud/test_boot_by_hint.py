@@ -23,7 +23,8 @@ from keystoneauth1.session import Session
 
 from tests.cloud.test_clients import document, in_minutes, runner
 from tests.support.cloud import OPENRC, Cloud
-from tests.support.site import HOSTS, Lease, Server, Site, answered, moment, name_in_catalogue, open_site, wait_for
+from tests.support.site import HOSTS, Lease, Server, Site, answered, moment, name_in_catalogue, open_site
+from tests.support.waiting import wait_for
 
 COMPUTE = "2.90"
 #: The last microversions of Nova's at which servers are booted without tags.

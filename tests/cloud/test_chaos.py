@@ -17,7 +17,8 @@ from tests.support.databases import MARIADB, fresh_database_on
 from tests.support.interception import Interception, interception
 from tests.support.lengths import times
 from tests.support.seeded import enrol, seeded_hosts
-from tests.support.site import FREE_POOL, HOSTS, MARIADB_URL, Lease, Site, answered, moment, open_site, wait_for
+from tests.support.site import FREE_POOL, HOSTS, MARIADB_URL, Lease, Site, answered, moment, open_site
+from tests.support.waiting import wait_for
 
 SEEDED = 12
 CHANGES = times(18, 30)
@@ -197,7 +198,7 @@ def test_all_is_mended_and_then_left_alone(rig: Rig, demo: Session, capsys: pyte
         meddler.meddle()
     assert len(set(meddler.done)) >= 9, meddler.done  # of the others each was refused every time
     ended = time.monotonic()
-    wait_until_right(wrong)
+    wait_for(lambda: f"an end of {wrong()}", lambda: not wrong(), seconds=MENDED_SECONDS, pause=0.5)
     seconds = time.monotonic() - ended
 
     # What has made it right may have something left to say to the schedulers.
@@ -234,13 +235,6 @@ def book_seeded(site: Site, by: Session, count: int) -> Lease:
     return Lease(api, lease["id"], lease["reservations"][0]["id"])
 
 
-def wait_until_right(wrong: Callable[[], list[str]]) -> None:
-    deadline = time.monotonic() + MENDED_SECONDS
-    while found := wrong():
-        assert time.monotonic() < deadline, found
-        time.sleep(0.5)
-
-
 def let_pass(between: Interception, passes: int) -> None:
     """Wait for so many more comparisons of the cloud with the ledger: each takes one look at all of Placement."""
     between.forget()
@@ -248,4 +242,4 @@ def let_pass(between: Interception, passes: int) -> None:
     def looks() -> int:
         return sum(one.path == "/resource_providers" for one in between.placement.seen())
 
-    wait_for(f"{passes} more passes", lambda: looks() >= passes, seconds=60)
+    wait_for(f"{passes} more passes", lambda: looks() >= passes)

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from tests.support.deployment import BIN
-from tests.support.site import Site, wait_for
-
-COMMAND_SECONDS = 120
+from tests.support.site import Site
+from tests.support.waiting import COMMAND_SECONDS, wait_for
 
 Run = Callable[..., str]
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, cast
@@ -27,6 +26,7 @@ from tenure.testing.hosts import DriverContract, Rig
 from testbed.processes import pid_of
 from tests.support.cloud import Cloud
 from tests.support.meddling import Wire
+from tests.support.waiting import wait_for
 
 HOST: Final = "physical:host"
 POOL: Final = "freepool"
@@ -117,7 +117,7 @@ class RealRig:
             found: dict[str, Any] = self._nova.get(f"/servers/{server_id}").json()["server"]
             return found if found["status"] in ("ACTIVE", "ERROR") else None
 
-        if _wait_for(settled)["status"] != "ERROR":
+        if wait_for(f"server {server_id} to run", settled, seconds=SECONDS)["status"] != "ERROR":
             return server_id
         self.delete(server_id)
         return None
@@ -125,7 +125,7 @@ class RealRig:
     def delete(self, server: str) -> None:
         with suppress(NotFound):
             self._nova.post(f"/servers/{server}/action", json={"forceDelete": None})
-        _wait_for(lambda: server not in self.servers())
+        wait_for(f"the end of server {server}", lambda: server not in self.servers(), seconds=SECONDS)
 
     def servers(self) -> set[str]:
         return {one["id"] for one in self._nova.get("/servers?all_tenants=1").json()["servers"]}
@@ -231,7 +231,7 @@ class RealRig:
         for server in self._booted:
             with suppress(NotFound):
                 self._nova.post(f"/servers/{server}/action", json={"forceDelete": None})
-        _wait_for(lambda: not self._booted & self.servers())
+        wait_for("the end of all servers", lambda: not self._booted & self.servers(), seconds=SECONDS)
         self._booted.clear()
         registered = {resource.name for resource in self.resources()[:3]}
         for aggregate in self._aggregates():
@@ -250,14 +250,6 @@ class RealRig:
 def _project(cloud: Cloud, name: str) -> str:
     session = cloud.session(name)
     return cast(str, session.get_project_id())
-
-
-def _wait_for(ask: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + SECONDS
-    while not (answer := ask()):
-        assert time.monotonic() < deadline, f"not so within {SECONDS} s"
-        time.sleep(0.2)
-    return answer
 
 
 @pytest.fixture(scope="module")

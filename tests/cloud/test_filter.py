@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,21 +23,13 @@ from keystoneauth1.session import Session
 from testbed.places import BIN
 from testbed.processes import pid_of
 from tests.support.lengths import times
+from tests.support.waiting import COMMAND_SECONDS, wait_for
 
 REPOSITORY = Path(__file__).parents[2]
 FREE_POOL = "freepool"
-WAIT_SECONDS = 60
 
 #: How often a race with the scheduler is run: for one host, for several, and with a scheduler that stands still.
 BOOTS, TOGETHER, BUSY = times(8, 20), times(3, 5), times(4, 10)
-
-
-def wait_for(what: str, condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited {WAIT_SECONDS} s: {what}"
-        time.sleep(0.1)
-    return found
 
 
 @dataclass
@@ -256,5 +247,7 @@ def test_a_scheduler_that_was_busy_during_the_start_finds_the_host(nova: Nova, h
 def test_the_filter_inside_nova_with_a_database_of_its_own():
     """What a host manager decides whose memory is late or wrong: `nova/tests_in_nova`, with the cloud's Python."""
     command = [str(BIN / "python"), "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", "tests_in_nova"]
-    done = subprocess.run(command, cwd=REPOSITORY / "nova", capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, cwd=REPOSITORY / "nova", capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from keystoneauth1.session import Session
 
 from tests.support.lengths import times
-from tests.support.site import FREE_POOL, HOSTS, Lease, Site, answered, moment, wait_for
+from tests.support.site import FREE_POOL, HOSTS, Lease, Site, answered, moment
+from tests.support.waiting import wait_for
 
 #: How soon after a lease is ACTIVE its owner asks for a server, and how often that is tried.
 AT_ONCE_SECONDS = 1.0

@@ -20,12 +20,11 @@ from keystoneauth1.session import Session
 
 from testbed.processes import pid_of
 from tests.support.cloud import Cloud, Undo
-from tests.support.deployment import START_SECONDS
-from tests.support.site import FREE_POOL, HOSTS, Site, answered, have_testbed, moment, wait_for
+from tests.support.site import FREE_POOL, HOSTS, Site, answered, have_testbed, moment
+from tests.support.waiting import SECONDS, patience, wait_for
 
 #: How soon a caller must be told that something is away.
 PATIENCE_SECONDS = 10
-REQUEST_SECONDS = 60
 
 EMPTY: dict[str, Any] = {"name": "of-a-test", "start_date": "now", "reservations": []}
 
@@ -71,7 +70,7 @@ def keystone(cloud: Cloud, admin: Session, undo: Undo) -> Keystone:
 def ask(site: Site, token: str | None, path: str = "/leases", version: str = "1.1") -> requests.Response:
     """What the API says to a bare token, with no client that would ask for another one."""
     headers = {"OpenStack-API-Version": f"reservation {version}"} | ({"X-Auth-Token": token} if token else {})
-    return requests.get(f"{site.deployment.url()}{path}", headers=headers, timeout=REQUEST_SECONDS)
+    return requests.get(f"{site.deployment.url()}{path}", headers=headers, timeout=patience())
 
 
 def token_of(session: Session) -> str:
@@ -255,7 +254,7 @@ def test_a_manager_that_is_away_is_said_to_be(site: Site, cloud: Cloud):
         assert site.deployment.health() == 503
     finally:
         manager.start()
-    wait_for("the manager to be there again", lambda: ask(site, token).status_code == 200, seconds=2 * START_SECONDS)
+    wait_for("the manager to be there again", lambda: ask(site, token).status_code == 200, seconds=2 * SECONDS)
 
 
 def test_a_manager_that_hangs_is_said_to_be_away(site: Site, cloud: Cloud):

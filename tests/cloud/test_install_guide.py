@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from tests.conftest import NOTHING_LEFT_OUT
 from tests.support.cloud import OPENRC, REPOSITORY, Cloud
 from tests.support.databases import MARIADB, POSTGRESQL
 from tests.support.site import FREE_POOL, RABBITMQ_URL, Nova, Server, name_in_catalogue, named_in_catalogue
+from tests.support.waiting import COMMAND_SECONDS, patience, wait_for
 
 #: What a checkout must have for the guide.
 CHECKOUT = ("pyproject.toml", "constraints.txt", "LICENSE", "src", "client", "deploy")
@@ -155,7 +155,7 @@ def sandbox(folder: Path, cloud: Cloud) -> Iterator[dict[str, str]]:
     """What the shell of the guide sees; the environment to run it in. The cloud is as before at the end."""
     for name in ("bin", "home", "log", "opt", "run"):
         (folder / name).mkdir()
-    subprocess.run(["cp", "-a", "/etc", folder / "etc"], check=True, timeout=60)
+    subprocess.run(["cp", "-a", "/etc", folder / "etc"], check=True, timeout=patience())
     with (folder / "etc" / "hosts").open("a") as hosts:
         hosts.writelines(f"{address} {name}\n" for name, address in NAMES.items())
     _copy_checkout(folder / "checkout")
@@ -211,11 +211,11 @@ def _openrc(cloud: Cloud, user: str) -> str:
 def _forget_bus(folder: Path) -> None:
     """Take the guide's account and its queues from the testbed's message bus."""
     ctl = [str(folder / "bin" / "rabbitmqctl")]
-    subprocess.run([*ctl, "delete_user", "tenure"], check=False, capture_output=True, timeout=60)
+    subprocess.run([*ctl, "delete_user", "tenure"], check=False, capture_output=True, timeout=patience())
     listed = subprocess.run(
-        [*ctl, "list_queues", "--silent", "name"], check=True, capture_output=True, text=True, timeout=60
+        [*ctl, "list_queues", "--silent", "name"], check=True, capture_output=True, text=True, timeout=patience()
     )
-    with Connection(RABBITMQ_URL, connect_timeout=10) as bus:
+    with Connection(RABBITMQ_URL, connect_timeout=patience()) as bus:
         for queue in listed.stdout.split():
             if queue.startswith("tenure.manager") or queue == "notifications.info":
                 bus.default_channel.queue_delete(queue)
@@ -236,7 +236,7 @@ def database(kind: str, folder: Path) -> Iterator[dict[str, str]]:
 
 def _sql(statements: str) -> None:
     server = ["--no-defaults", "--protocol=tcp", "--host=127.0.0.1", "--user=root", "--password=secret"]
-    subprocess.run(["mariadb", *server, "--execute", statements], check=True, capture_output=True, timeout=60)
+    subprocess.run(["mariadb", *server, "--execute", statements], check=True, capture_output=True, timeout=patience())
 
 
 @contextmanager
@@ -254,21 +254,22 @@ def _postgresql(folder: Path) -> Iterator[dict[str, str]]:
         shutil.chown(home, "postgres")
         as_server = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", "--"]
         init = [programs[-1] / "initdb", "-D", home / "data", "-A", "scram-sha-256", "--auth-local=trust"]
-        subprocess.run([*as_server, *map(str, init)], check=True, capture_output=True, timeout=120, cwd="/")
+        subprocess.run([*as_server, *map(str, init)], check=True, capture_output=True, timeout=COMMAND_SECONDS, cwd="/")
         options = ["-c", f"listen_addresses={POSTGRESQL_ADDRESS}", "-c", "fsync=off", "-k", home]
         command = [*as_server, *map(str, [programs[-1] / "postgres", "-D", home / "data", *options])]
         with (home / "log").open("wb") as log:
             server = subprocess.Popen(command, stdout=log, stderr=log, cwd="/")
         try:
             ready = [str(programs[-1] / "pg_isready"), "-q", "-h", str(home)]
-            deadline = time.monotonic() + 60
-            while subprocess.run(ready, check=False, timeout=30).returncode:
+
+            def is_ready() -> bool:
                 assert server.poll() is None, (home / "log").read_text()
-                assert time.monotonic() < deadline, "PostgreSQL does not answer"
-                time.sleep(0.2)
+                return subprocess.run(ready, check=False, timeout=patience()).returncode == 0
+
+            wait_for("PostgreSQL", is_ready)
             yield {"PGHOST": str(home), "PGUSER": "postgres", "DB_HOST": POSTGRESQL_ADDRESS}
         finally:
             server.terminate()
-            server.wait(60)
+            server.wait(patience())
     finally:
         shutil.rmtree(home)

@@ -8,7 +8,8 @@ import pytest
 from keystoneauth1.session import Session
 
 from tests.support.cloud import Cloud
-from tests.support.site import FREE_POOL, HOSTS, Lease, Site, answered, moment, open_site, wait_for
+from tests.support.site import FREE_POOL, HOSTS, Lease, Site, answered, moment, open_site
+from tests.support.waiting import wait_for
 
 NOWHERE = "No valid host was found"
 

@@ -35,6 +35,7 @@ from tests.rpc.test_busy import Slow, begin, manager_of
 from tests.rpc.test_repetition import request_of
 from tests.support.deployment import write_config
 from tests.support.relay import Relay, relay_to
+from tests.support.waiting import patience, wait_for
 from tests.support.world import ADMIN, OWNER, World, open_world
 
 BUS = os.environ.get("TENURE_TEST_RABBITMQ", "rabbit://guest:guest@127.0.0.1:5672/")
@@ -58,7 +59,7 @@ def relay() -> Iterator[Relay]:
 def topic() -> Iterator[str]:
     name = f"tenure_{uuid4().hex[:8]}"
     yield name
-    with Connection(BUS.replace("rabbit", "amqp", 1), connect_timeout=10) as bus:
+    with Connection(BUS.replace("rabbit", "amqp", 1), connect_timeout=patience()) as bus:
         for queue in (name, f"{name}.info", f"{name}.one", f"{name}.other"):
             bus.default_channel.queue_delete(queue)
 
@@ -85,7 +86,7 @@ def serving(conf: ConfigOpts, manager: Manager, *, topic: str, name: str, thread
         yield server
     finally:
         server.stop()
-        starting.join(SECONDS)
+        starting.join(patience())
 
 
 @contextmanager
@@ -114,24 +115,24 @@ class Counting:
 
 
 def wait_until_well(far: Manager) -> None:
-    deadline = time.monotonic() + SECONDS
-    while True:
+    def is_well() -> bool:
         try:
             far.health()
         except Unavailable:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        else:
-            return
+            return False
+        return True
+
+    wait_for("the manager to answer", is_well)
 
 
 def wait_for_managers(topic: str, number: int) -> None:
     """Wait until so many take calls: one that is given the same message twice leaves the second one alone."""
-    deadline = time.monotonic() + SECONDS
-    with Connection(BUS.replace("rabbit", "amqp", 1), connect_timeout=10) as bus:
-        while bus.default_channel.queue_declare(topic, passive=True).consumer_count < number:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+    with Connection(BUS.replace("rabbit", "amqp", 1), connect_timeout=patience()) as bus:
+
+        def consumers() -> int:
+            return int(bus.default_channel.queue_declare(topic, passive=True).consumer_count)
+
+        wait_for(f"{number} managers", lambda: consumers() >= number)
 
 
 def test_a_call_that_is_delivered_twice_books_once(tmp_path: Path, relay: Relay, topic: str, world: World):
@@ -147,9 +148,7 @@ def test_a_call_that_is_delivered_twice_books_once(tmp_path: Path, relay: Relay,
         wait_for_managers(topic, 2)
         relay.cut_after(b"leases.create")
         lease = far.leases.create(OWNER, request_of(world))
-        deadline = time.monotonic() + SECONDS
-        while len(counting.asked) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for(lambda: f"the second delivery after {counting.asked}", lambda: len(counting.asked) >= 2)
     assert relay.cuts == 1
     assert counting.asked == [lease.id, lease.id]
     assert [one.id for one in world.leases.list(ADMIN, LeaseQuery(limit=9)).items] == [lease.id]
@@ -183,9 +182,9 @@ def test_a_busy_manager_leaves_calls_to_a_free_one(tmp_path: Path, topic: str):
         busy.wait_until_begun(1)
         with serving(direct, manager_of(free), topic=topic, name="other", threads=16):
             for answer in [begin(clients, far, f"lease-{number}") for number in range(12)]:
-                answer.result(10)
+                answer.result(patience())
         busy.go_on.set()
-        blocked.result(SECONDS)
+        blocked.result(patience())
     assert (busy.begun, len(free.begun)) == (["the first"], 12)
 
 
@@ -193,7 +192,7 @@ def test_a_stop_does_not_wait_for_a_bus_that_has_gone_away(tmp_path: Path, topic
     """In a process of its own: what oslo.messaging leaves behind goes on looking for the bus until that ends."""
     process = get_context("spawn").Process(target=stop_without_bus, args=(tmp_path, topic))
     process.start()
-    process.join(2 * SECONDS)
+    process.join(patience(2 * SECONDS))
     ended = process.exitcode
     process.kill()
     assert ended == 0
@@ -231,10 +230,10 @@ def test_nothing_that_nova_tells_stays_behind(tmp_path: Path, topic: str):
         for _ in range(10):
             nova.info({}, "instance.create.end", {"nova_object.data": {}})
             nova.info({}, "service.update", {"nova_object.data": service})
-        assert all(heard.acquire(timeout=SECONDS) for _ in range(10))
+        assert all(heard.acquire(timeout=patience()) for _ in range(10))
     finally:
         transport.cleanup()
         assert listener.stop()
-    with Connection(BUS.replace("rabbit", "amqp", 1), connect_timeout=10) as bus:
+    with Connection(BUS.replace("rabbit", "amqp", 1), connect_timeout=patience()) as bus:
         queue = bus.default_channel.queue_declare(f"{topic}.info", passive=True)
         assert (queue.message_count, queue.consumer_count) == (0, 0)

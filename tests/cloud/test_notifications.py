@@ -8,7 +8,8 @@ import pytest
 from keystoneauth1.session import Session
 
 from tests.support.consumer import Consumer
-from tests.support.site import Site, have_testbed, moment, wait_for
+from tests.support.site import Site, have_testbed, moment
+from tests.support.waiting import wait_for
 
 #: What Blazar's payload has; its consumers read any of it.
 PAYLOAD = {

@@ -12,7 +12,8 @@ from keystoneauth1.session import Session
 from tests.support.cloud import Cloud
 from tests.support.interception import Fault, Interception, interception
 from tests.support.seeded import seeded_hosts
-from tests.support.site import FREE_POOL, Lease, Site, answered, open_site, wait_for
+from tests.support.site import FREE_POOL, Lease, Site, answered, open_site
+from tests.support.waiting import wait_for
 
 #: So that a test need not wait for the time-outs of production.
 REQUEST_SECONDS = 6

@@ -16,7 +16,8 @@ from testbed.openstack import extra_names
 from tests.support.cloud import Cloud
 from tests.support.consumer import Consumer
 from tests.support.lengths import times
-from tests.support.site import FREE_POOL, HOSTS, Lease, Server, Site, have_testbed, moment, open_site, wait_for
+from tests.support.site import FREE_POOL, HOSTS, Lease, Server, Site, have_testbed, moment, open_site
+from tests.support.waiting import wait_for
 
 NOTICE_SECONDS = times(40, 60)
 #: Hosts beside those of the testbed, and servers on all of them.

@@ -13,7 +13,8 @@ from keystoneauth1.session import Session
 from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
 from tests.support.cloud import Cloud
 from tests.support.interception import Interception, interception
-from tests.support.site import FREE_POOL, Lease, Site, answered, moment, open_site, wait_for
+from tests.support.site import FREE_POOL, Lease, Site, answered, moment, open_site
+from tests.support.waiting import wait_for
 
 REAL, SOUTH = "real", "south"
 #: The host of the testbed, and what the simulated region calls its own.

@@ -11,7 +11,8 @@ from keystoneauth1.session import Session
 
 from tests.support.consumer import Consumer
 from tests.support.deployment import BIN, Program, write_config
-from tests.support.site import Lease, Server, Site, answered, delete_queues, moment, wait_for
+from tests.support.site import Lease, Server, Site, answered, delete_queues, moment
+from tests.support.waiting import wait_for
 
 RESERVED = "compute-1"
 FATES = ("delete", "stop", "shelve", "snapshot")

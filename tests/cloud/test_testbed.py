@@ -11,7 +11,8 @@ from keystoneauth1.adapter import Adapter
 from keystoneauth1.identity import V3Password
 from keystoneauth1.session import Session
 
-from tests.support.cloud import Cloud, Undo, WaitUntil
+from tests.support.cloud import Cloud, Undo
+from tests.support.waiting import wait_for
 
 SIZES = {
     "compute-1": {"VCPU": 8, "MEMORY_MB": 16384, "DISK_GB": 200},
@@ -30,9 +31,7 @@ def compute(cloud: Cloud, demo: Session) -> Adapter:
 
 
 @pytest.fixture
-def server(
-    cloud: Cloud, demo: Session, compute: Adapter, undo: Undo, wait_until: WaitUntil
-) -> Callable[[], dict[str, Any]]:
+def server(cloud: Cloud, demo: Session, compute: Adapter, undo: Undo) -> Callable[[], dict[str, Any]]:
     """A function that shows a server that was booted with no network and runs."""
     (image,) = cloud.service(demo, "image").get("/v2/images?name=tiny").json()["images"]
     (flavor,) = (f for f in compute.get("/flavors").json()["flavors"] if f["name"] == "m1.tiny")
@@ -44,10 +43,10 @@ def server(
 
     def delete() -> None:
         compute.delete(address)
-        wait_until(lambda: compute.get(address, raise_exc=False).status_code == 404)
+        wait_for("the end of the server", lambda: compute.get(address, raise_exc=False).status_code == 404)
 
     undo.append(delete)
-    wait_until(lambda: show()["status"] in {"ACTIVE", "ERROR"})
+    wait_for("the server to run", lambda: show()["status"] in {"ACTIVE", "ERROR"})
     assert show()["status"] == "ACTIVE", show().get("fault")
     return show
 
@@ -106,31 +105,29 @@ def test_a_floating_ip_outside_of_the_pool_can_be_had(cloud: Cloud, admin: Sessi
     assert made["floating_ip_address"] == "172.24.4.99"
 
 
-def test_a_volume_can_be_made_and_deleted(cloud: Cloud, demo: Session, wait_until: WaitUntil):
+def test_a_volume_can_be_made_and_deleted(cloud: Cloud, demo: Session):
     volumes = cloud.service(demo, "block-storage")
     address = f"/volumes/{volumes.post('/volumes', json={'volume': {'size': 1}}).json()['volume']['id']}"
 
     def status() -> str:
         return str(volumes.get(address).json()["volume"]["status"])
 
-    wait_until(lambda: status() in {"available", "error"})
+    wait_for("the volume", lambda: status() in {"available", "error"})
     assert status() == "available"
     volumes.delete(address)
-    wait_until(lambda: volumes.get(address, raise_exc=False).status_code == 404)
+    wait_for("the end of the volume", lambda: volumes.get(address, raise_exc=False).status_code == 404)
 
 
 def test_a_server_boots_without_a_network(server: Callable[[], dict[str, Any]]):
     assert server()["addresses"] == {}
 
 
-def test_a_server_is_shelved_and_comes_back(
-    server: Callable[[], dict[str, Any]], compute: Adapter, wait_until: WaitUntil
-):
+def test_a_server_is_shelved_and_comes_back(server: Callable[[], dict[str, Any]], compute: Adapter):
     action = f"/servers/{server()['id']}/action"
     compute.post(action, json={"shelve": None})
-    wait_until(lambda: server()["status"] == "SHELVED_OFFLOADED")
+    wait_for("the server to be shelved", lambda: server()["status"] == "SHELVED_OFFLOADED")
     compute.post(action, json={"unshelve": None})
-    wait_until(lambda: server()["status"] in {"ACTIVE", "ERROR"})
+    wait_for("the server to run again", lambda: server()["status"] in {"ACTIVE", "ERROR"})
     assert server()["status"] == "ACTIVE"
 
 

@@ -11,7 +11,8 @@ from keystoneauth1.adapter import Adapter
 from keystoneauth1.session import Session
 
 from tests.support.cloud import Cloud
-from tests.support.site import Lease, Site, answered, open_site, wait_for
+from tests.support.site import Lease, Site, answered, open_site
+from tests.support.waiting import wait_for
 
 #: How much of the pool is lent, in GiB.
 LENT = 3

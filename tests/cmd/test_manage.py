@@ -18,6 +18,7 @@ from tenure.store import schema
 from tests.cmd.conftest import Site
 from tests.support.databases import MARIADB, POSTGRESQL
 from tests.support.standalone import BIN
+from tests.support.waiting import COMMAND_SECONDS
 from tests.support.world import OWNER, reservation
 
 NEWEST = schema.head() or ""
@@ -113,7 +114,7 @@ def test_it_is_a_program(site: Site):
     """The others of this module call what it calls."""
     environ = os.environ | {CONFIG_DIR_VARIABLE: str(site.folder)}
     command = [str(BIN / "tenure-manage"), "db", "version"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "no schema\n", "")
 
 

@@ -13,7 +13,7 @@ from tenure.cmd.process import StartFailed, wait_for_schema
 from tenure.store.database import Database
 from tests.support import schemas
 from tests.support.deployment import Options, Program, write_config
-from tests.support.site import wait_for
+from tests.support.waiting import patience, wait_for
 
 
 class Waiting:
@@ -85,6 +85,6 @@ def test_a_manager_runs_when_its_database_is_there(db: Database, tmp_path: Path)
         wait_for("it to run", lambda: " runs" in manager.log.read_text())
         assert manager.process is not None
         manager.process.send_signal(signal.SIGTERM)
-        assert manager.process.wait(60) == 0, manager.tail()
+        assert manager.process.wait(patience()) == 0, manager.tail()
     finally:
         manager.kill()

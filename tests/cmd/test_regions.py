@@ -17,7 +17,8 @@ from tenure.drivers.regions import RegionRouter
 from tenure.drivers.simulated import SimulatedCloud
 from tests.cmd.conftest import Site
 from tests.support.openstack import PASSWORD, FakeOpenStack
-from tests.support.standalone import BIN, END_SECONDS, standalone
+from tests.support.standalone import BIN, standalone
+from tests.support.waiting import patience
 
 SOUTH = "[region:south]\npath = {folder}/south.db\n"
 
@@ -133,7 +134,7 @@ def test_a_standalone_service_has_regions(tmp_path: Path) -> None:
             env=service.environment("tenure-admin"),
             capture_output=True,
             text=True,
-            timeout=END_SECONDS,
+            timeout=patience(),
             check=True,
         )
         assert listed.stdout.splitlines() == ["south:1 south", "south:2 south"]
@@ -145,6 +146,6 @@ def test_a_standalone_service_has_regions(tmp_path: Path) -> None:
         assert sorted(one["id"].startswith("south:") for one in held) == [False, True]
         assert service.stop() == 0
     command = [BIN / "tenure-standalone", "--port", "0", "--data-dir", tmp_path / "data"]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=END_SECONDS, check=False)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=patience(), check=False)
     assert done.returncode == 1
     assert "there are resources in region north, which is not in the list of regions" in done.stderr

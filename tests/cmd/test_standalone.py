@@ -14,13 +14,14 @@ import pytest
 import yaml
 
 from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
-from tests.support.standalone import BIN, END_SECONDS, Standalone, standalone, start
+from tests.support.standalone import BIN, Standalone, standalone, start
+from tests.support.waiting import patience
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Start it where it cannot work: it must say so and end."""
     command = [str(BIN / "tenure-standalone"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=END_SECONDS, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=patience(), check=False)
 
 
 def mode(path: Path) -> str:
@@ -160,7 +161,7 @@ def test_sigterm_ends_it_while_the_cloud_hangs(tmp_path: Path):
         cloud.clear_faults(fault)
         again = start(tmp_path / "data")
         try:
-            again.caller().wait_for_status(lease["id"], "ACTIVE", seconds=20)
+            again.caller().wait_for_status(lease["id"], "ACTIVE")
         finally:
             again.kill()
 

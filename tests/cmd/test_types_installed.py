@@ -17,6 +17,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.support.standalone import BIN, Caller, Standalone, start
+from tests.support.waiting import COMMAND_SECONDS, patience
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLE = REPOSITORY / "examples" / "instruments"
@@ -115,7 +116,7 @@ def test_its_readme_can_be_followed(service: Standalone):
     block = re.findall(r"```console\n(.*?)```", (EXAMPLE / "README.md").read_text(), re.DOTALL)[2]
     typed = block.replace("$ ", "", 1).replace("\n$ ", "\n").replace("try/bin/", f"{BIN}/")
     script = "set -e\n" + typed.replace("try/data/", f"{service.data_dir}/")
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=COMMAND_SECONDS)
     assert done.returncode == 0, done.stderr
     _, leases = service.caller().call("GET", "/leases")
     (look,) = [one for one in leases["leases"] if one["name"] == "look"]
@@ -124,7 +125,7 @@ def test_its_readme_can_be_followed(service: Standalone):
 
 
 def test_it_is_described_beside_ours(service: Standalone):
-    with urlopen(f"{service.url.removesuffix('/v1')}/openapi.json", timeout=60) as answer:
+    with urlopen(f"{service.url.removesuffix('/v1')}/openapi.json", timeout=patience()) as answer:
         description = json.load(answer)
     assert {"/v1/instruments", "/v1/instruments/{instrument_id}", "/v1/os-hosts"} <= description["paths"].keys()
     assert "InstrumentReservation" in description["components"]["schemas"]
@@ -165,7 +166,9 @@ def test_its_filter_has_a_say_when_it_is_enabled(environment: Path, tmp_path: Pa
     """Found by its entry point; whoever was not trained gets no instrument."""
     (tmp_path / "data").mkdir()
     command = [environment / "bin" / "python", "-c", FILTERED, tmp_path / "data"]
-    done = subprocess.run([str(one) for one in command], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [str(one) for one in command], capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "others Nobody in this project was trained on a microscope yet.",

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from tenure.clock import SimulatedClock, SystemClock
+from tests.support.waiting import patience
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -49,7 +50,7 @@ def test_waiting_ends_when_the_time_has_come():
         clock.advance(HOUR / 2)
         clock.advance(HOUR / 2)
         for wait in waits:
-            wait.result(timeout=10)
+            wait.result(timeout=patience())
 
 
 def test_waiting_goes_on_before_the_time_has_come():
@@ -60,7 +61,7 @@ def test_waiting_goes_on_before_the_time_has_come():
         with pytest.raises(TimeoutError):
             wait.result(timeout=0.005)
         wake.set()
-        wait.result(timeout=10)
+        wait.result(timeout=patience())
 
 
 @pytest.mark.parametrize("clock", [SimulatedClock(NOW), SystemClock()], ids=["simulated", "system"])
@@ -69,7 +70,7 @@ def test_waiting_ends_when_woken_and_leaves_the_wake_up_set(clock: SimulatedCloc
     with ThreadPoolExecutor() as pool:
         wait = pool.submit(clock.wait, wake, clock.now() + HOUR)
         wake.set()
-        wait.result(timeout=10)
+        wait.result(timeout=patience())
     assert wake.is_set()
     clock.wait(wake, clock.now() + HOUR)
 

@@ -18,6 +18,7 @@ from tenure.drivers.contract import CloudBusy, CloudRefused, ResourceRef
 from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
 from tenure.drivers.simulated.faults import VERBS
 from tenure.testing.rig import OWNER, order_of
+from tests.support.waiting import patience
 
 HOST = "physical:host"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -164,12 +165,12 @@ def test_a_blocked_call_stands_still_until_it_is_released(cloud: SimulatedCloud)
     order = order_of(HOSTS[0], resource_type=HOST)
     with ThreadPoolExecutor() as pool:
         call = pool.submit(cloud.ensure_started, order)
-        assert cloud.wait_until_blocked()
+        assert cloud.wait_until_blocked(timeout_seconds=patience())
         assert not call.done()
         assert cloud.world.groups()["r-1"].hosts == ()
         cloud.check(HOST)  # nobody else is held
         cloud.clear_faults(fault)
-        call.result(timeout=10)
+        call.result(timeout=patience())
     assert cloud.world.groups()["r-1"].hosts == ("1",)
 
 
@@ -177,11 +178,11 @@ def test_a_block_holds_as_many_calls_as_asked(cloud: SimulatedCloud):
     cloud.inject(Fault(FaultKind.BLOCK, "check", count=2))
     with ThreadPoolExecutor() as pool:
         calls = [pool.submit(cloud.check, HOST) for _ in range(2)]
-        assert cloud.wait_until_blocked(2)
+        assert cloud.wait_until_blocked(2, timeout_seconds=patience())
         cloud.check(HOST)
         cloud.clear_faults()
         for call in calls:
-            call.result(timeout=10)
+            call.result(timeout=patience())
 
 
 def test_nobody_is_blocked_without_a_fault(cloud: SimulatedCloud):
@@ -197,9 +198,9 @@ def test_faults_come_from_another_opening_of_the_file(cloud: SimulatedCloud, pat
         other.inject(Fault(FaultKind.BLOCK, "check"))
         with ThreadPoolExecutor() as pool:
             call = pool.submit(cloud.check, HOST)
-            assert cloud.wait_until_blocked()
+            assert cloud.wait_until_blocked(timeout_seconds=patience())
             other.clear_faults()
-            call.result(timeout=10)
+            call.result(timeout=patience())
 
 
 @pytest.mark.races

@@ -20,6 +20,7 @@ from tenure.domain.actor import Actor
 from tenure.drivers.contract import CloudBusy, CloudRefused, Order, ResourceRef
 from tenure.drivers.simulated import EffectKind, Fault, FaultKind, SimulatedCloud
 from tenure.testing.rig import order_of
+from tests.support.waiting import patience
 
 HOST = "physical:host"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -249,11 +250,11 @@ def test_a_start_that_an_end_overtakes_leaves_what_the_next_end_takes(path: Path
     with SimulatedCloud(path) as cloud, ThreadPoolExecutor() as pool:
         cloud.inject(Fault(FaultKind.BLOCK, "ensure_started", after_effects=effects))
         start = pool.submit(cloud.ensure_started, wanted)
-        assert cloud.wait_until_blocked()
+        assert cloud.wait_until_blocked(timeout_seconds=patience())
         assert cloud.ensure_ended(wanted).done
         cloud.clear_faults()
         with pytest.raises(CloudBusy, match="was removed meanwhile"):
-            start.result(timeout=10)
+            start.result(timeout=patience())
         with pytest.raises(CloudRefused):
             cloud.world.instances.boot(project_of("r-1"), "r-1")
         traces = cloud.world.instances.traces("r-1")
@@ -268,10 +269,10 @@ def test_an_end_during_which_a_late_start_runs_is_not_done(path: Path):
         cloud.ensure_started(wanted)
         cloud.inject(Fault(FaultKind.BLOCK, "ensure_ended", after_effects=3))
         end = pool.submit(cloud.ensure_ended, wanted)
-        assert cloud.wait_until_blocked()
+        assert cloud.wait_until_blocked(timeout_seconds=patience())
         cloud.ensure_started(wanted)
         cloud.clear_faults()
-        assert not end.result(timeout=10).done
+        assert not end.result(timeout=patience()).done
         assert list(cloud.held(HOST)) == ["r-1"]
         assert cloud.ensure_ended(wanted).done
         assert cloud.world.instances.traces("r-1") == frozenset()

@@ -23,9 +23,10 @@ from tests.support.engines import (
     path_of,
     status_of,
     taken_and_returned,
-    wait_for,
+    wait_for_leases,
     watch,
 )
+from tests.support.waiting import patience
 from tests.support.world import OWNER, World, open_world, reservation
 
 CLAIM = timedelta(seconds=60)
@@ -44,7 +45,7 @@ def test_two_managers_carry_out_each_event_once(tmp_path):
             stack.callback(service.engine.stop)
         for hours, wanted in ((1, {LeaseStatus.ACTIVE}), (2, {LeaseStatus.TERMINATED})):
             world.clock.advance(hours * HOUR)
-            wait_for(world, leases, wanted)
+            wait_for_leases(world, leases, wanted)
         for lease in leases:
             [host] = {host for _, host in taken_and_returned(world, lease)}
             assert taken_and_returned(world, lease) == [("host taken", host), ("host returned", host)]
@@ -135,7 +136,7 @@ def test_late_effects_are_undone_by_the_repair_pass(world: World):
     fault = world.cloud.inject(Fault(FaultKind.BLOCK, verb="ensure_started"))
     late = threading.Thread(target=world.engine.settle)
     late.start()
-    assert world.cloud.wait_until_blocked()
+    assert world.cloud.wait_until_blocked(timeout_seconds=patience())
     world.clock.advance(CLAIM)
     other = another(world, checkpoint=nothing)
     other.manager.leases.delete(OWNER, lease.id)

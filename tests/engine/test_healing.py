@@ -31,9 +31,9 @@ from tests.support.engines import (
     path_of,
     rebuild,
     running,
-    wait_until,
     watch,
 )
+from tests.support.waiting import wait_for
 from tests.support.world import ADMIN, HOST, OWNER, World, open_world
 
 
@@ -281,11 +281,11 @@ class TestNotifications:
         world.service.healing.report(HOST, service, Health(False, "Forced down."))
         with running(world):
             if polling:
-                wait_until(lambda: resource(world, "sim-host-001").reservable)  # the look at the beginning
+                wait_for("the look at the beginning", lambda: resource(world, "sim-host-001").reservable)
                 world.service.healing.report(HOST, service, Health(False, "Forced down."))
             looks = asked.count("check")
             world.service.healing.report(HOST, service, Health(True))
-            wait_until(lambda: resource(world, "sim-host-001").reservable)
+            wait_for("the recovery", lambda: resource(world, "sim-host-001").reservable)
         each = len({kind.inventory for kind in world.service.parts.types})
         assert (looks, asked.count("check")) == (each * int(polling), looks + each)
 
@@ -299,16 +299,16 @@ class TestNotifications:
         asked.clear()
         with running(world):
             world.service.healing.report(HOST, service, Health(True))
-            wait_until(lambda: "check" in asked)
+            wait_for("a look", lambda: "check" in asked)
             world.cloud.inject(Fault(FaultKind.BUSY, verb="check"))
             for _ in range(2):
                 looks = asked.count("check")
                 world.clock.advance(MINUTE)
-                wait_until(lambda looks=looks: asked.count("check") > looks)  # type: ignore[misc]
+                wait_for("the next look", lambda looks=looks: asked.count("check") > looks)  # type: ignore[misc]
             assert not resource(world, "sim-host-001").reservable
             world.cloud.world.mark_host("sim-host-001", HostHealth.UP)
             world.clock.advance(MINUTE)
-            wait_until(lambda: resource(world, "sim-host-001").reservable)
+            wait_for("the recovery", lambda: resource(world, "sim-host-001").reservable)
         looks = asked.count("check")
         assert world.service.health_check.run_if_asked() is None
         assert asked.count("check") == looks

@@ -11,7 +11,8 @@ from tenure.domain.errors import Unavailable
 from tenure.domain.lease import LeaseStatus
 from tenure.drivers.simulated import Fault, FaultKind
 from tenure.services.events import EventService
-from tests.support.engines import HOUR, MINUTE, SECOND, lease_of, rebuild, running, status_of, wait_for, wait_until
+from tests.support.engines import HOUR, MINUTE, SECOND, lease_of, rebuild, running, wait_for_leases
+from tests.support.waiting import patience, wait_for
 from tests.support.world import NOW, OWNER, World, open_world
 
 
@@ -34,7 +35,7 @@ def test_it_sleeps_until_the_next_due_time(world: World):
     rebuild(world, clock=clock, workers=2)
     world.book(1, start=1.5 / 3600)
     with running(world):
-        wait_until(lambda: due in clock.waits)
+        wait_for("it to sleep until the due time", lambda: due in clock.waits)
     assert min(clock.waits) == due
 
 
@@ -50,7 +51,7 @@ def test_what_becomes_due_while_it_looks_is_not_slept_over(world: World, monkeyp
 
     monkeypatch.setattr(EventService, "ready", look_and_take_an_hour)
     with running(world):
-        wait_for(world, [lease], {LeaseStatus.ACTIVE})
+        wait_for_leases(world, [lease], {LeaseStatus.ACTIVE})
     assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
 
 
@@ -59,7 +60,7 @@ def test_it_looks_for_what_others_have_booked_at_least_every_two_seconds(world: 
     rebuild(world, clock=clock, workers=2)
     world.book(1, start=5)
     with running(world):
-        wait_until(lambda: NOW + 2 * SECOND in clock.waits)
+        wait_for("it to sleep for two seconds", lambda: NOW + 2 * SECOND in clock.waits)
     assert min(clock.waits) == NOW + 2 * SECOND
 
 
@@ -67,10 +68,10 @@ def test_a_start_comes_at_its_time_and_not_before(tmp_path):
     with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", workers=2) as world, running(world):
         lease = world.book(1, start=1)
         marker = world.book(1)  # the engine has been round when this one is active
-        wait_for(world, [marker], {LeaseStatus.ACTIVE})
+        wait_for_leases(world, [marker], {LeaseStatus.ACTIVE})
         assert lease_of(world, lease.id).status is LeaseStatus.PENDING
         world.clock.set(NOW + HOUR)
-        wait_for(world, [lease], {LeaseStatus.ACTIVE})
+        wait_for_leases(world, [lease], {LeaseStatus.ACTIVE})
 
 
 def test_a_booking_wakes_the_engine_of_its_process(tmp_path):
@@ -81,21 +82,21 @@ def test_a_booking_wakes_the_engine_of_its_process(tmp_path):
             leases = []
             for _ in range(3):
                 leases.append(world.book(1, hours=3))
-                wait_for(world, leases, {LeaseStatus.ACTIVE})
+                wait_for_leases(world, leases, {LeaseStatus.ACTIVE})
             assert world.clock.now() == NOW
             world.leases.delete(OWNER, leases[0].id)
-            wait_until(lambda: status_of(world, leases[0].id) is LeaseStatus.DELETED)
+            wait_for_leases(world, leases[:1], {LeaseStatus.DELETED})
 
 
 def test_a_repair_pass_that_hangs_delays_nobody(tmp_path):
     with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", workers=2) as world:
         world.cloud.inject(Fault(FaultKind.BLOCK, verb="held", count=None))
         with running(world):
-            assert world.cloud.wait_until_blocked()
+            assert world.cloud.wait_until_blocked(timeout_seconds=patience())
             lease = world.book(1, hours=1)
-            wait_for(world, [lease], {LeaseStatus.ACTIVE})
+            wait_for_leases(world, [lease], {LeaseStatus.ACTIVE})
             world.clock.advance(HOUR)
-            wait_for(world, [lease], {LeaseStatus.TERMINATED})
+            wait_for_leases(world, [lease], {LeaseStatus.TERMINATED})
 
 
 def test_the_running_engine_repairs_once_a_minute(tmp_path):
@@ -108,7 +109,7 @@ def test_the_running_engine_repairs_once_a_minute(tmp_path):
             for _ in range(2):
                 world.cloud.ensure_started(order)
                 world.clock.advance(MINUTE)
-                wait_until(lambda: world.cloud.world.groups() == {})
+                wait_for("the repair", lambda: world.cloud.world.groups() == {})
 
 
 def test_a_sink_that_hangs_delays_no_start(tmp_path):
@@ -125,8 +126,8 @@ def test_a_sink_that_hangs_delays_no_start(tmp_path):
         world.cloud.inject(holding)
         with running(world):
             lease = world.book(1, hours=1)
-            assert world.cloud.wait_until_blocked()
-            wait_for(world, [lease], {LeaseStatus.ACTIVE})
+            assert world.cloud.wait_until_blocked(timeout_seconds=patience())
+            wait_for_leases(world, [lease], {LeaseStatus.ACTIVE})
             assert told == ["lease.create"]
 
 
@@ -151,5 +152,5 @@ def test_a_database_that_is_away_is_told_in_one_line(
     rebuild(world, workers=2)
     monkeypatch.setattr(EventService, "ready", away)
     with running(world):
-        wait_until(lambda: "the database is away" in caplog.text)
+        wait_for("the line", lambda: "the database is away" in caplog.text)
     assert [record for record in caplog.records if record.exc_info] == []

@@ -22,7 +22,7 @@ from tests.support.engines import (
     lease_of,
     path_of,
     rebuild,
-    wait_for,
+    wait_for_leases,
     watch,
 )
 from tests.support.world import NOW, OWNER, World, open_world, reservation
@@ -155,11 +155,11 @@ def test_no_two_calls_for_one_lease_at_the_same_time(tmp_path):
             service.engine.start()
         try:
             world.clock.set(NOW + HOUR)
-            wait_for(world, leases, {LeaseStatus.ACTIVE})
+            wait_for_leases(world, leases, {LeaseStatus.ACTIVE})
             world.clock.set(NOW + 3 * HOUR)
             for lease in leases[::2]:
                 other.manager.leases.delete(OWNER, lease.id)
-            wait_for(world, leases, {LeaseStatus.TERMINATED, LeaseStatus.DELETED})
+            wait_for_leases(world, leases, {LeaseStatus.TERMINATED, LeaseStatus.DELETED})
         finally:
             for service in (world.service, other):
                 service.engine.stop()

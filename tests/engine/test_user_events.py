@@ -23,6 +23,7 @@ from tests.support.engines import (
     lease_of,
     rebuild,
 )
+from tests.support.waiting import patience
 from tests.support.world import NOW, OWNER, World, reservation
 
 TOPIC = "lease.event.notify_lease"
@@ -257,14 +258,14 @@ def test_nobody_waits_for_it_and_it_waits_for_nobody(world: World, told: list[Me
     change = threading.Thread(target=world.leases.update, args=(OWNER, lease.id, LeaseChange(reservations=(grown,))))
     change.start()
     try:
-        assert world.cloud.wait_until_blocked(1, timeout_seconds=30)
+        assert world.cloud.wait_until_blocked(timeout_seconds=patience())
         world.clock.advance(HOUR)
         world.service.engine.round()
         world.service.engine.settle()
         assert words(told) == ["begins", "half time"]
     finally:
         world.cloud.clear_faults(block)
-        change.join(30)
+        change.join(patience())
 
 
 def test_a_change_goes_through_while_it_is_told(world: World, checkpoints: Checkpoints, told: list[Message]):

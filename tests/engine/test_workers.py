@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from tenure.engine.workers import Lane, Workers
+from tests.support.waiting import patience
 
 
 def test_an_event_is_attempted_once_at_a_time_and_a_lane_has_so_many_workers():
@@ -14,7 +15,7 @@ def test_an_event_is_attempted_once_at_a_time_and_a_lane_has_so_many_workers():
 
     def attempt() -> None:
         made.append(threading.current_thread())
-        assert go.wait(30)
+        assert go.wait(patience())
 
     assert workers.begin("first", Lane.STARTS, attempt)
     assert not workers.begin("first", Lane.OTHERS, attempt)  # it is under way
@@ -26,7 +27,7 @@ def test_an_event_is_attempted_once_at_a_time_and_a_lane_has_so_many_workers():
     assert not workers.is_at("third")
     assert not workers.join(0.01)
     go.set()
-    assert workers.join(30)
+    assert workers.join(patience())
     assert not workers.is_at("first")
     assert len(made) == 2
     assert threading.current_thread() not in made
@@ -44,9 +45,9 @@ def test_it_tells_when_a_worker_is_free():
     free = threading.Event()
     workers = Workers(1, free.set)
     assert workers.begin("first", Lane.STARTS, lambda: None)
-    assert free.wait(30)
+    assert free.wait(patience())
     assert workers.begin("first", Lane.STARTS, lambda: None)
-    assert workers.join(30)
+    assert workers.join(patience())
 
 
 def test_a_system_without_threads_costs_neither_the_worker_nor_the_event(monkeypatch: pytest.MonkeyPatch):
@@ -59,5 +60,5 @@ def test_a_system_without_threads_costs_neither_the_worker_nor_the_event(monkeyp
         assert not workers.begin("first", Lane.STARTS, made.set)
     assert workers.join(0)
     assert workers.begin("first", Lane.STARTS, made.set)
-    assert made.wait(30)
-    assert workers.join(30)
+    assert made.wait(patience())
+    assert workers.join(patience())

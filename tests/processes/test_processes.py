@@ -24,13 +24,14 @@ from tests.conftest import FreshDatabase
 from tests.support import ledger
 from tests.support.crashes import Traces, delete, wait_for_event, wait_until_gone
 from tests.support.databases import MARIADB, POSTGRESQL
-from tests.support.deployment import END_SECONDS, Deployment, Options, Program, deploy
-from tests.support.engines import POINTS, wait_until
+from tests.support.deployment import Deployment, Options, Program, deploy
+from tests.support.engines import POINTS
 from tests.support.lengths import RACE_OPERATIONS
 from tests.support.racers import Race, run
 from tests.support.races import TOKEN, broken_promises, lay_out, watched
 from tests.support.site import delete_queues
 from tests.support.standalone import Caller
+from tests.support.waiting import patience, wait_for
 
 OPERATIONS = RACE_OPERATIONS // 5
 THREADS = 16
@@ -87,7 +88,7 @@ def test_nobody_shares_a_host(
         race = Race(ports=found.deployment.ports, tokens=[TOKEN], threads=THREADS, operations=OPERATIONS, seed=3)
         with watched(found.database) as faults:
             report = run(race)
-        wait_until(lambda: not ledger.busy(found.database), seconds=60)
+        wait_for("the last events", lambda: not ledger.busy(found.database))
         with capsys.disabled():
             print(
                 f"\n{kind}: {report.operations} operations in {report.seconds:.1f} s, median "
@@ -131,7 +132,7 @@ def dying_at(found: Processes, point: str) -> Iterator[None]:
         deployment.wait_until_well()
         yield
         assert program.process is not None
-        assert program.process.wait(END_SECONDS) == -signal.SIGKILL, program.tail()
+        assert program.process.wait(patience()) == -signal.SIGKILL, program.tail()
         have_claims_end(found.database, "2100-01-01 00:00:00")
     finally:
         if program.process is not None and program.process.poll() is None:
@@ -302,7 +303,7 @@ def test_without_its_database_it_is_unavailable(mortal: Processes):
                 assert (status, answer["error_name"]) == (503, "Unavailable"), (method, where, answer)
             assert caller.book(1, seconds=600)[0] == 503
             assert mortal.deployment.health() == 503
-        wait_until(lambda: mortal.deployment.health() == 200)
+        mortal.deployment.wait_until_well()
         assert caller.lease(lease["id"])["name"] == lease["name"]
         delete(caller, lease)
     mortal.traces.assert_sound(idle=True)

@@ -21,10 +21,10 @@ from tenure.rpc.client import RpcClient, remote_manager
 from tenure.rpc.server import RpcServer
 from tenure.services.manager import Manager
 from tests.rpc.conftest import in_memory
+from tests.support.waiting import patience, wait_for
 from tests.support.world import OWNER
 
 pytestmark = pytest.mark.slow
-SECONDS = 20.0
 
 
 @dataclass
@@ -32,18 +32,14 @@ class Slow:
     """Leases whose deletion lasts until it is let go."""
 
     begun: list[str] = field(default_factory=list)
-    changed: threading.Condition = field(default_factory=threading.Condition)
     go_on: threading.Event = field(default_factory=threading.Event)
 
     def delete(self, actor: Actor, lease_id: str) -> None:
-        with self.changed:
-            self.begun.append(lease_id)
-            self.changed.notify_all()
-        assert self.go_on.wait(SECONDS)
+        self.begun.append(lease_id)
+        assert self.go_on.wait(patience())
 
     def wait_until_begun(self, number: int) -> None:
-        with self.changed:
-            assert self.changed.wait_for(lambda: len(self.begun) >= number, SECONDS), self.begun
+        wait_for(lambda: f"{number} calls after {self.begun}", lambda: len(self.begun) >= number)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -94,9 +90,9 @@ def test_a_call_to_a_busy_manager_is_done_by_a_free_one(conf: ConfigOpts):
             for number in range(3):
                 others.enter_context(serving(conf, f"free-{number}", free, threads=16))
             for answer in [begin(clients, far, f"lease-{number}") for number in range(12)]:
-                answer.result(SECONDS)
+                answer.result(patience())
         busy.go_on.set()
-        blocked.result(SECONDS)
+        blocked.result(patience())
     assert busy.begun == ["the first"]
     assert len(free.begun) == 12
 
@@ -108,10 +104,10 @@ def test_what_was_refused_is_not_done_later(conf: ConfigOpts):
         busy.wait_until_begun(2)
         for answer in [begin(clients, far, "refused") for _ in range(8)]:
             with pytest.raises(Unavailable):
-                answer.result(SECONDS)
+                answer.result(patience())
         busy.go_on.set()
         for answer in held:
-            answer.result(SECONDS)
+            answer.result(patience())
         far.leases.delete(OWNER, "the last")
     assert busy.begun == ["held", "held", "the last"]
 
@@ -125,11 +121,11 @@ def test_a_stop_begins_nothing_and_does_not_wait_for_ever(conf: ConfigOpts):
         waiting = [begin(clients, far, "waits") for _ in range(4)]
         assert not server.stop(seconds=0.5)
         busy.go_on.set()
-        assert server.stop(seconds=SECONDS)
+        assert server.stop(seconds=patience())
         for answer in waiting:
             with pytest.raises(Unavailable):
-                answer.result(SECONDS)
-        held.result(SECONDS)
+                answer.result(patience())
+        held.result(patience())
     assert busy.begun == ["held"]
 
 

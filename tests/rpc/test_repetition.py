@@ -27,6 +27,7 @@ from tenure.rpc.operations import TABLE
 from tenure.rpc.server import Endpoint
 from tenure.services.manager import OPERATIONS
 from tests.rpc.test_operations import READS
+from tests.support.waiting import patience
 from tests.support.world import ADMIN, HOST, OWNER, STRANGER, World, open_world, reservation
 
 VOLUME = "virtual:volume"
@@ -90,7 +91,7 @@ def test_at_the_same_time_a_lease_is_booked_once(database_url: str, before_end: 
         together = threading.Barrier(8)
 
         def create(_number: int) -> str:
-            together.wait(30)
+            together.wait(patience())
             return str(world.leases.create(OWNER, request, lease_id=LEASE_ID).id)
 
         with ThreadPoolExecutor(8) as managers:

@@ -31,6 +31,7 @@ from tests.support.crashes import Traces, delete, wait_for_event, wait_until_gon
 from tests.support.engines import POINTS
 from tests.support.lengths import times
 from tests.support.standalone import Caller, Standalone, launch, rfc3339, standalone, start
+from tests.support.waiting import patience, wait_for
 
 HOSTS = 6
 INSTANCE = "virtual:instance"
@@ -230,7 +231,7 @@ def test_killed_during_its_first_start(tmp_path: Path):
         except subprocess.TimeoutExpired:
             killed += 1
         process.kill()
-        process.wait(timeout=30)
+        process.wait(timeout=patience())
         assert process.stdout is not None
         process.stdout.close()
     assert killed == 6
@@ -358,7 +359,7 @@ def test_killed_again_and_again_under_load(tmp_path: Path):
                 service.kill()
             stopping.set()
             for client in clients:
-                client.join(60)
+                client.join(patience())
             assert not any(client.is_alive() for client in clients)
             if life == KILLS:
                 wait_until_all_are_over(service.caller("admin"))
@@ -377,15 +378,12 @@ def test_killed_again_and_again_under_load(tmp_path: Path):
 
 
 def wait_until_all_are_over(caller: Caller) -> None:
-    deadline = time.monotonic() + 60
-    while True:
+    def left() -> Counter[str]:
         status, answer = caller.call("GET", "/leases?limit=1000")
         assert status == 200, answer
-        waiting = [one["status"] for one in answer["leases"] if one["status"] not in {"TERMINATED", "ERROR"}]
-        if not waiting:
-            return
-        assert time.monotonic() < deadline, Counter(waiting)
-        time.sleep(0.1)
+        return Counter(lease["status"] for lease in answer["leases"] if lease["status"] not in {"TERMINATED", "ERROR"})
+
+    wait_for(lambda: f"the end of all leases: {left()}", lambda: not left())
 
 
 def assert_kept(load: Load, data_dir: Path) -> None:

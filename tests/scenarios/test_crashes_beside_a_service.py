@@ -19,8 +19,8 @@ import pytest
 
 from tests.support.crashes import Traces, wait_until_gone
 from tests.support.credits import Call, Credits, open_credits
-from tests.support.engines import wait_until
 from tests.support.standalone import Caller, Standalone, rfc3339, start
+from tests.support.waiting import wait_for
 
 HOSTS = 2
 CALLS = ("check-create", "commit-create", "check-update", "commit-update", "on-end")
@@ -67,7 +67,7 @@ class Story:
         self._credits = credits
 
     def told(self, lease: dict[str, Any], what: str) -> None:
-        wait_until(lambda: what in self._credits.order.get(lease["id"], []))
+        wait_for(what, lambda: what in self._credits.order.get(lease["id"], []))
 
     def go_on(self, caller: Caller) -> str:
         """Do what is not done yet; the lease's id. Raises what a client sees of a service that is killed."""
@@ -104,8 +104,8 @@ def test_killed_when_the_service_has_taken_each_of_the_calls(tmp_path: Path):
             credits.then = lambda _call: None
             let_time_pass(data_dir)
         with running(data_dir, credits) as service:
-            wait_until(lambda: len(calls_of(credits, "on-end")) == 3)  # the last one once more
-            wait_until(lambda: told_everything(data_dir))
+            wait_for("the last call once more", lambda: len(calls_of(credits, "on-end")) == 3)
+            wait_for("all calls to be recorded", lambda: told_everything(data_dir))
             assert service.stop() == 0
     withdrawn, booked = sorted(credits.order.values(), key=len)
     assert withdrawn == ["on-end"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -28,9 +28,9 @@ from tests.support.engines import (
     path_of,
     rebuild,
     status_of,
-    wait_for,
-    wait_until,
+    wait_for_leases,
 )
+from tests.support.waiting import patience, wait_for
 from tests.support.world import ADMIN, OWNER, World, open_world
 
 THREADS = 6
@@ -45,10 +45,10 @@ class Site:
         self._port = port
 
     def call(
-        self, method: str, path: str, body: object = None, *, who: str = "owner", seconds: float = 60.0
+        self, method: str, path: str, body: object = None, *, who: str = "owner", seconds: float | None = None
     ) -> tuple[int, Any]:
         """The status and the document; raises ``TimeoutError`` where none comes."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=seconds)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=seconds or patience())
         headers = {
             "X-Auth-Token": token_of(who),
             "OpenStack-API-Version": "reservation 1.1",
@@ -62,7 +62,7 @@ class Site:
         finally:
             connection.close()
 
-    def is_well(self, seconds: float = 10.0) -> bool:
+    def is_well(self, seconds: float | None = None) -> bool:
         return self.call("GET", "/healthcheck", seconds=seconds)[0] == 200
 
 
@@ -103,14 +103,23 @@ def open_site(
             world.cloud.clear_faults()
             server.task_dispatcher.shutdown(cancel_pending=True, timeout=10)
             server.trigger.pull_trigger(lambda: close_all(sockets))  # in the thread that reads from them
-            thread.join(10)
+            thread.join(patience())
             service.engine.stop()
 
 
 def running_leases(site: Site, number: int) -> list[Lease]:
     leases = [site.world.book(1, hours=9) for _ in range(number)]
-    wait_for(site.world, leases, {LeaseStatus.ACTIVE})
+    wait_for_leases(site.world, leases, {LeaseStatus.ACTIVE})
     return leases
+
+
+def wait_for_answers(calls: Collection[Future[Any]], number: int) -> None:
+    """Wait until exactly so many calls are answered."""
+
+    def answered() -> int:
+        return sum(call.done() for call in calls)
+
+    wait_for(lambda: f"{number} answers after {answered()}", lambda: answered() == number)
 
 
 def hang(site: Site, verb: str) -> None:
@@ -123,14 +132,14 @@ def test_more_deletes_that_hang_than_threads_and_the_api_answers(tmp_path: Path)
         leases = running_leases(site, 2 * THREADS)
         hang(site, "ensure_ended")
         deletes = [clients.submit(site.call, "DELETE", f"/v1/leases/{lease.id}") for lease in leases]
-        wait_until(lambda: sum(one.done() for one in deletes) == len(leases) - THREADS // 2)
+        wait_for_answers(deletes, len(leases) - THREADS // 2)
         assert site.is_well()
         other = site.call("POST", "/v1/leases", {"name": "other", "start_date": "now", "reservations": []})
         assert other[0] == 400  # answered at once, whatever the answer
         assert {site.call("GET", f"/v1/leases/{lease.id}")[1]["lease"]["status"] for lease in leases} == {"DELETING"}
         site.world.cloud.clear_faults()
         assert {delete.result()[0] for delete in deletes} == {204}
-        wait_for(site.world, leases, {LeaseStatus.DELETED})
+        wait_for_leases(site.world, leases, {LeaseStatus.DELETED})
         assert_all_in_pool(site.world)
 
 
@@ -140,7 +149,7 @@ def test_with_a_place_for_every_thread_the_api_would_hang(tmp_path: Path):
         leases = running_leases(site, THREADS)
         hang(site, "ensure_ended")
         deletes = [clients.submit(site.call, "DELETE", f"/v1/leases/{lease.id}") for lease in leases]
-        assert site.world.cloud.wait_until_blocked(THREADS)
+        assert site.world.cloud.wait_until_blocked(THREADS, timeout_seconds=patience())
         with pytest.raises(TimeoutError):
             site.is_well(seconds=1.0)
         site.world.cloud.clear_faults()
@@ -156,7 +165,7 @@ def test_a_change_that_lasts_is_answered_while_it_goes_on(tmp_path: Path):
         assert (status, answer["lease"]["status"]) == (200, "UPDATING")
         assert len(site.world.hosts_of(lease.id)) == 2
         site.world.cloud.clear_faults()
-        wait_for(site.world, [lease], {LeaseStatus.ACTIVE})
+        wait_for_leases(site.world, [lease], {LeaseStatus.ACTIVE})
         assert path_of(site.world, lease.id)[-2:] == ["UPDATING", "ACTIVE"]
 
 
@@ -175,13 +184,13 @@ def test_changes_that_find_no_worker_are_done_by_the_engine(tmp_path: Path):
             return site.call("PUT", f"/v1/leases/{lease.id}", more)
 
         changes = [clients.submit(grow, lease) for lease in hung]
-        assert site.world.cloud.wait_until_blocked(THREADS)
+        assert site.world.cloud.wait_until_blocked(THREADS, timeout_seconds=patience())
         assert grow(last)[0] == 200
-        wait_for(site.world, [last], {LeaseStatus.ACTIVE})
+        wait_for_leases(site.world, [last], {LeaseStatus.ACTIVE})
         assert len(site.world.cloud.world.groups()[last.reservations[0].id].hosts) == 2
         site.world.cloud.clear_faults()
         assert {change.result()[0] for change in changes} == {200}
-        wait_for(site.world, leases, {LeaseStatus.ACTIVE})
+        wait_for_leases(site.world, leases, {LeaseStatus.ACTIVE})
 
 
 def test_registrations_that_hang_leave_room_for_others(tmp_path: Path):
@@ -193,7 +202,7 @@ def test_registrations_that_hang_leave_room_for_others(tmp_path: Path):
             clients.submit(site.call, "POST", "/v1/os-hosts", {"name": str(number + 2)}, who="admin")
             for number in range(2 * THREADS)
         ]
-        wait_until(lambda: sum(one.done() for one in calls) == 2 * THREADS - THREADS // 2)
+        wait_for_answers(calls, 2 * THREADS - THREADS // 2)
         assert site.is_well()
         refused = [one.result() for one in calls if one.done()]
         assert {status for status, _ in refused} == {503}
@@ -209,9 +218,9 @@ def test_a_delete_waits_for_the_end_that_is_under_way(tmp_path: Path):
         [lease] = running_leases(site, 1)
         hang(site, "ensure_ended")
         site.world.clock.advance(9 * HOUR)
-        assert site.world.cloud.wait_until_blocked()
+        assert site.world.cloud.wait_until_blocked(timeout_seconds=patience())
         delete = client.submit(site.call, "DELETE", f"/v1/leases/{lease.id}")
-        wait_until(lambda: status_of(site.world, lease.id) is LeaseStatus.DELETING)
+        wait_for_leases(site.world, [lease], {LeaseStatus.DELETING})
         assert not delete.done()
         site.world.cloud.clear_faults()
         assert delete.result()[0] == 204
@@ -228,7 +237,7 @@ class Hanging(EnforcementFilter):
 
     def check_create(self, context: Values, lease_values: Values) -> None:
         self.waiting.release()
-        assert self.let_go.wait(60)
+        self.let_go.wait()
 
 
 def test_a_filter_that_hangs_does_not_take_every_thread(tmp_path: Path):
@@ -246,10 +255,10 @@ def test_a_filter_that_hangs_does_not_take_every_thread(tmp_path: Path):
         creates = [clients.submit(site.call, "POST", "/v1/leases", body) for _ in range(THREADS)]
         try:
             for _ in range(THREADS // 2):
-                assert hanging.waiting.acquire(timeout=30)
+                assert hanging.waiting.acquire(timeout=patience())
             assert site.is_well()
-            assert site.call("GET", "/v1/leases", seconds=10)[0] == 200
-            wait_until(lambda: sum(one.done() for one in creates) == THREADS // 2)
+            assert site.call("GET", "/v1/leases")[0] == 200
+            wait_for_answers(creates, THREADS // 2)
         finally:
             hanging.let_go.set()
         refused = [one.result()[0] for one in creates].count(503)

@@ -18,8 +18,9 @@ from tenure.drivers.simulated import Fault, FaultKind, HostHealth, SimulatedClou
 from tenure.factory import build
 from tenure.services.context import Rules
 from tenure.services.regions import RegionService
-from tests.support.engines import wait_for, wait_until
+from tests.support.engines import wait_for_leases
 from tests.support.regions import NORTH, SOUTH, Regions, open_regions
+from tests.support.waiting import wait_for
 from tests.support.world import ADMIN, HOST, NOW, OWNER, open_world, reservation
 
 
@@ -142,23 +143,26 @@ def test_a_region_that_hangs_leaves_workers_to_the_other(tmp_path: Path) -> None
             regions.south.inject(Fault(FaultKind.BLOCK, verb="ensure_started", count=None))
             hung = [regions.host_in(SOUTH), regions.host_in(SOUTH)]
             regions.engine.start()
-            wait_until(lambda: any("as many as one region may have" in one for one in reasons_of(regions, hung)))
+            wait_for(
+                "a start to be postponed",
+                lambda: any("as many as one region may have" in reason for reason in reasons_of(regions, hung)),
+            )
             lease = regions.host_in(NORTH)
-            wait_for(regions, [lease], {LeaseStatus.ACTIVE})
+            wait_for_leases(regions, [lease], {LeaseStatus.ACTIVE})
             assert {regions.status(one) for one in hung} == {LeaseStatus.STARTING}
             starts = [regions.leases.get(OWNER, one.id).event(EventType.START) for one in hung]
             assert sorted(one.attempts for one in starts if one is not None) == [0, 1]
             regions.south.clear_faults()
             regions.clock.advance(timedelta(minutes=1))
-            wait_for(regions, hung, {LeaseStatus.ACTIVE})
+            wait_for_leases(regions, hung, {LeaseStatus.ACTIVE})
 
             regions.south.inject(Fault(FaultKind.BLOCK, verb="ensure_ended", count=None))
             regions.clock.advance(timedelta(hours=1))
-            wait_for(regions, [lease], {LeaseStatus.TERMINATED})
-            wait_for(regions, hung, {LeaseStatus.TERMINATING})
+            wait_for_leases(regions, [lease], {LeaseStatus.TERMINATED})
+            wait_for_leases(regions, hung, {LeaseStatus.TERMINATING})
             regions.south.clear_faults()
             regions.clock.advance(timedelta(minutes=1))
-            wait_for(regions, hung, {LeaseStatus.TERMINATED})
+            wait_for_leases(regions, hung, {LeaseStatus.TERMINATED})
             assert regions.free() == (2, 2)
         finally:
             regions.south.clear_faults()

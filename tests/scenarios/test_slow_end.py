@@ -14,7 +14,8 @@ from tenure.engine.workers import Lane
 from tenure.services.context import Rules
 from tenure.store.events import PATIENCE
 from tests.support import ledger
-from tests.support.engines import HOUR, MINUTE, SECOND, assert_all_in_pool, running, status_of, wait_for
+from tests.support.engines import HOUR, MINUTE, SECOND, assert_all_in_pool, running, status_of, wait_for_leases
+from tests.support.waiting import patience
 from tests.support.world import NOW, OWNER, World, open_world, reservation
 
 ENDED = NOW + HOUR
@@ -50,25 +51,25 @@ def test_a_teardown_that_hangs_ten_minutes_delays_none_of_two_hundred(tmp_path):
         [heir] = [one for one in others if host in world.hosts_of(one.id)]
         fault = hang(world, slow)
         with running(world):
-            wait_for(world, [slow], {LeaseStatus.ACTIVE})
+            wait_for_leases(world, [slow], {LeaseStatus.ACTIVE})
             world.clock.set(ENDED)
-            assert world.cloud.wait_until_blocked()
+            assert world.cloud.wait_until_blocked(timeout_seconds=patience())
             for second in range(60):
                 now = ENDED + second * SECOND
                 world.clock.set(now)
                 on_time = {one.id: one for one in others if one.starts_at <= now}
                 if now < heir.starts_at + PATIENCE:
                     on_time.pop(heir.id, None)
-                wait_for(world, on_time.values(), {LeaseStatus.ACTIVE})
+                wait_for_leases(world, on_time.values(), {LeaseStatus.ACTIVE})
             assert status_of(world, slow.id) is LeaseStatus.TERMINATING
             late = {one.id: active_since(world, one) - one.starts_at for one in others}
             assert late.pop(heir.id) <= PATIENCE + SECOND
             assert max(late.values()) <= SECOND
             world.clock.set(ENDED + 10 * MINUTE)
             world.cloud.clear_faults(fault)
-            wait_for(world, [slow], {LeaseStatus.TERMINATED})
+            wait_for_leases(world, [slow], {LeaseStatus.TERMINATED})
             world.clock.set(ENDED + HOUR)
-            wait_for(world, others, {LeaseStatus.TERMINATED})
+            wait_for_leases(world, others, {LeaseStatus.TERMINATED})
         assert_all_in_pool(world)
     assert ledger.faults(url) == []
 
@@ -86,14 +87,14 @@ def test_teardowns_that_hang_take_no_worker_from_a_start(tmp_path, monkeypatch: 
         for one in slow:
             world.leases.update(OWNER, one.id, LeaseChange(ends_at=ENDED))
         with running(world):
-            wait_for(world, slow, {LeaseStatus.ACTIVE})
+            wait_for_leases(world, slow, {LeaseStatus.ACTIVE})
             for one in slow:
                 hang(world, one)
             world.clock.set(ENDED)
-            assert world.cloud.wait_until_blocked(4)
+            assert world.cloud.wait_until_blocked(4, timeout_seconds=patience())
             world.clock.set(ENDED + MINUTE)
             if apart:
-                wait_for(world, others, {LeaseStatus.ACTIVE})
+                wait_for_leases(world, others, {LeaseStatus.ACTIVE})
                 assert {active_since(world, one) for one in others} == {ENDED + MINUTE}
             else:
                 assert world.engine.round() == 0
@@ -106,13 +107,13 @@ def test_health_says_that_nobody_takes_up_what_is_due(tmp_path):
     with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=4, workers=2, rules=rules) as world:
         slow = [book(world, NOW, ENDED) for _ in range(2)]
         with running(world):
-            wait_for(world, slow, {LeaseStatus.ACTIVE})
+            wait_for_leases(world, slow, {LeaseStatus.ACTIVE})
             for one in slow:
                 hang(world, one)
             world.clock.set(ENDED)
-            assert world.cloud.wait_until_blocked(2)
+            assert world.cloud.wait_until_blocked(2, timeout_seconds=patience())
             third = book(world, ENDED, ENDED + HOUR)
-            wait_for(world, [third], {LeaseStatus.ACTIVE})
+            wait_for_leases(world, [third], {LeaseStatus.ACTIVE})
             world.clock.set(ENDED + 50 * SECOND)
             assert engine_of(world) == PartHealth("engine", True)
             world.leases.update(OWNER, third.id, LeaseChange(ends_at=ENDED + 50 * SECOND))
@@ -123,7 +124,7 @@ def test_health_says_that_nobody_takes_up_what_is_due(tmp_path):
             assert not ailing.well
             assert "has been due for 550 seconds" in (ailing.reason or "")
             world.cloud.clear_faults()
-            wait_for(world, [*slow, third], {LeaseStatus.TERMINATED})
+            wait_for_leases(world, [*slow, third], {LeaseStatus.TERMINATED})
             assert engine_of(world).well
         assert engine_of(world) == PartHealth("engine", False, "it does not run")
 
@@ -148,10 +149,10 @@ def test_servers_that_do_not_vanish_hold_no_worker(tmp_path):
                 )
             )
         with running(world):
-            wait_for(world, slow, {LeaseStatus.ACTIVE})
+            wait_for_leases(world, slow, {LeaseStatus.ACTIVE})
             world.clock.set(ENDED)
-            wait_for(world, others, {LeaseStatus.ACTIVE})
+            wait_for_leases(world, others, {LeaseStatus.ACTIVE})
             assert {active_since(world, one) for one in others} == {ENDED}
             assert {status_of(world, one.id) for one in slow} == {LeaseStatus.TERMINATING}
             world.clock.set(ENDED + 10 * MINUTE)
-            wait_for(world, slow, {LeaseStatus.TERMINATED})
+            wait_for_leases(world, slow, {LeaseStatus.TERMINATED})

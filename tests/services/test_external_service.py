@@ -26,7 +26,7 @@ from tenure.services.enforcement import PATIENCE
 from tenure.services.outbox import MAX_REFUSALS
 from tenure.store.tables import OutboxRow
 from tests.support.credits import Call, Credits, open_credits
-from tests.support.engines import wait_until
+from tests.support.waiting import patience, wait_for
 from tests.support.world import ADMIN, HOST, OWNER, World, open_world, reservation
 
 HOUR = timedelta(hours=1)
@@ -168,7 +168,7 @@ def test_the_time_out_is_of_the_look_up_of_the_name_as_well(
     look_up, known = socket.getaddrinfo, threading.Event()
 
     def slow(*arguments: Any, **options: Any) -> Any:
-        assert known.wait(60)
+        assert known.wait(patience())
         return look_up(*arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
@@ -177,7 +177,7 @@ def test_the_time_out_is_of_the_look_up_of_the_name_as_well(
         with pytest.raises(Unavailable, match=AWAY):
             world.book(1)
         known.set()
-        wait_until(lambda: all(one.name != "tenure-filter" for one in threading.enumerate()))
+        wait_for("the filter to end", lambda: all(one.name != "tenure-filter" for one in threading.enumerate()))
         assert credits.calls == []
         assert leases(world) == 0
 

@@ -17,6 +17,7 @@ from tenure.domain.lease import Lease
 from tenure.domain.request import LeaseRequest, ReservationRequest
 from tenure.enforcement.contract import EnforcementFilter, Values
 from tests.support.databases import MARIADB, POSTGRESQL
+from tests.support.waiting import patience
 from tests.support.world import OWNER, World, open_world, reservation
 
 HOUR = timedelta(hours=1)
@@ -39,7 +40,7 @@ class Panel(EnforcementFilter):
             self.asked[lease_values["name"]] += 1
             waits = self.asked.total() <= self._together.parties
         if waits:
-            self._together.wait(60)
+            self._together.wait(patience())
         if lease_values["name"] == self.refused:
             raise Denied("Not you.")
 
@@ -105,8 +106,8 @@ def test_the_last_host_goes_to_the_second_when_the_first_is_refused(tmp_path: Pa
         ThreadPoolExecutor(2) as pool,
     ):
         first, second = (pool.submit(hosts, world, f"lease {number}") for number in range(2))
-        assert isinstance(first.exception(60), Denied)
-        assert world.hosts_of(second.result(60).id)
+        assert isinstance(first.exception(patience()), Denied)
+        assert world.hosts_of(second.result(patience()).id)
     assert panel.asked == {"lease 0": 1, "lease 1": 1}
 
 

@@ -19,6 +19,7 @@ from tenure.factory import load_types
 from tenure.services.quotas import FixedLimits, Quotas, names_of
 from tests.support.databases import MARIADB, POSTGRESQL
 from tests.support.engines import rebuild
+from tests.support.waiting import patience
 from tests.support.world import ADMIN, OWNER, STRANGER, World, open_world, reservation
 
 HOUR = timedelta(hours=1)
@@ -128,7 +129,7 @@ def race(world: World) -> Counter[str]:
 
     def book(number: int) -> str:
         if number < gate.parties:
-            gate.wait(30)
+            gate.wait(patience())
         for _ in range(50):
             try:
                 world.book(1, start=1, name=f"lease {number}")

@@ -16,11 +16,11 @@ from tenure.domain.errors import Conflict, NotFound, Unavailable
 from tenure.domain.request import LeaseChange, ResourceQuery
 from tenure.domain.resource import Resource
 from tenure.drivers.simulated import Fault, FaultKind
+from tests.support.waiting import patience
 from tests.support.world import ADMIN, HOST, OWNER, World
 
 HOUR = timedelta(hours=1)
 #: No wait in here is longer than this, whatever goes wrong.
-SECONDS = 30.0
 
 
 def host(world: World, external_id: str = "1") -> Resource:
@@ -49,11 +49,11 @@ def held_up(
     with ThreadPoolExecutor(1) as pool:
         try:
             waiting = pool.submit(work)
-            assert world.cloud.wait_until_blocked(timeout_seconds=SECONDS)
+            assert world.cloud.wait_until_blocked(timeout_seconds=patience())
             yield waiting
         finally:
             world.cloud.clear_faults(fault)
-        waiting.exception(SECONDS)
+        waiting.exception(patience())
 
 
 class TestTwoWhoTakeAHostBack:
@@ -68,7 +68,7 @@ class TestTwoWhoTakeAHostBack:
             unregister(world)
             again = world.register("sim-host-001", gpu="a100")
             lease = world.book(4, start=1)
-        assert slow.result(SECONDS) is None
+        assert slow.result(patience()) is None
         assert host(world).reservable
         with world.db.read() as tx:
             assert len(tx.resources.known_external_ids(f"retired:{HOST}")) == served
@@ -80,7 +80,7 @@ class TestTwoWhoTakeAHostBack:
         with held_up(world, "ensure_unregistered", lambda: unregister(world)) as slow:
             unregister(world)
             assert "sim-host-001" not in names(world)
-        assert slow.result(SECONDS) is None
+        assert slow.result(patience()) is None
         with pytest.raises(NotFound):
             host(world)
         assert "1" not in world.cloud.world.pool()
@@ -102,7 +102,7 @@ class TestTwoWhoTakeAHostBack:
             with pytest.raises(Unavailable):
                 unregister(world)
         with pytest.raises(Conflict, match="not today"):
-            slow.result(SECONDS)
+            slow.result(patience())
         assert not host(world).reservable
 
     def test_a_cloud_that_is_busy_leaves_it_closed_until_it_is_asked_again(self, world: World):
@@ -139,7 +139,7 @@ class TestRegistration:
             made = world.register("extra", rack="7")
             world.resources.update(ADMIN, HOST, extra, {"disk": "ssd"})
         with pytest.raises(Conflict, match="registered already"):
-            slow.result(SECONDS)
+            slow.result(patience())
         assert host(world, extra).properties == {**made.properties, "disk": "ssd"} == {"rack": "7", "disk": "ssd"}
         assert host(world, extra).reservable
 
@@ -150,7 +150,7 @@ class TestRegistration:
             with pytest.raises(Unavailable):
                 unregister(world, extra)
         with pytest.raises(Conflict):
-            slow.result(SECONDS)
+            slow.result(patience())
         assert not host(world, extra).reservable
 
     def test_a_refusal_of_the_cloud_leaves_nothing(self, world: World, extra: str):
@@ -167,7 +167,7 @@ class TestRegistration:
         ) as slow:
             made = world.register("extra")
         with pytest.raises(Conflict, match="not today"):
-            slow.result(SECONDS)
+            slow.result(patience())
         assert host(world, extra) == made
 
     def test_properties_are_not_changed_before_it_has_ended(self, world: World, extra: str):
@@ -177,7 +177,7 @@ class TestRegistration:
             pytest.raises(Conflict, match="not registered yet"),
         ):
             world.resources.update(ADMIN, HOST, extra, {"rack": "7"})
-        assert slow.result(SECONDS) == host(world, extra)
+        assert slow.result(patience()) == host(world, extra)
         assert host(world, extra).properties == {"gpu": "a100"}
 
 

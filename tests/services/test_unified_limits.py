@@ -21,6 +21,7 @@ from tests.support.engines import rebuild
 from tests.support.openstack.answers import Seen
 from tests.support.openstack.cloud import PASSWORD, FakeOpenStack
 from tests.support.openstack.limits import ENDPOINT
+from tests.support.waiting import patience
 from tests.support.world import OWNER, STRANGER, World, open_world
 
 Open = Callable[..., Quotas]
@@ -240,7 +241,7 @@ def test_who_knows_the_limits_and_hangs_keeps_a_few_waiting_at_most(lenient: boo
 
         def of_project(self, project_id: str, names: Collection[str]) -> Mapping[str, int]:
             self.asked.release()
-            assert self.let_go.wait(60)
+            assert self.let_go.wait(patience())
             return {"leases": 1}
 
     hanging = Hanging()
@@ -249,10 +250,10 @@ def test_who_knows_the_limits_and_hangs_keeps_a_few_waiting_at_most(lenient: boo
         waiting = [pool.submit(remembered.of_project, f"project {number}", ["leases"]) for number in range(2)]
         try:
             for _ in waiting:
-                assert hanging.asked.acquire(timeout=30)
+                assert hanging.asked.acquire(timeout=patience())
             with pytest.raises(Unavailable, match="Too many requests wait"):
                 remembered.of_project("project 3", ["leases"])
         finally:
             hanging.let_go.set()
-        assert [one.result(30) for one in waiting] == [{"leases": 1}] * 2
+        assert [one.result(patience()) for one in waiting] == [{"leases": 1}] * 2
     assert remembered.of_project("project 3", ["leases"]) == {"leases": 1}

@@ -19,6 +19,7 @@ from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, 
 from tenure.domain.volume import pool_id
 from tenure.drivers.simulated import Fault, FaultKind
 from tests.support import ledger
+from tests.support.waiting import patience
 from tests.support.world import ADMIN, OWNER, World, open_world
 
 VOLUME = "virtual:volume"
@@ -108,7 +109,7 @@ def test_of_many_at_once_as_many_succeed_as_there_is_room_for(database_url: str)
         begin = threading.Barrier(12)
 
         def book(number: int) -> None:
-            begin.wait(30)
+            begin.wait(patience())
             while True:
                 try:
                     volumes(world, start=1, size_gb=30, at_end=tuple(COUNTS)[number % 2])
@@ -123,7 +124,7 @@ def test_of_many_at_once_as_many_succeed_as_there_is_room_for(database_url: str)
         for one in threads:
             one.start()
         for one in threads:
-            one.join(60)
+            one.join(patience())
         assert outcomes == {"granted": 3, "refused": 9}
         assert ledger.overbooked(database_url) == []
 

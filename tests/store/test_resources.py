@@ -18,10 +18,10 @@ from tenure.domain.resource import DiscoveredResource, Resource
 from tenure.store.conflict import Overtaken
 from tenure.store.database import Database, Transaction
 from tests.store.rows import HELD, HOUR, RELEASED, add_hosts, add_lease, close, execute
+from tests.support.waiting import patience
 from tests.support.world import HOST, NOW
 
 #: No wait in here is longer than this, whatever goes wrong.
-SECONDS = 30.0
 
 
 def found(external_id: str = "1", name: str = "host", **facts: object) -> DiscoveredResource:
@@ -191,14 +191,14 @@ class TestTwoAtOnce:
             def work(tx: Transaction) -> None:
                 attempts[number] += 1
                 if db.dialect != "sqlite" and attempts[number] == 1:
-                    before_properties_are_written(tx, lambda: meeting.wait(SECONDS))
+                    before_properties_are_written(tx, lambda: meeting.wait(patience()))
                 works[number](tx)
 
             return work
 
         with ThreadPoolExecutor(2) as pool:
             for one in [pool.submit(db.write, met(number)) for number in (0, 1)]:
-                one.result(SECONDS)
+                one.result(patience())
         return attempts
 
     def test_two_hosts_bring_the_same_new_properties(self, db: Database):

@@ -19,10 +19,10 @@ from tenure.store.conflict import Overtaken
 from tenure.store.database import ATTEMPTS, Database, Transaction
 from tenure.store.tables import ResourceRow
 from tests.store.rows import add_hosts, add_lease, allocations_of, close, demand, execute, hours, new_lease
+from tests.support.waiting import patience
 from tests.support.world import HOST, NOW
 
 #: No wait in here is longer than this, whatever goes wrong.
-SECONDS = 30.0
 
 SERVERS = [
     pytest.param("postgresql", marks=pytest.mark.postgresql),
@@ -177,7 +177,7 @@ def test_of_two_that_wait_for_each_other_one_is_done_again(fresh_database, clock
                 attempts.append(here)
                 close(tx, here)
                 if len(mine) == 1:
-                    meeting.wait(SECONDS)
+                    meeting.wait(patience())
                 with tx.session.begin_nested() if nested else nullcontext():
                     close(tx, there)
 
@@ -186,7 +186,7 @@ def test_of_two_that_wait_for_each_other_one_is_done_again(fresh_database, clock
         with two_threads() as pool:
             waiting = [pool.submit(db.write, work) for work in (change(first, second), change(second, first))]
             for one in waiting:
-                one.result(SECONDS)
+                one.result(patience())
         with db.read() as tx:
             assert versions_of(tx, [first, second]) == {first: 3, second: 3}
         db.close()
@@ -205,8 +205,8 @@ def test_sqlite_waits_for_whoever_writes(tmp_path, clock):
         with db.engine.begin() as other:
             other.execute(text("UPDATE resources SET version = 7"))
             waiting = pool.submit(db.write, lambda tx: version_of(tx, host))
-            assert tried.wait(SECONDS)
-        assert waiting.result(SECONDS) == 7
+            assert tried.wait(patience())
+        assert waiting.result(patience()) == 7
     db.close()
 
 
@@ -220,16 +220,16 @@ def test_writers_of_one_process_take_turns_on_sqlite(tmp_path, clock):
     def hold(tx: Transaction) -> None:
         tx.resources.raise_versions({host: 1})
         entered.set()
-        assert leave.wait(SECONDS)
+        assert leave.wait(patience())
 
     with two_threads() as pool:
         first = pool.submit(db.write, hold)
-        assert entered.wait(SECONDS)
+        assert entered.wait(patience())
         second = pool.submit(db.write, lambda tx: version_of(tx, host))
         assert not refused.wait(0.2)
         leave.set()
-        first.result(SECONDS)
-        assert second.result(SECONDS) == 2
+        first.result(patience())
+        assert second.result(patience()) == 2
     db.close()
     assert not refused.is_set()
 
@@ -254,14 +254,14 @@ def test_of_two_that_read_the_same_version_one_decides_again(db: Database):
             mine.append(version)
             seen.append(version)
             if db.dialect != "sqlite" and len(mine) == 1:
-                meeting.wait(SECONDS)
+                meeting.wait(patience())
             tx.resources.raise_versions({host: version})
 
         return work
 
     with two_threads() as pool:
         for one in [pool.submit(db.write, work_of([])) for _ in range(2)]:
-            one.result(SECONDS)
+            one.result(patience())
     assert sorted(seen) == ([1, 2] if db.dialect == "sqlite" else [1, 1, 2])
     with db.read() as tx:
         assert version_of(tx, host) == 3
@@ -280,7 +280,7 @@ def test_of_two_that_find_the_last_host_free_one_gets_it(db: Database):
             found = tx.allocations.candidates(demand(), hours(1, 2), now=NOW, turn=0)
             attempts.append([one.resource_id for one in found])
             if db.dialect != "sqlite" and len(attempts) == 1:
-                meeting.wait(SECONDS)
+                meeting.wait(patience())
             tx.allocations.add(reservation_id, dict.fromkeys(attempts[-1], 1), hours(1, 2), demand())
             tx.resources.raise_versions({one.resource_id: one.version for one in found})
             return attempts[-1]
@@ -289,7 +289,7 @@ def test_of_two_that_find_the_last_host_free_one_gets_it(db: Database):
 
     with two_threads() as pool:
         booked = [pool.submit(db.write, book(lease.reservations[0].id)) for lease in leases]
-        assert sorted(one.result(SECONDS) for one in booked) == [[], [host]]
+        assert sorted(one.result(patience()) for one in booked) == [[], [host]]
     assert [one.resource_id for one in allocations_of(db, *leases)] == [host]
 
 
@@ -409,7 +409,7 @@ def test_who_holds_one_row_does_not_wait_for_another(db: Database):
         def hold_second(tx: Transaction) -> None:
             tx.resources.raise_versions({second: 1})
             held.set()
-            assert release.wait(SECONDS)
+            assert release.wait(patience())
 
         def want_both(tx: Transaction) -> None:
             attempts.append(bool(tx.hold({HOST})))
@@ -422,9 +422,9 @@ def test_who_holds_one_row_does_not_wait_for_another(db: Database):
             tx.resources.raise_versions({second: version_of(tx, second)}, wait=False)
 
         other = pool.submit(db.write, hold_second)
-        assert held.wait(SECONDS)
+        assert held.wait(patience())
         db.write(want_both)
-        other.result(SECONDS)
+        other.result(patience())
     assert attempts == [False, True]
     with db.read() as tx:
         assert versions_of(tx, [first, second]) == {first: 2, second: 3}
@@ -443,12 +443,12 @@ def test_who_locks_a_lease_is_alone_with_it(db: Database):
         tx.leases.change(found, now=NOW)
 
     def begin() -> None:
-        meeting.wait(SECONDS)
+        meeting.wait(patience())
         db.write(change)
 
     with two_threads() as pool:
         for one in [pool.submit(begin), pool.submit(begin)]:
-            one.result(SECONDS)
+            one.result(patience())
     assert attempts == [1, 2]
 
 

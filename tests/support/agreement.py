@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 
 from tenure.drivers.simulated import SimulatedCloud
 from tests.support import ledger
 from tests.support.ledger import Holding
+from tests.support.waiting import SECONDS, wait_for
 
 HOST, ADDRESS, VOLUME = "physical:host", "virtual:floatingip", "virtual:volume"
 #: What is neither a host nor on one.
@@ -35,12 +35,13 @@ def disagreements(url: str, cloud: SimulatedCloud) -> list[str]:
     ]
 
 
-def wait_for_agreement(url: str, cloud: SimulatedCloud, *, seconds: float = 60.0) -> None:
-    """Return when all that is due is done, and the cloud has what the ledger says; fail when that takes too long."""
-    deadline = time.monotonic() + seconds
-    while ledger.busy(url) or disagreements(url, cloud):
-        assert time.monotonic() < deadline, (ledger.busy(url), disagreements(url, cloud))
-        time.sleep(0.1)
+def wait_for_agreement(url: str, cloud: SimulatedCloud, *, seconds: float = SECONDS) -> None:
+    """Return when all that is due is done, and the cloud has what the ledger says."""
+    wait_for(
+        lambda: f"an end of {ledger.busy(url)} and {disagreements(url, cloud)}",
+        lambda: not (ledger.busy(url) or disagreements(url, cloud)),
+        seconds=seconds,
+    )
 
 
 def _differ(what: str, due: object, there: object) -> list[str]:

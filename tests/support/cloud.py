@@ -7,20 +7,18 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from keystoneauth1.adapter import Adapter
 from keystoneauth1.identity import V3Password
 from keystoneauth1.session import Session
+
+from tests.support.waiting import patience
 
 REPOSITORY = Path(__file__).parents[2]
 
 #: Written by ``make cloud`` when all is up, removed by ``make cloud-down``.
 OPENRC = Path(os.environ.get("TENURE_CLOUD_ROOT") or REPOSITORY / ".cloud") / "openrc"
 
-REQUEST_SECONDS = 60
-
-WaitUntil = Callable[..., Any]
 Undo = list[Callable[[], object]]
 
 
@@ -46,7 +44,7 @@ class Cloud:
             user_domain_id=self.openrc["OS_USER_DOMAIN_ID"],
             project_domain_id=self.openrc["OS_PROJECT_DOMAIN_ID"],
         )
-        return Session(auth=auth, timeout=REQUEST_SECONDS)
+        return Session(auth=auth, timeout=patience())
 
     def service(self, session: Session, service_type: str, microversion: str | None = None) -> Adapter:
         """Return a service as the catalogue names it: ``.get("/servers").json()``."""

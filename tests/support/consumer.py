@@ -9,7 +9,8 @@ from typing import Any
 from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 
-from tests.support.site import RABBITMQ_URL, wait_for
+from tests.support.site import RABBITMQ_URL
+from tests.support.waiting import wait_for
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from tenure.drivers.simulated import EffectKind, SimulatedCloud
 from tests.support import ledger
 from tests.support.agreement import ADDRESS, HOST, VOLUME, disagreements
 from tests.support.standalone import Caller
+from tests.support.waiting import wait_for
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,13 @@ class Traces:
 
 
 def wait_for_event(caller: Caller, lease: dict[str, Any], event_type: str) -> None:
-    """Return when that event of the lease is done."""
-    deadline = time.monotonic() + 60
-    while True:
+    """Wait until that event of the lease is done."""
+
+    def status() -> str:
         events = caller.lease(lease["id"])["events"]
-        if next(one for one in events if one["event_type"] == event_type)["status"] == "DONE":
-            return
-        assert time.monotonic() < deadline, events
-        time.sleep(0.05)
+        return str(next(event for event in events if event["event_type"] == event_type)["status"])
+
+    wait_for(lambda: f"{event_type} after {status()}", lambda: status() == "DONE")
 
 
 def delete(caller: Caller, lease: dict[str, Any]) -> None:
@@ -89,7 +88,4 @@ def delete(caller: Caller, lease: dict[str, Any]) -> None:
 
 
 def wait_until_gone(caller: Caller, lease: dict[str, Any]) -> None:
-    deadline = time.monotonic() + 60
-    while caller.call("GET", f"/leases/{lease['id']}")[0] != 404:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(f"lease {lease['id']} to go", lambda: caller.call("GET", f"/leases/{lease['id']}")[0] == 404)

@@ -21,7 +21,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -30,6 +29,8 @@ from typing import Protocol
 from sqlalchemy import URL, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
+
+from tests.support.waiting import patience, wait_for
 
 SQLITE = "sqlite"
 POSTGRESQL = "postgresql"
@@ -355,12 +356,12 @@ def follow_parent(end_signal: signal.Signals = signal.SIGKILL) -> None:
 
 
 def _wait_until_up(server: _Server, folder: Path, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while not (_listens(server.socket(folder)) and _answers(_rendered(server.administrator(folder)))):
-        if process.poll() is not None or time.monotonic() > deadline:
-            log = _tail(folder / "server.log")
-            raise ServerFailed(f"{server.name} did not start (exit code {process.poll()}):\n{log}")
-        time.sleep(0.05)
+    def is_up() -> bool:
+        if process.poll() is not None:
+            raise ServerFailed(f"{server.name} has ended with {process.poll()}:\n{_tail(folder / 'server.log')}")
+        return _listens(server.socket(folder)) and _answers(_rendered(server.administrator(folder)))
+
+    wait_for(lambda: f"{server.name}:\n{_tail(folder / 'server.log')}", is_up, seconds=START_SECONDS)
 
 
 def _listens(path: Path) -> bool:
@@ -381,7 +382,7 @@ def _stop(process: subprocess.Popen[bytes], stop_signal: signal.Signals) -> None
     if process.poll() is None:
         process.send_signal(stop_signal)
     try:
-        process.wait(STOP_SECONDS)
+        process.wait(patience(STOP_SECONDS))
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -7,22 +7,19 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tenure.store.database import Database
 from tests.support import schemas
+from tests.support.waiting import COMMAND_SECONDS, patience, wait_for
 
 BIN = Path(sys.executable).parent
-
-#: How long a process may take until it serves, and until it has ended, on a machine that is busy with other things.
-START_SECONDS = 60
-END_SECONDS = 60
 
 #: Options by group and name.
 Options = Mapping[str, Mapping[str, object]]
@@ -54,7 +51,7 @@ class Program:
         process, self.process = self.process, None
         process.send_signal(number)
         try:
-            return process.wait(END_SECONDS)
+            return process.wait(patience())
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -89,24 +86,29 @@ class Deployment:
     def health(self, number: int = 0) -> int:
         """The status that an API gives when it is asked for its health, 0 where it does not answer."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[number]}/healthcheck", timeout=20) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.ports[number]}/healthcheck", timeout=patience()
+            ) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             return error.code
         except OSError:
             return 0
 
-    def wait_until_well(self, seconds: float = START_SECONDS) -> None:
-        """Wait until every API says that all is well; raises ``ProcessFailed``."""
-        deadline = time.monotonic() + seconds
+    def wait_until_well(self) -> None:
+        """Wait until every API says that all is well; raises ``ProcessFailed`` where a process has ended."""
+
+        def is_well(number: int) -> bool:
+            for program in (*self.managers, self.apis[number]):
+                if program.process is not None and not program.is_running:
+                    raise ProcessFailed(f"{program.name} has ended: {program.tail()}")
+            return self.health(number) == 200
+
         for number, api in enumerate(self.apis):
-            while self.health(number) != 200:
-                for program in (*self.managers, api):
-                    if program.process is not None and not program.is_running:
-                        raise ProcessFailed(f"{program.name} has ended: {program.tail()}")
-                if time.monotonic() > deadline:
-                    raise ProcessFailed(f"not well within {seconds} s: {api.tail()}\n{self.managers[0].tail()}")
-                time.sleep(0.1)
+            wait_for(
+                lambda api=api: f"{api.name} to be well:\n{api.tail()}\n{self.managers[0].tail()}",  # type: ignore[misc]
+                partial(is_well, number),
+            )
 
     def logs(self) -> str:
         """All that was logged."""
@@ -115,7 +117,7 @@ class Deployment:
     def manage(self, *arguments: str) -> str:
         """What ``tenure-manage`` prints; raises ``CalledProcessError``."""
         command = [str(BIN / "tenure-manage"), "--config-file", str(self.config), *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMMAND_SECONDS).stdout
 
 
 @contextmanager

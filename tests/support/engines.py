@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from tenure.domain.lease import EventType, Lease, LeaseStatus
 from tenure.drivers.contract import CloudDriver
 from tenure.drivers.simulated import Effect, EffectKind, SimulatedCloud
 from tenure.factory import Service, build
+from tests.support.waiting import wait_for
 from tests.support.world import ADMIN, World
 
 HOUR = timedelta(hours=1)
@@ -121,15 +121,7 @@ def running(world: World) -> Iterator[None]:
         world.engine.stop()
 
 
-def wait_until(true: Callable[[], bool], *, seconds: float = 60.0) -> None:
-    """Return when something has become true; fail when that takes too long."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"it did not come to this within {seconds} s"
-        time.sleep(0.02)
-
-
-def wait_for(world: World, leases: Iterable[Lease], wanted: Collection[LeaseStatus]) -> None:
+def wait_for_leases(world: World, leases: Iterable[Lease], wanted: Collection[LeaseStatus]) -> None:
     """Wait until every lease has one of these statuses."""
     waiting = {lease.id for lease in leases}
     names: Any = bindparam("wanted", [one.value for one in wanted], expanding=True)
@@ -140,7 +132,7 @@ def wait_for(world: World, leases: Iterable[Lease], wanted: Collection[LeaseStat
             waiting.difference_update(found.scalars())
         return not waiting
 
-    wait_until(settled)
+    wait_for(lambda: f"{', '.join(waiting)} to be {', '.join(wanted)}", settled)
 
 
 def lease_of(world: World, lease_id: str) -> Lease:

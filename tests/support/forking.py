@@ -22,6 +22,8 @@ from pathlib import Path
 
 from cliff.app import App
 
+from tests.support.waiting import patience
+
 #: What is imported once, before the first program starts. Nothing may be among it that looks at the environment or at
 #: the command line when it is imported, as the shells do.
 PRELOADED = (
@@ -107,14 +109,14 @@ class Forked:
 
 
 def run_forked(
-    program: str, *arguments: str, env: Mapping[str, str], timeout: float, cwd: Path | None = None
+    program: str, *arguments: str, env: Mapping[str, str], cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end, as ``subprocess.run(..., capture_output=True, text=True)`` does."""
     with tempfile.TemporaryDirectory(prefix="tenure-output-") as folder:
         stdout, stderr = Path(folder, "stdout"), Path(folder, "stderr")
         process = Forked(program, arguments, env=env, stdout=stdout, stderr=stderr, cwd=cwd)
         try:
-            code = process.wait(timeout)
+            code = process.wait(patience())
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -15,6 +15,7 @@ from tenure.store.database import Database
 from tests.support import ledger, schemas
 from tests.support.agreement import ADDRESS
 from tests.support.racers import Report
+from tests.support.waiting import patience
 from tests.support.world import HOST
 
 TOKEN = "token-of-the-racers"
@@ -57,7 +58,7 @@ def watched(url: str) -> Iterator[list[str]]:
         yield found
     finally:
         over.set()
-        thread.join(60)
+        thread.join(patience())
         assert not thread.is_alive()
 
 

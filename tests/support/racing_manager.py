@@ -24,9 +24,9 @@ from tenure.clock import SystemClock
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.factory import Parts, build, load_types
 from tenure.store.database import Database
+from tests.support.waiting import patience
 
 THREADS = 16
-SECONDS = 60.0
 #: Often, so that the repair competes with everything else as well.
 REPAIR = timedelta(seconds=10)
 
@@ -52,7 +52,7 @@ def managers(url: str, cloud: Path, tokens: Path, count: int, figures: Figures) 
             process.start()
             there.close()
             stack.callback(_stop, process, here, figures)
-            assert here.poll(SECONDS), "a manager did not start"
+            assert here.poll(patience()), "a manager did not start"
             ports.append(here.recv())
         yield ports
 
@@ -60,12 +60,12 @@ def managers(url: str, cloud: Path, tokens: Path, count: int, figures: Figures) 
 def _stop(process: Any, connection: Connection, figures: Figures) -> None:
     try:
         connection.send("stop")
-        assert connection.poll(SECONDS), "a manager did not stop"
+        assert connection.poll(patience()), "a manager did not stop"
         seen: Figures = connection.recv()
         figures.meetings += seen.meetings
         figures.attempts = max(figures.attempts, seen.attempts)
         figures.cpu_seconds += seen.cpu_seconds
-        process.join(SECONDS)
+        process.join(patience())
     finally:
         process.kill()
         process.join()

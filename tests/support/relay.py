@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit, urlunsplit
 
 from tests.support.refusing import refuse
+from tests.support.waiting import patience
 
 
 class Relay:
@@ -55,7 +56,7 @@ class Relay:
     def _attend(self, client: socket.socket) -> None:
         if self.refuses:
             with client, suppress(OSError):
-                client.settimeout(10)
+                client.settimeout(patience())
                 refuse(client)
             return
         bus = socket.create_connection((self._bus.hostname or "127.0.0.1", self._bus.port or 5672))
@@ -68,7 +69,7 @@ class Relay:
                     self._cut_after = None
                     deaf.set()
                     bus.sendall(data)
-                    confirmed.wait(10)  # a bus that loses a connection need not do what was sent last
+                    confirmed.wait(patience(10))  # a bus that loses a connection need not do what was sent last
                     self.cuts += 1
                     bus.settimeout(5)
                     bus.shutdown(socket.SHUT_WR)
@@ -106,4 +107,4 @@ def relay_to(url: str) -> Iterator[Relay]:
         yield relay
     finally:
         relay.go_away()
-        serving.join(10)
+        serving.join(patience())

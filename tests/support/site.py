@@ -6,8 +6,7 @@ All of it is taken away at the end, and the cloud is as it was, whatever a test 
 from __future__ import annotations
 
 import subprocess
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -25,6 +24,7 @@ from testbed.commands import main as testbed_main
 from tests.support.cloud import REPOSITORY, Cloud
 from tests.support.databases import MARIADB, fresh_database_on
 from tests.support.deployment import Deployment, Options, deploy, keystone_options
+from tests.support.waiting import COMMAND_SECONDS, SECONDS, patience, wait_for
 
 FREE_POOL = "freepool"
 HOSTS = ("compute-1", "compute-2", "compute-3", "compute-4")
@@ -33,21 +33,8 @@ HOSTS = ("compute-1", "compute-2", "compute-3", "compute-4")
 MARIADB_URL = "mysql+pymysql://root:secret@127.0.0.1:3306"
 RABBITMQ_URL = "amqp://guest:guest@127.0.0.1:5672//"
 
-#: How long what a test waits for may take, and a command of the testbed.
-WAIT_SECONDS = 60
-COMMAND_SECONDS = 300
-
 #: The oldest version at which servers are booted with no network and tell the host they were forced to.
 _COMPUTE = "2.87"
-
-
-def wait_for(what: str, ask: Callable[[], Any], *, seconds: float = WAIT_SECONDS, pause: float = 0.1) -> Any:
-    """Ask until the answer is true, and return that; raises ``AssertionError`` after so many seconds."""
-    deadline = time.monotonic() + seconds
-    while not (answer := ask()):
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(pause)
-    return answer
 
 
 def have_testbed(*arguments: str) -> None:
@@ -305,7 +292,7 @@ class Lease:
         """Wait until it is deleted, and what was its own with it."""
         wait_for(f"lease {self.id} to go", lambda: self.api.get(f"/leases/{self.id}").status_code == 404)
 
-    def wait(self, status: str, *, seconds: float = WAIT_SECONDS) -> dict[str, Any]:
+    def wait(self, status: str, *, seconds: float = SECONDS) -> dict[str, Any]:
         """Wait until it has that status, and return the lease."""
         found: dict[str, Any] = {}
 
@@ -313,10 +300,10 @@ class Lease:
             found.update(self.show())
             return bool(found["status"] == status)
 
-        try:
-            wait_for(f"lease {self.id} to be {status}", settled, seconds=seconds)
-        except AssertionError as error:
-            raise AssertionError(f"{error}: {found['status']}, {found['status_reason']}") from None
+        def standing() -> str:
+            return f"lease {self.id} to be {status}: {found['status']}, {found['status_reason']}"
+
+        wait_for(standing, settled, seconds=seconds)
         return found
 
 
@@ -376,6 +363,6 @@ def name_in_catalogue(url: str | None) -> None:
 
 def delete_queues(names: Iterable[str]) -> None:
     """Delete queues of the testbed's message bus, with what is in them; those that are not there are no error."""
-    with Connection(RABBITMQ_URL, connect_timeout=10) as bus:
+    with Connection(RABBITMQ_URL, connect_timeout=patience()) as bus:
         for name in names:
             bus.default_channel.queue_delete(name)

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,14 +21,9 @@ from urllib.parse import urlsplit
 import yaml
 
 from tests.support.forking import Forked
+from tests.support.waiting import patience, wait_for
 
 BIN = Path(sys.executable).parent
-
-
-#: How long a start, an answer and an end may take, on a machine that is busy with other things.
-START_SECONDS = 60
-ANSWER_SECONDS = 60
-END_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -42,7 +36,7 @@ class Caller:
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """The status and the document of an answer; raises ``OSError`` or ``HTTPException`` where there is none."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=patience())
         headers = {"X-Auth-Token": self.token, "OpenStack-API-Version": f"reservation {self.version}"}
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -86,13 +80,14 @@ class Caller:
         assert status == 200, answer
         return answer["lease"]
 
-    def wait_for_status(self, lease_id: str, *wanted: str, seconds: float = 60.0) -> Any:
+    def wait_for_status(self, lease_id: str, *wanted: str) -> Any:
         """The lease when it has one of these statuses."""
-        deadline = time.monotonic() + seconds
-        while (lease := self.lease(lease_id))["status"] not in wanted:
-            assert time.monotonic() < deadline, f"not {wanted} within {seconds} s: {lease}"
-            time.sleep(0.05)
-        return lease
+
+        def settled() -> Any:
+            lease = self.lease(lease_id)
+            return lease if lease["status"] in wanted else None
+
+        return wait_for(lambda: f"{' or '.join(wanted)} of {self.lease(lease_id)}", settled)
 
 
 def rfc3339(moment: datetime) -> str:
@@ -138,7 +133,7 @@ class Standalone:
 
     def ended(self) -> int:
         """Wait for its end; the exit code."""
-        code = self.process.wait(timeout=END_SECONDS)
+        code = self.process.wait(timeout=patience())
         if self.process.stdout is not None:
             self.process.stdout.close()
         return code
@@ -178,7 +173,7 @@ def start(
     """Start a service on a free port and wait until it serves. The caller ends it."""
     process = launch(data_dir, hosts=hosts, program=program, command=command, port=port, regions=regions)
     assert process.stdout is not None
-    limit = threading.Timer(START_SECONDS, process.kill)
+    limit = threading.Timer(patience(), process.kill)
     limit.start()
     line = process.stdout.readline()
     limit.cancel()

@@ -25,6 +25,7 @@ from tests.support.openstack.limits import FakeLimits
 from tests.support.openstack.network import FakeNeutron
 from tests.support.openstack.placement import FakePlacement, Provider, inventory
 from tests.support.openstack.volumes import FakeCinder
+from tests.support.waiting import patience
 
 PASSWORD: Final = "secret"
 SERVICE_USER: Final = "a11ce000000000000000000000000001"
@@ -699,7 +700,7 @@ class _Listener(ThreadingHTTPServer):
 
     def stop(self) -> None:
         self.shutdown()
-        self._thread.join(timeout=10)
+        self._thread.join(patience())
         self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
