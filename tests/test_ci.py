@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.suites import REPOSITORY
+from tests.support.durations import REPOSITORY
 from tests.support.waiting import wait_for
 
 SECONDS = 30

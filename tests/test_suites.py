@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tests.support import suites as runner
-from tests.support.durations import describe, read_durations
+from tests.support.durations import REPOSITORY, describe, read_durations
 from tests.support.real_cloud import CloudFailed
 from tests.support.suites import (
     AGAIN,
-    REPOSITORY,
     Lane,
     Result,
     Suite,
@@ -115,10 +113,8 @@ def test_no_other_test_is_run_again(tmp_path: Path):
 
 
 def test_a_cloud_that_does_not_come_up_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    @contextmanager
-    def broken() -> Iterator[None]:
+    def broken() -> NoReturn:
         raise CloudFailed("no Keystone")
-        yield
 
     monkeypatch.setattr(runner, "real_cloud", broken)
     assert run_on_cloud([suite_of(tmp_path, "")], os.environ) == {"it": Result(failed=1)}
