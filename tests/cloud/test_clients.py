@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from tests.support.deployment import BIN
+from tests.support.forking import run_forked
 from tests.support.site import Site
-from tests.support.waiting import COMMAND_SECONDS, wait_for
+from tests.support.waiting import wait_for
 
 Run = Callable[..., str]
 
@@ -32,14 +31,8 @@ def runner(site: Site, plugin: str, *program: str) -> Run:
 
     def run(*arguments: str, by: str = "admin", fails: bool = False) -> str:
         account = {**site.cloud.openrc, "OS_USERNAME": by, "OS_PROJECT_NAME": by, "PATH": os.environ["PATH"]}
-        done = subprocess.run(
-            [str(BIN / program[0]), *program[1:], *arguments],
-            env={**account, "HOME": os.environ.get("HOME", "/"), "OS_RESERVATION_CLIENT": plugin},
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_SECONDS,
-            check=False,
-        )
+        environ = {**account, "HOME": os.environ.get("HOME", "/"), "OS_RESERVATION_CLIENT": plugin}
+        done = run_forked(*program, *arguments, env=environ)
         assert (done.returncode != 0) is fails, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         return done.stderr if fails else done.stdout

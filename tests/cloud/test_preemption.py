@@ -19,7 +19,7 @@ from tests.support.lengths import times
 from tests.support.site import FREE_POOL, HOSTS, Lease, Server, Site, have_testbed, moment, open_site
 from tests.support.waiting import wait_for
 
-NOTICE_SECONDS = times(40, 60)
+NOTICE_SECONDS = times(20, 60)
 #: Hosts beside those of the testbed, and servers on all of them.
 EXTRA, SERVERS = times(3, 6), times(24, 50)
 #: What a start may take with everybody gone, on a machine that does more than this.

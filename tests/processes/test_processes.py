@@ -26,7 +26,7 @@ from tests.support.crashes import Traces, delete, wait_for_event, wait_until_gon
 from tests.support.databases import MARIADB, POSTGRESQL
 from tests.support.deployment import Deployment, Options, Program, deploy
 from tests.support.engines import POINTS
-from tests.support.lengths import RACE_OPERATIONS
+from tests.support.lengths import RACE_OPERATIONS, times
 from tests.support.racers import Race, run
 from tests.support.races import TOKEN, broken_promises, lay_out, watched
 from tests.support.site import delete_queues
@@ -34,6 +34,8 @@ from tests.support.standalone import Caller
 from tests.support.waiting import patience, wait_for
 
 OPERATIONS = RACE_OPERATIONS // 5
+#: In which all leases are: so few that even a short race wants more than there is.
+HOURS = times(2, 12)
 THREADS = 16
 HOSTS = 9
 
@@ -83,9 +85,11 @@ def processes(
 def test_nobody_shares_a_host(
     message_bus: str, tmp_path: Path, fresh_database: FreshDatabase, kind: str, capsys: pytest.CaptureFixture[str]
 ):
-    """16 clients of two APIs over two managers, few hosts; half a day of them, planned over and over again."""
+    """16 clients of two APIs over two managers, few hosts; hours of them, planned over and over again."""
     with processes(tmp_path, message_bus, fresh_database, kind, managers=2, apis=2) as found:
-        race = Race(ports=found.deployment.ports, tokens=[TOKEN], threads=THREADS, operations=OPERATIONS, seed=3)
+        race = Race(
+            ports=found.deployment.ports, tokens=[TOKEN], threads=THREADS, operations=OPERATIONS, seed=3, hours=HOURS
+        )
         with watched(found.database) as faults:
             report = run(race)
         wait_for("the last events", lambda: not ledger.busy(found.database))

@@ -15,17 +15,19 @@ from tenure.drivers.simulated import SimulatedCloud
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tests.support import ledger
 from tests.support.agreement import wait_for_agreement
-from tests.support.lengths import RACE_OPERATIONS
+from tests.support.lengths import RACE_OPERATIONS, times
 from tests.support.racers import Race, Report, run
 from tests.support.races import TOKEN, broken_promises, lay_out, watched
 from tests.support.racing_manager import Figures, managers
 from tests.support.standalone import Caller
 
 #: An operation of the race for everything at once takes so many times as long.
-SLOWER = 8
+SLOWER = 4
 HOSTS = 8
 ADDRESSES = 5
 THREADS = 16
+#: In which all leases are: so few that even a short race wants more than there is.
+HOURS = times(4, 12)
 
 HOST, INSTANCE, FLAVOR, ADDRESS = "physical:host", "virtual:instance", "flavor:instance", "virtual:floatingip"
 #: What leases are of: whole hosts; or these and parts of them in equal measure, alone and together with others.
@@ -54,7 +56,7 @@ EVERYTHING = (
 def test_nobody_gets_what_another_has(
     database_url: str, tmp_path: Path, mixtures: Sequence[Sequence[str]], operations: int
 ):
-    """16 threads, two managers, few hosts and addresses; half a day of them, planned over and over again."""
+    """16 threads, two managers, few hosts and addresses; hours of them, planned over and over again."""
     cloud_path, tokens = lay_out(database_url, tmp_path, HOSTS, ADDRESSES)
     figures = Figures()
     with (
@@ -67,6 +69,7 @@ def test_nobody_gets_what_another_has(
             threads=THREADS,
             operations=operations,
             seed=1,
+            hours=HOURS,
             mixtures=mixtures,
             network_id=PUBLIC_NETWORK,
         )
