@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from functools import partial
 
 import pytest
 
@@ -28,6 +27,8 @@ from tests.support.engines import HOUR, Checkpoints, Killed, another, lease_of, 
 from tests.support.world import NOW, OWNER, READER, STRANGER, World, open_world, reservation
 
 MINUTE = timedelta(minutes=1)
+#: No wait for another thread is longer.
+SECONDS = 60.0
 POINTS = ["after_claim", "after_act", "before_record"]
 TOGETHER = ReservationRequest(
     "virtual:instance",
@@ -364,35 +365,47 @@ def test_it_is_looked_for_by_another_where_a_manager_is_killed(world: World, che
 
 
 @pytest.mark.races
-def test_of_a_confirmation_and_the_end_of_a_hold_one_wins(database_url: str):
-    """Again and again, in threads: the lease is there and the room its own, or neither."""
+@pytest.mark.parametrize("first", ["confirmation", "end of the hold", "either"])
+def test_of_a_confirmation_and_the_end_of_a_hold_the_first_wins(database_url: str, first: str):
+    """Both have read that the lease is held before either writes; it is confirmed and has its host, or is gone."""
+    checkpoints = Checkpoints()
+    with open_world(database_url, hosts=4, checkpoint=checkpoints) as world, ThreadPoolExecutor(1) as pool:
+        meeting, first_is_done = threading.Barrier(2), threading.Event()
 
-    def outcome(work: Callable[[], Lease]) -> bool:
-        try:
-            work()
-        except NotFound:
-            return False
-        return True
+        def before_writing(name: str) -> None:
+            meeting.wait(SECONDS)
+            if first not in {name, "either"}:
+                assert first_is_done.wait(SECONDS)
 
-    with open_world(database_url, hosts=4) as world, ThreadPoolExecutor(3) as pool:
-        other = another(world)
-        seen = set()
-        for number in range(30):
-            start = world.clock.now() + HOUR
-            request = LeaseRequest(
-                f"held {number}", start, start + HOUR, reservations=(reservation(1, 1),), hold_for=MINUTE
-            )
-            lease = world.leases.create(OWNER, request)
+        def before_a_call(verb: str, *_: object) -> None:
+            if verb == "delegate":
+                before_writing("confirmation")
+
+        def end_hold() -> None:
+            world.engine.settle()
+            if first == "end of the hold":
+                first_is_done.set()
+
+        watch(world, before_a_call)
+        for _ in range(5 if first == "either" else 1):
+            start = (world.clock.now() - NOW) / HOUR + 1
+            lease = hold(world, reservation(1, 1), start=start, end=start + 1, hold_for=MINUTE)
+            checkpoints.at("hold_lease:before_record", lambda: before_writing("end of the hold"))
             world.clock.advance(MINUTE)
-            engines = [pool.submit(one.engine.settle) for one in (world.service, other)]
-            confirmed = outcome(partial(world.leases.confirm, OWNER, lease.id))
-            for one in engines:
-                one.result(30)
-            seen.add(confirmed)
-            expected = LeaseStatus.PENDING if confirmed else LeaseStatus.DELETED
-            assert status_of(world, lease.id) is expected
-            assert ledger.overlaps(database_url) == []
-            assert len(world.hosts_of(lease.id) if confirmed else []) == confirmed
+            ended = pool.submit(end_hold)
+            try:
+                world.leases.confirm(OWNER, lease.id, changed(lease, before_end="snapshot"))
+                confirmed = True
+            except NotFound:
+                confirmed = False
+            if first == "confirmation":
+                first_is_done.set()
+            ended.result(SECONDS)
+            assert first == "either" or confirmed is (first == "confirmation")
+            assert status_of(world, lease.id) is (LeaseStatus.PENDING if confirmed else LeaseStatus.DELETED)
+            assert ledger.faults(database_url, now=world.clock.now()) == []
+            assert len(ledger.leases(database_url)[lease.id].hosts) == confirmed
+            assert len(world.cloud.world.trusts()) == confirmed
             if confirmed:
                 world.leases.delete(OWNER, lease.id)
-        assert seen
+                world.service.repair.run()
