@@ -12,6 +12,7 @@ from tenure.domain.lease import EventStatus, EventType, LeaseStatus, Reservation
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange
 from tenure.drivers.contract import CloudBusy
 from tenure.drivers.simulated import EffectKind, Fault, FaultKind
+from tenure.services.context import Rules
 from tenure.services.events import EventService, Work
 from tests.support.engines import (
     HOUR,
@@ -22,11 +23,15 @@ from tests.support.engines import (
     event_of,
     lease_of,
     path_of,
+    rebuild,
     status_of,
     taken_and_returned,
     watch,
 )
 from tests.support.world import NOW, OWNER, World, reservation
+
+#: How long an end waits for what is to be done before it, where a test waits for that.
+PATIENCE = 5 * MINUTE
 
 
 def attempts_of(world: World, verb: str) -> list[float]:
@@ -217,11 +222,12 @@ def test_a_before_end_action_that_takes_too_long_does_not_keep_the_end_for_ever(
         before_end_at=NOW + HOUR - 5 * MINUTE,
         reservations=(reservation(1, 1, before_end="snapshot"),),
     )
+    rebuild(world, rules=Rules(before_end_patience=PATIENCE))
     lease = world.leases.create(OWNER, request)
     world.cloud.inject(Fault(FaultKind.SLOW, verb="before_end", until=NOW + 9 * HOUR, reason="saving"))
     world.pass_time(HOUR - SECOND)
     assert lease_of(world, lease.id).status_reason == "saving"
-    world.pass_time(HOUR)
+    world.pass_time(PATIENCE)
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATING
     world.pass_time(MINUTE)
     after = lease_of(world, lease.id)
@@ -365,6 +371,7 @@ def test_a_delete_during_an_end_is_done_by_whoever_ends_it(world: World):
             world.leases.delete(OWNER, lease.id)
 
     world.engine.settle()
+    rebuild(world, answer_seconds=0.1)  # who deletes it waits for the end, which waits for the delete
     watch(world, delete)
     world.pass_time(HOUR)
     assert path_of(world, lease.id)[2:] == ["ACTIVE", "TERMINATING", "DELETING", "DELETED"]
