@@ -215,6 +215,8 @@ def test_suites_are_named_or_left_out():
 
 def test_long_tests_run_only_when_everything_does():
     for suite in find_suites(REPOSITORY, jobs=1, long=False):
+        if suite.folder != REPOSITORY:
+            continue  # which know no such marker
         assert "not long" in suite.arguments[suite.arguments.index("-m") + 1], suite.name
     for suite in find_suites(REPOSITORY, jobs=1, long=True):
         assert "not long" not in " ".join(suite.arguments), suite.name

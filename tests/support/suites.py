@@ -118,7 +118,7 @@ def find_suites(repository: Path, jobs: int, *, long: bool = LONG) -> list[Suite
         )
     ]
     suites += [
-        Suite(name=folder.name, arguments=[*parallel, *_marked("", long), "tests"], folder=folder)
+        Suite(name=folder.name, arguments=[*parallel, "tests"], folder=folder)
         for folder in (repository / "client", repository / "nova", *sorted((repository / "examples").glob("*")))
         if (folder / "tests").is_dir()
     ]

@@ -7,13 +7,27 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, delete, exists, func, insert, not_, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    not_,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.orm import Session, aliased
 
 from tenure.domain.lease import AllocationState, Event, EventStatus, EventType, LeaseStatus
 from tenure.store.conflict import Overtaken
 from tenure.store.leases import event_of
-from tenure.store.tables import AllocationRow, EventRow, LeaseRow, ReservationRow
+from tenure.store.tables import AllocationRow, EventRow, LeaseRow, ReservationRow, UtcDateTime
 
 #: How long a start that is due waits for resources that are being given back, before it looks for others.
 PATIENCE = timedelta(seconds=5)
@@ -81,42 +95,19 @@ class EventStore:
         The longest ready first, at the same instant an end before others. Starts whose resources are not given back
         are left out: only they wait for anybody.
         """
-        rows = self._session.execute(
-            select(EventRow.id)
-            .join(LeaseRow, LeaseRow.id == EventRow.lease_id)
-            .where(_starts(now) if starts else _others(), EventRow.ready_at <= now, claimable(now))
-            .order_by(EventRow.ready_at, EventRow.rank.desc(), EventRow.id)
-            .limit(limit)
-        )
-        return list(rows.scalars())
+        statement = _READY_STARTS if starts else _READY_OTHERS
+        return list(self._session.execute(statement, {**_times(now), "limit": limit}).scalars())
 
     def oldest_ready_at(self, now: datetime) -> datetime | None:
         """Since when that has been ready which is the longest of all that a worker may claim now."""
-        return self._session.execute(
-            select(func.min(EventRow.ready_at))
-            .join(LeaseRow, LeaseRow.id == EventRow.lease_id)
-            .where(or_(_others(), not_(_waits(now))), EventRow.ready_at <= now, claimable(now))
-        ).scalar_one_or_none()
+        return self._session.execute(_OLDEST_READY_AT, _times(now)).scalar_one_or_none()
 
     def waiting(self, now: datetime, limit: int) -> list[str]:
         """The ids of starts that are due and whose resources somebody has not given back, nor is about to.
 
         Whether they can go on all the same, ``AllocationStore.predecessors`` says.
         """
-        rows = self._session.execute(
-            select(EventRow.id)
-            .join(LeaseRow, LeaseRow.id == EventRow.lease_id)
-            .where(
-                EventRow.rank == EventType.START.rank,
-                EventRow.ready_at <= now,
-                claimable(now),
-                _waits(now),
-                not_(_is_being_given_back(now)),
-            )
-            .order_by(EventRow.ready_at, EventRow.id)
-            .limit(limit)
-        )
-        return list(rows.scalars())
+        return list(self._session.execute(_WAITING, {**_times(now), "limit": limit}).scalars())
 
     def next_ready_at(self, after: datetime) -> datetime | None:
         return self._session.execute(
@@ -125,14 +116,7 @@ class EventStore:
 
     def is_claimable(self, event_id: str, now: datetime) -> bool:
         """Whether a worker may take the event now, but for the resources that a start may have to wait for."""
-        return (
-            self._session.execute(
-                select(EventRow.id)
-                .join(LeaseRow, LeaseRow.id == EventRow.lease_id)
-                .where(EventRow.id == event_id, EventRow.ready_at <= now, claimable(now))
-            ).first()
-            is not None
-        )
+        return self._session.execute(_IS_CLAIMABLE, {**_times(now), "event_id": event_id}).first() is not None
 
     def claim(self, stored: StoredEvent, *, token: str, until: datetime, now: datetime) -> int:
         """Take the event, where it still is what was read; raises ``Overtaken`` where it is not.
@@ -213,7 +197,8 @@ class EventStore:
             )
 
 
-# Made once: making them anew takes longer than the statements, and the engine asks all the time.
+# All of this is made once: making it anew takes longer than the statements, and the engine asks all the time.
+_NOW, _LATELY = (bindparam(name, type_=UtcDateTime()) for name in ("now", "lately"))
 _OTHER = aliased(EventRow)
 _MINE, _THEIRS = aliased(AllocationRow), aliased(AllocationRow)
 _RESERVATION = aliased(ReservationRow)
@@ -221,30 +206,30 @@ _RESERVATION = aliased(ReservationRow)
 _HOLDER = aliased(ReservationRow)
 
 
-def _starts(now: datetime) -> ColumnElement[bool]:
+def _starts() -> ColumnElement[bool]:
     """Whether it is a start whose resources are there."""
-    return and_(EventRow.rank == EventType.START.rank, not_(_waits(now)))
+    return and_(EventRow.rank == EventType.START.rank, not_(_waits()))
 
 
 def _others() -> ColumnElement[bool]:
     return EventRow.rank != EventType.START.rank
 
 
-def claimable(now: datetime) -> ColumnElement[bool]:
+def _claimable() -> ColumnElement[bool]:
     """Whether the order of a lease's own events lets a worker take this one."""
     at_work = exists().where(
         _OTHER.lease_id == EventRow.lease_id,
         _OTHER.id != EventRow.id,
         _OTHER.rank != EventType.NOTIFY.rank,
         _OTHER.claim_token.is_not(None),
-        _OTHER.ready_at > now,
+        _OTHER.ready_at > _NOW,
     )
     notice_due = and_(
         LeaseRow.status == LeaseStatus.ACTIVE.value,
         exists().where(
             _OTHER.lease_id == EventRow.lease_id,
             _OTHER.rank == EventType.BEFORE_END.rank,
-            _OTHER.ready_at <= now,
+            _OTHER.ready_at <= _NOW,
         ),
     )
     # What nobody has confirmed does not run; where its time is over it is unmade, and nothing else.
@@ -265,7 +250,7 @@ def claimable(now: datetime) -> ColumnElement[bool]:
                 not_(at_work),
                 or_(
                     and_(EventRow.rank == EventType.END.rank, not_(notice_due), not_(held)),
-                    and_(EventRow.rank == EventType.START.rank, LeaseRow.ends_at > now, LeaseRow.status.in_(starting)),
+                    and_(EventRow.rank == EventType.START.rank, LeaseRow.ends_at > _NOW, LeaseRow.status.in_(starting)),
                     # Also when it is over: what was made in its time is looked for.
                     and_(EventRow.rank == EventType.HOLD.rank, LeaseRow.status.in_(holding)),
                     and_(EventRow.rank == EventType.UPDATE.rank, LeaseRow.status == LeaseStatus.UPDATING.value),
@@ -275,7 +260,7 @@ def claimable(now: datetime) -> ColumnElement[bool]:
                     and_(
                         EventRow.rank == EventType.MEND.rank,
                         LeaseRow.status == LeaseStatus.ACTIVE.value,
-                        LeaseRow.ends_at > now,
+                        LeaseRow.ends_at > _NOW,
                     ),
                 ),
             ),
@@ -283,7 +268,7 @@ def claimable(now: datetime) -> ColumnElement[bool]:
     )
 
 
-def _waits(now: datetime) -> ColumnElement[bool]:
+def _waits() -> ColumnElement[bool]:
     """Whether somebody before has not given back a resource that this lease is planned on.
 
     Parts of one resource are had side by side: only who should be gone counts, and where there is room beside him the
@@ -292,17 +277,17 @@ def _waits(now: datetime) -> ColumnElement[bool]:
     whole = or_(_THEIRS.exclusive, _MINE.exclusive)
     # Not by the index of starts: SQLite would walk through all that the resource was ever booked for.
     before = func.coalesce(_THEIRS.starts_at, _THEIRS.starts_at) < _MINE.starts_at
-    return _is_held_where(or_(and_(whole, before), _THEIRS.ends_at <= now))
+    return _is_held_where(or_(and_(whole, before), _THEIRS.ends_at <= _NOW))
 
 
-def _is_being_given_back(now: datetime) -> ColumnElement[bool]:
+def _is_being_given_back() -> ColumnElement[bool]:
     """Whether somebody is about to give back what he should have before the start of this lease.
 
     Nobody else: on what many have parts of, there may always be one who is about to.
     """
     whole = or_(_THEIRS.exclusive, _MINE.exclusive)
     before = func.coalesce(_THEIRS.starts_at, _THEIRS.starts_at) < _MINE.starts_at
-    about_to = exists().where(_HOLDER.id == _THEIRS.reservation_id, _giving_back(now))
+    about_to = exists().where(_HOLDER.id == _THEIRS.reservation_id, _giving_back())
     return _is_held_where(before, or_(whole, _THEIRS.ends_at <= _MINE.starts_at), about_to)
 
 
@@ -321,7 +306,7 @@ def _is_held_where(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
     return exists().where(_RESERVATION.lease_id == EventRow.lease_id, planned)
 
 
-def _giving_back(now: datetime) -> ColumnElement[bool]:
+def _giving_back() -> ColumnElement[bool]:
     """Whether a holder's end is about to be tried for the first time, or somebody has just begun with it."""
     event = _OTHER
     return exists().where(
@@ -330,9 +315,36 @@ def _giving_back(now: datetime) -> ColumnElement[bool]:
             and_(
                 event.rank == EventType.END.rank,
                 event.claim_token.is_(None),
-                event.ready_at <= now,
-                event.ready_at > now - PATIENCE,
+                event.ready_at <= _NOW,
+                event.ready_at > _LATELY,
             ),
-            and_(event.claim_token.is_not(None), event.ready_at > now, event.updated_at > now - PATIENCE),
+            and_(event.claim_token.is_not(None), event.ready_at > _NOW, event.updated_at > _LATELY),
         ),
     )
+
+
+def _times(now: datetime) -> dict[str, object]:
+    """Return the parameters of the statements below."""
+    return {"now": now, "lately": now - PATIENCE}
+
+
+def _claimable_where(*conditions: ColumnElement[bool], of: Any = EventRow.id) -> Select[Any]:
+    """Return a query of the events that are ready, that a worker may claim, and of which the conditions are true."""
+    return (
+        select(of)
+        .join(LeaseRow, LeaseRow.id == EventRow.lease_id)
+        .where(*conditions, EventRow.ready_at <= _NOW, _claimable())
+    )
+
+
+def _first(query: Select[Any]) -> Select[Any]:
+    """Return the first rows of the query: the longest ready first, at the same instant an end before others."""
+    order = (EventRow.ready_at, EventRow.rank.desc(), EventRow.id)
+    return query.order_by(*order).limit(bindparam("limit", type_=Integer()))
+
+
+_READY_STARTS = _first(_claimable_where(_starts()))
+_READY_OTHERS = _first(_claimable_where(_others()))
+_WAITING = _first(_claimable_where(EventRow.rank == EventType.START.rank, _waits(), not_(_is_being_given_back())))
+_OLDEST_READY_AT = _claimable_where(or_(_others(), not_(_waits())), of=func.min(EventRow.ready_at))
+_IS_CLAIMABLE = _claimable_where(EventRow.id == bindparam("event_id"))
