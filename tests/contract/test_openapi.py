@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 CONFIG = Path(__file__).with_name("schemathesis.toml")
-EXAMPLES = times(10, 20)
+EXAMPLES = times(6, 20)
 OPERATIONS = {"1.0": 23, "1.1": 30, "1.2": 49}
 #: Who asks at which microversion: at the oldest a member, at the newest an administrator; the others in a long run.
 USUAL = {("1.0", "demo"), ("1.2", "admin")}

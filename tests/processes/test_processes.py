@@ -33,7 +33,7 @@ from tests.support.site import delete_queues
 from tests.support.standalone import Caller
 from tests.support.waiting import patience, wait_for
 
-OPERATIONS = RACE_OPERATIONS // 5
+OPERATIONS = RACE_OPERATIONS * 2 // 5
 #: In which all leases are: so few that even a short race wants more than there is.
 HOURS = times(2, 12)
 THREADS = 16
@@ -102,9 +102,10 @@ def test_nobody_shares_a_host(
         assert ledger.faults(found.database) == []
         assert faults == []
         assert broken_promises(found.database, report) == []
+        least = OPERATIONS // 200
         for verb in ("POST", "PUT", "DELETE"):
-            assert report.count(verb) > OPERATIONS / 50, verb
-        assert report.answers["POST 409 NotEnoughResources"] > OPERATIONS / 50
+            assert report.count(verb) >= least, verb
+        assert report.answers["POST 409 NotEnoughResources"] >= least
 
 
 # --- at every named point

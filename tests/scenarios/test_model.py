@@ -513,7 +513,7 @@ def at(minute: int):
 
 
 #: An example takes about a second; ``make test`` asks for more of them.
-EXAMPLES = 8 if settings().max_examples <= 100 else times(25, 50)
+EXAMPLES = 8 if settings().max_examples <= 100 else times(10, 50)
 
 
 TestService = ServiceMachine.TestCase

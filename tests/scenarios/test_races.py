@@ -21,8 +21,8 @@ from tests.support.races import TOKEN, broken_promises, lay_out, watched
 from tests.support.racing_manager import Figures, managers
 from tests.support.standalone import Caller
 
-#: An operation of the race for everything at once takes so many times as long.
-SLOWER = 4
+#: An operation of the race for everything at once takes several times as long.
+OPERATIONS_OF_ALL = RACE_OPERATIONS * 2 // 5
 HOSTS = 8
 ADDRESSES = 5
 THREADS = 16
@@ -50,7 +50,7 @@ EVERYTHING = (
 @pytest.mark.races
 @pytest.mark.parametrize(
     ("mixtures", "operations"),
-    [(HOSTS_ONLY, RACE_OPERATIONS), (EVERYTHING, RACE_OPERATIONS // SLOWER)],
+    [(HOSTS_ONLY, RACE_OPERATIONS), (EVERYTHING, OPERATIONS_OF_ALL)],
     ids=["hosts", "all"],
 )
 def test_nobody_gets_what_another_has(
@@ -88,13 +88,14 @@ def test_nobody_gets_what_another_has(
     assert promised == []
     assert set(ledger.count_by_state(database_url)) <= {"released"}
     assert report.operations >= operations
+    least = operations // 200
     for verb in ("POST", "PUT", "DELETE"):
-        assert report.count(verb) > operations / 50, verb
-    assert report.answers["POST 409 NotEnoughResources"] > operations / 50
-    assert report.answers["PUT 409 NotEnoughResources"] > operations / 50
+        assert report.count(verb) >= least, verb
+    assert report.answers["POST 409 NotEnoughResources"] >= least
+    assert report.answers["PUT 409 NotEnoughResources"] >= least
     granted = Counter(kind for promise in report.promises.values() for kind in promise.types.values())
     for kind in {kind for mixture in mixtures for kind in mixture}:
-        assert granted[kind] > operations / 50, granted
+        assert granted[kind] >= least, granted
 
 
 def give_all_back(caller: Caller, report: Report) -> None:

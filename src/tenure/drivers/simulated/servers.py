@@ -42,7 +42,7 @@ from tenure.drivers.simulated.effects import Effects, hosts_of
 from tenure.drivers.simulated.faults import Call
 from tenure.drivers.simulated.flavors import facts_of_any
 from tenure.drivers.simulated.fleet import capacity_of
-from tenure.drivers.simulated.places import number_of, server_id
+from tenure.drivers.simulated.places import SERVERS, number_of, server_id
 from tenure.drivers.simulated.preemption import Preemption
 from tenure.drivers.simulated.state import EffectKind, StateFile
 from tenure.drivers.simulated.wanted import text_of
@@ -348,7 +348,9 @@ def booted_since(tx: sqlite3.Connection, since: datetime) -> list[BootedServer]:
     ).fetchall()
     there = {row["number"] for row in tx.execute("SELECT number FROM server")}
     last = tx.execute("SELECT seq FROM sqlite_sequence WHERE name = 'server'").fetchone()
-    gone = sorted(set(range(1, (last["seq"] if last else 0) + 1)) - there)
+    newest = last["seq"] if last else 0
+    first = newest // SERVERS * SERVERS + 1  # of this cloud: the numbers before it are those of other regions
+    gone = sorted(set(range(first, newest + 1)) - there)
     return [
         *(
             BootedServer(
