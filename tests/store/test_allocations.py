@@ -9,6 +9,7 @@ from typing import TypeVar
 import pytest
 
 from tenure.domain.lease import AllocationState, Lease
+from tenure.domain.period import ENDLESS, TICK, Period
 from tenure.domain.requirement import Comparison, Expression
 from tenure.store.allocations import SAMPLE
 from tenure.store.conditions import OVERDUE_MATTERS
@@ -237,6 +238,28 @@ class TestGivingBack:
             (hours(0, 1), RELEASED),
         ]
         assert free(db, 2, 3) == ids
+
+    def test_what_was_held_is_trimmed_to_the_microsecond(self, db: Database):
+        tick = TICK / HOUR
+        first, second = add_hosts(db, 2)
+        longer = add_lease(db, first, start=0, end=2 + tick, state=HELD)
+        just_begun = add_lease(db, second, start=2 - tick, end=3, state=HELD)
+        leases = [longer, just_begun]
+        db.write(lambda tx: tx.allocations.release([reservation_of(one) for one in leases], until=NOW + 2 * HOUR))
+        assert [one.period for one in allocations_of(db, *leases)] == [hours(0, 2), hours(2 - tick, 2)]
+        assert free(db, 2, 3) == [first, second]
+
+    def test_what_is_kept_can_be_let_go_in_the_instant_of_its_beginning(self, db: Database):
+        [host] = add_hosts(db, 1)
+        lease = add_lease(db, start=0, end=1)
+        whole = Period(NOW, ENDLESS)
+        kept = AllocationState.KEPT
+        db.write(lambda tx: tx.allocations.add(reservation_of(lease), {host: 2}, whole, demand(2), state=kept))
+        for units, period, state in ((1, whole, kept), (0, Period(NOW, NOW + TICK), RELEASED)):
+            [there] = allocations_of(db, lease)
+            db.write(lambda tx, there=there, units=units: tx.allocations.let_go(there, units, now=NOW))
+            [left] = allocations_of(db, lease)
+            assert (left.units, left.period, left.state) == (1, period, state)
 
     def test_a_plan_is_forgotten_and_what_is_held_is_not(self, db: Database):
         first, second = add_hosts(db, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import product
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from tenure.domain.allocation import Demand, Spread
 from tenure.domain.capacity import WHOLE, Capacity, idle_time
 from tenure.domain.lease import AllocationState
+from tenure.domain.period import TICK, Period
 from tenure.domain.resource import DiscoveredResource
 from tenure.store.conditions import OVERDUE_MATTERS, soon
 from tenure.store.database import Database, Transaction
@@ -207,6 +209,41 @@ def test_what_is_taken_whole_and_in_parts_stand_in_each_others_way(db: Database)
 
         assert (free(part, 1, 2), free(whole, 1, 2)) == ({shared}, set())
         assert (free(part, 0, 1), free(whole, 2, 3)) == ({shared, taken}, {shared, taken})
+
+    db.write(ask)
+
+
+@pytest.mark.parametrize("state", [PLANNED, HELD])
+@pytest.mark.parametrize(
+    ("start", "end", "shares"),
+    [
+        (timedelta(0), HOUR, False),
+        (timedelta(0), HOUR + TICK, True),
+        (2 * HOUR - TICK, 3 * HOUR, True),
+        (2 * HOUR, 3 * HOUR, False),
+    ],
+    ids=["ends with its start", "ends behind its start", "starts before its end", "starts with its end"],
+)
+def test_one_microsecond_that_parts_share_is_enough(
+    db: Database, start: timedelta, end: timedelta, shares: bool, state: AllocationState
+):
+    """Beside a part that lasts, another part from one to two leaves no room for a third in any instant of its time."""
+    lease = add_lease(db)
+    period = Period(NOW + start, NOW + end)
+
+    def ask(tx: Transaction) -> None:
+        [host] = add_hosts(tx, [Capacity({"VCPU": 4})])
+        one, two = demand(Capacity({"VCPU": 1})), demand(Capacity({"VCPU": 2}))
+        tx.allocations.add(lease.reservations[0].id, {host: 1}, hours(0, 9), one, state=HELD)
+        tx.allocations.add(lease.reservations[0].id, {host: 1}, hours(1, 2), two, state=state)
+        room = 0 if shares else 1
+        found = tx.allocations.candidates(two, period, now=NOW, turn=0)
+        assert sum(candidate.units for candidate in found) == room
+        assert len(tx.allocations.still_good(two, period, {host: 1}, ignoring="", keep_unreservable=False)) == room
+        stages = tx.allocations.stages(two, period, now=NOW, ignoring=None, without=())
+        assert [stage.count for stage in stages] == [1, 1, room, room]
+        movable = tx.allocations.blocked_by_plans(two, period, now=NOW, limit=9)
+        assert bool(movable) == (not shares or state is PLANNED)
 
     db.write(ask)
 
