@@ -25,11 +25,11 @@ from tests.support.deployment import Program
 from tests.support.lengths import times
 from tests.support.seeded import empty, enrol, seeded_hosts
 from tests.support.site import FREE_POOL, MARIADB_URL, Site, answered, moment, open_site
-from tests.support.waiting import wait_for
+from tests.support.waiting import COMMAND_SECONDS, patience, wait_for
 
 LEASES = times(50, 100)
 CLIENTS = 8
-#: How long after the first booking all of them start: longer than it takes to make them.
+#: How long after the first booking all of them start: longer than it takes to make them on an idle machine.
 HEADWAY_SECONDS = times(25, 40)
 #: How long it may take until all run, and until all are over.
 STARTS_SECONDS = 300
@@ -76,10 +76,11 @@ def test_all_start_whatever_dies_meanwhile(
 ):
     site, names = crowd
     before = site.nova.aggregates().keys()
-    starts_at = time.monotonic() + HEADWAY_SECONDS
-    start = moment(seconds=HEADWAY_SECONDS)
+    headway = patience(HEADWAY_SECONDS)
+    starts_at = time.monotonic() + headway
+    start = moment(seconds=headway)
     together(lambda number: book(site, demo, number, start), range(LEASES))
-    booked_seconds = time.monotonic() - starts_at + HEADWAY_SECONDS
+    booked_seconds = time.monotonic() - starts_at + headway
     assert time.monotonic() < starts_at, f"it took {booked_seconds:.0f} s to book them all"
 
     with harmed(site.deployment.managers[0], starts_at) as harm:
@@ -170,7 +171,7 @@ def harmed(manager: Program, starts_at: float) -> Iterator[Harm]:
     finally:
         over.set()
         for thread in threads:
-            thread.join(180)
+            thread.join(COMMAND_SECONDS)
         assert not any(thread.is_alive() for thread in threads)
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -310,10 +309,10 @@ def test_boots_with_hints_never_take_all_of_nova(site: Site, demo: Session):
     """Tenure asks the very Nova that waits for it, which has two processes here."""
     wanted = {"start": moment(seconds=1800), "end": moment(seconds=3600)}
     with ThreadPoolExecutor(4) as users:
-        began = time.monotonic()
-        answers = [users.submit(boot, site, demo, wanted) for _ in range(3)]
+        boots = [users.submit(boot, site, demo, wanted) for _ in range(3)]
         assert compute(site, demo).get("/servers").status_code == 200
-        codes = [answer.result(NOVA_SECONDS).status_code for answer in answers]
-    assert 202 in codes
-    assert set(codes) <= {202, 503}
-    assert time.monotonic() - began < NOVA_SECONDS / 4
+        answers = [one.result(NOVA_SECONDS) for one in boots]
+    codes = {answer.status_code for answer in answers}
+    assert codes in ({202}, {202, 503})
+    refusals = [answer.json()["serviceUnavailable"]["message"] for answer in answers if answer.status_code == 503]
+    assert all("being booted for leases right now" in text for text in refusals), refusals  # none waited in vain

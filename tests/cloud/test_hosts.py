@@ -13,7 +13,7 @@ from keystoneauth1.session import Session
 
 from tests.support.lengths import times
 from tests.support.site import FREE_POOL, HOSTS, Lease, Site, answered, moment
-from tests.support.waiting import wait_for
+from tests.support.waiting import patience, wait_for
 
 #: How soon after a lease is ACTIVE its owner asks for a server, and how often that is tried.
 AT_ONCE_SECONDS = 1.0
@@ -107,7 +107,7 @@ def test_the_first_boot_after_the_start_finds_the_host_every_time(site: Site, de
     }
     after = sorted(boot.seconds_after for boots in booted.values() for boot in boots)
     print(f"{len(after)} servers were asked for {after[0]:.2f} to {after[-1]:.2f} s after the start")
-    assert after[-1] < AT_ONCE_SECONDS
+    assert after[-1] < patience(AT_ONCE_SECONDS)
 
 
 def test_a_reserved_host_is_for_its_owner_and_his_time_only(site: Site, demo: Session, other: Session):

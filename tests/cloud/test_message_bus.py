@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +38,6 @@ from tests.support.waiting import patience, wait_for
 from tests.support.world import ADMIN, OWNER, World, open_world
 
 BUS = os.environ.get("TENURE_TEST_RABBITMQ", "rabbit://guest:guest@127.0.0.1:5672/")
-SECONDS = 30.0
 
 
 @pytest.fixture(autouse=True)
@@ -160,11 +158,9 @@ def test_both_ends_are_let_in_when_the_account_is_there(tmp_path: Path, relay: R
         serving(at(relay.url, tmp_path), manager_of(Slow()), topic=topic, name="one"),
         calling(at(relay.url, tmp_path), topic=topic) as far,
     ):
-        began = time.monotonic()
         for _ in range(3):
             with pytest.raises(Unavailable):
                 far.health()
-        assert time.monotonic() - began < SECONDS
         relay.refuses = False
         wait_until_well(far)
 
@@ -192,7 +188,7 @@ def test_a_stop_does_not_wait_for_a_bus_that_has_gone_away(tmp_path: Path, topic
     """In a process of its own: what oslo.messaging leaves behind goes on looking for the bus until that ends."""
     process = get_context("spawn").Process(target=stop_without_bus, args=(tmp_path, topic))
     process.start()
-    process.join(patience(2 * SECONDS))
+    process.join(patience())
     ended = process.exitcode
     process.kill()
     assert ended == 0
@@ -209,10 +205,8 @@ def stop_without_bus(folder: Path, topic: str) -> None:
             threading.Thread(target=server.start, daemon=True).start()
             wait_until_well(remote_manager(RpcClient(at(BUS, folder), topic=topic)))
             relay.go_away()
-            began = time.monotonic()
             server.stop(seconds=1.0)
             listener.stop(seconds=1.0)
-            assert time.monotonic() - began < 10
     except BaseException:  # noqa: BLE001  # whatever it is, the process must end
         traceback.print_exc()
         os._exit(1)

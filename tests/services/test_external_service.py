@@ -140,7 +140,7 @@ def test_only_204_lets_a_lease_be(world: World, credits: Credits, status: int, b
 def test_while_it_does_not_answer_nothing_is_made_unless_the_operator_allows_it(
     tmp_path: Path, credits: Credits, mood: str
 ):
-    strict, lenient = credits.filter(timeout=0.3), credits.filter(timeout=0.3, on_failure="allow")
+    strict, lenient = credits.filter(timeout=patience(0.3)), credits.filter(timeout=patience(0.3), on_failure="allow")
     with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters={"ExternalServiceFilter": strict}) as world:
         lease = world.book(1, start=1)
         settle(world)
@@ -172,7 +172,7 @@ def test_the_time_out_is_of_the_look_up_of_the_name_as_well(
         return look_up(*arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    filters = {"ExternalServiceFilter": credits.filter(timeout=0.2)}
+    filters = {"ExternalServiceFilter": credits.filter(timeout=patience(0.2))}
     with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters=filters) as world:
         with pytest.raises(Unavailable, match=AWAY):
             world.book(1)
@@ -415,7 +415,7 @@ def test_a_service_that_knows_no_such_lease_need_not_take_it_back(world: World, 
 @pytest.mark.parametrize("mood", ["refuses connections", "is slow", "talks nonsense", "dies after the deed", "answers"])
 def test_nothing_is_charged_twice_and_nothing_forgotten(tmp_path: Path, credits: Credits, mood: str):
     credits.status = 500
-    filters = {"ExternalServiceFilter": credits.filter(timeout=0.2, on_failure="allow")}
+    filters = {"ExternalServiceFilter": credits.filter(timeout=patience(0.2), on_failure="allow")}
     with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters=filters) as world:
         before = world.book(1, start=1, hours=3)
         settle(world)

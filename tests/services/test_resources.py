@@ -20,7 +20,6 @@ from tests.support.waiting import patience
 from tests.support.world import ADMIN, HOST, OWNER, World
 
 HOUR = timedelta(hours=1)
-#: No wait in here is longer than this, whatever goes wrong.
 
 
 def host(world: World, external_id: str = "1") -> Resource:

@@ -15,6 +15,7 @@ from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import LeaseChange, LeaseQuery
 from tenure.store.tables import OutboxRow
 from tests.support.credits import Credits, open_credits
+from tests.support.waiting import patience
 from tests.support.world import ADMIN, OWNER, World, open_world
 
 HOUR = timedelta(hours=1)
@@ -57,7 +58,7 @@ def wrong(credits: Credits, call: str, mood: str) -> Iterator[None]:
 def test_a_lease_of_which_every_call_goes_wrong(tmp_path: Path, credits: Credits, mood: str):
     """Each call, one after the other, when it is made for the first time."""
     credits.status = 500
-    filters = {"ExternalServiceFilter": credits.filter(timeout=1.0)}
+    filters = {"ExternalServiceFilter": credits.filter(timeout=patience(1.0))}
     refused = Denied if mood == "answers" else Unavailable
     with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters=filters) as world:
         with wrong(credits, "check-create", mood), pytest.raises(refused):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -63,7 +62,7 @@ def quotas(keystone: FakeOpenStack, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(limit, "_SDK_CONNECTION", None)
         file = tmp_path / "tenure.conf"
         account = f"[service_auth]\nauth_url = {url}\npassword = {PASSWORD}\n"
-        file.write_text(f"[quota]\ndriver = unified\n{how}\n[cloud]\nrequest_timeout = 1\n{account}{lines}")
+        file.write_text(f"[quota]\ndriver = unified\n{how}\n[cloud]\nrequest_timeout = {patience(1)}\n{account}{lines}")
         conf = new_config()
         read_config(conf, [], files=[file], prog="test")
         return open_quotas(conf)
@@ -131,7 +130,7 @@ def test_while_keystone_is_asked_no_transaction_is_open(world: World, keystone: 
         lambda keystone: setattr(keystone, "instead", lambda _seen: (503, {"error": {"message": "busy"}})),
         lambda keystone: setattr(keystone, "instead", lambda _seen: (200, b"<html>maintenance</html>")),
         lambda keystone: setattr(keystone, "instead", lambda _seen: (200, {"error": "none of it"})),
-        lambda keystone: setattr(keystone, "latency", 1.5),
+        lambda keystone: keystone.hang(),
         lambda keystone: setattr(keystone, "limit_model", "strict-two-level"),
         lambda keystone: keystone.__exit__(),
     ],
@@ -144,10 +143,8 @@ def test_without_keystone_nothing_is_booked_and_everything_else_goes_on(
     lease = world.book(1, start=1)
     trouble(keystone)
     rebuild(world, quotas=quotas())  # a manager starts without it
-    begun = time.monotonic()
     with pytest.raises(Unavailable, match="Keystone does not say right now how much the project may have"):
         world.book(1)
-    assert time.monotonic() - begun < 5
     with pytest.raises(Unavailable):
         world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))
     world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at - HOUR / 2))  # needs no more

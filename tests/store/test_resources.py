@@ -21,8 +21,6 @@ from tests.store.rows import HELD, HOUR, RELEASED, add_hosts, add_lease, close, 
 from tests.support.waiting import patience
 from tests.support.world import HOST, NOW
 
-#: No wait in here is longer than this, whatever goes wrong.
-
 
 def found(external_id: str = "1", name: str = "host", **facts: object) -> DiscoveredResource:
     return DiscoveredResource(

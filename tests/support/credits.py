@@ -14,6 +14,7 @@ from typing import Any
 
 from tenure.config import new_config
 from tenure.enforcement.external import ExternalServiceFilter
+from tests.support.waiting import HANG_SECONDS
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Credits:
     order: dict[str, list[str]] = field(default_factory=dict)
     keys: set[str] = field(default_factory=set)
     url: str = ""
-    #: Lets go whoever is kept waiting.
+    #: Lets go whoever is kept waiting. A caller that waits without a limit has an answer in the end.
     patience: threading.Event = field(default_factory=threading.Event)
 
     def told(self, name: str) -> list[dict[str, Any]]:
@@ -87,13 +88,15 @@ class _Handler(BaseHTTPRequestHandler):
         mood = credits.mood if self.path.endswith(f"/{credits.only}") or not credits.only else "well"
         if mood == "refuses connections":
             return self._hang_up()
-        if mood == "is slow":
-            credits.patience.wait(60)
+        if mood == "is slow" and credits.patience.wait(HANG_SECONDS):
             return self._hang_up()
         if mood == "drips":  # a byte now and then, so that no single wait is long
-            self.wfile.write(b"HTTP/1.1 204 No Content\r\nX-Endless: ")
-            while not credits.patience.wait(0.05):
+            self.wfile.write(b"HTTP/1.1 204 No Content\r\nX-Long: ")
+            for _ in range(int(HANG_SECONDS / 0.05)):
+                if credits.patience.wait(0.05):
+                    return self._hang_up()
                 self.wfile.write(b"x")
+            self.wfile.write(b"\r\n\r\n")
             return self._hang_up()
         if mood == "talks nonsense":
             self.wfile.write(b"220 smtp.example.org ESMTP\r\n")

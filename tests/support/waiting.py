@@ -6,6 +6,9 @@ waits fails because of the product and not because of other work on the machine.
 * ``wait_for`` asks until the answer is true.
 * ``patience()`` is the limit for a call that takes one, such as ``Thread.join`` or ``Queue.get``.
 * ``COMMAND_SECONDS`` is the limit for a program that a test runs to its end.
+
+No test asserts that something took less than so many seconds. What hangs in a test hangs until the test has its answer:
+an answer that comes at all shows that the product has given up waiting.
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ SECONDS = 60.0
 
 #: How long a program may take that is run to its end. It is long enough for a busy machine too.
 COMMAND_SECONDS = 300.0
+
+#: How long what hangs in a test hangs at most. Who waits for it until then was not given a limit.
+HANG_SECONDS = 500.0
 
 #: The longest pause between two questions. The first pauses are shorter: see ``wait_for``.
 PAUSE_SECONDS = 0.25

@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,7 +26,7 @@ from tests.support.openstack.limits import FakeLimits
 from tests.support.openstack.network import FakeNeutron
 from tests.support.openstack.placement import FakePlacement, Provider, inventory
 from tests.support.openstack.volumes import FakeCinder
-from tests.support.waiting import patience
+from tests.support.waiting import HANG_SECONDS, patience
 
 PASSWORD: Final = "secret"
 SERVICE_USER: Final = "a11ce000000000000000000000000001"
@@ -40,6 +41,8 @@ OWNER_KEY: Final = "blazar:owner"
 _PAGING: Final = frozenset({"all_tenants", "limit", "soft_deleted", "marker"})
 #: How many metadata a server can have.
 _MOST_METADATA: Final = 128
+#: The bytes by which an answer is longer than need be: sent in intervals, they take ``HANG_SECONDS``.
+_BLANKS: Final = 10_000
 #: What servers are booted with of which it does not matter.
 _SMALL: Final = Flavor("1", "m1.small")
 
@@ -108,7 +111,7 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder, FakeLim
         self.trusts: dict[str, dict[str, Any]] = {}
         self.tokens: dict[str, dict[str, Any]] = {}
         self.seen: list[Seen] = []
-        #: What came that no OpenStack would have understood.
+        #: What came that no OpenStack would have understood, and what took longer than anybody would have waited.
         self.surprises: list[str] = []
         self.held = False
         #: Whether shelved servers stay on their hosts until they are told to leave.
@@ -123,8 +126,9 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder, FakeLim
         self.only_trustors_delete = False
         #: How long each answer takes, in seconds.
         self.latency = 0.0
-        #: The seconds between two bytes of an answer.
-        self.trickle = 0.0
+        self._answers, self._completes = threading.Event(), threading.Event()
+        self._answers.set()
+        self._completes.set()
         self.page = 1000
         #: Answers, given instead of what would be, until it says None.
         self.instead: Callable[[Seen], tuple[int, Any] | None] = lambda _seen: None
@@ -146,6 +150,8 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder, FakeLim
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._answers.set()
+        self._completes.set()
         self._server.stop()
 
     # What others do
@@ -258,15 +264,51 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder, FakeLim
             for server in self.servers.values():
                 server.task = None
 
+    @property
+    def completes(self) -> bool:
+        return self._completes.is_set()
+
+    def trickle(self) -> Iterator[bytes]:
+        """Blanks, which mean nothing at the end of a JSON document, in intervals until the answer may be complete."""
+        for _ in range(_BLANKS):
+            if self._completes.wait(HANG_SECONDS / _BLANKS):
+                return
+            yield b" "
+        self.surprises.append("somebody waits for the end of an answer without a limit")
+
     def issue(self, user: str, project: str, roles: tuple[str, ...], trust: str | None = None) -> str:
         """A token."""
         token = f"token-{uuid.uuid4().hex}"
         self.tokens[token] = {"user": user, "project": project, "roles": roles, "trust": trust}
         return token
 
+    def hang(self) -> None:
+        """Take requests and answer none, until the end of the test."""
+        self._answers.clear()
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Answer no request before the end of the block."""
+        self.hang()
+        try:
+            yield
+        finally:
+            self._answers.set()
+
+    @contextmanager
+    def trickling(self) -> Iterator[None]:
+        """Send a byte of each answer now and then, and complete none before the end of the block."""
+        self._completes.clear()
+        try:
+            yield
+        finally:
+            self._completes.set()
+
     # Answering
 
     def answer(self, seen: Seen) -> tuple[int, Any, dict[str, str]]:
+        if not self._answers.wait(HANG_SECONDS):
+            self.surprises.append(f"somebody waits for {seen.path} without a limit")
         time.sleep(self.latency)
         self.observe(seen)
         with self.lock:
@@ -665,22 +707,24 @@ class _Handling(BaseHTTPRequestHandler):
         )
         status, answer, headers = self.server.cloud.answer(seen)
         data = b"" if answer is None else answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        blanks = 0 if self.server.cloud.completes else _BLANKS
         self.send_response(status)
         for key, value in headers.items():
             self.send_header(key, value)
         self.send_header("Content-Type", "application/json")
         if status != 204:
-            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Content-Length", str(len(data) + blanks))
         self.end_headers()
         if status == 204:
             return
-        if not self.server.cloud.trickle:
-            self.wfile.write(data)
-            return
-        for number in range(len(data)):
-            self.wfile.write(data[number : number + 1])
-            self.wfile.flush()
-            time.sleep(self.server.cloud.trickle)
+        self.wfile.write(data)
+        if blanks:
+            sent = 0
+            for blank in self.server.cloud.trickle():
+                self.wfile.write(blank)
+                self.wfile.flush()
+                sent += 1
+            self.wfile.write(b" " * (blanks - sent))
 
     do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815
 
