@@ -229,22 +229,22 @@ class ServiceMachine(RuleBasedStateMachine):
         known.shaken.add(verb)
         self.world.cloud.inject(Fault(kind, verb=verb, reservation_id=known.reservation_id, count=count))
 
-    @precondition(lambda self: self.living())
+    @precondition(lambda self: self.to_start())
     @rule(number=leases, after_effects=st.integers(0, 2))
     def the_cloud_will_refuse_a_start(self, number: int, after_effects: int) -> None:
         """With nothing made for the lease yet, or with a part or all of it."""
-        known = self.pick(number)
-        if self.status(known) == "PENDING" and known.start > self.minute and not known.refused and not known.deleted:
-            known.refused = True
-            self.world.cloud.inject(
-                Fault(
-                    FaultKind.REFUSED,
-                    verb="ensure_started",
-                    reservation_id=known.reservation_id,
-                    count=None,
-                    after_effects=after_effects,
-                )
+        waiting = self.to_start()
+        known = waiting[number % len(waiting)]
+        known.refused = True
+        self.world.cloud.inject(
+            Fault(
+                FaultKind.REFUSED,
+                verb="ensure_started",
+                reservation_id=known.reservation_id,
+                count=None,
+                after_effects=after_effects,
             )
+        )
 
     @precondition(lambda self: self.living())
     @rule(number=leases, length=st.integers(1, 10))
@@ -438,6 +438,10 @@ class ServiceMachine(RuleBasedStateMachine):
         if not hasattr(self, "all"):
             return []
         return [one for one in self.all if not one.deleted and one.end + 5 > self.minute]
+
+    def to_start(self) -> list[Known]:
+        """The leases whose start lies ahead, and will not be refused."""
+        return [one for one in self.living() if one.start > self.minute and not one.refused]
 
     def pick(self, number: int) -> Known:
         living = self.living()
