@@ -289,7 +289,9 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
         ),
         "auth_strategy": (
             Row(
-                "token_file", lambda it: isinstance(deployment._authentication(it.conf)(it.answer), TokenFileAuth), True
+                "token_file",
+                lambda it: isinstance(deployment._authentication(it.conf)(open_api(it.conf)), TokenFileAuth),
+                True,
             ),
         ),
         "regions": (

@@ -23,9 +23,9 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How many seconds each attempt to ask Keystone may last."""
     send, found = HTTPAdapter.send, []
 
-    def note(adapter: HTTPAdapter, *request: Any, timeout: float, **options: Any) -> Any:
-        found.append(timeout)
-        return send(adapter, *request, timeout=timeout, **options)
+    def note(adapter: HTTPAdapter, *request: Any, **options: Any) -> Any:
+        found.append(options["timeout"])
+        return send(adapter, *request, **options)
 
     monkeypatch.setattr(HTTPAdapter, "send", note)
     return found

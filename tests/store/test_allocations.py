@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 import pytest
 
+from tenure.domain.allocation import Allocation
 from tenure.domain.lease import AllocationState, Lease
 from tenure.domain.period import ENDLESS, TICK, Period
 from tenure.domain.requirement import Comparison, Expression
@@ -250,6 +252,9 @@ class TestGivingBack:
         assert free(db, 2, 3) == [first, second]
 
     def test_what_is_kept_can_be_let_go_in_the_instant_of_its_beginning(self, db: Database):
+        def let_go(allocation: Allocation, units: int, tx: Transaction) -> None:
+            tx.allocations.let_go(allocation, units, now=NOW)
+
         [host] = add_hosts(db, 1)
         lease = add_lease(db, start=0, end=1)
         whole = Period(NOW, ENDLESS)
@@ -257,7 +262,7 @@ class TestGivingBack:
         db.write(lambda tx: tx.allocations.add(reservation_of(lease), {host: 2}, whole, demand(2), state=kept))
         for units, period, state in ((1, whole, kept), (0, Period(NOW, NOW + TICK), RELEASED)):
             [there] = allocations_of(db, lease)
-            db.write(lambda tx, there=there, units=units: tx.allocations.let_go(there, units, now=NOW))
+            db.write(partial(let_go, there, units))
             [left] = allocations_of(db, lease)
             assert (left.units, left.period, left.state) == (1, period, state)
 
