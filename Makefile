@@ -17,6 +17,9 @@ EXAMPLES := $(patsubst %/pyproject.toml,%,$(wildcard examples/*/pyproject.toml))
 INSTALLED := -e '.[postgresql,mariadb,openstack,test,bench]' $(foreach other,$(OTHERS),-e './$(other)[test]')
 QUICK     := not (postgresql or mariadb or slow or long or races or crash or cloud)
 
+# Each process would compile all sources anew, which takes longer than what most of them do.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo run lint check test test-long cloud cloud-test cloud-down bench samples constraints clean
 
@@ -48,7 +51,7 @@ $(STAMP): pyproject.toml $(OTHERS:%=%/pyproject.toml) constraints.txt
 		$$python -m venv $(VENV); \
 	fi
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt uv
-	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt $(INSTALLED)
+	$(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python -c constraints.txt $(INSTALLED)
 	@touch $@
 
 demo: $(STAMP) ## Show what Tenure does, in a minute or two, in this terminal
