@@ -87,7 +87,8 @@ def _make_environment(environment: Path) -> None:
 
 def _install_python(python: Path, *arguments: object) -> None:
     """Install Python packages into the virtual environment of this interpreter."""
-    run(python.with_name("uv"), "pip", "install", "-q", "--compile-bytecode", "--python", python, *arguments, log="install")
+    command = [python.with_name("uv"), "pip", "install", "-q", "--compile-bytecode", "--python", python]
+    run(*command, *arguments, log="install")
 
 
 def _install_debian(packages: Iterable[str]) -> None:
