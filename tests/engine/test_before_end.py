@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tenure.domain.lease import EventStatus, EventType, Lease, LeaseStatus, ReservationStatus
-from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
+from tenure.domain.request import LeaseChange, LeaseRequest, ReservationRequest
 from tenure.drivers.simulated import EffectKind, Fault, FaultKind
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.services.context import Rules
@@ -28,7 +28,16 @@ from tests.support.engines import (
     lease_of,
     rebuild,
 )
-from tests.support.world import ADMIN, NOW, OWNER, World, open_world, reservation
+from tests.support.world import (
+    ADMIN,
+    NOW,
+    OWNER,
+    World,
+    address_reservation,
+    instance_reservation,
+    open_world,
+    reservation,
+)
 
 NOTIFIED = "lease.reservation.before_end"
 NOTICE = "lease.event.before_end_lease"
@@ -51,8 +60,7 @@ def hasty(tmp_path: Path) -> Iterator[World]:
 
 
 def instances(action: str) -> ReservationRequest:
-    size = {"vcpus": 1, "memory_mb": 1024, "disk_gb": 0, "affinity": None, "resource_properties": ""}
-    return ReservationRequest("virtual:instance", {**size, "amount": 1, "before_end": action})
+    return instance_reservation(before_end=action)
 
 
 def flavors(action: str) -> ReservationRequest:
@@ -62,8 +70,7 @@ def flavors(action: str) -> ReservationRequest:
 
 def addresses(world: World, action: str) -> ReservationRequest:
     world.resources.register(ADMIN, "virtual:floatingip", f"{PUBLIC_NETWORK}/{ADDRESS}", {})
-    parameters = {"network_id": PUBLIC_NETWORK, "amount": 1, "required_floatingips": [], "before_end": action}
-    return ReservationRequest("virtual:floatingip", parameters)
+    return address_reservation(before_end=action)
 
 
 def hosts(action: str, amount: int = 1) -> ReservationRequest:
@@ -72,24 +79,10 @@ def hosts(action: str, amount: int = 1) -> ReservationRequest:
 
 def book(world: World, *reservations: ReservationRequest, notice: timedelta | None = None) -> Lease:
     """A lease of three hours that has begun; the event comes ``notice`` before its end."""
-    end = NOW + 3 * HOUR
-    at = end - notice if notice else None
-    lease = world.leases.create(OWNER, LeaseRequest("lease", NOW, end, before_end_at=at, reservations=reservations))
+    at = NOW + 3 * HOUR - notice if notice else None
+    lease = world.reserve(*reservations, hours=3, before_end_at=at)
     world.engine.settle()
     return lease_of(world, lease.id)
-
-
-def boot(world: World, lease: Lease, place: int = 0) -> None:
-    one = lease.reservations[place]
-    if one.resource_type == "physical:host":
-        world.cloud.world.boot_server(OWNER.project_id, reservation_id=one.id)
-    else:
-        world.cloud.world.instances.boot(OWNER.project_id, one.id)
-
-
-def change(world: World, lease: Lease, action: str, place: int = 0) -> Lease:
-    asked = ReservationChange(lease.reservations[place].id, {"before_end": action})
-    return world.leases.update(OWNER, lease.id, LeaseChange(reservations=(asked,)))
 
 
 def notified(told: list[Message]) -> list[object]:
@@ -111,7 +104,7 @@ def end_of(world: World, lease: Lease, place: int = 0) -> ReservationStatus:
 def test_each_reservation_has_its_own_action(world: World, told: list[Message]):
     lease = book(world, hosts("snapshot"), instances("notify"), flavors("none"), addresses(world, "notify"), hosts(""))
     for place in (0, 1, 2, 4):
-        boot(world, lease, place)
+        world.boot(lease, place)
     ids = [one.id for one in lease.reservations]
     world.pass_time(2 * HOUR)
     assert images(world) == [(ids[0], "active")]
@@ -126,7 +119,7 @@ def test_each_reservation_has_its_own_action(world: World, told: list[Message]):
 @pytest.mark.parametrize("make", [hosts, instances, flavors])
 def test_servers_of_every_type_are_imaged(world: World, make: Callable[[str], ReservationRequest]):
     lease = book(world, make("snapshot"))
-    boot(world, lease)
+    world.boot(lease)
     world.pass_time(3 * HOUR)
     assert images(world) == [(lease.reservations[0].id, "active")]
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
@@ -145,9 +138,9 @@ def test_to_notify_needs_no_trust(world: World):
     book(world, hosts("notify"))
     assert world.cloud.world.trusts() == frozenset()
     changed = book(world, hosts("none"))
-    change(world, changed, "notify")
+    world.change(changed, before_end="notify")
     assert world.cloud.world.trusts() == frozenset()
-    change(world, changed, "snapshot")
+    world.change(changed, before_end="snapshot")
     assert len(world.cloud.world.trusts()) == 1
 
 
@@ -156,17 +149,17 @@ def test_the_action_of_what_runs_can_be_changed(
     world: World, told: list[Message], make: Callable[..., ReservationRequest]
 ):
     lease = book(world, make(world, "none") if make is addresses else make("none"))
-    assert change(world, lease, "notify").reservations[0].parameters["before_end"] == "notify"
+    assert world.change(lease, before_end="notify").reservations[0].parameters["before_end"] == "notify"
     world.pass_time(2 * HOUR)
     assert notified(told) == [lease.reservations[0].id]
 
 
 def test_what_is_asked_for_after_the_event_is_done_at_the_end(world: World, told: list[Message]):
     lease = book(world, hosts("none"), hosts("snapshot"))
-    boot(world, lease)
-    boot(world, lease, 1)
+    world.boot(lease)
+    world.boot(lease, 1)
     world.pass_time(2 * HOUR)
-    change(world, lease, "snapshot")
+    world.change(lease, before_end="snapshot")
     grown = world.leases.add_reservation(OWNER, lease.id, hosts("notify"))
     world.pass_time(HOUR - SECOND)
     assert images(world) == [(lease.reservations[1].id, "active")]
@@ -177,7 +170,7 @@ def test_what_is_asked_for_after_the_event_is_done_at_the_end(world: World, told
 
 def test_what_was_done_is_not_done_again_when_the_end_moves(world: World, told: list[Message]):
     lease = book(world, hosts("snapshot"), hosts("notify"))
-    boot(world, lease)
+    world.boot(lease)
     world.pass_time(2 * HOUR)
     world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + 9 * HOUR))
     world.pass_time(9 * HOUR)
@@ -190,7 +183,7 @@ def test_what_was_done_is_not_done_again_when_the_end_moves(world: World, told: 
 
 def test_an_end_waits_for_an_image_and_others_do_not_wait_for_that_end(world: World):
     lease = book(world, hosts("snapshot"), hosts("none", 3), notice=5 * MINUTE)
-    boot(world, lease)
+    world.boot(lease)
     world.cloud.inject(Fault(FaultKind.SLOW, verb="before_end", until=NOW + 3 * HOUR + 20 * MINUTE, reason="saving"))
     after = world.leases.create(
         OWNER, LeaseRequest("next", NOW + 3 * HOUR, NOW + 5 * HOUR, reservations=(hosts("none", 3),))
@@ -212,7 +205,7 @@ def test_an_end_waits_for_an_image_and_others_do_not_wait_for_that_end(world: Wo
 
 def test_an_end_that_comes_early_waits_as_well(world: World, told: list[Message]):
     lease = book(world, instances("snapshot"), hosts("notify"))
-    boot(world, lease)
+    world.boot(lease)
     world.cloud.inject(Fault(FaultKind.SLOW, verb="before_end", until=NOW + HOUR + MINUTE, reason="saving"))
     world.pass_time(HOUR)
     world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + HOUR))
@@ -229,7 +222,7 @@ def test_an_end_that_comes_early_waits_as_well(world: World, told: list[Message]
 def test_without_an_event_it_is_done_at_the_end(hasty: World):
     lease = book(hasty, hosts("snapshot"))
     assert lease.event(EventType.BEFORE_END) is None
-    boot(hasty, lease)
+    hasty.boot(lease)
     hasty.cloud.inject(Fault(FaultKind.SLOW, verb="before_end", until=NOW + 3 * HOUR + MINUTE, reason="saving"))
     hasty.pass_time(3 * HOUR)
     assert lease_of(hasty, lease.id).status is LeaseStatus.TERMINATING
@@ -240,7 +233,7 @@ def test_without_an_event_it_is_done_at_the_end(hasty: World):
 
 def test_what_fails_while_the_cloud_is_away_is_tried_again_at_the_end(world: World):
     lease = book(world, hosts("snapshot"), hosts("none", 3))
-    boot(world, lease)
+    world.boot(lease)
     fault = world.cloud.inject(Fault(FaultKind.BUSY, verb="before_end", count=None, reason="away"))
     world.pass_time(2 * HOUR + 10 * MINUTE)
     assert event_of(world, lease.id, EventType.BEFORE_END).status is EventStatus.ERROR
@@ -253,7 +246,7 @@ def test_what_fails_while_the_cloud_is_away_is_tried_again_at_the_end(world: Wor
 def test_what_fails_at_the_end_too_is_given_up(world: World):
     """It had been tried for minutes an hour before, and once more: then the end comes."""
     lease = book(world, hosts("snapshot"))
-    boot(world, lease)
+    world.boot(lease)
     world.cloud.inject(Fault(FaultKind.BUSY, verb="before_end", count=None, reason="away"))
     world.pass_time(3 * HOUR)
     after = lease_of(world, lease.id)
@@ -263,7 +256,7 @@ def test_what_fails_at_the_end_too_is_given_up(world: World):
 
 def test_what_begins_to_fail_at_the_end_is_tried_for_minutes(world: World):
     lease = book(world, hosts("snapshot"), hosts("none", 3), notice=SECOND)
-    boot(world, lease)
+    world.boot(lease)
     world.cloud.inject(Fault(FaultKind.BUSY, verb="before_end", count=8, reason="away"))
     world.pass_time(3 * HOUR)
     waiting = lease_of(world, lease.id)
@@ -279,8 +272,8 @@ def test_what_begins_to_fail_at_the_end_is_tried_for_minutes(world: World):
 
 def test_what_is_refused_for_one_is_done_for_the_others(world: World, told: list[Message]):
     lease = book(world, hosts("snapshot"), hosts("snapshot"), hosts("notify"))
-    boot(world, lease)
-    boot(world, lease, 1)
+    world.boot(lease)
+    world.boot(lease, 1)
     first, second, third = (one.id for one in lease.reservations)
     world.cloud.inject(Fault(FaultKind.REFUSED, verb="before_end", reservation_id=first, count=None, reason="quota"))
     world.pass_time(2 * HOUR)
@@ -295,7 +288,7 @@ def test_what_is_refused_for_one_is_done_for_the_others(world: World, told: list
 def test_the_trust_is_kept_while_something_is_still_done_with_it(world: World):
     """The end of another reservation fails for good, and the lease is in ERROR, while an image is being saved."""
     lease = book(world, hosts("snapshot"), hosts("none"))
-    boot(world, lease)
+    world.boot(lease)
     saved = NOW + 3 * HOUR + 5 * MINUTE
     world.cloud.inject(Fault(FaultKind.SLOW, verb="before_end", until=saved, reason="saving"))
     refused = world.cloud.inject(
@@ -316,7 +309,7 @@ def test_the_trust_is_kept_while_something_is_still_done_with_it(world: World):
 
 def test_who_deletes_a_lease_does_not_wait(world: World):
     lease = book(world, hosts("snapshot"))
-    boot(world, lease)
+    world.boot(lease)
     world.leases.delete(OWNER, lease.id)
     assert images(world) == []
     assert_all_in_pool(world)
@@ -333,8 +326,8 @@ def test_killed_at_any_point_it_is_done_once(
     if event is EventType.END:  # nothing is done before
         rebuild(world, rules=replace(world.service.parts.rules, notice_before_end=timedelta(0)))
     lease = book(world, hosts("snapshot"), instances("notify"), hosts("snapshot"))
-    boot(world, lease)
-    boot(world, lease, 2)
+    world.boot(lease)
+    world.boot(lease, 2)
     checkpoints.kill_at(f"{event.value}:{point}")
     with pytest.raises(Killed):
         world.pass_time(4 * HOUR)

@@ -73,11 +73,6 @@ def resource(world: World, name: str):
     return world.resources.get(ADMIN, HOST, found.id)
 
 
-def boot(world: World, lease: Lease, host: str) -> str:
-    """Boot a server of the lease's there."""
-    return world.cloud.world.boot_server(OWNER.project_id, reservation_id=lease.reservations[0].id, host=host)
-
-
 def servers(world: World) -> set[str]:
     return {one.id for one in world.cloud.world.servers()}
 
@@ -480,7 +475,7 @@ class TestRunning:
         """What the cloud does not list stays the lease's, with all that runs there, until it is replaced."""
         lease = self.running(world, 2)
         host = world.hosts_of(lease.id)[0]
-        server = boot(world, lease, host)
+        server = world.boot(lease, host=host)
         well = {one.id: Health(True) for one in world.cloud.world.hosts() if one.name != host}
         world.service.healing.observe(HOST, well)
         assert resource(world, host).health is ResourceHealth.GONE
@@ -492,7 +487,7 @@ class TestRunning:
     def test_servers_that_do_not_vanish_do_not_undo_a_replacement(self, world: World):
         lease = self.running(world)
         [host] = world.hosts_of(lease.id)
-        boot(world, lease, host)
+        world.boot(lease, host=host)
         slow = world.clock.now() + HOUR
         world.cloud.inject(Fault(FaultKind.SLOW, reservation_id=lease.reservations[0].id, count=None, until=slow))
         fail(world, host)
@@ -501,7 +496,7 @@ class TestRunning:
         world.engine.settle()
         assert (lease_of(world, lease.id).status, flags(world, lease)) == (LeaseStatus.ACTIVE, (False, False, True))
         [other] = set(members(world, lease)) - {host}
-        server = boot(world, lease, other)
+        server = world.boot(lease, host=other)
         for _ in range(20):  # until a change would have been given up
             world.pass_time(MINUTE)
             world.service.repair.run()

@@ -10,7 +10,7 @@ import pytest
 
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import EventStatus, EventType, Lease, LeaseStatus
-from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
+from tenure.domain.request import LeaseChange, ReservationChange
 from tenure.drivers.simulated import EffectKind, Fault, FaultKind
 from tests.support.engines import (
     HOUR,
@@ -23,7 +23,7 @@ from tests.support.engines import (
     path_of,
     status_of,
 )
-from tests.support.world import NOW, OWNER, World, open_world
+from tests.support.world import NOW, OWNER, World, instance_reservation, open_world
 
 
 def slow_end(world: World, lease, until) -> None:
@@ -183,11 +183,7 @@ def test_an_overdue_host_is_promised_to_nobody_who_starts_soon(world: World):
 
 def instances(world: World, vcpus: int, *, start: float = 0, hours: float = 1) -> Lease:
     """A lease of one instance; a host has 32 processors."""
-    size = {"vcpus": vcpus, "memory_mb": 1024, "disk_gb": 0, "affinity": None}
-    reservation = ReservationRequest("virtual:instance", {"amount": 1, **size, "resource_properties": ""})
-    begin = world.clock.now() + timedelta(hours=start)
-    request = LeaseRequest("lease", begin, begin + timedelta(hours=hours), reservations=(reservation,))
-    return world.leases.create(OWNER, request)
+    return world.reserve(instance_reservation(vcpus=vcpus), start=start, hours=hours)
 
 
 def test_parts_of_a_host_that_are_not_given_back_count_for_themselves(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_an_end_comes_before_a_start_when_the_engine_was_down(world: World):
 def test_before_the_end_comes_before_the_end_when_both_are_due(world: World):
     lease = world.book(1, hours=3, before_end="snapshot")
     world.engine.settle()
-    world.cloud.world.boot_server(OWNER.project_id, reservation_id=lease.reservations[0].id)
+    world.boot(lease)
     world.clock.advance(4 * HOUR)
     topics = topics_after(world, lease.id)
     assert topics == ["lease.event.before_end_lease", "lease.event.end_lease"]

@@ -181,7 +181,7 @@ def test_a_lost_reply_repeats_no_effect(world: World, verb: str):
     lease = world.book(2, hours=3, before_end="snapshot")
     world.cloud.inject(Fault(FaultKind.LOST_REPLY, verb=verb, count=3))
     world.pass_time(HOUR)
-    world.cloud.world.boot_server(OWNER.project_id, reservation_id=lease.reservations[0].id)
+    world.boot(lease)
     world.pass_time(4 * HOUR)
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
     assert len(world.cloud.world.images()) == 1

@@ -8,32 +8,26 @@ import pytest
 
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import Lease, LeaseStatus
-from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
+from tenure.domain.request import ReservationRequest
 from tenure.drivers.simulated import HostHealth
 from tests.support import ledger
 from tests.support.agreement import disagreements
 from tests.support.engines import HOUR, MINUTE, another, lease_of
-from tests.support.world import ADMIN, OWNER, World, open_world
+from tests.support.world import ADMIN, OWNER, World, address_reservation, instance_reservation, open_world
 
 ADDRESS = "virtual:floatingip"
 #: Each of the two smallest hosts has room for two of these, each of the others for four.
-SIZE: dict[str, object] = {"vcpus": 16, "memory_mb": 1024, "disk_gb": 1, "resource_properties": ""}
+VCPUS = 16
 #: For longer than this a host has to be away until what runs there is replaced.
 PATIENCE = 6 * MINUTE
 
 
 def instances(amount: int, affinity: bool | None = None, **more: object) -> ReservationRequest:
-    return ReservationRequest("virtual:instance", {**SIZE, "amount": amount, "affinity": affinity, **more})
+    return instance_reservation(amount, affinity=affinity, **{"vcpus": VCPUS, **more})
 
 
 def flavors(amount: int, flavor_id: str = "5") -> ReservationRequest:
     return ReservationRequest("flavor:instance", {"amount": amount, "flavor_id": flavor_id, "affinity": None})
-
-
-def addresses(world: World, amount: int, *required: str) -> ReservationRequest:
-    network = world.cloud.world.addresses.public
-    parameters = {"network_id": network, "amount": amount, "required_floatingips": list(required)}
-    return ReservationRequest(ADDRESS, parameters)
 
 
 def register(world: World, *addresses: str) -> None:
@@ -42,9 +36,7 @@ def register(world: World, *addresses: str) -> None:
 
 
 def book(world: World, *reservations: ReservationRequest, start: float = 0, hours: float = 5) -> Lease:
-    begin = world.clock.now() + start * HOUR
-    request = LeaseRequest("lease", begin, begin + hours * HOUR, reservations=reservations)
-    lease = world.leases.create(OWNER, request)
+    lease = world.reserve(*reservations, start=start, hours=hours)
     world.engine.settle()
     return lease_of(world, lease.id)
 
@@ -84,17 +76,6 @@ def flags(world: World, lease: Lease) -> tuple[bool, bool, bool]:
         any(one.missing_resources for one in found.reservations),
         any(one.resources_changed for one in found.reservations),
     )
-
-
-def boot(world: World, lease: Lease) -> str:
-    return world.cloud.world.instances.boot(OWNER.project_id, lease.reservations[0].id)
-
-
-def change(world: World, lease: Lease, **parameters: object) -> None:
-    [reservation] = lease.reservations
-    asked = LeaseChange(reservations=(ReservationChange(reservation.id, parameters),))
-    world.leases.update(OWNER, lease.id, asked)
-    world.engine.settle()
 
 
 WELL = (False, False, False)
@@ -171,7 +152,7 @@ class TestHostsFail:
     def test_while_it_runs_it_is_told_at_once_and_replaced_later(self, database_url: str):
         with open_world(database_url, hosts=4) as world:
             lease, near = book(world, instances(2)), book(world, instances(1), start=1, hours=1)
-            server = boot(world, lease)
+            server = world.boot(lease)
             [host] = where(world, lease)
             fail(world, host)
             assert flags(world, lease) == LACKING
@@ -186,8 +167,8 @@ class TestHostsFail:
             assert flags(world, lease) == CHANGED
             assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
             assert_sound(world, database_url)
-            boot(world, lease)
-            boot(world, lease)
+            world.boot(lease)
+            world.boot(lease)
             world.pass_time(6 * HOUR)
             assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
             assert world.cloud.world.servers() == []
@@ -197,7 +178,8 @@ class TestHostsFail:
         """Also what was added while it ran, which the ledger keeps as a part of its own."""
         with open_world(one_database_url, hosts=4) as world:
             lease = book(world, instances(1, True))
-            change(world, lease, amount=2)
+            world.change(lease, amount=2)
+            world.engine.settle()
             [host] = where(world, lease)
             fail(world, host)
             world.clock.advance(PATIENCE)
@@ -227,7 +209,7 @@ class TestHostsFail:
         """Servers run there still."""
         with open_world(one_database_url, hosts=4) as world:
             lease = book(world, instances(2))
-            server = boot(world, lease)
+            server = world.boot(lease)
             before = where(world, lease)
             fail(world, *before, health=HostHealth.DISABLED)
             world.clock.advance(PATIENCE)
@@ -240,7 +222,7 @@ class TestHostsFail:
     def test_of_several_types_each_keeps_its_own_flag(self, one_database_url: str):
         with open_world(one_database_url, hosts=4) as world:
             register(world, "203.0.113.10")
-            lease = book(world, instances(1), addresses(world, 1))
+            lease = book(world, instances(1), address_reservation())
             [host] = {name for name in where(world, lease) if name.startswith("sim-")}
             fail(world, host)
             flagged = [one.missing_resources for one in lease_of(world, lease.id).reservations]
@@ -294,7 +276,7 @@ class TestInventoriesChange:
             look(world, refresh=True)
             lease = book(world, instances(8))
             for _ in range(8):
-                boot(world, lease)
+                world.boot(lease)
             assert_sound(world, one_database_url)
 
     def test_a_trait_that_a_flavor_needs_is_gone(self, one_database_url: str):
@@ -334,7 +316,7 @@ class TestOthersMeddle:
     def test_what_instances_have_in_the_cloud_is_mended(self, one_database_url: str):
         with open_world(one_database_url, hosts=4) as world:
             lease = book(world, instances(2, False))
-            server, number = boot(world, lease), lease.reservations[0].id
+            server, number = world.boot(lease), lease.reservations[0].id
             parts = world.cloud.world.instances
             parts.delete_aggregate(number)
             look(world)
@@ -358,7 +340,7 @@ class TestOthersMeddle:
     def test_an_address_taken_before_the_start_is_replaced_by_another(self, one_database_url: str):
         with open_world(one_database_url, hosts=1) as world:
             register(world, "203.0.113.10", "203.0.113.11")
-            lease = book(world, addresses(world, 1), start=1)
+            lease = book(world, address_reservation(), start=1)
             [taken] = where(world, lease)
             world.cloud.world.addresses.take(taken, "thief-project")
             world.pass_time(HOUR)
@@ -372,7 +354,7 @@ class TestOthersMeddle:
     def test_where_no_other_address_is_free_the_start_fails_and_says_why(self, one_database_url: str):
         with open_world(one_database_url, hosts=2) as world:
             register(world, "203.0.113.10")
-            lease = book(world, instances(1, True), addresses(world, 1), start=1)
+            lease = book(world, instances(1, True), address_reservation(), start=1)
             world.cloud.world.addresses.take("203.0.113.10", "thief-project")
             world.pass_time(2 * HOUR)
             found = lease_of(world, lease.id)
@@ -384,7 +366,7 @@ class TestOthersMeddle:
     def test_an_address_that_is_deleted_is_made_again(self, one_database_url: str):
         with open_world(one_database_url, hosts=1) as world:
             register(world, "203.0.113.10")
-            lease = book(world, addresses(world, 1))
+            lease = book(world, address_reservation())
             world.cloud.world.addresses.release("203.0.113.10")
             look(world)
             world.pass_time(MINUTE)
@@ -394,13 +376,13 @@ class TestOthersMeddle:
     def test_an_address_taken_while_it_is_reserved_is_told_and_comes_back(self, one_database_url: str):
         with open_world(one_database_url, hosts=1) as world:
             register(world, "203.0.113.10")
-            lease = book(world, addresses(world, 1))
+            lease = book(world, address_reservation())
             steal(world, "203.0.113.10")
             look(world)
             assert flags(world, lease) == LACKING
             assert "203.0.113.10" in str(lease_of(world, lease.id).status_reason)
             with pytest.raises(NotEnoughResources):
-                book(world, addresses(world, 1), start=6)
+                book(world, address_reservation(), start=6)
             world.cloud.world.addresses.release("203.0.113.10")
             look(world)
             world.pass_time(MINUTE)
@@ -411,7 +393,7 @@ class TestOthersMeddle:
     def test_an_address_taken_for_long_is_replaced(self, database_url: str):
         with open_world(database_url, hosts=1) as world:
             register(world, "203.0.113.10", "203.0.113.11")
-            lease = book(world, addresses(world, 1))
+            lease = book(world, address_reservation())
             [taken] = where(world, lease)
             steal(world, taken)
             look(world)
@@ -425,7 +407,7 @@ class TestOthersMeddle:
             world.cloud.world.addresses.release(taken)
             look(world)
             assert_sound(world, database_url)
-            book(world, addresses(world, 1))
+            book(world, address_reservation())
 
 
 def steal(world: World, address: str) -> None:

@@ -146,7 +146,7 @@ def test_a_project_that_changes_its_mind(world: World):
     project = book(world, "project", 1, timedelta(0), 10 * DAY, before_end="snapshot")
     rival = book(world, "rival", 2, 4 * DAY, 12 * DAY, actor=STRANGER)
     world.pass_until(NOW + DAY)
-    server = world.cloud.world.boot_server(OWNER.project_id, reservation_id=project.reservations[0].id)
+    server = world.boot(project)
 
     def resize(hosts: int) -> None:
         change = ReservationChange(project.reservations[0].id, {"min": hosts, "max": hosts})

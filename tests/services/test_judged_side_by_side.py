@@ -14,11 +14,11 @@ import pytest
 from tenure.config import new_config
 from tenure.domain.errors import Denied, TenureError
 from tenure.domain.lease import Lease
-from tenure.domain.request import LeaseRequest, ReservationRequest
+from tenure.domain.request import LeaseRequest
 from tenure.enforcement.contract import EnforcementFilter, Values
 from tests.support.databases import MARIADB, POSTGRESQL
 from tests.support.waiting import patience
-from tests.support.world import OWNER, World, open_world, reservation
+from tests.support.world import OWNER, World, instance_reservation, open_world, reservation
 
 HOUR = timedelta(hours=1)
 #: How many are judged at a time: as many as may wait for filters.
@@ -51,10 +51,7 @@ def hosts(world: World, name: str) -> Lease:
 
 def instances(world: World, name: str) -> Lease:
     """Two instances on different hosts, of which the smallest have room for two such."""
-    begin = world.clock.now() + HOUR
-    half = {"amount": 2, "vcpus": 16, "memory_mb": 1024, "disk_gb": 1, "affinity": False, "resource_properties": ""}
-    asked = ReservationRequest("virtual:instance", half)
-    return world.leases.create(OWNER, LeaseRequest(name, begin, begin + HOUR, None, (asked,)))
+    return world.reserve(instance_reservation(2, vcpus=16, affinity=False), start=1, name=name)
 
 
 def all_at_once(world: World, book: Callable[[World, str], Lease]) -> Counter[str]:

@@ -13,7 +13,7 @@ from tenure.domain.capacity import Capacity
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.request import ReservationRequest
 from tenure.domain.resource import DiscoveredResource
-from tests.services.test_parts import book, hosts, instances
+from tests.services.test_parts import hosts, instances
 from tests.support.world import HOST, World, open_world
 
 #: PostgreSQL takes 65535, and clouds may have more hosts than that; the same in small.
@@ -48,7 +48,7 @@ def test_more_hosts_than_there_are_lock_none(world: World):
     event.listen(world.db.engine, "before_cursor_execute", note)
     try:
         with pytest.raises(NotEnoughResources, match=f"{HOSTS + 2} asked for, {HOSTS + 1} can be reserved"):
-            book(world, hosts(HOSTS + 2))
+            world.reserve(hosts(HOSTS + 2), start=1)
     finally:
         event.remove(world.db.engine, "before_cursor_execute", note)
     assert written == []
@@ -62,4 +62,4 @@ def test_more_hosts_than_there_are_lock_none(world: World):
 def test_more_than_all_of_them_have_is_refused(world: World, asked: ReservationRequest):
     """The hosts that are free, or have room, are all of them; it is not enough."""
     with pytest.raises(NotEnoughResources):
-        book(world, asked)
+        world.reserve(asked, start=1)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tenure.domain.capacity import Capacity
 from tenure.domain.errors import InvalidParameter, InvalidState, NotEnoughResources
 from tenure.domain.lease import Lease, LeaseStatus
-from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest, ResourceQuery
+from tenure.domain.request import LeaseChange, ReservationRequest, ResourceQuery
 from tenure.domain.resource import DiscoveredResource
 from tenure.store.database import Transaction
-from tests.support.world import HOST, OWNER, World, open_world
+from tests.support.world import HOST, OWNER, World, instance_reservation, open_world, reservation
 
 HOUR = timedelta(hours=1)
 INSTANCE = "virtual:instance"
@@ -42,24 +41,15 @@ def make_equal(tx: Transaction, world: World) -> None:
 
 
 def instances(amount: int, vcpus: int = SIZE, **more: object) -> ReservationRequest:
-    size = {"vcpus": vcpus, "memory_mb": 1024, "disk_gb": 0, "affinity": None, "resource_properties": ""}
-    return ReservationRequest(INSTANCE, {**size, "amount": amount, **more})
+    return instance_reservation(amount, vcpus=vcpus, **more)
 
 
 def hosts(amount: int) -> ReservationRequest:
-    return up_to(amount, amount)
+    return reservation(amount, amount)
 
 
-def up_to(maximum: int, minimum: int = 1) -> ReservationRequest:
-    properties = {"hypervisor_properties": "", "resource_properties": "", "before_end": ""}
-    return ReservationRequest(HOST, {"min": minimum, "max": maximum, **properties})
-
-
-def book(world: World, *reservations: ReservationRequest, start: float = 1, end: float = 2) -> Lease:
-    now = world.clock.now()
-    return world.leases.create(
-        OWNER, LeaseRequest("parts", now + start * HOUR, now + end * HOUR, reservations=reservations)
-    )
+def up_to(maximum: int) -> ReservationRequest:
+    return reservation(1, maximum)
 
 
 def units(world: World, lease: Lease) -> list[tuple[str, int]]:
@@ -70,139 +60,133 @@ def units(world: World, lease: Lease) -> list[tuple[str, int]]:
     return sorted((known[one.resource_id].name, one.units) for one in allocations)
 
 
-def change(world: World, lease: Lease, **parameters: Any) -> Lease:
-    [reservation] = lease.reservations
-    return world.leases.update(
-        OWNER, lease.id, LeaseChange(reservations=(ReservationChange(reservation.id, parameters),))
-    )
-
-
 def test_a_host_holds_as_many_as_it_has_room_for_and_no_more(world: World):
     """Blazar counted a reservation once, however many instances it had: 18 processors were promised of 8."""
-    first = book(world, instances(ROOM - 1))
+    first = world.reserve(instances(ROOM - 1), start=1)
     assert sum(count for _, count in units(world, first)) == ROOM - 1
     with pytest.raises(NotEnoughResources, match=r"2 asked for.* 1 fits there"):
-        book(world, instances(2))
-    book(world, instances(1))
+        world.reserve(instances(2), start=1)
+    world.reserve(instances(1), start=1)
     with pytest.raises(NotEnoughResources):
-        book(world, instances(1))
+        world.reserve(instances(1), start=1)
 
 
 def test_leases_that_follow_each_other_share_a_full_cloud(world: World):
     """Blazar refused what begins when another ends."""
     for number in range(4):
-        book(world, instances(ROOM), start=1 + number, end=2 + number)
+        world.reserve(instances(ROOM), start=1 + number)
 
 
 def test_what_peaks_at_different_times_is_counted_so(world: World):
     """Each fills half of every host, and no two of the short ones are there at once."""
     half = ROOM // 2
     for number in range(3):
-        book(world, instances(half), start=1 + number, end=2 + number)
-    book(world, instances(half), start=1, end=4)
+        world.reserve(instances(half), start=1 + number)
+    world.reserve(instances(half), start=1, hours=3)
     with pytest.raises(NotEnoughResources):
-        book(world, instances(1), start=1, end=4)
+        world.reserve(instances(1), start=1, hours=3)
 
 
 def test_what_is_asked_of_hosts_holds_where_others_are_already(world: World):
     """Where parts are in use it is looked first; they must match all the same."""
-    book(world, instances(1))
+    world.reserve(instances(1), start=1)
     with pytest.raises(NotEnoughResources, match="0 match the properties"):
-        book(world, instances(1, resource_properties='["==", "$nothing", "1"]'))
+        world.reserve(instances(1, resource_properties='["==", "$nothing", "1"]'), start=1)
 
 
 def test_they_gather_so_that_whole_hosts_stay_free(world: World):
     for _ in range(3):
-        book(world, instances(1, vcpus=1))
-    book(world, hosts(2))
+        world.reserve(instances(1, vcpus=1), start=1)
+    world.reserve(hosts(2), start=1)
     with pytest.raises(NotEnoughResources):
-        book(world, hosts(1))
-    book(world, instances(1, vcpus=VCPUS - 3))
+        world.reserve(hosts(1), start=1)
+    world.reserve(instances(1, vcpus=VCPUS - 3), start=1)
 
 
 def test_plans_gather_anew_where_a_whole_host_is_asked_for(world: World):
     """Apart now, they can be together: nothing has started."""
-    spread = book(world, instances(3, vcpus=1, affinity=False))
+    spread = world.reserve(instances(3, vcpus=1, affinity=False), start=1)
     world.leases.delete(OWNER, spread.id)
-    leases = [book(world, instances(1, vcpus=VCPUS // 2 + 1)) for _ in range(2)]
-    leases.append(book(world, instances(1, vcpus=1)))
+    leases = [world.reserve(instances(1, vcpus=VCPUS // 2 + 1), start=1) for _ in range(2)]
+    leases.append(world.reserve(instances(1, vcpus=1), start=1))
     assert len({units(world, lease)[0][0] for lease in leases[:2]}) == 2
-    book(world, hosts(1))
+    world.reserve(hosts(1), start=1)
     with pytest.raises(NotEnoughResources):
-        book(world, hosts(1))
+        world.reserve(hosts(1), start=1)
 
 
 def test_a_host_serves_hosts_and_instances_at_different_times(world: World):
-    book(world, hosts(3), start=1, end=2)
-    book(world, instances(ROOM), start=2, end=3)
-    book(world, hosts(3), start=3, end=4)
-    for reservation in (hosts(1), instances(1)):
+    world.reserve(hosts(3), start=1)
+    world.reserve(instances(ROOM), start=2)
+    world.reserve(hosts(3), start=3)
+    for wanted in (hosts(1), instances(1)):
         with pytest.raises(NotEnoughResources):
-            book(world, reservation, start=1.5, end=2.5)
+            world.reserve(wanted, start=1.5)
 
 
 def test_a_lease_of_several_types_is_booked_whole_or_not_at_all(world: World):
-    lease = book(world, hosts(1), instances(8))
+    lease = world.reserve(hosts(1), instances(8), start=1)
     assert len(units(world, lease)) == 3
     world.leases.delete(OWNER, lease.id)
     with pytest.raises(NotEnoughResources) as caught:
-        book(world, hosts(1), instances(9))
+        world.reserve(hosts(1), instances(9), start=1)
     assert caught.value.shortfall.reservation == 1
-    book(world, hosts(3))
+    world.reserve(hosts(3), start=1)
 
 
 def test_in_what_order_a_lease_asks_makes_no_difference(world: World):
     """Small ones gather on one host, where a large one would have fitted beside each."""
     small, large = instances(HOSTS, vcpus=SIZE), instances(HOSTS, vcpus=VCPUS - SIZE)
     for reservations in ((small, large), (large, small)):
-        lease = book(world, *reservations)
+        lease = world.reserve(*reservations, start=1)
         assert sum(count for _, count in units(world, lease)) == 2 * HOSTS
         world.leases.delete(OWNER, lease.id)
     for reservations in ((up_to(HOSTS), small), (small, up_to(HOSTS))):
-        lease = book(world, *reservations)
+        lease = world.reserve(*reservations, start=1)
         assert sum(count for _, count in units(world, lease)) == 2 * HOSTS - 1
         world.leases.delete(OWNER, lease.id)
 
 
 class TestAffinity:
     def test_apart_means_each_on_a_host_of_its_own(self, world: World):
-        lease = book(world, instances(3, affinity=False))
+        lease = world.reserve(instances(3, affinity=False), start=1)
         assert [count for _, count in units(world, lease)] == [1, 1, 1]
         with pytest.raises(NotEnoughResources, match=r"4 asked for.* 3 fit there"):
-            book(world, instances(4, affinity=False))
+            world.reserve(instances(4, affinity=False), start=1)
 
     def test_together_means_all_on_one_host(self, world: World):
-        lease = book(world, instances(4, affinity=True))
+        lease = world.reserve(instances(4, affinity=True), start=1)
         assert [count for _, count in units(world, lease)] == [4]
-        book(world, instances(3, affinity=True))
-        book(world, instances(3, affinity=True))
+        world.reserve(instances(3, affinity=True), start=1)
+        world.reserve(instances(3, affinity=True), start=1)
         with pytest.raises(NotEnoughResources, match=r"2 asked for.* 1 fits there"):
-            book(world, instances(2, affinity=True))
-        book(world, instances(2))
+            world.reserve(instances(2, affinity=True), start=1)
+        world.reserve(instances(2), start=1)
 
     def test_of_each_kind_the_rule_is_kept_when_there_are_more(self, world: World):
-        apart, together = book(world, instances(2, affinity=False)), book(world, instances(2, affinity=True))
-        change(world, apart, amount=3)
-        change(world, together, amount=3)
+        apart = world.reserve(instances(2, affinity=False), start=1)
+        together = world.reserve(instances(2, affinity=True), start=1)
+        world.change(apart, amount=3)
+        world.change(together, amount=3)
         assert [count for _, count in units(world, apart)] == [1, 1, 1]
         assert [count for _, count in units(world, together)] == [3]
 
 
 class TestChanges:
     def test_before_the_start_everything_may_change(self, world: World):
-        lease = book(world, instances(2))
-        change(world, lease, amount=5, vcpus=32, affinity=None)
+        lease = world.reserve(instances(2), start=1)
+        world.change(lease, amount=5, vcpus=32, affinity=None)
         assert sum(count for _, count in units(world, lease)) == 5
-        change(world, lease, amount=1)
+        world.change(lease, amount=1)
         assert [count for _, count in units(world, lease)] == [1]
         with pytest.raises(NotEnoughResources):
-            change(world, lease, amount=7)
+            world.change(lease, amount=7)
         assert world.leases.get(OWNER, lease.id).reservations[0].parameters["amount"] == 1
         assert [count for _, count in units(world, lease)] == [1]
 
     def test_others_dates_need_room_then(self, world: World):
-        lease = book(world, instances(ROOM), start=1, end=2)
-        book(world, instances(1), start=3, end=4)
+        lease = world.reserve(instances(ROOM), start=1)
+        world.reserve(instances(1), start=3)
         now = world.clock.now()
         with pytest.raises(NotEnoughResources):
             world.leases.update(OWNER, lease.id, LeaseChange(ends_at=now + 4 * HOUR))
@@ -210,9 +194,9 @@ class TestChanges:
         assert world.leases.get(OWNER, lease.id).status is LeaseStatus.PENDING
 
     def test_what_is_not_possible_names_the_field(self, world: World):
-        lease = book(world, instances(2))
+        lease = world.reserve(instances(2), start=1)
         with pytest.raises(InvalidParameter) as caught:
-            change(world, lease, vcpus=0)
+            world.change(lease, vcpus=0)
         assert caught.value.field == "reservations[0].vcpus"
 
 
@@ -220,12 +204,12 @@ def test_a_reservation_of_nothing_is_refused_at_once(world: World):
     """Blazar's manager looped for ever."""
     for size in ({"vcpus": 0}, {"vcpus": -1}, {"memory_mb": 0}, {"amount": 0}, {"disk_gb": -1}):
         with pytest.raises((InvalidParameter, ValueError)):
-            book(world, instances(**{"amount": 1, **size}))
+            world.reserve(instances(**{"amount": 1, **size}), start=1)
 
 
 def test_running_ones_are_never_fewer(world: World):
-    lease = book(world, instances(2), start=0, end=2)
+    lease = world.reserve(instances(2), start=0, hours=2)
     world.engine.settle()
     assert world.leases.get(OWNER, lease.id).status is LeaseStatus.ACTIVE
     with pytest.raises(InvalidState, match="doesn't allow to reduce"):
-        change(world, lease, amount=1)
+        world.change(lease, amount=1)

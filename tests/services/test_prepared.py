@@ -6,24 +6,15 @@ import pytest
 
 from tenure.domain.errors import Conflict
 from tenure.domain.lease import Lease, LeaseStatus
-from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
+from tenure.domain.request import LeaseChange, ReservationRequest
 from tenure.drivers.contract import CloudRefused
 from tenure.drivers.simulated import Fault, FaultKind
 from tests.support.engines import HOUR, status_of, watch
-from tests.support.world import NOW, OWNER, World
+from tests.support.world import NOW, OWNER, World, instance_reservation
 
 
-def instances(affinity: bool | None = True, amount: int = 1) -> ReservationRequest:
-    size = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1, "resource_properties": ""}
-    return ReservationRequest("virtual:instance", {**size, "amount": amount, "affinity": affinity})
-
-
-def book(world: World, *reservations: ReservationRequest) -> Lease:
-    """A lease that starts in an hour."""
-    request = LeaseRequest(
-        name="lease", starts_at=NOW + HOUR, ends_at=NOW + 2 * HOUR, reservations=reservations or (instances(),)
-    )
-    return world.leases.create(OWNER, request)
+def instances(affinity: bool | None = True) -> ReservationRequest:
+    return instance_reservation(affinity=affinity)
 
 
 def groups(world: World) -> dict[str, str]:
@@ -35,13 +26,8 @@ def shown(lease: Lease) -> list[object]:
     return [one.effects["server_group_id"] for one in lease.reservations]
 
 
-def change(world: World, lease: Lease, **parameters: object) -> Lease:
-    changes = (ReservationChange(lease.reservations[0].id, parameters),)
-    return world.leases.update(OWNER, lease.id, LeaseChange(reservations=changes))
-
-
 def test_it_goes_with_a_lease_that_is_deleted(world: World):
-    lease = book(world, instances(True), instances(False))
+    lease = world.reserve(instances(True), instances(False), start=1)
     assert groups(world).keys() == set(shown(lease))
     world.leases.delete(OWNER, lease.id)
     assert groups(world) == {}
@@ -49,7 +35,7 @@ def test_it_goes_with_a_lease_that_is_deleted(world: World):
 
 
 def test_a_cloud_that_does_not_answer_keeps_no_lease_from_being_deleted(world: World):
-    lease = book(world, instances(True), instances(False))
+    lease = world.reserve(instances(True), instances(False), start=1)
     resisting = lease.reservations[0].id
     world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_ended", reservation_id=resisting, count=1))
     world.leases.delete(OWNER, lease.id)
@@ -69,13 +55,13 @@ def test_it_goes_with_a_lease_that_cannot_be_made(world: World):
 
     watch(world, refuse)
     with pytest.raises(Conflict, match="Quota exceeded"):
-        book(world, instances(True), instances(False))
+        world.reserve(instances(True), instances(False), start=1)
     assert groups(world) == {}
     assert world.service.repair.run() == 0
 
 
 def test_it_goes_with_a_lease_whose_start_was_missed(world: World):
-    lease = book(world)
+    lease = world.reserve(instances(), start=1)
     world.clock.advance(3 * HOUR)
     world.engine.settle()
     assert status_of(world, lease.id) is LeaseStatus.TERMINATED
@@ -84,7 +70,7 @@ def test_it_goes_with_a_lease_whose_start_was_missed(world: World):
 
 
 def test_it_goes_with_a_reservation_that_is_dropped(world: World):
-    lease = book(world, instances(True), instances(False))
+    lease = world.reserve(instances(True), instances(False), start=1)
     world.leases.drop_reservation(OWNER, lease.id, lease.reservations[0].id)
     assert list(groups(world)) == shown(lease)[1:]
     assert world.service.repair.run() == 0
@@ -92,8 +78,8 @@ def test_it_goes_with_a_reservation_that_is_dropped(world: World):
 
 @pytest.mark.parametrize(("after", "policies"), [(False, ["anti-affinity"]), (None, [])])
 def test_it_follows_a_change_before_the_start(world: World, after: bool | None, policies: list[str]):
-    lease = book(world)
-    changed = change(world, lease, affinity=after)
+    lease = world.reserve(instances(), start=1)
+    changed = world.change(lease, affinity=after)
     assert list(groups(world).values()) == policies
     assert shown(changed) == [next(iter(groups(world)), None)] != shown(lease)
     world.pass_until(NOW + HOUR)
@@ -102,29 +88,29 @@ def test_it_follows_a_change_before_the_start(world: World, after: bool | None, 
 
 
 def test_a_rule_that_comes_later_makes_one(world: World):
-    lease = book(world, instances(None))
+    lease = world.reserve(instances(None), start=1)
     assert groups(world) == {}
-    changed = change(world, lease, affinity=True)
+    changed = world.change(lease, affinity=True)
     assert shown(changed) == list(groups(world))
 
 
 def test_a_reservation_that_is_added_has_one(world: World):
-    lease = book(world, instances(None))
+    lease = world.reserve(instances(None), start=1)
     changed = world.leases.add_reservation(OWNER, lease.id, instances(False))
     assert shown(changed) == [None, *groups(world)]
 
 
 def test_a_change_that_the_cloud_does_not_follow_at_once_is_followed_later(world: World):
-    lease = book(world)
+    lease = world.reserve(instances(), start=1)
     world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_prepared", count=1))
-    assert shown(change(world, lease, affinity=False)) == shown(lease)
+    assert shown(world.change(lease, affinity=False)) == shown(lease)
     world.pass_until(NOW + HOUR / 2)
     assert list(groups(world).values()) == ["anti-affinity"]
     assert shown(world.leases.get(OWNER, lease.id)) == list(groups(world))
 
 
 def test_what_does_not_concern_it_asks_nothing_of_the_cloud(world: World):
-    lease = book(world)
+    lease = world.reserve(instances(), start=1)
     world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_prepared", count=None))
     renamed = world.leases.update(OWNER, lease.id, LeaseChange(name="other", ends_at=NOW + 3 * HOUR))
     assert (renamed.name, renamed.status_reason, shown(renamed)) == ("other", None, shown(lease))

@@ -10,9 +10,9 @@ import pytest
 
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import Lease, LeaseStatus
-from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
+from tenure.domain.request import LeaseChange, ReservationChange
 from tests.support.engines import lease_of
-from tests.support.world import ADMIN, OWNER, World, open_world
+from tests.support.world import ADMIN, OWNER, World, address_reservation, open_world
 
 ADDRESS = "virtual:floatingip"
 FIRST, SECOND, THIRD = "203.0.113.10", "203.0.113.11", "203.0.113.12"
@@ -29,12 +29,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def book(world: World, amount: int, *required: str, start: float = 1) -> Lease:
-    network = world.cloud.world.addresses.public
-    asked = ReservationRequest(
-        ADDRESS, {"network_id": network, "amount": amount, "required_floatingips": list(required)}
-    )
-    begin = world.clock.now() + start * HOUR
-    lease = world.leases.create(OWNER, LeaseRequest("lease", begin, begin + HOUR, reservations=(asked,)))
+    lease = world.reserve(address_reservation(amount, *required), start=start)
     world.engine.settle()
     return lease
 

@@ -17,7 +17,7 @@ from tenure.domain.request import ReservationRequest, ResourceQuery
 from tenure.domain.resource import DiscoveredResource, Resource
 from tenure.drivers.simulated import Fault, FaultKind, HostHealth
 from tenure.store.database import Transaction
-from tests.services.test_parts import HOUR, book, change, hosts, instances, units
+from tests.services.test_parts import HOUR, hosts, instances, units
 from tests.support.world import ADMIN, HOST, OWNER, World, open_world
 
 HOSTS = 4
@@ -44,12 +44,12 @@ def _describe(tx: Transaction, host: Resource, described: DiscoveredResource, no
     tx.resources.describe(host, described, now=now)
 
 
-def book_on(world: World, number: int, *reservations: ReservationRequest, **when: float) -> Lease:
+def book_on(world: World, number: int, *reservations: ReservationRequest, start: float = 1, hours: float = 1) -> Lease:
     """A lease on the host of that number, where it stays until somebody moves it."""
     others = [str(one) for one in range(1, HOSTS + 1) if one != number]
     for other in others:
         world.resources.disable(ADMIN, HOST, other, reason="not now")
-    lease = book(world, *reservations, **when)
+    lease = world.reserve(*reservations, start=start, hours=hours)
     for other in others:
         world.resources.enable(ADMIN, HOST, other)
     return lease
@@ -60,18 +60,18 @@ def test_where_one_plan_has_nowhere_to_go_another_may_go_to_its_host(world: Worl
     resize(world, 2, 1, 1, 1)
     for number in range(1, HOSTS + 1):
         book_on(world, number, instances(1, vcpus=1))
-    book(world, hosts(1))
+    world.reserve(hosts(1), start=1)
 
 
 def test_what_found_no_place_beside_another_plan_is_not_held_against_the_next(world: World):
     """Of two plans on one host only one fits elsewhere, and stays; those of another host both do, in turn."""
     resize(world, 4, 4, 4, 2)
     for number, vcpus in ((1, 4), (2, 2)):
-        book_on(world, number, instances(1, vcpus=vcpus), start=0, end=5)
+        book_on(world, number, instances(1, vcpus=vcpus), start=0, hours=5)
     world.engine.settle()  # what runs does not move
     for number, begin in ((3, 1), (3, 1), (4, 1), (4, 2)):
-        book_on(world, number, instances(1, vcpus=2), start=begin, end=begin + 1)
-    book(world, hosts(1), start=1, end=3)
+        book_on(world, number, instances(1, vcpus=2), start=begin)
+    world.reserve(hosts(1), start=1, hours=2)
 
 
 def test_where_a_plan_was_tried_in_vain_it_is_not_bound_to_go(world: World):
@@ -81,13 +81,13 @@ def test_where_a_plan_was_tried_in_vain_it_is_not_bound_to_go(world: World):
     host then take the place that was tried for the other plan, which makes room for the instance later.
     """
     resize(world, 7, 2, 3, 3)
-    book_on(world, 3, instances(1, vcpus=1), start=0, end=9)
-    book_on(world, 4, instances(1, vcpus=1), start=0, end=2)  # in use for a shorter time, so the third is preferred
+    book_on(world, 3, instances(1, vcpus=1), start=0, hours=9)
+    book_on(world, 4, instances(1, vcpus=1), start=0, hours=2)  # in use for a shorter time, so the third is preferred
     world.engine.settle()  # what runs does not move
-    together = book_on(world, 1, instances(1, vcpus=2, affinity=True), start=1, end=3)
-    book_on(world, 1, instances(1, vcpus=4), start=1, end=3)
-    small = [book_on(world, 2, instances(1, vcpus=1), start=1, end=3) for _ in range(2)]
-    lease = book(world, hosts(1), instances(1, vcpus=3), start=1, end=3)
+    together = book_on(world, 1, instances(1, vcpus=2, affinity=True), start=1, hours=2)
+    book_on(world, 1, instances(1, vcpus=4), start=1, hours=2)
+    small = [book_on(world, 2, instances(1, vcpus=1), start=1, hours=2) for _ in range(2)]
+    lease = world.reserve(hosts(1), instances(1, vcpus=3), start=1, hours=2)
     assert [units(world, one) for one in small] == [[("sim-host-003", 1)]] * 2
     assert units(world, together) == [("sim-host-004", 1)]
     assert units(world, lease) == [("sim-host-001", 1), ("sim-host-002", 1)]
@@ -95,24 +95,24 @@ def test_where_a_plan_was_tried_in_vain_it_is_not_bound_to_go(world: World):
 
 def test_those_that_stay_together_grow_where_a_plan_makes_room_for_them(world: World):
     resize(world, 4, 4, 4, 4)
-    running = book_on(world, 1, instances(1, vcpus=2, affinity=True), start=0, end=3)
+    running = book_on(world, 1, instances(1, vcpus=2, affinity=True), start=0, hours=3)
     world.engine.settle()
-    book_on(world, 1, instances(1, vcpus=2), start=1, end=2)
-    change(world, running, amount=2)
+    book_on(world, 1, instances(1, vcpus=2))
+    world.change(running, amount=2)
     world.engine.settle()
     assert units(world, running) == [("sim-host-001", 1), ("sim-host-001", 1)]
     with pytest.raises(NotEnoughResources, match="3 asked for"):
-        change(world, running, amount=3)
+        world.change(running, amount=3)
 
 
 def test_nothing_grows_on_a_host_that_is_closed(world: World):
     resize(world, 4, 4, 4, 4)
-    running = book_on(world, 1, instances(1, vcpus=2, affinity=True), start=0, end=3)
+    running = book_on(world, 1, instances(1, vcpus=2, affinity=True), start=0, hours=3)
     world.engine.settle()
-    book_on(world, 1, instances(1, vcpus=2), start=1, end=2)
+    book_on(world, 1, instances(1, vcpus=2))
     world.resources.disable(ADMIN, HOST, "1", reason="repair")
     with pytest.raises(NotEnoughResources):
-        change(world, running, amount=2)
+        world.change(running, amount=2)
 
 
 def test_a_refusal_costs_the_same_however_much_is_planned(world: World):
@@ -127,14 +127,14 @@ def test_a_refusal_costs_the_same_however_much_is_planned(world: World):
 
         event.listen(world.db.engine, "before_cursor_execute", note)
         with pytest.raises(NotEnoughResources):
-            book(world, asked)
+            world.reserve(asked, start=1)
         event.remove(world.db.engine, "before_cursor_execute", note)
         return count
 
     costs = []
     for size in (2, 1):
         resize(world, 8, 8, 8, 8)
-        leases = [book(world, instances(1, vcpus=size)) for _ in range(4 * 8 // size)]
+        leases = [world.reserve(instances(1, vcpus=size), start=1) for _ in range(4 * 8 // size)]
         asked = (
             instances(1, vcpus=size),
             instances(3, vcpus=size, affinity=True),
@@ -184,8 +184,8 @@ def test_an_operator_empties_a_host_onto_several(world: World):
 
 def test_a_start_waits_for_no_host_where_several_others_have_room(world: World):
     resize(world, 8, 4, 4, 1)
-    before = book_on(world, 1, instances(8, vcpus=1), start=0, end=1)
-    after = book_on(world, 1, instances(8, vcpus=1), start=1, end=2)
+    before = book_on(world, 1, instances(8, vcpus=1), start=0)
+    after = book_on(world, 1, instances(8, vcpus=1))
     stuck = Fault(FaultKind.BUSY, verb="ensure_ended", reservation_id=before.reservations[0].id, count=None)
     world.cloud.inject(stuck)
     world.pass_time(HOUR + timedelta(minutes=1))

@@ -15,7 +15,7 @@ import pytest
 from tenure.domain.capacity import Capacity
 from tenure.domain.errors import LeaseBusy, NotEnoughResources, TenureError
 from tenure.domain.lease import Lease, LeaseStatus
-from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
+from tenure.domain.request import LeaseChange, ReservationChange, ReservationRequest
 from tenure.domain.volume import pool_id
 from tenure.drivers.simulated import Fault, FaultKind
 from tests.support import ledger
@@ -41,10 +41,7 @@ def lend(world: World) -> str:
 
 def volumes(world: World, *, start: float = 0, hours: float = 1, **parameters: object) -> Lease:
     asked = {"amount": 1, "size_gb": 10, "volume_type": "fast", "at_end": "delete", "before_end": "default"}
-    begin = world.clock.now() + timedelta(hours=start)
-    reservation = ReservationRequest(VOLUME, {**asked, **parameters})
-    request = LeaseRequest("lease", begin, begin + timedelta(hours=hours), reservations=(reservation,))
-    return world.leases.create(OWNER, request)
+    return world.reserve(ReservationRequest(VOLUME, {**asked, **parameters}), start=start, hours=hours)
 
 
 def in_use(world: World) -> int:

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from types import MappingProxyType
+from typing import Any
 
 from tenure.api.policies import Policies
 from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
-from tenure.domain.request import LeaseRequest, ReservationRequest
+from tenure.domain.lease import Lease
+from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
 from tenure.domain.resource import Resource
 from tenure.drivers.contract import ResourceRef
 from tenure.drivers.simulated import SimulatedCloud
+from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.factory import Parts, Service, build, load_types
 from tenure.resources.contract import ResourceTypes
@@ -79,14 +82,35 @@ class World:
     def book(self, hosts: int | tuple[int, int] = 1, *, start=0.0, hours=1.0, actor: Actor = OWNER, **parameters):
         """A lease of hosts, ``start`` hours from now."""
         minimum, maximum = hosts if isinstance(hosts, tuple) else (hosts, hosts)
+        name = parameters.pop("name", "lease")
+        wanted = reservation(minimum, maximum, **parameters)
+        return self.reserve(wanted, start=start, hours=hours, actor=actor, name=name)
+
+    def reserve(
+        self,
+        *reservations: ReservationRequest,
+        start: float = 0.0,
+        hours: float = 1.0,
+        actor: Actor = OWNER,
+        name: str = "lease",
+        **fields: Any,
+    ) -> Lease:
+        """A lease of these reservations, ``start`` hours from now; ``fields`` are others of its request."""
         begin = self.clock.now() + timedelta(hours=start)
-        request = LeaseRequest(
-            name=parameters.pop("name", "lease"),
-            starts_at=begin,
-            ends_at=begin + timedelta(hours=hours),
-            reservations=(reservation(minimum, maximum, **parameters),),
-        )
-        return self.leases.create(actor, request)
+        end = begin + timedelta(hours=hours)
+        return self.leases.create(actor, LeaseRequest(name, begin, end, reservations=reservations, **fields))
+
+    def change(self, lease: Lease, place: int = 0, **parameters: object) -> Lease:
+        """Give the reservation at that place of the lease other parameters, as its owner."""
+        changes = (ReservationChange(lease.reservations[place].id, parameters),)
+        return self.leases.update(OWNER, lease.id, LeaseChange(reservations=changes))
+
+    def boot(self, lease: Lease, place: int = 0, *, host: str | None = None) -> str:
+        """Boot a server of the lease's owner in the reservation at that place; its id."""
+        chosen = lease.reservations[place]
+        if chosen.resource_type == HOST:
+            return self.cloud.world.boot_server(lease.project_id, reservation_id=chosen.id, host=host)
+        return self.cloud.world.instances.boot(lease.project_id, chosen.id, host=host)
 
     def hosts_of(self, lease_id: str, actor: Actor = ADMIN) -> list[str]:
         return sorted(one.resource.name for one in self.leases.resources(actor, lease_id, HOST))
@@ -111,6 +135,18 @@ def reservation(minimum: int, maximum: int, **parameters: object) -> Reservation
             **parameters,
         },
     )
+
+
+def instance_reservation(amount: int = 1, **parameters: object) -> ReservationRequest:
+    """Instances of one processor and 1 GiB, unless the parameters say otherwise."""
+    size = {"vcpus": 1, "memory_mb": 1024, "disk_gb": 0, "affinity": None, "resource_properties": ""}
+    return ReservationRequest("virtual:instance", {**size, "amount": amount, **parameters})
+
+
+def address_reservation(amount: int = 1, *required: str, **parameters: object) -> ReservationRequest:
+    """Floating IPs of the simulated cloud's public network, these among them."""
+    wanted = {"network_id": PUBLIC_NETWORK, "amount": amount, "required_floatingips": list(required)}
+    return ReservationRequest("virtual:floatingip", {**wanted, **parameters})
 
 
 @contextmanager
