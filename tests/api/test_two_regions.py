@@ -25,7 +25,7 @@ TINY = "1"
 
 @pytest.fixture
 def regions(tmp_path: Path) -> Iterator[Regions]:
-    with open_regions(f"sqlite:///{tmp_path / 'tenure.db'}") as opened:
+    with open_regions(tmp_path) as opened:
         yield opened
 
 

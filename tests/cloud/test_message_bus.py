@@ -64,7 +64,7 @@ def topic() -> Iterator[str]:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}") as opened:
+    with open_world(tmp_path) as opened:
         yield opened
 
 

@@ -17,5 +17,5 @@ def checkpoints() -> Checkpoints:
 
 @pytest.fixture
 def world(tmp_path: Path, checkpoints: Checkpoints) -> Iterator[World]:
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", checkpoint=checkpoints) as world:
+    with open_world(tmp_path, checkpoint=checkpoints) as world:
         yield world

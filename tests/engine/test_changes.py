@@ -15,7 +15,7 @@ from tenure.drivers.simulated import Fault, FaultKind
 from tests.support import ledger
 from tests.support.engines import HOUR, MINUTE, SECOND, Checkpoints, Killed, assert_all_in_pool, lease_of, status_of
 from tests.support.ledger import overlaps
-from tests.support.world import HOST, NOW, OWNER, World, open_world, reservation
+from tests.support.world import HOST, NOW, OWNER, World, open_world, reservation, url_in
 
 
 def test_what_a_refused_change_had_added_is_not_held_for_longer_than_it_was_asked_for(database_url: str):
@@ -66,7 +66,7 @@ def test_a_change_of_a_lease_that_ends_in_the_minute_of_its_start_is_recorded(wo
     ended = world.leases.update(OWNER, lease.id, LeaseChange(ends_at=Moment.THIS_MINUTE))
     assert (ended.status, ended.ends_at) == (LeaseStatus.ACTIVE, NOW + 30 * SECOND)
     world.leases.drop_reservation(OWNER, lease.id, lease.reservations[1].id)
-    assert ledger.faults(f"sqlite:///{tmp_path / 'tenure.db'}", now=world.clock.now()) == []
+    assert ledger.faults(url_in(tmp_path), now=world.clock.now()) == []
     world.engine.settle()
     assert status_of(world, lease.id) is LeaseStatus.TERMINATED
     assert_all_in_pool(world)

@@ -37,7 +37,7 @@ def nothing(_point: str) -> None:
 
 
 def test_two_managers_carry_out_each_event_once(tmp_path):
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=30, workers=4) as world, ExitStack() as stack:
+    with open_world(tmp_path, hosts=30, workers=4) as world, ExitStack() as stack:
         other = another(world)
         leases = [world.book(1, start=1, hours=2) for _ in range(30)]
         for service in (world.service, other):

@@ -25,7 +25,7 @@ DAY = timedelta(days=1)
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=1) as opened:
+    with open_world(tmp_path, hosts=1) as opened:
         opened.cloud.world.add_host("general")
         yield opened
 

@@ -188,7 +188,7 @@ def instances(world: World, vcpus: int, *, start: float = 0, hours: float = 1) -
 
 def test_parts_of_a_host_that_are_not_given_back_count_for_themselves(tmp_path: Path) -> None:
     """On the only host there is room for what fits beside them, and for nothing else."""
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=1) as world:
+    with open_world(tmp_path, hosts=1) as world:
         slow = instances(world, 8)
         small, large = instances(world, 12, start=1, hours=3), instances(world, 20, start=1, hours=3)
         world.engine.settle()
@@ -203,7 +203,7 @@ def test_parts_of_a_host_that_are_not_given_back_count_for_themselves(tmp_path: 
 
 
 def test_the_whole_of_a_host_waits_for_parts_of_it(tmp_path: Path) -> None:
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=1) as world:
+    with open_world(tmp_path, hosts=1) as world:
         slow = instances(world, 8)
         following = world.book(1, start=1.2)
         world.engine.settle()
@@ -244,7 +244,7 @@ def test_an_extension_is_refused_once_the_end_is_claimed(world: World):
 
 def test_many_that_wait_delay_nobody_who_need_not(tmp_path):
     """Forty starts wait for hosts that do not come back; the fortieth-first has its own."""
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=41) as world:
+    with open_world(tmp_path, hosts=41) as world:
         slow = world.book(40, hours=1)
         following = [world.book(1, start=1, hours=3) for _ in range(40)]
         own = world.book(1, start=1, hours=3)

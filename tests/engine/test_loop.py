@@ -65,7 +65,7 @@ def test_it_looks_for_what_others_have_booked_at_least_every_two_seconds(world: 
 
 
 def test_a_start_comes_at_its_time_and_not_before(tmp_path):
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", workers=2) as world, running(world):
+    with open_world(tmp_path, workers=2) as world, running(world):
         lease = world.book(1, start=1)
         marker = world.book(1)  # the engine has been round when this one is active
         wait_for_leases(world, [marker], {LeaseStatus.ACTIVE})
@@ -76,7 +76,7 @@ def test_a_start_comes_at_its_time_and_not_before(tmp_path):
 
 def test_a_booking_wakes_the_engine_of_its_process(tmp_path):
     """The clock stands still: only the booking itself can have woken it."""
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", workers=2) as world:
+    with open_world(tmp_path, workers=2) as world:
         world.book(1, start=9)
         with running(world):
             leases = []
@@ -89,7 +89,7 @@ def test_a_booking_wakes_the_engine_of_its_process(tmp_path):
 
 
 def test_a_repair_pass_that_hangs_delays_nobody(tmp_path):
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", workers=2) as world:
+    with open_world(tmp_path, workers=2) as world:
         world.cloud.inject(Fault(FaultKind.BLOCK, verb="held", count=None))
         with running(world):
             assert world.cloud.wait_until_blocked(timeout_seconds=patience())
@@ -100,7 +100,7 @@ def test_a_repair_pass_that_hangs_delays_nobody(tmp_path):
 
 
 def test_the_running_engine_repairs_once_a_minute(tmp_path):
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", workers=2) as world:
+    with open_world(tmp_path, workers=2) as world:
         lease = world.book(1, hours=1)
         world.engine.settle()
         [order] = world.service.events.orders(lease.id)
@@ -114,7 +114,7 @@ def test_the_running_engine_repairs_once_a_minute(tmp_path):
 
 def test_a_sink_that_hangs_delays_no_start(tmp_path):
     """Messages are somebody else's business; leases start on time without them."""
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", workers=2) as world:
+    with open_world(tmp_path, workers=2) as world:
         told: list[str] = []
         holding = Fault(FaultKind.BLOCK, verb="look_up", count=None)
 
@@ -132,7 +132,7 @@ def test_a_sink_that_hangs_delays_no_start(tmp_path):
 
 
 def test_a_stopped_engine_begins_nothing(tmp_path):
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", workers=2) as world:
+    with open_world(tmp_path, workers=2) as world:
         with running(world):
             assert world.engine.is_alive
         assert not world.engine.is_alive

@@ -21,7 +21,7 @@ NOTICE = timedelta(seconds=60)
 def test_two_reservations_that_start_together_both_have_room(tmp_path: Path):
     """Each for itself, both would have the same servers go."""
     rules = Rules(preemption_notice=NOTICE)
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=1, rules=rules) as world:
+    with open_world(tmp_path, hosts=1, rules=rules) as world:
         instances = world.cloud.world.instances
         (host,) = world.cloud.discover(HOST)
         quarter = host.capacity["VCPU"] // 4
@@ -47,7 +47,7 @@ def test_two_reservations_that_start_together_both_have_room(tmp_path: Path):
 def test_a_server_is_told_again_when_the_start_has_moved(tmp_path: Path):
     """Once for each deadline, however often it is looked."""
     rules = Rules(preemption_notice=NOTICE)
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=1, rules=rules) as world:
+    with open_world(tmp_path, hosts=1, rules=rules) as world:
         messages: list[Message] = []
         rebuild(world, sink=messages.append)
         world.cloud.world.instances.add_flavor("spot", extra_specs={"blazar:preemptible": "true"})

@@ -141,7 +141,7 @@ def test_no_two_calls_for_one_lease_at_the_same_time(tmp_path):
             with guard:
                 inside[order.lease_id] -= 1
 
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=20, workers=8) as world:
+    with open_world(tmp_path, hosts=20, workers=8) as world:
         watch(world, enter, leave)
         other = another(world)
         leases = [

@@ -51,7 +51,7 @@ def over_the_bus(conf: ConfigOpts, manager: Manager) -> Iterator[Manager]:
 @pytest.fixture
 def line(tmp_path: Path) -> Iterator[Line]:
     with (
-        open_world(f"sqlite:///{tmp_path / 'tenure.db'}") as world,
+        open_world(tmp_path) as world,
         over_the_bus(in_memory(tmp_path), world.service.manager) as there,
     ):
         yield Line(world, world.service.manager, there)
@@ -73,5 +73,5 @@ def shared_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}") as opened:
+    with open_world(tmp_path) as opened:
         yield opened

@@ -79,7 +79,7 @@ def open_site(
     answer_seconds: float = 600.0,
     filters: Mapping[str, EnforcementFilter] = MappingProxyType({}),
 ) -> Iterator[Site]:
-    with open_world(f"sqlite:///{folder / 'tenure.db'}", hosts=hosts, workers=THREADS, filters=filters) as world:
+    with open_world(folder, hosts=hosts, workers=THREADS, filters=filters) as world:
         rebuild(world, places=places, answer_seconds=answer_seconds)
         tokens = folder / "tokens.yaml"
         users = {"owner": OWNER, "admin": ADMIN}

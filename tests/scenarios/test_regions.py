@@ -26,7 +26,7 @@ from tests.support.world import ADMIN, HOST, NOW, OWNER, open_world, reservation
 
 @pytest.fixture
 def regions(tmp_path: Path) -> Iterator[Regions]:
-    with open_regions(f"sqlite:///{tmp_path / 'tenure.db'}") as opened:
+    with open_regions(tmp_path) as opened:
         yield opened
 
 
@@ -148,7 +148,7 @@ def pass_time_until(regions: Regions, leases: Iterable[Lease], status: LeaseStat
 
 def test_a_region_that_hangs_leaves_workers_to_the_other(tmp_path: Path) -> None:
     """At the start and at the end of as many leases there as there are workers; no attempt that waits counts as one."""
-    with open_regions(f"sqlite:///{tmp_path / 'tenure.db'}", workers=2) as regions:
+    with open_regions(tmp_path, workers=2) as regions:
         try:
             regions.south.inject(Fault(FaultKind.BLOCK, verb="ensure_started", count=None))
             hung = [regions.host_in(SOUTH), regions.host_in(SOUTH)]
@@ -264,7 +264,7 @@ def test_without_a_trust_where_it_is_needed_nothing_is_booked(
 
 
 def test_a_trust_from_before_there_were_regions_is_one_of_home(tmp_path: Path) -> None:
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=2) as world:
+    with open_world(tmp_path, hosts=2) as world:
         asked = replace(grouped(""), reservations=(ReservationRequest("flavor:instance", GROUPED),))
         lease = world.leases.create(OWNER, asked)
         RegionService(world.db).name_home(NORTH)
@@ -293,7 +293,7 @@ def test_a_region_that_is_configured_no_more_is_waited_for(regions: Regions) -> 
 
 
 def test_what_was_there_before_regions_is_at_home_then(tmp_path: Path) -> None:
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=2) as world:
+    with open_world(tmp_path, hosts=2) as world:
         running, later = world.book(1), world.book(2, start=2)
         world.engine.settle()
         assert RegionService(world.db).name_home(NORTH) == (2, 2)

@@ -16,7 +16,7 @@ from tenure.store.events import PATIENCE
 from tests.support import ledger
 from tests.support.engines import HOUR, MINUTE, SECOND, assert_all_in_pool, running, status_of, wait_for_leases
 from tests.support.waiting import patience
-from tests.support.world import NOW, OWNER, World, open_world, reservation
+from tests.support.world import NOW, OWNER, World, open_world, reservation, url_in
 
 ENDED = NOW + HOUR
 
@@ -42,7 +42,7 @@ def test_a_teardown_that_hangs_ten_minutes_delays_none_of_two_hundred(tmp_path):
 
     One of them was planned on the very host that hangs: it waits for as long as is usual, and gets another.
     """
-    url = f"sqlite:///{tmp_path / 'tenure.db'}"
+    url = url_in(tmp_path)
     with open_world(url, hosts=201, workers=16) as world:
         slow = book(world, NOW, ENDED)
         world.engine.round()
@@ -78,7 +78,7 @@ def test_a_teardown_that_hangs_ten_minutes_delays_none_of_two_hundred(tmp_path):
 def test_teardowns_that_hang_take_no_worker_from_a_start(tmp_path, monkeypatch: pytest.MonkeyPatch, apart: bool):
     """More hanging teardowns than workers, and than one look of the engine finds."""
     monkeypatch.setattr(loop, "BATCH", 6)
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=20, workers=4) as world:
+    with open_world(tmp_path, hosts=20, workers=4) as world:
         if not apart:
             workers = world.engine._workers  # what the guard is, taken away
             monkeypatch.setitem(workers._free, Lane.STARTS, workers._free[Lane.OTHERS])
@@ -104,7 +104,7 @@ def test_teardowns_that_hang_take_no_worker_from_a_start(tmp_path, monkeypatch: 
 def test_health_says_that_nobody_takes_up_what_is_due(tmp_path):
     """Not while it is under way, and not for the first half minute."""
     rules = Rules(notice_before_end=timedelta(0))
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=4, workers=2, rules=rules) as world:
+    with open_world(tmp_path, hosts=4, workers=2, rules=rules) as world:
         slow = [book(world, NOW, ENDED) for _ in range(2)]
         with running(world):
             wait_for_leases(world, slow, {LeaseStatus.ACTIVE})
@@ -136,7 +136,7 @@ def engine_of(world: World) -> PartHealth:
 
 def test_servers_that_do_not_vanish_hold_no_worker(tmp_path):
     """More slow teardowns than workers, each asked for again and again for ten minutes: the others start on time."""
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=60, workers=4) as world:
+    with open_world(tmp_path, hosts=60, workers=4) as world:
         slow = [book(world, NOW, ENDED) for _ in range(20)]
         others = [book(world, ENDED, ENDED + HOUR) for _ in range(40)]
         for one in slow:

@@ -18,7 +18,7 @@ from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange
 from tenure.drivers.simulated import Fault, FaultKind
 from tests.support import ledger
 from tests.support.engines import HOUR, MINUTE, assert_all_in_pool
-from tests.support.world import ADMIN, NOW, OWNER, STRANGER, World, open_world, reservation
+from tests.support.world import ADMIN, NOW, OWNER, STRANGER, World, open_world, reservation, url_in
 
 DAY = timedelta(days=1)
 WEEK = timedelta(weeks=1)
@@ -26,7 +26,7 @@ WEEK = timedelta(weeks=1)
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    url = f"sqlite:///{tmp_path / 'tenure.db'}"
+    url = url_in(tmp_path)
     with open_world(url, hosts=4) as world:
         yield world
     assert ledger.faults(url) == []

@@ -10,5 +10,5 @@ from tests.support.world import World, open_world
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}") as world:
+    with open_world(tmp_path) as world:
         yield world

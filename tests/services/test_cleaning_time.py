@@ -30,7 +30,7 @@ INSTANCES = ReservationRequest(
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     rules = Rules(cleaning_time=CLEANING)
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=ALL, rules=rules) as world:
+    with open_world(tmp_path, hosts=ALL, rules=rules) as world:
         yield world
 
 

@@ -16,7 +16,7 @@ from tenure.domain.lease import LeaseStatus
 from tenure.domain.request import LeaseChange, LeaseQuery, ReservationChange
 from tenure.enforcement.contract import EnforcementFilter, Values
 from tenure.enforcement.duration import MaxLeaseDurationFilter
-from tests.support.world import ADMIN, OWNER, World, open_world, reservation
+from tests.support.world import ADMIN, OWNER, World, open_world, reservation, url_in
 
 HOUR = timedelta(hours=1)
 
@@ -51,7 +51,7 @@ def witness() -> Witness:
 
 @pytest.fixture
 def world(tmp_path: Path, witness: Witness) -> Iterator[World]:
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters={"Witness": witness}) as world:
+    with open_world(tmp_path, filters={"Witness": witness}) as world:
         yield world
 
 
@@ -193,7 +193,7 @@ def test_filters_are_not_asked_for_ever(world: World, witness: Witness):
 @pytest.mark.parametrize(("seconds", "asked"), [(60.0, 5), (0.0, 1)])
 def test_filters_are_asked_again_as_long_as_there_is_time(tmp_path: Path, witness: Witness, seconds: float, asked: int):
     """Somebody else changes the lease four times while they think about it."""
-    url = f"sqlite:///{tmp_path / 'tenure.db'}"
+    url = url_in(tmp_path)
     with open_world(url, filters={"Witness": witness}, answer_seconds=seconds) as world:
         lease = world.book(1, start=1, hours=1)
         witness.asked.clear()
@@ -223,7 +223,7 @@ def bounded(world_url: str, **options: object) -> Any:
 
 
 def test_a_lease_is_no_longer_than_the_site_says(tmp_path: Path):
-    with bounded(f"sqlite:///{tmp_path / 'tenure.db'}") as world:
+    with bounded(url_in(tmp_path)) as world:
         lease = world.book(1, hours=2)
         words = (
             "Lease duration of 7260 seconds must be less than or equal to the maximum lease duration of 7200 seconds."
@@ -237,7 +237,7 @@ def test_a_lease_is_no_longer_than_the_site_says(tmp_path: Path):
 
 
 def test_a_lease_that_is_too_long_by_a_newer_bound_may_become_shorter(tmp_path: Path):
-    url = f"sqlite:///{tmp_path / 'tenure.db'}"
+    url = url_in(tmp_path)
     with bounded(url, max_lease_duration=-1) as world:
         lease = world.book(1, hours=5)
         world.service.parts.filters["MaxLeaseDurationFilter"].conf.set_override(
@@ -251,7 +251,7 @@ def test_a_lease_that_is_too_long_by_a_newer_bound_may_become_shorter(tmp_path: 
 
 def test_projects_can_be_exempt(tmp_path: Path):
     exempt = [OWNER.project_id]
-    with bounded(f"sqlite:///{tmp_path / 'tenure.db'}", max_lease_duration_exempt_project_ids=exempt) as world:
+    with bounded(url_in(tmp_path), max_lease_duration_exempt_project_ids=exempt) as world:
         assert world.book(1, hours=100).status is LeaseStatus.PENDING
         with pytest.raises(NotPermitted):
             world.book(1, hours=100, actor=ADMIN)

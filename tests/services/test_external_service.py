@@ -40,9 +40,7 @@ def credits() -> Iterator[Credits]:
 
 @pytest.fixture
 def world(tmp_path: Path, credits: Credits) -> Iterator[World]:
-    with open_world(
-        f"sqlite:///{tmp_path / 'tenure.db'}", filters={"ExternalServiceFilter": credits.filter()}
-    ) as world:
+    with open_world(tmp_path, filters={"ExternalServiceFilter": credits.filter()}) as world:
         yield world
 
 
@@ -67,7 +65,7 @@ def leases(world: World) -> int:
 
 def test_the_calls_are_blazars(tmp_path: Path, credits: Credits):
     filters = {"ExternalServiceFilter": credits.filter(commits=False, token="a secret", bearer_token="another")}
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters=filters) as world:
+    with open_world(tmp_path, filters=filters) as world:
         lease = world.book(1, start=1, hours=2)
         world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))
         world.pass_time(5 * HOUR)
@@ -141,7 +139,7 @@ def test_while_it_does_not_answer_nothing_is_made_unless_the_operator_allows_it(
     tmp_path: Path, credits: Credits, mood: str
 ):
     strict, lenient = credits.filter(timeout=patience(0.3)), credits.filter(timeout=patience(0.3), on_failure="allow")
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters={"ExternalServiceFilter": strict}) as world:
+    with open_world(tmp_path, filters={"ExternalServiceFilter": strict}) as world:
         lease = world.book(1, start=1)
         settle(world)
         credits.mood = mood
@@ -173,7 +171,7 @@ def test_the_time_out_is_of_the_look_up_of_the_name_as_well(
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
     filters = {"ExternalServiceFilter": credits.filter(timeout=patience(0.2))}
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters=filters) as world:
+    with open_world(tmp_path, filters=filters) as world:
         with pytest.raises(Unavailable, match=AWAY):
             world.book(1)
         known.set()
@@ -210,7 +208,7 @@ def test_a_lease_is_told_from_its_beginning_to_its_end(world: World, credits: Cr
 
 def test_who_wants_to_know_of_changes_alone_is_told_of_them(tmp_path: Path, credits: Credits):
     only = credits.filter(commits=False, commit_update_endpoint="commit-update")
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters={"ExternalServiceFilter": only}) as world:
+    with open_world(tmp_path, filters={"ExternalServiceFilter": only}) as world:
         lease = world.book(1, start=1, hours=2)
         for _ in range(2):
             lease = world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))
@@ -228,7 +226,7 @@ def test_who_wants_to_know_of_changes_alone_is_told_of_them(tmp_path: Path, cred
 def test_leases_that_are_only_noted_say_nothing_of_the_way_to_the_service(tmp_path: Path, credits: Credits):
     """While it is away, new leases do not make it look as if others got through."""
     only = credits.filter(commits=False, commit_update_endpoint="commit-update", on_failure="allow")
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters={"ExternalServiceFilter": only}) as world:
+    with open_world(tmp_path, filters={"ExternalServiceFilter": only}) as world:
         lease = world.book(1, start=1, hours=2)
         credits.mood = "refuses connections"
         world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))
@@ -416,7 +414,7 @@ def test_a_service_that_knows_no_such_lease_need_not_take_it_back(world: World, 
 def test_nothing_is_charged_twice_and_nothing_forgotten(tmp_path: Path, credits: Credits, mood: str):
     credits.status = 500
     filters = {"ExternalServiceFilter": credits.filter(timeout=patience(0.2), on_failure="allow")}
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters=filters) as world:
+    with open_world(tmp_path, filters=filters) as world:
         before = world.book(1, start=1, hours=3)
         settle(world)
         credits.mood = mood

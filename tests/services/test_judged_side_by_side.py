@@ -18,7 +18,7 @@ from tenure.domain.request import LeaseRequest
 from tenure.enforcement.contract import EnforcementFilter, Values
 from tests.support.databases import MARIADB, POSTGRESQL
 from tests.support.waiting import patience
-from tests.support.world import OWNER, World, instance_reservation, open_world, reservation
+from tests.support.world import OWNER, World, instance_reservation, open_world, reservation, url_in
 
 HOUR = timedelta(hours=1)
 #: How many are judged at a time: as many as may wait for filters.
@@ -87,7 +87,7 @@ def test_where_there_is_room_for_all_each_is_booked(kind, book, fresh_database, 
             assert all_at_once(world, book) == {"booked": TOGETHER}
 
     if kind == "sqlite":
-        check(f"sqlite:///{tmp_path / 'tenure.db'}")
+        check(url_in(tmp_path))
     else:
         with fresh_database(kind) as url:
             check(url)
@@ -99,7 +99,7 @@ def test_the_last_host_goes_to_the_second_when_the_first_is_refused(tmp_path: Pa
     panel = Panel(together=2)
     panel.refused = "lease 0"
     with (
-        open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=1, filters={"Panel": panel}) as world,
+        open_world(tmp_path, hosts=1, filters={"Panel": panel}) as world,
         ThreadPoolExecutor(2) as pool,
     ):
         first, second = (pool.submit(hosts, world, f"lease {number}") for number in range(2))
@@ -111,7 +111,7 @@ def test_the_last_host_goes_to_the_second_when_the_first_is_refused(tmp_path: Pa
 def test_what_was_judged_is_kept_to_where_something_else_would_be_better_by_now(tmp_path: Path):
     """While the filter thinks, a lease ends elsewhere just before this one begins: the gap there is tighter."""
     panel = Panel(together=1)
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters={"Panel": panel}) as world:
+    with open_world(tmp_path, filters={"Panel": panel}) as world:
         judged: list[str] = []
         ask = panel.check_create
 
@@ -134,7 +134,7 @@ def test_what_a_refused_request_would_have_got_is_as_good_for_the_next_as_before
     """The gap behind another lease is the best place for both."""
     panel = Panel(together=1)
     panel.refused = "refused"
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters={"Panel": panel}) as world:
+    with open_world(tmp_path, filters={"Panel": panel}) as world:
         before = world.book(1, start=0, hours=1, name="before")
         with pytest.raises(Denied):
             hosts(world, "refused")

@@ -24,7 +24,7 @@ MOST = 2**31 - 1
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder: Path = tmp_path_factory.mktemp("many")
-    with open_world(f"sqlite:///{folder / 'tenure.db'}", hosts=1) as world:
+    with open_world(folder, hosts=1) as world:
         capacity = Capacity({"VCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 10})
         found = [DiscoveredResource(HOST, f"many-{one}", f"many-{one}", capacity) for one in range(HOSTS)]
         world.db.write(lambda tx: tx.resources.add_many(found, [{}] * HOSTS, now=world.clock.now()))

@@ -43,7 +43,7 @@ HORIZON = 6
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     """Three hosts of eight processors and 16 GiB; one has devices and the odd trait. Three addresses."""
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=3) as world:
+    with open_world(tmp_path, hosts=3) as world:
         for host in ("1", "2", "3"):
             odd = host == "3"
             world.cloud.world.change_host(

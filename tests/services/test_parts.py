@@ -27,7 +27,7 @@ ROOM = HOSTS * VCPUS // SIZE
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=HOSTS) as world:
+    with open_world(tmp_path, hosts=HOSTS) as world:
         world.db.write(lambda tx: make_equal(tx, world))
         yield world
 

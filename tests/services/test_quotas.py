@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -25,12 +24,6 @@ from tests.support.world import ADMIN, OWNER, STRANGER, World, open_world, reser
 HOUR = timedelta(hours=1)
 LIMIT = 7
 REQUESTS = 100
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}") as world:
-        yield world
 
 
 def limit(world: World, *, exempt: tuple[str, ...] = (), **limits: int) -> None:
@@ -155,7 +148,7 @@ def race(world: World) -> Counter[str]:
 )
 def test_of_a_hundred_at_once_exactly_as_many_as_may_be_are_booked(kind, fresh_database, tmp_path: Path):
     if kind == "sqlite":
-        with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=40) as world:
+        with open_world(tmp_path, hosts=40) as world:
             check_race(world)
     else:
         with fresh_database(kind) as url, open_world(url, hosts=40) as world:

@@ -22,7 +22,7 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=1) as world:
+    with open_world(tmp_path, hosts=1) as world:
         for address in (FIRST, SECOND, THIRD):
             world.resources.register(ADMIN, ADDRESS, f"{world.cloud.world.addresses.public}/{address}", {})
         yield world

@@ -25,7 +25,7 @@ HOSTS = 4
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", hosts=HOSTS) as world:
+    with open_world(tmp_path, hosts=HOSTS) as world:
         yield world
 
 

@@ -60,7 +60,7 @@ def test_a_lease_of_which_every_call_goes_wrong(tmp_path: Path, credits: Credits
     credits.status = 500
     filters = {"ExternalServiceFilter": credits.filter(timeout=patience(1.0))}
     refused = Denied if mood == "answers" else Unavailable
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}", filters=filters) as world:
+    with open_world(tmp_path, filters=filters) as world:
         with wrong(credits, "check-create", mood), pytest.raises(refused):
             world.book(1, start=1, hours=2)
         assert booked(world) == {}

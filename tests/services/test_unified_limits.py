@@ -21,7 +21,7 @@ from tests.support.openstack.answers import Seen
 from tests.support.openstack.cloud import PASSWORD, FakeOpenStack
 from tests.support.openstack.limits import ENDPOINT
 from tests.support.waiting import patience
-from tests.support.world import OWNER, STRANGER, World, open_world
+from tests.support.world import OWNER, STRANGER, World
 
 Open = Callable[..., Quotas]
 SECOND = timedelta(seconds=1)
@@ -40,12 +40,6 @@ class Counting:
         if self.limits is None:
             raise Unavailable("nobody knows")
         return self.limits
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with open_world(f"sqlite:///{tmp_path / 'tenure.db'}") as world:
-        yield world
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tenure.domain.volume import pool_id
 from tenure.drivers.simulated import Fault, FaultKind
 from tests.support import ledger
 from tests.support.waiting import patience
-from tests.support.world import ADMIN, OWNER, World, open_world
+from tests.support.world import ADMIN, OWNER, World, open_world, url_in
 
 VOLUME = "virtual:volume"
 LENT = 100
@@ -83,7 +83,7 @@ def change(world: World, lease: Lease, **fields: object) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_more_is_promised_or_used_than_is_lent(world: World, tmp_path: Path, pool: str, seed: int) -> None:
-    url = f"sqlite:///{tmp_path / 'tenure.db'}"
+    url = url_in(tmp_path)
     dice = random.Random(seed)
     known: list[Lease] = []
     answers: Counter[str] = Counter()
@@ -193,7 +193,7 @@ def test_what_is_kept_from_the_instant_in_which_it_was_made_counts(world: World,
     world.leases.delete(OWNER, lease.id)
     world.pass_time(timedelta(0))
     assert len(world.cloud.world.volumes.all()) == 3
-    assert ledger.kept(f"sqlite:///{tmp_path / 'tenure.db'}") == {lease.reservations[0].id: 3}
+    assert ledger.kept(url_in(tmp_path)) == {lease.reservations[0].id: 3}
     with pytest.raises(NotEnoughResources):
         volumes(world, amount=8)
 

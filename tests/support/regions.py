@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 
 from tenure.clock import SimulatedClock
 from tenure.domain.lease import Lease, LeaseStatus
@@ -25,6 +26,7 @@ from tests.support.world import (
     default_policies,
     installed_types,
     reservation,
+    url_in,
 )
 
 NORTH, SOUTH = "north", "south"
@@ -57,10 +59,10 @@ class Regions(World):
 
 
 @contextmanager
-def open_regions(url: str, *, workers: int = 0) -> Iterator[Regions]:
-    """A service on the database at ``url`` with two regions, ``HOSTS`` reservable hosts in each."""
+def open_regions(place: str | Path, *, workers: int = 0) -> Iterator[Regions]:
+    """A service with two regions, ``HOSTS`` reservable hosts in each, on a database as ``open_world`` takes it."""
     clock = SimulatedClock(NOW)
-    db = Database(url, clock=clock)
+    db = Database(url_in(place), clock=clock)
     schemas.lay_out(db)
     north, south = (
         SimulatedCloud.create(hosts=HOSTS, clock=clock, sleep=lambda _seconds: None, ordinal=ordinal)

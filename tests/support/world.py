@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -149,9 +150,14 @@ def address_reservation(amount: int = 1, *required: str, **parameters: object) -
     return ReservationRequest("virtual:floatingip", {**wanted, **parameters})
 
 
+def url_in(place: str | Path) -> str:
+    """The URL of a database: ``place`` itself, unless it is a folder, in which there is one of SQLite then."""
+    return place if isinstance(place, str) else f"sqlite:///{place / 'tenure.db'}"
+
+
 @contextmanager
 def open_world(
-    url: str,
+    place: str | Path,
     *,
     hosts: int = 4,
     rules: Rules | None = None,
@@ -161,9 +167,9 @@ def open_world(
     answer_seconds: float = 30.0,
     filters: Mapping[str, EnforcementFilter] = MappingProxyType({}),
 ) -> Iterator[World]:
-    """A service on the database at ``url``, with ``hosts`` reservable hosts."""
+    """A service with ``hosts`` reservable hosts, on the database at a URL or on one of SQLite in a folder."""
     clock = SimulatedClock(NOW)
-    db = database(url, clock=clock)
+    db = database(url_in(place), clock=clock)
     schemas.lay_out(db)
     cloud = SimulatedCloud.create(hosts=hosts, clock=clock, sleep=lambda _seconds: None)
     parts = Parts(
