@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.engines import Checkpoints
+from tenure.services.outbox import Message
+from tests.support.engines import Checkpoints, rebuild
 from tests.support.world import World, open_world
 
 
@@ -19,3 +20,11 @@ def checkpoints() -> Checkpoints:
 def world(tmp_path: Path, checkpoints: Checkpoints) -> Iterator[World]:
     with open_world(tmp_path, checkpoint=checkpoints) as world:
         yield world
+
+
+@pytest.fixture
+def told(world: World) -> list[Message]:
+    """The messages that ``world`` has delivered, in order."""
+    messages: list[Message] = []
+    rebuild(world, sink=messages.append)
+    return messages

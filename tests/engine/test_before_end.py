@@ -45,14 +45,6 @@ ADDRESS = "203.0.113.10"
 
 
 @pytest.fixture
-def told(world: World) -> list[Message]:
-    """All that others are told."""
-    messages: list[Message] = []
-    rebuild(world, sink=messages.append)
-    return messages
-
-
-@pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[World]:
     """A cloud whose operator has no event before the end."""
     with open_world(f"sqlite:///{tmp_path / 'hasty.db'}", rules=Rules(notice_before_end=timedelta(0))) as world:

@@ -29,14 +29,6 @@ from tests.support.world import NOW, OWNER, World, reservation
 TOPIC = "lease.event.notify_lease"
 
 
-@pytest.fixture
-def told(world: World) -> list[Message]:
-    """All that others are told."""
-    messages: list[Message] = []
-    rebuild(world, sink=messages.append)
-    return messages
-
-
 def words(told: list[Message]) -> list[str]:
     """What owners had others told, in order."""
     return [str(message.payload["event"]["message"]) for message in told if message.topic == TOPIC]  # type: ignore[index]

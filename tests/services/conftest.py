@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.credits import Credits, open_credits
 from tests.support.world import World, open_world
 
 
@@ -12,3 +13,10 @@ from tests.support.world import World, open_world
 def world(tmp_path: Path) -> Iterator[World]:
     with open_world(tmp_path) as world:
         yield world
+
+
+@pytest.fixture
+def credits() -> Iterator[Credits]:
+    """A service of a site that keeps account of leases."""
+    with open_credits() as credits:
+        yield credits

@@ -25,7 +25,8 @@ from tenure.services.commitments import tell_changed
 from tenure.services.enforcement import PATIENCE
 from tenure.services.outbox import MAX_REFUSALS
 from tenure.store.tables import OutboxRow
-from tests.support.credits import Call, Credits, open_credits
+from tests.support.credits import Call, Credits
+from tests.support.engines import deliver_all
 from tests.support.waiting import patience, wait_for
 from tests.support.world import ADMIN, HOST, OWNER, World, open_world, reservation
 
@@ -33,27 +34,9 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-def credits() -> Iterator[Credits]:
-    with open_credits() as credits:
-        yield credits
-
-
-@pytest.fixture
 def world(tmp_path: Path, credits: Credits) -> Iterator[World]:
     with open_world(tmp_path, filters={"ExternalServiceFilter": credits.filter()}) as world:
         yield world
-
-
-def settle(world: World) -> None:
-    """Let time pass until nothing is on its way any more."""
-    world.engine.settle()
-    for _ in range(500):
-        with world.db.read() as tx:
-            again = tx.session.scalar(select(func.min(OutboxRow.ready_at)))
-        if again is None:
-            return
-        world.pass_until(max(again, world.clock.now()))
-    raise AssertionError("there is always something on its way")
 
 
 def leases(world: World) -> int:
@@ -130,7 +113,7 @@ def test_only_204_lets_a_lease_be(world: World, credits: Credits, status: int, b
     assert refused.value.message == said
     assert leases(world) == 0
     credits.mood = "well"
-    settle(world)
+    deliver_all(world)
     assert credits.told("on-end") == []  # what it has denied need not be taken back
 
 
@@ -141,7 +124,7 @@ def test_while_it_does_not_answer_nothing_is_made_unless_the_operator_allows_it(
     strict, lenient = credits.filter(timeout=patience(0.3)), credits.filter(timeout=patience(0.3), on_failure="allow")
     with open_world(tmp_path, filters={"ExternalServiceFilter": strict}) as world:
         lease = world.book(1, start=1)
-        settle(world)
+        deliver_all(world)
         credits.mood = mood
         with pytest.raises(Unavailable, match=AWAY):
             world.book(1, start=1)
@@ -153,7 +136,7 @@ def test_while_it_does_not_answer_nothing_is_made_unless_the_operator_allows_it(
         world.leases.delete(OWNER, other.id)  # a delete never waits for it
         credits.mood = "well"
         credits.patience.set()
-        settle(world)
+        deliver_all(world)
     assert credits.order[other.id] == ["commit-create", "on-end"]
     assert credits.order[lease.id][0] == "commit-create"
     assert all(count == 1 for charges in credits.charged.values() for count in charges.values())
@@ -196,7 +179,7 @@ def test_a_lease_is_told_from_its_beginning_to_its_end(world: World, credits: Cr
     world.pass_time(2 * HOUR)
     assert world.leases.get(OWNER, lease.id).status is LeaseStatus.TERMINATED
     world.leases.delete(OWNER, lease.id)  # what has ended does not end again
-    settle(world)
+    deliver_all(world)
     assert credits.order[lease.id] == ["commit-create", *["commit-update"] * 5, "on-end"]
     told = credits.told("commit-update")
     shapes = [[len(one["allocations"]) for one in body["lease"]["reservations"]] for body in told]
@@ -212,9 +195,9 @@ def test_who_wants_to_know_of_changes_alone_is_told_of_them(tmp_path: Path, cred
         lease = world.book(1, start=1, hours=2)
         for _ in range(2):
             lease = world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))
-        settle(world)
+        deliver_all(world)
         world.leases.delete(OWNER, lease.id)
-        settle(world)
+        deliver_all(world)
     assert credits.order[lease.id] == ["commit-update", "commit-update", "on-end"]
     ends = [(body["current_lease"]["end_date"], body["lease"]["end_date"]) for body in credits.told("commit-update")]
     assert ends == [
@@ -238,7 +221,7 @@ def test_leases_that_are_only_noted_say_nothing_of_the_way_to_the_service(tmp_pa
         with world.db.read() as tx:
             assert tx.session.scalar(select(func.max(OutboxRow.refusals))) == 0
         credits.mood = "well"
-        settle(world)
+        deliver_all(world)
     assert credits.order[lease.id][0] == "commit-update"
 
 
@@ -250,7 +233,7 @@ def test_a_delete_and_a_start_that_fails_end_it(world: World, credits: Credits):
     world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", count=None))
     world.pass_time(2 * HOUR)
     assert world.leases.get(OWNER, failing.id).status is not LeaseStatus.ACTIVE
-    settle(world)
+    deliver_all(world)
     for lease in (planned, running, failing):
         assert credits.order[lease.id] == ["commit-create", "on-end"], lease.name
     [[host]] = [
@@ -269,7 +252,7 @@ def test_a_plan_that_has_moved_is_told_at_the_start(world: World, credits: Credi
     world.resources.disable(ADMIN, HOST, leased.resource.external_id, reason="broken")
     world.resources.reallocate(ADMIN, HOST, leased.resource.external_id)
     world.pass_time(HOUR)
-    settle(world)
+    deliver_all(world)
     [changed] = credits.told("commit-update")
     [[now]] = [one["allocations"] for one in changed["lease"]["reservations"]]
     assert [now["hypervisor_hostname"]] == world.hosts_of(lease.id) != [host]
@@ -288,7 +271,7 @@ def test_what_was_allowed_and_not_booked_is_withdrawn(world: World, credits: Cre
     service.check_create = and_then
     with pytest.raises(NotEnoughResources):
         world.book(1)
-    settle(world)
+    deliver_all(world)
     first, other = (body["lease"] for body in credits.told("check-create"))
     assert credits.order[first["id"]] == ["on-end"]
     assert credits.order[other["id"]][0] == "commit-create"
@@ -308,7 +291,7 @@ def test_what_was_agreed_to_first_is_withdrawn_when_it_is_denied_in_the_end(worl
     with pytest.raises(Denied):
         world.book(1, start=1, name="mine")
     credits.mood = "well"
-    settle(world)
+    deliver_all(world)
     asked = [body["lease"] for body in credits.told("check-create")]
     assert [one["name"] for one in asked] == ["mine", "other", "mine"]
     assert credits.order[asked[0]["id"]] == ["on-end"]
@@ -346,7 +329,7 @@ def test_who_asks_again_for_the_same_lease_gets_it_when_the_service_answers_agai
         with pytest.raises(Unavailable):
             world.leases.create(OWNER, request, lease_id=lease_id)
         credits.mood = "well"
-        settle(world)
+        deliver_all(world)
     assert [body["lease"]["id"] for body in credits.told("on-end")] == [lease_id] * 2  # each time it may have agreed
     assert world.leases.create(OWNER, request, lease_id=lease_id).id == lease_id
     world.pass_time(2 * PATIENCE)
@@ -416,16 +399,16 @@ def test_nothing_is_charged_twice_and_nothing_forgotten(tmp_path: Path, credits:
     filters = {"ExternalServiceFilter": credits.filter(timeout=patience(0.2), on_failure="allow")}
     with open_world(tmp_path, filters=filters) as world:
         before = world.book(1, start=1, hours=3)
-        settle(world)
+        deliver_all(world)
         credits.mood = mood
         during = world.book(1, start=0, hours=2)
         world.leases.update(OWNER, before.id, LeaseChange(ends_at=before.ends_at + HOUR))
         world.engine.settle()
         credits.mood = "well"
         credits.patience.set()
-        settle(world)
+        deliver_all(world)
         world.pass_time(10 * HOUR)
-        settle(world)
+        deliver_all(world)
     assert credits.order[before.id] == ["commit-create", "commit-update", "on-end"]
     assert credits.order[during.id] == ["commit-create", "on-end"]
     assert all(count == 1 for charges in credits.charged.values() for count in charges.values())
@@ -474,7 +457,7 @@ def test_what_it_refuses_to_note_is_given_up_and_kept_for_the_operator(world: Wo
     assert outbox.drop(key)
     assert outbox.undeliverable() == []
     world.leases.delete(OWNER, poisoned.id)
-    settle(world)
+    deliver_all(world)
     assert credits.order[poisoned.id] == ["on-end"]  # what waited behind it goes
 
 
@@ -507,6 +490,6 @@ def test_a_held_lease_is_judged_once_and_charged_when_it_is_confirmed(world: Wor
 def test_a_hold_that_expires_releases_what_the_service_may_have_reserved(world: World, credits: Credits):
     lease = held(world)
     world.pass_time(timedelta(minutes=3))
-    settle(world)
+    deliver_all(world)
     assert credits.order[lease.id] == ["on-end"]
     assert credits.told("on-end")[0]["lease"]["resource_requests"]

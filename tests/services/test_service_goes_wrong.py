@@ -8,37 +8,18 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select
 
 from tenure.domain.errors import Denied, Unavailable
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import LeaseChange, LeaseQuery
-from tenure.store.tables import OutboxRow
-from tests.support.credits import Credits, open_credits
+from tests.support.credits import Credits
+from tests.support.engines import deliver_all
 from tests.support.waiting import patience
 from tests.support.world import ADMIN, OWNER, World, open_world
 
 HOUR = timedelta(hours=1)
 #: Slow, slower, wrong in two ways, no answer, and an answer that is lost after the deed.
 MOODS = ("is slow", "drips", "talks nonsense", "answers", "refuses connections", "dies after the deed")
-
-
-@pytest.fixture
-def credits() -> Iterator[Credits]:
-    with open_credits() as credits:
-        yield credits
-
-
-def settle(world: World) -> None:
-    """Let time pass until every message has arrived, also those that wait for others."""
-    world.engine.settle()
-    for _ in range(100):
-        with world.db.read() as tx:
-            again = tx.session.scalar(select(func.max(OutboxRow.ready_at)))
-        if again is None:
-            return
-        world.pass_until(max(again, world.clock.now()))
-    raise AssertionError("there is always something on its way")
 
 
 def booked(world: World) -> dict[str, Lease]:
@@ -74,12 +55,12 @@ def test_a_lease_of_which_every_call_goes_wrong(tmp_path: Path, credits: Credits
         with wrong(credits, "commit-update", mood):
             world.leases.update(OWNER, lease.id, longer)
             world.pass_time(timedelta(minutes=1))  # it comes after what is told once more
-        settle(world)
+        deliver_all(world)
         assert credits.order[lease.id] == ["commit-create", "commit-update"]
         with wrong(credits, "on-end", mood):  # an end waits for nobody
             world.pass_time(timedelta(hours=4, minutes=1))
             assert booked(world)[lease.id].status is LeaseStatus.TERMINATED
-        settle(world)
+        deliver_all(world)
         [left] = booked(world).values()
         assert (left.id, left.status, left.ends_at) == (lease.id, LeaseStatus.TERMINATED, longer.ends_at)
         assert len(world.cloud.world.pool()) == 4

@@ -9,12 +9,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
 
-from sqlalchemy import bindparam, text
+from sqlalchemy import bindparam, func, select, text
 
 from tenure.domain.lease import EventType, Lease, LeaseStatus
 from tenure.drivers.contract import CloudDriver
 from tenure.drivers.simulated import Effect, EffectKind, SimulatedCloud
 from tenure.factory import Service, build
+from tenure.store.tables import OutboxRow
 from tests.support.waiting import wait_for
 from tests.support.world import ADMIN, World
 
@@ -133,6 +134,18 @@ def wait_for_leases(world: World, leases: Iterable[Lease], wanted: Collection[Le
         return not waiting
 
     wait_for(lambda: f"{', '.join(waiting)} to be {', '.join(wanted)}", settled)
+
+
+def deliver_all(world: World) -> None:
+    """Let time pass until every message has been delivered, also those that wait for others."""
+    world.engine.settle()
+    for _ in range(500):
+        with world.db.read() as tx:
+            again = tx.session.scalar(select(func.min(OutboxRow.ready_at)))
+        if again is None:
+            return
+        world.pass_until(max(again, world.clock.now()))
+    raise AssertionError("there is always something to be delivered")
 
 
 def lease_of(world: World, lease_id: str) -> Lease:
