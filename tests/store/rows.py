@@ -31,6 +31,10 @@ EVERY = Expression()
 PLANNED, HELD, RELEASED = AllocationState.PLANNED, AllocationState.HELD, AllocationState.RELEASED
 
 
+class Undone(Exception):
+    """Raised in a transaction to take back what it wrote."""
+
+
 def new_id() -> str:
     return str(uuid.uuid4())
 

@@ -13,14 +13,10 @@ from sqlalchemy import event, text
 from tenure.store.conflict import Overtaken
 from tenure.store.database import Database, Transaction
 from tenure.store.outbox import Message
-from tests.store.rows import new_id
+from tests.store.rows import Undone, new_id
 from tests.support.world import NOW
 
 SECOND = timedelta(seconds=1)
-
-
-class Undone(Exception):
-    """Ends a transaction that is to write nothing."""
 
 
 def add(db: Database, *messages: tuple[str, str]) -> None:

@@ -18,7 +18,7 @@ from tenure.domain.period import TICK, Period
 from tenure.domain.resource import DiscoveredResource
 from tenure.store.conditions import OVERDUE_MATTERS, soon
 from tenure.store.database import Database, Transaction
-from tests.store.rows import EVERY, HELD, HOUR, PLANNED, RELEASED, add_lease, hours
+from tests.store.rows import EVERY, HELD, HOUR, PLANNED, RELEASED, Undone, add_lease, hours
 from tests.support.world import HOST, NOW
 
 #: The last hour that anything is booked in.
@@ -109,10 +109,6 @@ def units_throughout(
     """Every quarter of an hour is looked at: it is for one that what is late counts."""
     start, end = asked
     return min(units_at(capacity, booked, quarter / 4, amounts, now) for quarter in range(start * 4, end * 4))
-
-
-class Undone(Exception):
-    """Takes back what an example wrote."""
 
 
 def add_hosts(

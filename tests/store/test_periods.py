@@ -14,7 +14,7 @@ from tenure.domain.period import TICK, Period
 from tenure.store.conditions import overlaps
 from tenure.store.database import Database, Transaction
 from tenure.store.tables import AllocationRow, LeaseRow
-from tests.store.rows import add_hosts, add_lease, demand
+from tests.store.rows import Undone, add_hosts, add_lease, demand
 from tests.support.world import NOW
 
 #: Instants so near to each other that bounds touch, and in zones that make the same instant look different.
@@ -26,10 +26,6 @@ steps = st.one_of(
 zones = st.sampled_from([UTC, timezone(timedelta(hours=5, minutes=45)), timezone(timedelta(hours=-11))])
 instants = st.builds(lambda step, zone: (NOW + step).astimezone(zone), steps, zones)
 periods = st.lists(instants, min_size=2, max_size=2, unique=True).map(lambda two: Period(*sorted(two)))
-
-
-class Undone(Exception):
-    """Takes back what an example wrote."""
 
 
 def test_overlap_in_sql_and_in_python_agree(db: Database):

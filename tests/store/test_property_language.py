@@ -19,7 +19,7 @@ from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.requirement import MAX_COMPARISONS, OPERATORS, AnyOf, Comparison, Expression, Not, parse_expression
 from tenure.domain.resource import DiscoveredResource
 from tenure.store.database import Database, Transaction
-from tests.store.rows import add_hosts, demand, hours
+from tests.store.rows import Undone, add_hosts, demand, hours
 from tests.support.world import HOST, NOW
 
 #: What is equal, or in another order, for anybody who compares otherwise than we promise.
@@ -78,10 +78,6 @@ terms = st.recursive(
 )
 expressions = conjunctions(terms)
 GPU_IS_1 = Expression((Comparison("==", "gpu", "1"),))
-
-
-class Undone(Exception):
-    """Takes back what an example wrote."""
 
 
 def matching(db: Database, owned: list[dict[str, str]], expression: Expression) -> list[bool]:
