@@ -17,6 +17,18 @@ def api(tmp_path: Path) -> Iterator[Api]:
         yield opened
 
 
+@pytest.fixture
+def admin(api: Api) -> Api:
+    """The API as an administrator calls it, at 1.0."""
+    return api.using("admin")
+
+
+@pytest.fixture
+def new(api: Api) -> Api:
+    """The API as a member of a project calls it, at 1.2."""
+    return api.using(version="1.2")
+
+
 @pytest.fixture(scope="module")
 def shared_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     with open_api(tmp_path_factory.mktemp("api")) as opened:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.api.rig import FLAVORS, HOSTS, Api, open_api
-
-
-@pytest.fixture(scope="module")
-def shared_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with open_api(tmp_path_factory.mktemp("api")) as opened:
-        yield opened
 
 
 def matching(api: Api, **asked: Any) -> int:

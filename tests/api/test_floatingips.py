@@ -26,11 +26,6 @@ SINCE_1_2 = {"region", "enabled", "disabled_reason", "health", "health_reason", 
 
 
 @pytest.fixture
-def admin(api: Api) -> Api:
-    return api.using("admin")
-
-
-@pytest.fixture
 def latest(api: Api) -> Api:
     """An administrator at 1.2."""
     return api.using("admin", "1.2")

@@ -10,11 +10,6 @@ import pytest
 from tests.api.rig import HOSTS, Api
 
 
-@pytest.fixture
-def new(api: Api) -> Api:
-    return api.using(version="1.2")
-
-
 def hold(new: Api, seconds: int = 120) -> dict[str, Any]:
     return new.book(start=1, hours=1, hold_for=seconds, reservations=[HOSTS])
 

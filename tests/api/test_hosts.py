@@ -13,11 +13,6 @@ from falcon import testing
 from tests.api.rig import HOSTS, USERS, Api, open_api
 
 
-@pytest.fixture
-def admin(api: Api) -> Api:
-    return api.using("admin")
-
-
 @pytest.fixture(scope="module")
 def shared_admin(shared_api: Api) -> Api:
     return shared_api.using("admin")

@@ -34,11 +34,6 @@ def api(regions: Regions, tmp_path: Path) -> Api:
     return api_over(regions, tmp_path).using(version="1.2")
 
 
-@pytest.fixture
-def admin(api: Api) -> Api:
-    return api.using("admin")
-
-
 def made(result: Any, status: int = 201) -> Any:
     assert result.status_code == status, result.text
     [document] = result.json.values()

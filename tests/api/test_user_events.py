@@ -14,11 +14,6 @@ HALF_TIME = {"time": "2030-01-01T11:30:00Z", "message": "half time"}
 NEARLY = {"event_type": "notify_lease", "time": "2030-01-01T12:50:00+01:00", "message": "ten minutes left"}
 
 
-@pytest.fixture
-def new(api: Api) -> Api:
-    return api.using(version="1.2")
-
-
 def own(lease: dict[str, Any]) -> list[dict[str, Any]]:
     return [event for event in lease["events"] if event["event_type"] == "notify_lease"]
 

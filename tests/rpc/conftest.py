@@ -15,8 +15,12 @@ from tenure.config import new_config, read_config
 from tenure.rpc.client import RpcClient, remote_manager
 from tenure.rpc.server import RpcServer
 from tenure.services.manager import Manager
+from tests.api.conftest import admin, new
 from tests.api.rig import Api, open_api
 from tests.support.world import World, open_world
+
+#: Of the API's stories, which are told over RPC too.
+__all__ = ["admin", "new"]
 
 
 @dataclass
