@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from keystoneauth1.session import Session
 from keystoneauth1.token_endpoint import Token
 
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
+from tests.support.commands import document, in_minutes
 from tests.support.forking import run_forked
 from tests.support.standalone import Standalone
 from tests.support.waiting import wait_for
@@ -22,15 +22,6 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.slow
 
 Run = Callable[..., str]
-
-
-def document(text: str):
-    """The JSON in what a command printed; that client puts a sentence before some."""
-    return json.loads(text[min(text.find(mark) for mark in "{[" if mark in text) :])
-
-
-def in_minutes(minutes: int) -> str:
-    return f"{datetime.now(UTC) + timedelta(minutes=minutes):%Y-%m-%d %H:%M}"
 
 
 def run(service: Standalone, program: list[str], *arguments: str, fails: bool = False) -> str:

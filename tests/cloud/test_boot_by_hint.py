@@ -20,8 +20,9 @@ from keystoneauth1.adapter import Adapter
 from keystoneauth1.exceptions import ConnectFailure
 from keystoneauth1.session import Session
 
-from tests.cloud.test_clients import document, in_minutes, runner
+from tests.cloud.test_clients import runner
 from tests.support.cloud import OPENRC, Cloud
+from tests.support.commands import document, in_minutes
 from tests.support.site import HOSTS, Lease, Server, Site, answered, moment, name_in_catalogue, open_site
 from tests.support.waiting import wait_for
 

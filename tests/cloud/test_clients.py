@@ -5,25 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from tests.support.commands import document, in_minutes
 from tests.support.forking import run_forked
 from tests.support.site import Site
 from tests.support.waiting import wait_for
 
 Run = Callable[..., str]
-
-
-def document(text: str) -> Any:
-    """The JSON in what a command printed; python-blazarclient puts a sentence before some."""
-    return json.loads(text[min(text.find(mark) for mark in "{[" if mark in text) :])
-
-
-def in_minutes(minutes: int) -> str:
-    return f"{datetime.now(UTC) + timedelta(minutes=minutes):%Y-%m-%d %H:%M}"
 
 
 def runner(site: Site, plugin: str, *program: str) -> Run:
