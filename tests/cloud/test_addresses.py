@@ -167,14 +167,10 @@ def test_for_an_address_that_a_stranger_took_there_is_another(quick: Site, publi
     try:
         (spare,) = {TOO, THIRD} - {had}
         wait_for("another address", lambda: addresses(mine).keys() == {spare})
-        wait_for("it to be told", lambda: named.show()["degraded"] and reservation_of(lease)["resources_changed"])
-        assert reservation_of(named)["missing_resources"]
+        wait_for("it to be told", lambda: named.show()["degraded"] and lease.show_reservation()["resources_changed"])
+        assert named.show_reservation()["missing_resources"]
     finally:
         for theft in thefts:
             admin.delete(f"/v2.0/floatingips/{theft}")
     wait_for("the address to come back", lambda: addresses(mine).keys() == {spare, FREE})
     wait_for("the lease to be well", lambda: not named.show()["degraded"])
-
-
-def reservation_of(lease: Lease) -> dict[str, Any]:
-    return dict(lease.show()["reservations"][0])

@@ -22,10 +22,6 @@ def of_flavor(site: Site, amount: int = 1, name: str = "m1.tiny", **more: object
     return {"resource_type": "flavor:instance", "flavor_id": site.nova.flavor(name), "amount": amount, **more}
 
 
-def reservation_of(lease: Lease) -> dict[str, Any]:
-    return dict(lease.show()["reservations"][0])
-
-
 def assert_nothing_left(site: Site, lease: Lease) -> None:
     assert lease.reservation not in site.nova.aggregates()
     assert site.nova.api.get(f"/flavors/{lease.reservation}", raise_exc=False).status_code == 404
@@ -41,7 +37,7 @@ def test_instances_are_for_their_owner_as_many_as_there_are(site: Site, demo: Se
     asked = instances(2) if kind == "virtual:instance" else of_flavor(site, 2)
     lease = site.reserve(demo, asked)
     lease.wait("ACTIVE")
-    found = reservation_of(lease)
+    found = lease.show_reservation()
     assert found["flavor_id"] == lease.reservation
     assert set(site.nova.members(lease.reservation) or ()) <= set(HOSTS)
     assert set(HOSTS) <= (site.nova.members(FREE_POOL) or set())
@@ -63,7 +59,7 @@ def test_apart_and_together(site: Site, demo: Session):
     site.register(*HOSTS)
     apart, together = site.reserve(demo, instances(2, affinity=False)), site.reserve(demo, instances(2, affinity=True))
     for lease, count in ((apart, 2), (together, 1)):
-        group = reservation_of(lease)["server_group_id"]
+        group = lease.show_reservation()["server_group_id"]
         assert group
         lease.wait("ACTIVE")
         servers = [site.nova.boot(demo, flavor=lease.reservation, group=group) for _ in range(2)]
@@ -186,10 +182,10 @@ def test_what_is_changed_behind_our_back_is_mended(
             assert seen_of(site, lease) != right
             wait_for("it to be mended", lambda: seen_of(site, lease) == right, seconds=30, pause=0.5)
 
-        group = reservation_of(lease)["server_group_id"]
+        group = lease.show_reservation()["server_group_id"]
         nova.delete(f"/os-server-groups/{group}")
-        wait_for("another server group", lambda: reservation_of(lease)["server_group_id"] != group, seconds=30)
-        group = reservation_of(lease)["server_group_id"]
+        wait_for("another server group", lambda: lease.show_reservation()["server_group_id"] != group, seconds=30)
+        group = lease.show_reservation()["server_group_id"]
         servers = [site.nova.boot(demo, flavor=lease.reservation, group=group) for _ in range(2)]
         assert {server.place() for server in servers} == {"compute-1", "compute-2"}
         lease.delete()

@@ -278,6 +278,10 @@ class Lease:
     def show(self) -> dict[str, Any]:
         return dict(answered(self.api.get(f"/leases/{self.id}"), 200)["lease"])
 
+    def show_reservation(self) -> dict[str, Any]:
+        """Its first reservation."""
+        return dict(self.show()["reservations"][0])
+
     def hosts(self, status: str = "held") -> set[str]:
         hosts = answered(self.api.get(f"/leases/{self.id}/hosts"), 200)["hosts"]
         return {host["hypervisor_hostname"] for host in hosts if host["status"] == status}
