@@ -6,10 +6,9 @@ The guard in question is taken out by a small patch; then the ledger is judged b
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -23,45 +22,23 @@ from tenure.domain.errors import Conflict, NotEnoughResources
 from tenure.domain.lease import EventType, Lease
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationRequest
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
-from tenure.services.planning import Planner
 from tenure.store.allocations import AllocationStore
 from tenure.store.database import Database, begin_immediate
-from tenure.store.resources import ResourceStore
 from tests.support import ledger
+from tests.support.collisions import Meeting, drop_constraint, without_versions
 from tests.support.databases import MARIADB, POSTGRESQL, SQLITE
 from tests.support.engines import event_of
+from tests.support.waiting import SECONDS, patience
 from tests.support.world import ADMIN, NOW, OWNER, World, open_world, reservation
 
 pytestmark = pytest.mark.slow
 
 HOUR = timedelta(hours=1)
-SECONDS = 30.0
 EVERY_DATABASE = [
     SQLITE,
     pytest.param(POSTGRESQL, marks=pytest.mark.postgresql),
     pytest.param(MARIADB, marks=pytest.mark.mariadb),
 ]
-
-
-class Meeting:
-    """Where two threads wait for each other, once; who comes later goes on, and who comes alone does not wait long."""
-
-    def __init__(self, seconds: float = SECONDS) -> None:
-        self._seconds = seconds
-        self._barrier = threading.Barrier(2)
-        self._seen: set[int] = set()
-        self.held = False
-
-    def __call__(self) -> None:
-        thread = threading.get_ident()
-        if thread in self._seen:
-            return
-        self._seen.add(thread)
-        try:
-            self._barrier.wait(self._seconds)
-            self.held = True
-        except threading.BrokenBarrierError:
-            pass
 
 
 @dataclass
@@ -76,20 +53,6 @@ class Outcome:
     searches: int
     #: What the ledger promises twice.
     overlaps: list[str]
-
-
-@contextmanager
-def without_versions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Without the compare-and-swap of versions: no row is compared, counted or locked."""
-    with monkeypatch.context() as patch:
-        patch.setattr(ResourceStore, "raise_versions", lambda _store, _seen, wait=True: None)
-        patch.setattr(Planner, "touch", lambda _planner, _versions: None)
-        yield
-
-
-def drop_constraint(world: World) -> None:
-    with world.db.engine.begin() as connection:
-        connection.execute(text("ALTER TABLE allocations DROP CONSTRAINT ex_allocations_no_overlap"))
 
 
 def has_constraint(world: World) -> bool:
@@ -145,7 +108,7 @@ def race(
         for name in [search] if isinstance(search, str) else search:
             patch.setattr(AllocationStore, name, searched(getattr(AllocationStore, name)))
         patch.setattr(Database, "_turn", lambda _database: nullcontext())  # of the writers of one process
-        done = [one.result(2 * SECONDS) for one in [pool.submit(granted, work) for work in works]]
+        done = [one.result(patience(2 * SECONDS)) for one in [pool.submit(granted, work) for work in works]]
     url = world.db.engine.url.render_as_string(hide_password=False)
     twice = ledger.overlaps(url) + ledger.overbooked(url)
     return Outcome(done.count(True), done.count(False), meeting.held, len(searches), twice)

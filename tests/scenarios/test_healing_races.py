@@ -10,67 +10,30 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from tenure.domain.allocation import Allocation
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import Lease
 from tenure.domain.request import LeaseRequest, ReservationRequest
 from tenure.drivers.simulated import HostHealth
-from tenure.services.planning import Planner
 from tenure.store.allocations import AllocationStore
 from tenure.store.database import Database
 from tenure.store.leases import LeaseStore
-from tenure.store.resources import ResourceStore
 from tests.support import ledger
 from tests.support.agreement import disagreements
+from tests.support.collisions import Meeting, drop_constraint, without_versions
 from tests.support.databases import MARIADB, POSTGRESQL
+from tests.support.waiting import SECONDS, patience
 from tests.support.world import NOW, OWNER, World, open_world, reservation
 
 pytestmark = pytest.mark.slow
 
 HOUR = timedelta(hours=1)
-SECONDS = 30.0
 #: On SQLite whoever writes is alone from the beginning.
 SERVERS = [
     pytest.param(POSTGRESQL, marks=pytest.mark.postgresql),
     pytest.param(MARIADB, marks=pytest.mark.mariadb),
 ]
-
-
-class Meeting:
-    """Where two threads wait for each other, once."""
-
-    def __init__(self) -> None:
-        self._barrier = threading.Barrier(2)
-        self._seen: set[int] = set()
-        self.held = False
-
-    def __call__(self, seconds: float = SECONDS) -> None:
-        thread = threading.get_ident()
-        if thread in self._seen:
-            return
-        self._seen.add(thread)
-        try:
-            self._barrier.wait(seconds)
-            self.held = True
-        except threading.BrokenBarrierError:
-            pass
-
-
-@contextmanager
-def without_versions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Without the compare-and-swap of versions of resources."""
-    with monkeypatch.context() as patch:
-        patch.setattr(ResourceStore, "raise_versions", lambda _store, _seen, wait=True: None)
-        patch.setattr(Planner, "touch", lambda _planner, _versions: None)
-        yield
-
-
-def drop_constraint(world: World) -> None:
-    if world.db.dialect == "postgresql":
-        with world.db.engine.begin() as connection:
-            connection.execute(text("ALTER TABLE allocations DROP CONSTRAINT ex_allocations_no_overlap"))
 
 
 def at_once(monkeypatch: pytest.MonkeyPatch, *works: Callable[[], object]) -> tuple[list[Any], Meeting]:
@@ -86,7 +49,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch, *works: Callable[[], object]) -> tu
     with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
         patch.setattr(AllocationStore, "candidates", searched)
         patch.setattr(Database, "_turn", lambda _database: nullcontext())  # of the writers of one process
-        return [one.result(2 * SECONDS) for one in [pool.submit(work) for work in works]], meeting
+        return [one.result(patience(2 * SECONDS)) for one in [pool.submit(work) for work in works]], meeting
 
 
 #: Of the 32 processors of a host most; a whole host; and both, of which a host has room for one.
@@ -170,7 +133,8 @@ def heal_and_start(
     world.cloud.world.mark_host(host, HostHealth.DOWN)
     world.service.healing.observe("physical:host", world.cloud.check("physical:host"))
     world.clock.set(NOW + HOUR)
-    beginning, meeting, first_is_done = Meeting(), Meeting(), threading.Event()
+    beginning, meeting = Meeting(), Meeting(2.0 if first is None else SECONDS)
+    first_is_done = threading.Event()
     working_on: dict[int, str] = {}
     get, with_versions = LeaseStore.get, AllocationStore.with_versions
 
@@ -181,9 +145,9 @@ def heal_and_start(
 
     def read_together(store: AllocationStore, *arguments: Any) -> Any:
         found = with_versions(store, *arguments)
-        meeting(2.0 if first is None else SECONDS)
+        meeting()
         if first not in {None, working_on[threading.get_ident()]}:
-            assert first_is_done.wait(SECONDS)
+            assert first_is_done.wait(patience())
         return found
 
     def work(name: str, act: Callable[[], object]) -> None:
@@ -198,7 +162,7 @@ def heal_and_start(
         patch.setattr(Database, "_turn", lambda _database: nullcontext())
         acts = {"start": world.engine.round, "healing": world.service.healing.heal}
         for done in [pool.submit(work, name, act) for name, act in acts.items()]:
-            done.result(3 * SECONDS)
+            done.result(patience(3 * SECONDS))
     assert beginning.held
     return lease.id, meeting.held
 
