@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.durations import REPOSITORY
-from tests.support.waiting import wait_for
-
-SECONDS = 30
+from tests.support.waiting import patience, wait_for
 
 #: It writes down what it is asked for. What is in FAILS ends badly, what is in STAYS does not end by itself.
 MAKE = """#!/bin/bash
@@ -39,7 +37,7 @@ def start_ci(
     shutil.copy(REPOSITORY / ".ci" / "run", checkout / ".ci" / "run")
     (checkout / "bin/make").write_text(MAKE)
     (checkout / "bin/make").chmod(0o755)
-    subprocess.run(["git", "init", "-q"], cwd=checkout, check=True, timeout=SECONDS)
+    subprocess.run(["git", "init", "-q"], cwd=checkout, check=True, timeout=patience())
     (checkout / ".git" / "info" / "exclude").write_text("/.ci/\n/bin/\n/.reports/\n")
     path = f"{checkout / 'bin'}:{os.environ['PATH']}"
     environ = os.environ | {"PATH": path, "LOG": str(log), "FAILS": fails, "STAYS": stays, "LITTERS": litters}
@@ -52,7 +50,7 @@ def start_ci(
 def run_ci(folder: Path, *, fails: str = "", litters: str = "") -> tuple[int, list[str], list[str]]:
     """Return the exit code, what was made, and what was printed."""
     process, log = start_ci(folder, fails=fails, litters=litters)
-    printed, _ = process.communicate(timeout=SECONDS)
+    printed, _ = process.communicate(timeout=patience())
     return process.returncode, log.read_text().splitlines(), printed.splitlines()
 
 
@@ -83,7 +81,7 @@ def test_whoever_ends_it_ends_the_tests(tmp_path: Path):
     written = log.with_name("log.pid")
     pid = int(wait_for("the tests to begin", lambda: written.exists() and written.read_text()))
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=SECONDS)
+    process.communicate(timeout=patience())
     assert process.returncode != 0
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from tenure.drivers.contract import CloudBusy
 from tenure.drivers.simulated import SimulatedCloud
 from tests.drivers.crash_orders import order_for
+from tests.support.waiting import patience
 
 
 def hold(path: str, verb: str, hosts: str, resource_type: str = "physical:host") -> None:
@@ -24,7 +25,7 @@ def hold(path: str, verb: str, hosts: str, resource_type: str = "physical:host")
         "ensure_ended": lambda: cloud.ensure_ended(order),
     }
     threading.Thread(target=calls[verb], daemon=True).start()
-    print("held" if cloud.wait_until_blocked() else "was never held", flush=True)
+    print("held" if cloud.wait_until_blocked(timeout_seconds=patience()) else "was never held", flush=True)
     threading.Event().wait()
 
 

@@ -38,6 +38,7 @@ from tests.support.openstack import (
     Server,
 )
 from tests.support.openstack.placement import inventory
+from tests.support.waiting import patience
 
 
 @pytest.fixture(params=["2.103", "2.96"], ids=["newer", "older"])
@@ -448,7 +449,7 @@ class TestMoving:
         begin = threading.Barrier(2)
 
         def start(reservation_id: str) -> bool:
-            begin.wait(timeout=10)
+            begin.wait(patience())
             try:
                 driver.ensure_started(order(host, reservation_id=reservation_id))
             except CloudBusy:

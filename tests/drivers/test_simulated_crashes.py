@@ -19,6 +19,7 @@ import tenure
 from tenure.drivers.contract import CloudBusy, ResourceOccupied, ResourceRef
 from tenure.drivers.simulated import POOL, EffectKind, Fault, FaultKind, SimulatedCloud
 from tests.drivers.crash_orders import order_for
+from tests.support.waiting import patience
 
 HOST = "physical:host"
 ROOT = Path(__file__).parents[2]
@@ -287,12 +288,12 @@ def test_a_server_that_is_forced_onto_a_host_during_a_start_undoes_it(path: Path
     with SimulatedCloud(path) as cloud, ThreadPoolExecutor() as pool:
         cloud.inject(Fault(FaultKind.BLOCK, "ensure_started", after_effects=2))
         start = pool.submit(cloud.ensure_started, order_for("r-1", "1,2"))
-        assert cloud.wait_until_blocked()
+        assert cloud.wait_until_blocked(timeout_seconds=patience())
         assert cloud.world.groups()["r-1"].hosts == ("1",)
         cloud.world.force_server("stranger", "2")
         cloud.clear_faults()
         with pytest.raises(ResourceOccupied, match="sim-host-002"):
-            start.result(timeout=10)
+            start.result(timeout=patience())
         assert cloud.world.groups()["r-1"].hosts == ()
         assert "1" in cloud.world.pool()
         assert len(cloud.world.servers()) == 1
@@ -304,10 +305,10 @@ def test_an_end_during_which_a_late_start_runs_is_not_done(path: Path):
         cloud.ensure_started(order)
         cloud.inject(Fault(FaultKind.BLOCK, "ensure_ended", after_effects=1))
         end = pool.submit(cloud.ensure_ended, order)
-        assert cloud.wait_until_blocked()
+        assert cloud.wait_until_blocked(timeout_seconds=patience())
         cloud.ensure_started(order)
         cloud.clear_faults()
-        assert not end.result(timeout=10).done
+        assert not end.result(timeout=patience()).done
         assert list(cloud.held(HOST)) == ["r-1"]
         assert cloud.ensure_ended(order).done
         assert cloud.world.pool() == {"1", "2", "3", "4", "5", "6"}
@@ -318,10 +319,10 @@ def test_a_start_that_an_end_overtakes_takes_nothing_more(path: Path):
     with SimulatedCloud(path) as cloud, ThreadPoolExecutor() as pool:
         cloud.inject(Fault(FaultKind.BLOCK, "ensure_started", after_effects=2))
         start = pool.submit(cloud.ensure_started, order)
-        assert cloud.wait_until_blocked()
+        assert cloud.wait_until_blocked(timeout_seconds=patience())
         assert cloud.ensure_ended(order).done
         cloud.clear_faults()
         with pytest.raises(CloudBusy, match="was removed meanwhile"):
-            start.result(timeout=10)
+            start.result(timeout=patience())
         assert list(cloud.held(HOST)) == []
         assert cloud.world.pool() == {"1", "2", "3", "4", "5", "6"}

@@ -20,10 +20,9 @@ from tenure.services.outbox import DELIVERY_TIME, MAX_REFUSALS, Message, OutboxS
 from tenure.store.database import Transaction
 from tenure.store.tables import OutboxRow
 from tests.support.engines import HOUR, MINUTE, SECOND, Killed, another, lease_of, rebuild
+from tests.support.waiting import patience
 from tests.support.world import OWNER, World
 
-#: No wait for another thread is longer.
-SECONDS = 120.0
 LIFE = [
     "lease.create",
     "lease.event.start_lease",
@@ -210,7 +209,7 @@ def test_two_managers_deliver_each_message_once_and_in_order(world: World):
     def manager(name: str) -> Service:
         def sink(message: Message) -> None:
             if not delivered_by[name]:
-                meeting.wait(SECONDS)
+                meeting.wait(patience())
             delivered_by[name] += 1
             arrived.append((message.lease_id, message.topic))
 
@@ -223,7 +222,7 @@ def test_two_managers_deliver_each_message_once_and_in_order(world: World):
     managers = [manager("one"), manager("other")]
     with ThreadPoolExecutor(2) as pool:
         for settled in [pool.submit(one.engine.settle) for one in managers]:
-            settled.result(SECONDS)
+            settled.result(patience())
     assert len(arrived) == 2 * len(leases)
     assert {lease_id: topics_of(lease_id, arrived) for lease_id in leases} == {
         lease_id: ["first", "second"] for lease_id in leases

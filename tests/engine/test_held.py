@@ -24,23 +24,15 @@ from tenure.drivers.simulated import Fault, FaultKind, HostHealth
 from tenure.services.outbox import Message
 from tests.support import ledger
 from tests.support.engines import HOUR, Checkpoints, Killed, another, lease_of, path_of, rebuild, status_of, watch
+from tests.support.waiting import patience
 from tests.support.world import NOW, OWNER, READER, STRANGER, World, open_world, reservation
 
 MINUTE = timedelta(minutes=1)
-#: No wait for another thread is longer.
-SECONDS = 60.0
 POINTS = ["after_claim", "after_act", "before_record"]
 TOGETHER = ReservationRequest(
     "virtual:instance",
     {"vcpus": 1, "memory_mb": 512, "disk_gb": 1, "resource_properties": "", "amount": 1, "affinity": True},
 )
-
-
-@pytest.fixture
-def told(world: World) -> list[Message]:
-    told: list[Message] = []
-    rebuild(world, sink=told.append)
-    return told
 
 
 def hold(
@@ -373,9 +365,9 @@ def test_of_a_confirmation_and_the_end_of_a_hold_the_first_wins(database_url: st
         meeting, first_is_done = threading.Barrier(2), threading.Event()
 
         def before_writing(name: str) -> None:
-            meeting.wait(SECONDS)
+            meeting.wait(patience())
             if first not in {name, "either"}:
-                assert first_is_done.wait(SECONDS)
+                assert first_is_done.wait(patience())
 
         def before_a_call(verb: str, *_: object) -> None:
             if verb == "delegate":
@@ -400,7 +392,7 @@ def test_of_a_confirmation_and_the_end_of_a_hold_the_first_wins(database_url: st
                 confirmed = False
             if first == "confirmation":
                 first_is_done.set()
-            ended.result(SECONDS)
+            ended.result(patience())
             assert first == "either" or confirmed is (first == "confirmation")
             assert status_of(world, lease.id) is (LeaseStatus.PENDING if confirmed else LeaseStatus.DELETED)
             assert ledger.faults(database_url, now=world.clock.now()) == []
