@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import configparser
 import fnmatch
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -16,7 +18,9 @@ import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
 from tenure import metrics
+from tenure.api.auth import write_token_file
 from tenure.cmd import api, manager
+from tests.api.rig import USERS
 from tests.support.waiting import COMMAND_SECONDS
 
 REPOSITORY = Path(__file__).parents[1]
@@ -117,13 +121,66 @@ def test_the_container_runs_as_nobody_in_particular():
 # Web servers
 
 
-def test_web_servers_load_the_application():
-    uwsgi = configparser.ConfigParser(strict=False, interpolation=None)
-    uwsgi.read(DEPLOY / "uwsgi.ini")
-    assert uwsgi["uwsgi"]["module"] == "tenure.cmd.wsgi:application"
-    assert "from tenure.cmd.wsgi import application" in (DEPLOY / "tenure.wsgi").read_text()
-    assert "\napplication = " in (REPOSITORY / "src" / "tenure" / "cmd" / "wsgi.py").read_text()
-    assert re.search(r"^    WSGIScriptAlias / \S+/tenure\.wsgi$", (DEPLOY / "apache.conf").read_text(), re.MULTILINE)
+#: Loads the application as a server does, from a file or by name, and prints its answer to GET / in the last line.
+SERVE = """
+import importlib, json, runpy, sys
+from wsgiref.util import setup_testing_defaults
+
+how, where = sys.argv[1:]
+if how == "file":
+    application = runpy.run_path(where)["application"]
+else:
+    module, _, name = where.partition(":")
+    application = getattr(importlib.import_module(module), name)
+environ, answer = {}, []
+setup_testing_defaults(environ)
+answer += application(environ, lambda status, *_: answer.append(status.encode()))
+print(json.dumps([part.decode() for part in answer]))
+"""
+
+
+def uwsgi_settings() -> configparser.SectionProxy:
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.read(DEPLOY / "uwsgi.ini")
+    return parser["uwsgi"]
+
+
+@pytest.mark.parametrize(
+    ("how", "where"),
+    [("name", uwsgi_settings()["module"]), ("file", str(DEPLOY / "tenure.wsgi"))],
+    ids=["uwsgi", "apache"],
+)
+def test_web_servers_load_the_application(tmp_path: Path, how: str, where: str):
+    """It is configured by the folder that the settings of uWSGI name."""
+    variable, _, folder = uwsgi_settings()["env"].partition("=")
+    assert folder == "/etc/tenure"
+    (tmp_path / "tenure.conf").write_text(
+        "[DEFAULT]\nauth_strategy = token_file\ntransport_url = fake://\n"
+        f"[api]\ntoken_file = {tmp_path / 'tokens.yaml'}\npublic_url = https://reservations.example.org\n"
+    )
+    write_token_file(tmp_path / "tokens.yaml", USERS.values())
+    done = subprocess.run(
+        [sys.executable, "-c", SERVE, how, where],
+        env=os.environ | {variable: str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    status, body = json.loads(done.stdout.splitlines()[-1])
+    assert status == "300 Multiple Choices"
+    assert json.loads(body)["versions"][0]["links"][0]["href"] == "https://reservations.example.org/v1"
+
+
+def test_apache_serves_the_file_and_may_read_it():
+    text = (DEPLOY / "apache.conf").read_text()
+    [file] = re.findall(r"^    WSGIScriptAlias / (\S+)$", text, re.MULTILINE)
+    granted = re.findall(r"^    <Directory (\S+)>\n        Require all granted$", text, re.MULTILINE)
+    guide = (REPOSITORY / "docs" / "operations" / "install.md").read_text()
+    assert Path(file).name == "tenure.wsgi"
+    assert granted == [str(Path(file).parent)]
+    assert f"[`deploy/tenure.wsgi`](../../deploy/tenure.wsgi) in `{granted[0]}`" in guide
 
 
 # Monitoring
