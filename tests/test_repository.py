@@ -18,6 +18,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tenure.api.errors import Refusal
 from tenure.api.schemas.leases import SHOWN_EVENTS
 from tenure.api.versions import Version
 from tenure.domain.errors import TenureError
@@ -87,13 +88,14 @@ def test_the_commands_of_every_day_are_there(target: str):
 def test_every_command_that_the_guides_name_exists():
     guides = [REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
     named = {target for guide in guides for target in re.findall(r"`make ([a-z-]+)", guide.read_text())}
-    assert named <= targets()
+    assert {"check", "test"} <= named <= targets()
 
 
 def test_ci_runs_the_commands_of_the_guides():
     script = REPOSITORY / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    assert set(re.findall(r"^(?:step |suites )?make ([a-z-]+)$", script.read_text(), re.MULTILINE)) <= targets()
+    named = set(re.findall(r"^ *(?:[a-z]+ )?make ([a-z-]+)", script.read_text(), re.MULTILINE))
+    assert {"setup", "test"} <= named <= targets()
     subprocess.run(["bash", "-n", script], check=True)
 
 
@@ -221,29 +223,50 @@ def test_every_decision_has_its_number_and_its_parts():
         assert {"context", "decision", "consequences", "rejected"} <= headings(page), page.name
 
 
-def documented(name: str, words: Iterable[str]) -> None:
-    page = (REPOSITORY / "docs" / name).read_text()
-    assert [word for word in words if not re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", page)] == []
+def document(name: str) -> str:
+    return (REPOSITORY / "docs" / name).read_text()
+
+
+def first_column(name: str, header: str) -> list[str]:
+    """The first column of the table that begins with these words, without backticks."""
+    [table] = re.findall(rf"^\| {re.escape(header)} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", document(name), re.MULTILINE)
+    return [row.split("|")[1].strip().strip("`") for row in table.splitlines()]
+
+
+def sentence(name: str, beginning: str) -> str:
+    """The sentence of a page that begins with these words, up to the next full stop."""
+    [found] = re.findall(rf"{re.escape(beginning)}[^.]*\.", document(name))
+    assert isinstance(found, str)
+    return found
 
 
 def test_every_status_and_event_is_explained():
-    seen = [status for status in LeaseStatus if status is not LeaseStatus.DELETED]
-    kinds = [*seen, *ReservationStatus, *AllocationState, *EventStatus, *SHOWN_EVENTS]
-    documented("user/booking.md", [kind.value for kind in kinds])
-    documented("operations/events.md", [status.value for status in EventStatus])
+    shown = [status.value for status in LeaseStatus if status is not LeaseStatus.DELETED]
+    assert sorted(first_column("user/booking.md", "status of a lease")) == sorted(shown)
+    assert sorted(first_column("user/booking.md", "event")) == sorted(kind.value for kind in SHOWN_EVENTS)
+    assert first_column("operations/events.md", "status of an event") == [status.value for status in EventStatus]
+    of_reservations = sentence("user/booking.md", "Reservations have a status of their own")
+    assert re.findall(r"`(\w+)`", of_reservations) == [status.value for status in ReservationStatus]
+    of_events = sentence("user/booking.md", "An event is")
+    assert re.findall(r"[A-Z_]{2,}", of_events) == [status.value for status in EventStatus]
+    of_hosts = document("user/booking.md").partition("## When it is decided which host\n")[2].partition("\n## ")[0]
+    assert re.findall(r"`(\w+)`", of_hosts) == [state.value for state in AllocationState]
 
 
 def test_every_error_and_every_version_is_listed():
     def names(kind: type[TenureError]) -> set[str]:
         return {kind.name}.union(*map(names, kind.__subclasses__()))
 
-    documented("api/microversions.md", [*names(TenureError), *(version.value for version in Version)])
+    listed = re.findall(r"`(\w+)` \(\d{3}\)", sentence("api/microversions.md", "The names:"))
+    assert sorted(listed) == sorted(names(TenureError) | names(Refusal))
+    assert first_column("api/microversions.md", "version") == [version.value for version in Version]
 
 
 def test_every_option_of_a_program_is_explained():
     command = [sys.executable, "-m", "tenure.cmd.standalone", "--help"]
     usage = subprocess.run(command, capture_output=True, text=True, check=True, timeout=patience()).stdout
-    documented("operations/standalone.md", set(re.findall(r"--[a-z-]+", usage)) - {"--help"})
+    options = set(re.findall(r"--[a-z-]+", usage)) - {"--help"}
+    assert sorted(first_column("operations/standalone.md", "option")) == sorted(options)
 
 
 # Release notes

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,19 +46,57 @@ def test_the_table_of_endpoints_is_that_of_the_description(api: Api) -> None:
             for version in Version:
                 if not version < Version(since):
                     told[version.value].add((method, path))
-    kinds = api.world.service.parts.types
-    for version in Version:
-        described = describe(LeaseSchemas(kinds, version), kinds, version)["paths"]
-        served = {(method.upper(), path) for path, methods in described.items() for method in methods}
+    for version, description in described_in(api).items():
+        served = {(method.upper(), path) for path, methods in description["paths"].items() for method in methods}
         assert told[version.value] == (served - {("GET", "/v1/")}) | {("GET", "/openapi.json")}
 
 
+#: What the pages name beside fields, parameters and values: headers, operators of conditions, and words for them.
+OTHER_NAMES = {"Accept", "HEAD", "and", "in", "latest", "not", "null", "or"}
+
+
+def names_in(document: object) -> Iterator[str]:
+    """The fields, parameters and fixed values that a part of the description names."""
+    if isinstance(document, list):
+        for part in document:
+            yield from names_in(part)
+    elif isinstance(document, dict):
+        if isinstance(document.get("properties"), dict):
+            yield from document["properties"]
+        if isinstance(document.get("in"), str):
+            yield document["name"]
+        if isinstance(document.get("enum"), list):
+            yield from map(str, document["enum"])
+        if "const" in document:
+            yield str(document["const"])
+        for part in document.values():
+            yield from names_in(part)
+
+
+def described_in(api: Api) -> dict[Version, Any]:
+    kinds = api.world.service.parts.types
+    return {version: describe(LeaseSchemas(kinds, version), kinds, version) for version in Version}
+
+
 @pytest.mark.parametrize("page", ["README.md", "differences-from-blazar.md", "microversions.md"])
-def test_names_exist(page: str) -> None:
-    """Every field, parameter and status in the pages is one of the code, or was one of Blazar's answers."""
-    sources = [path.read_text() for path in (REPOSITORY / "src" / "tenure").rglob("*.py")]
-    sources.append((REPOSITORY / "tests" / "support" / "blazar-exchanges.jsonl").read_text())
-    known = set(re.findall(r"\w+", "\n".join(sources)))
+def test_names_exist(api: Api, page: str) -> None:
+    """Every field, parameter, value and method in the pages is one of the description."""
+    known = set(OTHER_NAMES)
+    for description in described_in(api).values():
+        known.update(names_in(description))
+        for path, methods in description["paths"].items():
+            known.update(path.split("/"), map(str.upper, methods))
     words = re.findall(r"`([A-Za-z_]\w+)`", (PAGES / page).read_text())
     assert len(words) > 20
     assert sorted(set(words) - known) == []
+
+
+@pytest.mark.parametrize(
+    ("thing", "schema"),
+    [("A lease", "Lease"), ("An event", "EventDocument"), ("A host", "Host"), ("A floating IP", "FloatingIP")],
+)
+def test_the_fields_of_an_answer_are_listed(api: Api, thing: str, schema: str) -> None:
+    """Those of 1.1, in a paragraph of their own."""
+    fields = described_in(api)[Version.V1_1]["components"]["schemas"][schema]["properties"]
+    [listed] = re.findall(rf"\b{thing}:\s([^.]*)\.", (PAGES / "microversions.md").read_text())
+    assert sorted(re.findall(r"`(\w+)`", listed)) == sorted(fields)
