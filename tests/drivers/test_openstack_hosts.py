@@ -8,7 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import partial
+from itertools import count
+from typing import Any, TypeVar
 
 import pytest
 
@@ -23,7 +25,7 @@ from tenure.drivers.contract import (
     ResourceOccupied,
     ResourceRef,
 )
-from tenure.drivers.openstack import OpenStackCloud, open_session
+from tenure.drivers.openstack import OpenStackCloud, OpenStackOptions, open_session
 from tests.drivers.rigs import HOST, options_of, order, ref, registered
 from tests.support.meddling import Wire
 from tests.support.openstack import (
@@ -39,6 +41,8 @@ from tests.support.openstack import (
 )
 from tests.support.openstack.placement import inventory
 from tests.support.waiting import patience
+
+T = TypeVar("T")
 
 
 @pytest.fixture(params=["2.103", "2.96"], ids=["newer", "older"])
@@ -65,6 +69,34 @@ def ended(driver: OpenStackCloud, wanted: Order) -> Progress:
     while not (progress := driver.ensure_ended(wanted)).done and attempts:
         attempts -= 1
     return progress
+
+
+def patient_options(cloud: FakeOpenStack) -> OpenStackOptions:
+    """The options of a driver whose requests may be held until another one comes."""
+    return options_of(cloud, request_timeout=timedelta(seconds=patience()))
+
+
+def at_once(cloud: FakeOpenStack, *calls: Callable[[], T]) -> list[T]:
+    """Return the results of both calls. Neither changes the cloud before the other is about to change it."""
+    meeting = threading.Barrier(2, timeout=patience())
+    guard, changes = threading.Lock(), count()
+
+    def meet(seen: Seen) -> None:
+        if seen.method != "GET" and not seen.path.endswith("/auth/tokens"):
+            with guard:
+                number = next(changes)
+            if number < 2:
+                meeting.wait()
+
+    cloud.observe = meet
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            results = [future.result() for future in [threads.submit(call) for call in calls]]
+    finally:
+        cloud.observe = lambda _seen: None
+    assert next(changes) >= 2
+    assert not meeting.broken
+    return results
 
 
 class TestDescribing:
@@ -428,38 +460,45 @@ class TestMoving:
         assert driver.ensure_started(order(host)).done
         assert cloud.boot("compute-1", OWNER, "r-1")
 
-    def test_two_workers_may_start_the_same(self, nova: str):
-        with FakeOpenStack(nova=nova) as cloud, OpenStackCloud(options_of(cloud)) as driver:
+    def test_two_workers_may_start_and_end_the_same(self, nova: str):
+        """Each has read how hosts are spread before either changes that."""
+        with (
+            FakeOpenStack(nova=nova) as cloud,
+            OpenStackCloud(patient_options(cloud)) as driver,
+        ):
             hosts = registered(driver, cloud, 4)
-            with OpenStackCloud(options_of(cloud)) as other, ThreadPoolExecutor(2) as threads:
+            with OpenStackCloud(patient_options(cloud)) as other:
                 for number in range(5):
                     wanted = order(*hosts, reservation_id=f"r-{number}")
-                    list(threads.map(lambda one, wanted=wanted: one.ensure_started(wanted), (driver, other)))
+                    for progress in at_once(cloud, *(partial(one.ensure_started, wanted) for one in (driver, other))):
+                        assert progress.done
                     group = cloud.aggregate(f"r-{number}")
                     assert group is not None
                     assert len(group.hosts) == 4
                     assert members(cloud, POOL) == set()
-                    list(threads.map(lambda one, wanted=wanted: ended(one, wanted), (driver, other)))
+                    for progress in at_once(cloud, *(partial(ended, one, wanted) for one in (driver, other))):
+                        assert progress.done
                     assert driver.held(HOST) == []
                     assert len(members(cloud, POOL)) == 4
 
-    def test_of_two_reservations_at_once_one_gets_a_host(self, cloud: FakeOpenStack, driver: OpenStackCloud):
-        """Zones see to it: Nova does not put a host into two of them."""
-        (host,) = registered(driver, cloud, 1)
-        begin = threading.Barrier(2)
+    def test_of_two_reservations_at_once_one_gets_a_host(self):
+        """Zones see to it: Nova does not put a host into two of them. Each has seen the host free before."""
 
         def start(reservation_id: str) -> bool:
-            begin.wait(patience())
             try:
                 driver.ensure_started(order(host, reservation_id=reservation_id))
             except CloudBusy:
                 return False
             return True
 
-        with ThreadPoolExecutor(2) as threads:
+        with (
+            FakeOpenStack() as cloud,
+            OpenStackCloud(patient_options(cloud)) as driver,
+        ):
+            (host,) = registered(driver, cloud, 1)
             for number in range(8):
                 names = [f"a-{number}", f"b-{number}"]
-                outcomes = list(threads.map(start, names))
+                outcomes = at_once(cloud, *(partial(start, name) for name in names))
                 assert sorted(outcomes) == [False, True]
                 assert [members(cloud, name) == {"compute-1"} for name in names] == outcomes
                 for name in names:
