@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import tenure
-from tenure.drivers.contract import CloudBusy, ResourceOccupied, ResourceRef
+from tenure.drivers.contract import CloudBusy, Order, Progress, ResourceOccupied, ResourceRef
 from tenure.drivers.simulated import POOL, EffectKind, Fault, FaultKind, SimulatedCloud
 from tests.drivers.crash_orders import order_for
 from tests.support.waiting import patience
@@ -220,27 +220,29 @@ def test_sixteen_threads_make_each_effect_once(path: Path, in_memory: bool):
 
 
 @pytest.mark.races
-def test_sixteen_threads_want_the_same_host(path: Path):
-    """Never do two reservations have it at once; each that gets it gives it back."""
-    ready = threading.Barrier(16)
+def test_of_sixteen_threads_that_want_the_same_host_exactly_one_gets_it(path: Path):
+    """Again and again; whoever has it gives it back only when all have tried."""
+    together = threading.Barrier(16, timeout=patience())
+    holders: list[list[str]] = [[] for _ in range(20)]
 
-    def work(cloud: SimulatedCloud, number: int) -> int:
+    def work(cloud: SimulatedCloud, number: int) -> None:
         order = order_for(f"r-{number}", "1")
-        got = 0
-        ready.wait()
-        for _ in range(20):
+        for having in holders:
+            together.wait()
             try:
                 cloud.ensure_started(order)
+                having.append(order.reservation_id)
             except CloudBusy:
-                continue
-            got += 1
-            assert cloud.world.host("1").belongs_to == order.reservation_id
-            assert cloud.ensure_ended(order).done
-        return got
+                pass
+            together.wait()
+            assert having == [cloud.world.host("1").belongs_to]
+            together.wait()
+            if order.reservation_id in having:
+                assert cloud.ensure_ended(order).done
 
     with SimulatedCloud(path) as cloud, ThreadPoolExecutor(16) as pool:
-        calls = [pool.submit(work, cloud, number) for number in range(16)]
-        assert sum(call.result() for call in calls) >= 1
+        for call in [pool.submit(work, cloud, number) for number in range(16)]:
+            call.result()
         for number in range(16):
             assert cloud.ensure_ended(order_for(f"r-{number}", "1")).done
         assert_whole(path, cloud)
@@ -248,23 +250,36 @@ def test_sixteen_threads_want_the_same_host(path: Path):
 
 @pytest.mark.races
 def test_a_start_and_an_end_at_once_leave_one_or_the_other(path: Path):
+    """An end that reports success leaves no host, or all those of a start after it; another one leaves some."""
     order = order_for("r-1", "1,2,3")
-    ready = threading.Barrier(2)
+    succeeded: dict[str, bool] = {}
+    outcomes: list[tuple[bool, bool, tuple[str, ...]]] = []
 
-    def work(cloud: SimulatedCloud, end: bool) -> None:
+    def note() -> None:
+        group = cloud.world.groups().get("r-1")
+        outcomes.append((succeeded["start"], succeeded["end"], group.hosts if group else ()))
+
+    ready, done = threading.Barrier(2, timeout=patience()), threading.Barrier(2, note, timeout=patience())
+
+    def work(name: str, call: Callable[[Order], Progress]) -> None:
         for _ in range(30):
             ready.wait()
             try:
-                if end:
-                    cloud.ensure_ended(order)
-                else:
-                    cloud.ensure_started(order)
+                succeeded[name] = call(order).done
             except CloudBusy:
-                continue
+                succeeded[name] = False
+            done.wait()
 
     with SimulatedCloud(path) as cloud, ThreadPoolExecutor(2) as pool:
-        for call in [pool.submit(work, cloud, end) for end in (False, True)]:
+        verbs = {"start": cloud.ensure_started, "end": cloud.ensure_ended}
+        for call in [pool.submit(work, *verb) for verb in verbs.items()]:
             call.result()
+        assert len(outcomes) == 30
+        for started, ended, hosts in outcomes:
+            if ended:
+                assert hosts == () or (started and hosts == ("1", "2", "3"))
+            else:
+                assert hosts
         assert_whole(path, cloud)
         assert cloud.ensure_ended(order).done
         assert cloud.world.pool() == {"1", "2", "3", "4", "5", "6"}
