@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -21,6 +21,7 @@ from keystoneauth1.exceptions import ConnectFailure
 from keystoneauth1.session import Session
 
 from tests.cloud.test_clients import runner
+from tests.cloud.test_identity import hanging
 from tests.support.cloud import OPENRC, Cloud
 from tests.support.commands import document, in_minutes
 from tests.support.site import HOSTS, Lease, Server, Site, answered, moment, name_in_catalogue, open_site
@@ -177,12 +178,15 @@ class Deaf(ThreadingHTTPServer):
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint.removesuffix("/v1")
+        self.hold_seconds = HOLD_SECONDS
         #: What it was told of the lease, once.
         self.told: dict[str, Any] = {}
         self.is_told = threading.Event()
         self.is_over = threading.Event()
         #: Whether it says no, or nothing at all.
         self.refuses = False
+        #: What a confirmation waits for until the service gets it; None where it never does.
+        self.before_confirmation: Callable[[], object] | None = None
         super().__init__(("127.0.0.1", 0), _Forwarded)
 
 
@@ -194,12 +198,15 @@ class _Forwarded(BaseHTTPRequestHandler):
         if self.path.endswith("/confirm"):
             self.server.told = body
             self.server.is_told.set()
-            if self.server.refuses:
+            if self.server.before_confirmation is not None:
+                self.server.before_confirmation()
+                self._forward(body)
+            elif self.server.refuses:
                 self._answer(409, b'{"error_message": "It is said so."}')
             else:
                 self.server.is_over.wait(NOVA_SECONDS)
         else:
-            self._forward({**body, "hold_for": HOLD_SECONDS})
+            self._forward({**body, "hold_for": self.server.hold_seconds})
 
     def do_DELETE(self) -> None:
         self._forward(None)
@@ -268,20 +275,49 @@ def test_a_boot_that_is_not_confirmed_leaves_neither_lease_nor_server(site: Site
     assert answered(site.api(owner, "1.2").get("/leases"), 200)["leases"] == []
 
 
-def test_where_no_host_is_open_now_it_is_said_how_to_book_without_a_server(site: Site, demo: Session):
+ADVICE = "Book without a server: tenure lease create NAME --server-flavor"
+
+
+def close_all_hosts(site: Site) -> None:
+    """Make every host reservable, so that none is open to a server without a reservation."""
     site.register(*(name for name in HOSTS if name != RESERVED))
-    before = servers_of(site, demo)
-    answer = boot(site, demo, {"start": moment(seconds=1800), "end": moment(seconds=3600)})
-    if answer.status_code == 202:  # Nova knew it later than the lease was confirmed
-        server = site.nova.booted[-1]
-        assert server.place().startswith("No valid host")
-        said = (server.show() or {})["fault"]["message"]
-    else:
-        assert answer.status_code == 409, answer.text
-        assert servers_of(site, demo) <= before
-        said = answer.json()["conflictingRequest"]["message"]
-    assert "No valid host" in said
-    assert "Book without a server: tenure lease create NAME --server-flavor" in said
+
+
+def test_a_server_that_found_no_host_before_its_lease_is_confirmed_is_refused(site: Site, cloud: Cloud):
+    close_all_hosts(site)
+    with deaf(site) as service:
+        owner = cloud.session("demo")  # whose catalogue names it
+        before = servers_of(site, owner)
+
+        def wait_for_nova() -> None:
+            server = Server(site.nova, service.told["reservations"][0]["server_id"])
+            wait_for("Nova to look for a host", lambda: (server.show() or {})["status"] == "ERROR")
+
+        service.hold_seconds = 300
+        service.before_confirmation = wait_for_nova
+        refused = boot(site, owner, {"start": moment(seconds=1800), "end": moment(seconds=3600)})
+    assert refused.status_code == 409, refused.text
+    said = refused.json()["conflictingRequest"]["message"]
+    for words in ("is deleted again", "is in ERROR", "No valid host", ADVICE):
+        assert words in said
+    wait_for("the end of the server", lambda: servers_of(site, owner) <= before)
+    assert answered(site.api(owner, "1.2").get("/leases"), 200)["leases"] == []
+
+
+def test_a_server_that_finds_no_host_after_its_lease_was_confirmed_says_how_to_book_without_it(
+    site: Site, demo: Session
+):
+    close_all_hosts(site)
+    with hanging("nova-scheduler"):
+        answer = boot(site, demo, {"start": moment(seconds=1800), "end": moment(seconds=3600)})
+    assert answer.status_code == 202, answer.text
+    server = site.nova.booted[-1]
+    assert server.place().startswith("No valid host")
+    found = server.show() or {}
+    assert ADVICE in found["fault"]["message"]
+    lease = Lease(site.api(demo, "1.2"), found["metadata"]["tenure:lease"], found["metadata"]["tenure:reservation"])
+    assert "is in ERROR" in lease.wait("ERROR")["status_reason"]
+    assert servers_of(site, demo) >= {server.id}
 
     flavor = {"resource_type": "virtual:server", "flavor_id": site.nova.flavor("m1.tiny")}
     assert site.reserve(demo, flavor, start=moment(seconds=1800)).show()["status"] == "PENDING"
@@ -306,14 +342,22 @@ def test_a_tenure_that_is_down_is_noticed_by_those_only_who_ask_for_a_lease(site
         site.deployment.wait_until_well()
 
 
-def test_boots_with_hints_never_take_all_of_nova(site: Site, demo: Session):
-    """Tenure asks the very Nova that waits for it, which has two processes here."""
+def test_boots_with_hints_never_take_all_of_nova(site: Site, cloud: Cloud):
+    """Tenure asks the very Nova that waits for it, which has two processes here: one boot at a time may wait."""
     wanted = {"start": moment(seconds=1800), "end": moment(seconds=3600)}
-    with ThreadPoolExecutor(4) as users:
-        boots = [users.submit(boot, site, demo, wanted) for _ in range(3)]
-        assert compute(site, demo).get("/servers").status_code == 200
-        answers = [one.result(NOVA_SECONDS) for one in boots]
-    codes = {answer.status_code for answer in answers}
-    assert codes in ({202}, {202, 503})
-    refusals = [answer.json()["serviceUnavailable"]["message"] for answer in answers if answer.status_code == 503]
-    assert all("being booted for leases right now" in text for text in refusals), refusals  # none waited in vain
+    others_are_done = threading.Event()
+    with deaf(site) as service, ThreadPoolExecutor(1) as user:
+        owner = cloud.session("demo")  # whose catalogue names it
+        service.hold_seconds = 300
+        service.before_confirmation = lambda: others_are_done.wait(NOVA_SECONDS)
+        first = user.submit(boot, site, owner, wanted)
+        assert service.is_told.wait(NOVA_SECONDS)
+        for _ in range(2):
+            refused = boot(site, owner, wanted)
+            assert refused.status_code == 503, refused.text
+            assert "right now" in refused.json()["serviceUnavailable"]["message"]
+        assert compute(site, owner).get("/servers").status_code == 200
+        others_are_done.set()
+        answer = first.result(NOVA_SECONDS)
+    assert answer.status_code == 202, answer.text
+    lease_of(site, owner, site.nova.booted[-1]).wait("PENDING")
