@@ -185,6 +185,15 @@ def test_leases_are_filtered(server: FakeServer) -> None:
         list(client.leases.list(sort_key="colour"))
 
 
+@pytest.mark.parametrize(
+    ("lease_id", "part"), [("../os-hosts/1", "..%2Fos-hosts%2F1"), ("1?name=2", "1%3Fname%3D2")]
+)
+def test_an_id_is_one_part_of_the_url(server: FakeServer, lease_id: str, part: str) -> None:
+    with pytest.raises(NotFound):
+        server.client().leases.get(lease_id)
+    assert {request.path for request in server.requests} == {f"/v1/leases/{part}"}
+
+
 def test_a_lease_is_found_by_id_or_by_its_only_name(server: FakeServer) -> None:
     server.add_host("c1")
     client = server.client()
