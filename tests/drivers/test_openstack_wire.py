@@ -110,6 +110,9 @@ class TestErrors:
         assert "token-of-a-caller" not in text
         assert not any(token in text for token in cloud.tokens)
 
+    def test_have_no_token_of_a_call_in_them(self):
+        assert "token-of-a-caller" not in repr(session.Request("compute", "GET", "/servers", token="token-of-a-caller"))
+
 
 class TestLimits:
     def test_a_call_that_hangs_is_given_up(self, cloud: FakeOpenStack):
