@@ -403,6 +403,24 @@ class TestPlans:
         world.service.health_check.run()
         assert flags(world, lease) == (True, True, False)
 
+    def test_a_start_that_is_under_way_keeps_its_host(self, world: World):
+        """The worker that starts the lease would hand over a host that the ledger has given to others."""
+        lease = world.book(1, start=1)
+        [host] = world.hosts_of(lease.id)
+        during_the_start: list[list[str]] = []
+
+        def fail_meanwhile(verb: str, *_: object) -> None:
+            if verb == "ensure_started" and not during_the_start:
+                fail(world, host)
+                during_the_start.append(world.hosts_of(lease.id))
+
+        watch(world, fail_meanwhile)
+        world.pass_time(HOUR)
+        assert during_the_start == [[host]]
+        assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
+        assert members(world, lease) == world.hosts_of(lease.id) == [host]
+        assert flags(world, lease) == (True, True, False)
+
     def test_a_start_between_two_attempts_gets_another_host(self, world: World):
         lease = world.book(1, start=1)
         [host] = world.hosts_of(lease.id)
