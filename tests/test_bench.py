@@ -23,6 +23,7 @@ def scale(database_servers: DatabaseServers) -> Scale:
     return measure_scale(database_servers, SQLITE, small=QUICK_SMALL, large=QUICK_LARGE, huge=None, rounds=2, warm_up=0)
 
 
+@pytest.mark.slow
 def test_every_operation_is_measured_on_both_clouds(scale: Scale):
     assert [one.name for one in scale.comparisons] == [one.name for one in OPERATIONS]
     assert all(len(one.small.seconds) == len(one.large.seconds) == 2 for one in scale.comparisons)

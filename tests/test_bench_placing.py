@@ -56,6 +56,7 @@ def gpu(number: int, asked: int, start: int, end: int) -> Request:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "moving"),
     [
@@ -87,6 +88,7 @@ def test_the_best_is_told_by_what_a_request_is_worth():
     assert [one.number for one in play_unmoved(mix(GPU, PLAIN), requests, by_order).accepted] == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("affinity", "amount", "accepted"), [(None, 4, 1), (None, 5, 0), (True, 2, 1), (True, 3, 0), (False, 3, 0)]
 )

@@ -39,6 +39,7 @@ def run(tmp_path: Path, *options: str, everything: bool) -> subprocess.Completed
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["one process", "with workers"])
 def test_what_was_left_out_is_named_last(tmp_path: Path, options: tuple[str, ...]):
     result = run(tmp_path, *options, everything=False)
@@ -49,6 +50,7 @@ def test_what_was_left_out_is_named_last(tmp_path: Path, options: tuple[str, ...
     assert result.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["one process", "with workers"])
 def test_a_run_of_everything_fails_when_something_is_left_out(tmp_path: Path, options: tuple[str, ...]):
     result = run(tmp_path, *options, everything=True)
@@ -56,6 +58,7 @@ def test_a_run_of_everything_fails_when_something_is_left_out(tmp_path: Path, op
     assert result.returncode == 1
 
 
+@pytest.mark.slow
 def test_a_whole_run_leaves_nothing_out(tmp_path: Path):
     result = run(tmp_path, "-k", "is_here", everything=True)
     assert "LEFT OUT" not in result.stdout

@@ -158,6 +158,7 @@ def test_text_ends_with_one_newline_and_lines_without_blanks():
     assert lines_matching(r"[ \t]+$", text) == []
 
 
+@pytest.mark.slow
 def test_every_entry_point_of_the_server_leads_to_something():
     project = pyproject()["project"]
     groups = [project["scripts"], *project["entry-points"].values()]
@@ -263,6 +264,7 @@ def test_every_error_and_every_version_is_listed():
     assert first_column("api/microversions.md", "version") == [version.value for version in Version]
 
 
+@pytest.mark.slow
 def test_every_option_of_a_program_is_explained():
     command = [sys.executable, "-m", "tenure.cmd.standalone", "--help"]
     usage = subprocess.run(command, capture_output=True, text=True, check=True, timeout=patience()).stdout

@@ -63,6 +63,7 @@ def test_every_outcome_is_counted_once(tmp_path: Path):
     assert (result.passed, result.failed, result.left_out) == (2, 3, Counter({"no oracle": 1}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [
@@ -93,6 +94,7 @@ def test_passes(): assert not Path("passed").exists(); Path("passed").touch()
 """
 
 
+@pytest.mark.slow
 def test_a_test_of_the_real_cloud_that_fails_is_run_once_more_and_said_to_have_been(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

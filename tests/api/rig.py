@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -69,6 +71,8 @@ class Api:
     who: str = "demo"
     version: str | None = None
     base: Mapping[str, Any] = field(default_factory=dict)
+    #: What the database held at a version of its data.
+    _dumped: tuple[int, str] | None = field(default=None, init=False, repr=False, compare=False)
 
     def using(self, who: str | None = None, version: str | None = "") -> Api:
         return Api(
@@ -152,9 +156,17 @@ class Api:
         return floatingip
 
     def dump(self) -> str:
-        """All that the database holds."""
-        with closing(sqlite3.connect(self.database)) as connection:
-            return "\n".join(connection.iterdump())
+        """Return all that the database holds. It is read again only after another connection has written."""
+        [version] = self._reader.execute("PRAGMA data_version").fetchone()
+        if self._dumped is None or self._dumped[0] != version:
+            self._dumped = version, "\n".join(self._reader.iterdump())
+        return self._dumped[1]
+
+    @cached_property
+    def _reader(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.database, check_same_thread=False)
+        weakref.finalize(self, connection.close)
+        return connection
 
 
 @contextmanager

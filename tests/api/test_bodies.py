@@ -124,6 +124,7 @@ def test_the_body_of_a_request_without_a_length_is_read_up_to_the_limit(api: Api
     assert stream.taken == 1024 * 1024 + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 def test_a_large_body_in_chunks_is_refused_by_a_server(served: Standalone, version: str) -> None:
     """Over a connection, where nothing tells the length before the end."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tests.api.rig import open_api
 from tests.support.recorded import (
@@ -38,6 +40,7 @@ def test_every_difference_is_told_with_its_reason() -> None:
     assert sorted(words for words in told if words not in page) == []
 
 
+@pytest.mark.slow
 def test_the_answers_are_those_of_blazar(tmp_path: Path) -> None:
     with open_api(tmp_path, hosts=0) as api:
 

@@ -348,6 +348,7 @@ def test_a_reservation_of_a_type_that_is_not_installed_any_more_is_shown(api: Ap
 ACTIONS = ("default", "snapshot", "notify", "none", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [HOSTS, INSTANCES, FLAVORS, ADDRESSES], ids=lambda one: str(one["resource_type"]))
 def test_what_is_done_before_the_end_is_said_for_each_reservation(api: Api, asked: dict[str, Any]) -> None:
     api, old = api.using(version="1.1"), api

@@ -160,6 +160,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_its_resources_have_urls_and_stand_under_its_rules(answers: dict[str, Any]):
     assert answers["list"] == [200, {"licences": []}]
     assert answers["list of a member"][0] == 403

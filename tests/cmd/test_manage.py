@@ -110,6 +110,7 @@ def test_servers_have_schemas_too(site: Site, fresh_database, database_kind: str
         assert manage(site, "db", "check") == f"the database is as this release needs it ({NEWEST})\n"
 
 
+@pytest.mark.slow
 def test_it_is_a_program(site: Site):
     """The others of this module call what it calls."""
     environ = os.environ | {CONFIG_DIR_VARIABLE: str(site.folder)}

@@ -67,6 +67,7 @@ def test_a_schema_that_is_not_there_is_not_waited_for(db: Database, tmp_path: Pa
     assert waiting.now == pytest.approx(1030, abs=2)
 
 
+@pytest.mark.slow
 def test_a_manager_runs_when_its_database_is_there(db: Database, tmp_path: Path):
     options: Options = {
         "DEFAULT": {"driver": "simulated", "transport_url": "fake://"},

@@ -118,6 +118,7 @@ def test_each_region_has_what_its_group_says_and_else_what_all_have(tmp_path: Pa
             driver.look_up("physical:host", "east:node-1.lab")
 
 
+@pytest.mark.slow
 def test_a_standalone_service_has_regions(tmp_path: Path) -> None:
     with standalone(tmp_path / "data", hosts=2, regions=("north", "south")) as service:
         admin, demo = service.caller("admin", "1.2"), service.caller("demo", "1.2")

@@ -92,6 +92,7 @@ def test_more_hosts_can_be_asked_for_later(tmp_path: Path):
         assert len(hosts_of(service)) == 4
 
 
+@pytest.mark.slow
 def test_a_host_that_was_taken_back_stays_away(tmp_path: Path):
     """Whether it has served or not; a start with more hosts adds the new ones only."""
     data_dir = tmp_path / "data"
@@ -149,6 +150,7 @@ def test_sigterm_ends_it_in_order(tmp_path: Path):
             assert word not in service.log
 
 
+@pytest.mark.slow
 def test_sigterm_ends_it_while_the_cloud_hangs(tmp_path: Path):
     """Within a limit, and what was under way is done by the next process."""
     with standalone(tmp_path / "data") as service, SimulatedCloud(tmp_path / "data" / "cloud.db") as cloud:
@@ -175,6 +177,7 @@ def test_a_name_to_listen_on_stands_for_one_socket(tmp_path: Path):
         assert service.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_named(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -185,6 +188,7 @@ def test_a_port_in_use_is_named(tmp_path: Path):
     assert "Traceback" not in refused.stderr
 
 
+@pytest.mark.slow
 def test_an_address_that_is_not_ours_is_named(tmp_path: Path):
     refused = run("--data-dir", tmp_path / "data", "--port", 0, "--host", "192.0.2.1")
     assert refused.returncode == 1
@@ -192,6 +196,7 @@ def test_an_address_that_is_not_ours_is_named(tmp_path: Path):
     assert "Traceback" not in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_second_process_on_the_same_folder_is_refused(tmp_path: Path):
     """Two engines would take each other's events for left over."""
     with standalone(tmp_path / "data") as service:
@@ -213,6 +218,7 @@ def test_a_folder_that_is_a_file_is_named(tmp_path: Path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tenure.db", "cloud.db"])
 def test_a_file_that_is_not_ours_is_refused_and_left_alone(tmp_path: Path, name: str):
     (tmp_path / name).write_text("a letter, not a database\n" * 100)
@@ -223,6 +229,7 @@ def test_a_file_that_is_not_ours_is_refused_and_left_alone(tmp_path: Path, name:
     assert (tmp_path / name).read_text() == "a letter, not a database\n" * 100
 
 
+@pytest.mark.slow
 def test_what_a_newer_release_wrote_is_refused_and_left_alone(tmp_path: Path):
     with standalone(tmp_path / "data") as service:
         service.stop()
@@ -240,6 +247,7 @@ def test_what_a_newer_release_wrote_is_refused_and_left_alone(tmp_path: Path):
         assert db.execute("SELECT version_num FROM alembic_version").fetchall() == [("9999",)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "mode", "said"),
     [("users: []\n", 0o644, "has the mode 0644"), ("users: []\n", 0o600, "is not as it must be"),
@@ -257,6 +265,7 @@ def test_a_token_file_that_cannot_be_used_is_named(tmp_path: Path, content: str,
     assert "Traceback" not in refused.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "value"),
     [("--hosts", "0"), ("--hosts", "-1"), ("--hosts", "many"), ("--hosts", "1000000000"), ("--hosts", "1.5"),

@@ -32,6 +32,7 @@ class TestOpenStackCloud(OpenStackContract):
     moves_occupied_hosts = False
 
 
+@pytest.mark.slow
 class TestOlderOpenStackCloud(OpenStackContract):
     nova = "2.96"
     tells_servers_apart = False

@@ -41,6 +41,7 @@ class TestInstances(OpenStackInstances):
     nova = "2.103"
 
 
+@pytest.mark.slow
 class TestInstancesOfOlderNova(OpenStackInstances):
     nova = "2.96"
 

@@ -419,6 +419,7 @@ def test_a_server_is_not_taken_for_what_its_owner_writes_on_it(
     assert (liar.status, liar.metadata, liar.tags) == ("ACTIVE", {}, [])
 
 
+@pytest.mark.slow
 def test_a_lease_that_ends_takes_no_server_with_it_but_its_own(cloud: FakeOpenStack, driver: OpenStackCloud):
     [host] = registered(driver, cloud, 1)
     server, liar = boot(cloud), marked(cloud)

@@ -51,6 +51,7 @@ def rig() -> Iterator[FakeVolumeRig]:
         rig.close()
 
 
+@pytest.mark.slow
 class TestVolumes(VolumeContract):
     @pytest.fixture
     def rig(self) -> Iterator[VolumeRig]:

@@ -155,6 +155,7 @@ class TestLimits:
         assert len(group.hosts) == 4
         assert attempts > 1
 
+    @pytest.mark.slow
     def test_a_server_that_sends_a_byte_now_and_then_holds_nobody(self, cloud: FakeOpenStack):
         options = options_of(cloud, verb_timeout=timedelta(seconds=patience(0.5)))
         with OpenStackCloud(options) as driver:
@@ -236,6 +237,7 @@ class TestWhatItTells:
         assert min(durations) > 0
         assert sum(durations) < time.monotonic() - began
 
+    @pytest.mark.slow
     def test_calls_that_come_to_nothing_are_reported(self, cloud: FakeOpenStack):
         told: list[str] = []
         with OpenStackCloud(

@@ -190,7 +190,7 @@ class AnyInterleavingOfParts(RuleBasedStateMachine):
 
 
 AnyInterleavingOfParts.TestCase.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
-TestAnyInterleavingOfParts = AnyInterleavingOfParts.TestCase
+TestAnyInterleavingOfParts = pytest.mark.slow(AnyInterleavingOfParts.TestCase)
 
 
 @pytest.fixture

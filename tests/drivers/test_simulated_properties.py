@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -166,7 +167,7 @@ class AnyInterleaving(RuleBasedStateMachine):
 
 
 AnyInterleaving.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestAnyInterleaving = AnyInterleaving.TestCase
+TestAnyInterleaving = pytest.mark.slow(AnyInterleaving.TestCase)
 
 
 def test_a_host_is_given_up_while_its_servers_are_going():

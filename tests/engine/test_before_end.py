@@ -173,6 +173,7 @@ def test_what_was_done_is_not_done_again_when_the_end_moves(world: World, told: 
 # --- the end waits for it
 
 
+@pytest.mark.slow
 def test_an_end_waits_for_an_image_and_others_do_not_wait_for_that_end(world: World):
     lease = book(world, hosts("snapshot"), hosts("none", 3), notice=5 * MINUTE)
     world.boot(lease)
@@ -277,6 +278,7 @@ def test_what_is_refused_for_one_is_done_for_the_others(world: World, told: list
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
 
 
+@pytest.mark.slow
 def test_the_trust_is_kept_while_something_is_still_done_with_it(world: World):
     """The end of another reservation fails for good, and the lease is in ERROR, while an image is being saved."""
     lease = book(world, hosts("snapshot"), hosts("none"))

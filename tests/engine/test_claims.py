@@ -36,6 +36,7 @@ def nothing(_point: str) -> None:
     """What another manager does at a named point."""
 
 
+@pytest.mark.slow
 def test_two_managers_carry_out_each_event_once(tmp_path):
     with open_world(tmp_path, hosts=30, workers=4) as world, ExitStack() as stack:
         other = another(world)

@@ -286,6 +286,7 @@ def meddle(world: World, rng: random.Random) -> None:
         world.cloud.world.change_owner(rng.choice(groups), "a-thief")
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[Hypothesis.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), deeds=st.integers(1, 12))
 def test_one_pass_after_any_meddling_all_is_as_it_should_be(tmp_path_factory, seed: int, deeds: int):

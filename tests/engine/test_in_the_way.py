@@ -115,6 +115,7 @@ def test_occupied_until_after_its_end(world: World):
 # --- hosts that are not given back
 
 
+@pytest.mark.slow
 def test_a_start_waits_for_a_host_that_is_not_given_back(world: World):
     slow = world.book(4, hours=1)
     following = world.book(4, start=1, hours=2)
@@ -186,6 +187,7 @@ def instances(world: World, vcpus: int, *, start: float = 0, hours: float = 1) -
     return world.reserve(instance_reservation(vcpus=vcpus), start=start, hours=hours)
 
 
+@pytest.mark.slow
 def test_parts_of_a_host_that_are_not_given_back_count_for_themselves(tmp_path: Path) -> None:
     """On the only host there is room for what fits beside them, and for nothing else."""
     with open_world(tmp_path, hosts=1) as world:
@@ -202,6 +204,7 @@ def test_parts_of_a_host_that_are_not_given_back_count_for_themselves(tmp_path: 
         assert {lease_of(world, one.id).status for one in (small, large)} == {LeaseStatus.ACTIVE}
 
 
+@pytest.mark.slow
 def test_the_whole_of_a_host_waits_for_parts_of_it(tmp_path: Path) -> None:
     with open_world(tmp_path, hosts=1) as world:
         slow = instances(world, 8)
@@ -242,6 +245,7 @@ def test_an_extension_is_refused_once_the_end_is_claimed(world: World):
         world.leases.update(OWNER, slow.id, LeaseChange(ends_at=NOW + 3 * HOUR))
 
 
+@pytest.mark.slow
 def test_many_that_wait_delay_nobody_who_need_not(tmp_path):
     """Forty starts wait for hosts that do not come back; the fortieth-first has its own."""
     with open_world(tmp_path, hosts=41) as world:

@@ -7,6 +7,8 @@ import time
 from collections import Counter
 from datetime import timedelta
 
+import pytest
+
 from tenure.domain.lease import EventStatus, EventType, LeaseStatus
 from tenure.domain.request import LeaseRequest
 from tenure.drivers.contract import Order
@@ -122,6 +124,7 @@ def test_the_end_waits_for_what_is_under_way_before_it(world: World, checkpoints
     assert_all_in_pool(world)
 
 
+@pytest.mark.slow
 def test_no_two_calls_for_one_lease_at_the_same_time(tmp_path):
     """Two managers with threads of their own; leases of several reservations whose events are all due at once."""
     guard = threading.Lock()

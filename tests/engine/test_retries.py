@@ -327,6 +327,7 @@ def test_an_update_is_refused_while_somebody_is_at_the_lease(world: World):
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
 
 
+@pytest.mark.slow
 def test_a_change_of_hosts_is_refused_while_the_action_before_the_end_runs(world: World):
     """Nothing happens to a lease twice at a time: a snapshot of what is being given back would be lost."""
     lease = world.book(2, hours=3, before_end="snapshot")

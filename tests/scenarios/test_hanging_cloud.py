@@ -193,6 +193,7 @@ def test_changes_that_find_no_worker_are_done_by_the_engine(tmp_path: Path):
         wait_for_leases(site.world, leases, {LeaseStatus.ACTIVE})
 
 
+@pytest.mark.slow
 def test_registrations_that_hang_leave_room_for_others(tmp_path: Path):
     """Who finds no place is told so, and nothing is kept of what he asked for."""
     with ThreadPoolExecutor(2 * THREADS) as clients, open_site(tmp_path, hosts=1) as site:
@@ -240,6 +241,7 @@ class Hanging(EnforcementFilter):
         self.let_go.wait()
 
 
+@pytest.mark.slow
 def test_a_filter_that_hangs_does_not_take_every_thread(tmp_path: Path):
     hanging = Hanging()
     with (

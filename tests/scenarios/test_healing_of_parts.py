@@ -89,6 +89,7 @@ def assert_sound(world: World, url: str) -> None:
 
 
 class TestHostsFail:
+    @pytest.mark.slow
     def test_before_the_start_parts_move_and_nobody_is_told(self, database_url: str):
         with open_world(database_url, hosts=4) as world:
             plans = [book(world, instances(1), instances(2, False), flavors(1, "4"), start=1) for _ in range(2)]
@@ -136,6 +137,7 @@ class TestHostsFail:
             assert where(world, others) == {"sim-host-002": 1, "sim-host-003": 3}
             assert_sound(world, one_database_url)
 
+    @pytest.mark.slow
     def test_where_there_is_no_room_it_is_told_until_there_is(self, one_database_url: str):
         with open_world(one_database_url, hosts=2) as world:
             plan, other = book(world, instances(3), start=1), book(world, instances(1), start=1)
@@ -189,6 +191,7 @@ class TestHostsFail:
             assert flags(world, lease) == CHANGED
             assert_sound(world, one_database_url)
 
+    @pytest.mark.slow
     def test_apart_means_that_no_host_replaces_two(self, one_database_url: str):
         with open_world(one_database_url, hosts=4) as world:
             lease = book(world, instances(3, False))

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -520,7 +521,7 @@ def at(minute: int):
 EXAMPLES = 8 if settings().max_examples <= 100 else times(10, 50)
 
 
-TestService = ServiceMachine.TestCase
+TestService = pytest.mark.slow(ServiceMachine.TestCase)
 TestService.settings = settings(
     max_examples=EXAMPLES,
     stateful_step_count=30,

@@ -74,6 +74,7 @@ def test_a_teardown_that_hangs_ten_minutes_delays_none_of_two_hundred(tmp_path):
     assert ledger.faults(url) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [True, False], ids=["starts have workers of their own", "they have not"])
 def test_teardowns_that_hang_take_no_worker_from_a_start(tmp_path, monkeypatch: pytest.MonkeyPatch, apart: bool):
     """More hanging teardowns than workers, and than one look of the engine finds."""
@@ -134,6 +135,7 @@ def engine_of(world: World) -> PartHealth:
     return next(part for part in world.service.manager.health() if part.part == "engine")
 
 
+@pytest.mark.slow
 def test_servers_that_do_not_vanish_hold_no_worker(tmp_path):
     """More slow teardowns than workers, each asked for again and again for ten minutes: the others start on time."""
     with open_world(tmp_path, hosts=60, workers=4) as world:

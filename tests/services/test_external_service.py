@@ -117,6 +117,7 @@ def test_only_204_lets_a_lease_be(world: World, credits: Credits, status: int, b
     assert credits.told("on-end") == []  # what it has denied need not be taken back
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mood", ["refuses connections", "is slow", "drips", "talks nonsense", "dies after the deed"])
 def test_while_it_does_not_answer_nothing_is_made_unless_the_operator_allows_it(
     tmp_path: Path, credits: Credits, mood: str
@@ -393,6 +394,7 @@ def test_a_service_that_knows_no_such_lease_need_not_take_it_back(world: World, 
     assert left == "commit_create"  # the other's, which it should know
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mood", ["refuses connections", "is slow", "talks nonsense", "dies after the deed", "answers"])
 def test_nothing_is_charged_twice_and_nothing_forgotten(tmp_path: Path, credits: Credits, mood: str):
     credits.status = 500
@@ -426,6 +428,7 @@ def test_notifications_do_not_wait_for_it(world: World, credits: Credits):
     assert waiting == {"ExternalServiceFilter": 1}
 
 
+@pytest.mark.slow
 def test_what_it_refuses_to_note_is_given_up_and_kept_for_the_operator(world: World, credits: Credits):
     """One message that it never takes: others get through, so it is that message which is at fault."""
     poisoned = world.book(1, start=1)

@@ -257,6 +257,7 @@ def test_a_permanent_failure_gives_everything_back(world: World):
     world.leases.delete(OWNER, lease.id)
 
 
+@pytest.mark.slow
 def test_a_slow_end_delays_nobody_else(world: World):
     slow = world.book(1, hours=1)
     world.engine.settle()

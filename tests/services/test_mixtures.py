@@ -111,6 +111,7 @@ steps = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(
     max_examples=max(20, settings().max_examples // 5),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

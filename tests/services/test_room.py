@@ -74,6 +74,7 @@ def test_what_found_no_place_beside_another_plan_is_not_held_against_the_next(wo
     world.reserve(hosts(1), start=1, hours=2)
 
 
+@pytest.mark.slow
 def test_where_a_plan_was_tried_in_vain_it_is_not_bound_to_go(world: World):
     """A plan of instances that stay together is tried on a host that then fills; it goes to another host instead.
 
@@ -115,6 +116,7 @@ def test_nothing_grows_on_a_host_that_is_closed(world: World):
         world.change(running, amount=2)
 
 
+@pytest.mark.slow
 def test_a_refusal_costs_the_same_however_much_is_planned(world: World):
     """Each search for another place looks at the whole cloud; that of one plan tells of all that ask for as much."""
 
@@ -158,6 +160,7 @@ def test_a_plan_on_a_failed_host_goes_to_several_where_none_has_room_for_all(wor
     assert not world.leases.get(OWNER, lease.id).degraded
 
 
+@pytest.mark.slow
 def test_a_plan_stays_whole_where_it_cannot_go_altogether(world: World):
     """Its owner is told; that some of it has gone would help nobody."""
     resize(world, 8, 4, 3, 4)

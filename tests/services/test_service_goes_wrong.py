@@ -35,11 +35,12 @@ def wrong(credits: Credits, call: str, mood: str) -> Iterator[None]:
     credits.patience.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mood", MOODS)
 def test_a_lease_of_which_every_call_goes_wrong(tmp_path: Path, credits: Credits, mood: str):
     """Each call, one after the other, when it is made for the first time."""
     credits.status = 500
-    filters = {"ExternalServiceFilter": credits.filter(timeout=patience(0.3))}
+    filters = {"ExternalServiceFilter": credits.filter(timeout=patience(0.15))}
     refused = Denied if mood == "answers" else Unavailable
     with open_world(tmp_path, filters=filters) as world:
         with wrong(credits, "check-create", mood), pytest.raises(refused):

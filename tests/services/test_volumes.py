@@ -81,6 +81,7 @@ def change(world: World, lease: Lease, **fields: object) -> None:
     world.leases.update(OWNER, lease.id, LeaseChange(**fields))  # type: ignore[arg-type]  # by name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_no_more_is_promised_or_used_than_is_lent(world: World, tmp_path: Path, pool: str, seed: int) -> None:
     url = url_in(tmp_path)
@@ -159,6 +160,7 @@ def test_what_becomes_of_volumes_changes_when_the_cloud_has_agreed(
     assert in_use(world) == LENT
 
 
+@pytest.mark.slow
 def test_a_change_keeps_its_room_until_the_cloud_has_agreed(world: World, pool: str) -> None:
     lease = volumes(world, amount=6, hours=2, at_end="keep")
     world.pass_time(timedelta(minutes=1))
@@ -211,6 +213,7 @@ def stuck(world: World, *, amount: int = 1, hours: float = 1) -> Lease:
     return lease
 
 
+@pytest.mark.slow
 def test_one_volume_that_is_not_given_back_keeps_its_own_room_only(world: World, pool: str) -> None:
     stuck(world)
     planned, large = volumes(world, start=1.3, amount=3), volumes(world, start=1.31, amount=7)
@@ -249,6 +252,7 @@ def test_a_lease_that_grows_leaves_room_for_what_is_late(world: World, pool: str
     assert in_use(world) == LENT
 
 
+@pytest.mark.slow
 def test_what_becomes_late_while_a_start_waits_counts_as_well(world: World, pool: str) -> None:
     """The first to start after it was planned beside what is late by then, the second beside the first."""
     first, second = stuck(world, amount=3), stuck(world, amount=2, hours=1.1)

@@ -125,6 +125,7 @@ def add_hosts(
     return [ids[one.external_id] for one in found]
 
 
+@pytest.mark.slow
 def test_room_is_what_is_left_at_every_instant(db: Database):
     lease = add_lease(db)
 

@@ -112,6 +112,7 @@ def matching(db: Database, owned: list[dict[str, str]], expression: Expression) 
     return [number in found for number in ids]
 
 
+@pytest.mark.slow
 def test_sql_and_python_agree(db: Database):
     @given(owned=st.lists(properties, min_size=1, max_size=6), expression=expressions)
     @example(
@@ -193,6 +194,7 @@ def says(tree: list[Any], properties: dict[str, str]) -> bool:
     }[op]
 
 
+@pytest.mark.slow
 def test_every_tricky_value_is_compared_with_every_other_as_in_python(db: Database):
     """All pairs, by every operator; a host for each value."""
     add_hosts(db, len(TRICKY), [{"value": text} for text in TRICKY])
@@ -250,6 +252,7 @@ def joins_of(db: Database, statements: Iterable[tuple[str, Any]]) -> list[int]:
     return [sum(bool(re.search("Join|Nested Loop", line)) for line in plan) for plan in plans]
 
 
+@pytest.mark.slow
 def test_the_longest_expression_that_is_taken_costs_as_many_statements_and_joins_as_a_short_one(db: Database):
     """PostgreSQL would need 15 seconds to plan a join of as many tables as there are comparisons."""
     add_hosts(db, 3, [{"gpu": "a100"}])
