@@ -18,9 +18,13 @@ from tests.support.databases import (  # noqa: E402 - after its assertions were 
     SQLITE,
     DatabaseServers,
     ServerMissing,
+    quick_folder,
 )
 from tests.support.durations import MARKER  # noqa: E402
 from tests.support.lengths import times  # noqa: E402
+
+# A database on a disk waits for that disk at each commit. The processes that a test starts take the folder over.
+os.environ.setdefault("TMPDIR", str(quick_folder()))
 
 # Time limits for one example fail on a busy machine and say nothing about the code.
 settings.register_profile("quick", deadline=None, print_blob=True)

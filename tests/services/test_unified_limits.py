@@ -56,9 +56,7 @@ def quotas(keystone: FakeOpenStack, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(limit, "_SDK_CONNECTION", None)
         file = tmp_path / "tenure.conf"
         account = f"[service_auth]\nauth_url = {url}\npassword = {PASSWORD}\n"
-        file.write_text(
-            f"[quota]\ndriver = unified\n{how}\n[cloud]\nrequest_timeout = {patience(0.4)}\n{account}{lines}"
-        )
+        file.write_text(f"[quota]\ndriver = unified\n{how}\n[cloud]\nrequest_timeout = {patience(1)}\n{account}{lines}")
         conf = new_config()
         read_config(conf, [], files=[file], prog="test")
         return open_quotas(conf)
