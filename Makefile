@@ -70,7 +70,7 @@ lint: $(STAMP) ## Style and types
 	done
 
 check: lint ## The quick loop: style, types, and the tests that need no service
-	$(BIN)/python -m pytest -q -n $(JOBS) -m '$(QUICK)'
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m '$(QUICK)'
 	@set -e; for other in $(OTHERS) $(EXAMPLES); do \
 		echo "##### $$other"; \
 		(cd $$other && $(abspath $(BIN))/python -m pytest -q -n $(JOBS) -m 'not install'); \

@@ -145,6 +145,7 @@ def uwsgi_settings() -> configparser.SectionProxy:
     return parser["uwsgi"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "where"),
     [("name", uwsgi_settings()["module"]), ("file", str(DEPLOY / "tenure.wsgi"))],

@@ -104,6 +104,7 @@ def test_a_test_of_the_real_cloud_that_fails_is_run_once_more_and_said_to_have_b
     assert "FAILED, AND PASSED WHEN RUN AGAIN\n  test_it.test_fails_once" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_test_of_the_real_cloud_that_fails_twice_has_failed(tmp_path: Path):
     result = run(suite_of(tmp_path, FAILS_ONCE + "\ndef test_fails(): assert False\n", name=AGAIN))
     assert (result.passed, result.failed, result.passed_again) == (2, 1, ["test_it.test_fails_once"])

@@ -1281,6 +1281,7 @@ def test_what_is_wrong_is_named_and_changes_nothing(shared_cloud: Cloud, endpoin
     assert not failures, "\n".join(failures)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("endpoint", [one for one in ENDPOINTS if one.good], ids=str)
 def test_what_is_right_is_accepted(api: Api, endpoint: Endpoint) -> None:
     """The tables above change one thing each; without the change nothing is wrong."""

@@ -137,6 +137,7 @@ def test_a_large_body_in_chunks_is_refused_by_a_server(served: Standalone, versi
     assert served.caller().call("GET", "/leases") == (200, {"leases": []})
 
 
+@pytest.mark.slow
 def test_a_small_body_in_chunks_is_read_whole(served: Standalone) -> None:
     status, document = _post_in_chunks(served, b'{"name": "' + b"x" * 1000 + b'"}', "1.1")
     assert (status, document["error_message"]) == (400, "Missing parameter start_date, end_date")

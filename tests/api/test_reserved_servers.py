@@ -447,6 +447,7 @@ def test_a_server_that_its_owner_makes_larger_than_was_booked_is_told_and_ends(a
     assert left is None or left.shelved or not api.world.cloud.world.host(left.host).belongs_to
 
 
+@pytest.mark.slow
 def test_a_start_waits_until_the_server_is_woken(api: Api) -> None:
     server_id = boot(api)
     lease = book(api, server_id=server_id, hours=4)

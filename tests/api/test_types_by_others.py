@@ -166,6 +166,7 @@ def test_its_resources_have_urls_and_stand_under_its_rules(answers: dict[str, An
     assert answers["list of a member"][0] == 403
 
 
+@pytest.mark.slow
 def test_only_the_cloud_must_know_it(answers: dict[str, Any]):
     status, document = answers["register"]
     assert (status, document["field"]) == (404, "floating_ip_address")

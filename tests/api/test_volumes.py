@@ -93,6 +93,7 @@ class TestPools:
         assert latest.put(path, {"capacity_gb": 30}).json["volume_pool"]["capacity_gb"] == least()
         assert refused(latest, amount=1).status_code == 409
 
+    @pytest.mark.slow
     def test_what_is_not_given_back_is_not_taken_from_under_it(self, latest: Api) -> None:
         pool = lend(latest)
         lease = run(latest, amount=2)

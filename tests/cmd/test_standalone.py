@@ -34,6 +34,7 @@ def hosts_of(service: Standalone) -> list[str]:
     return [host["hypervisor_hostname"] for host in answer["hosts"]]
 
 
+@pytest.mark.slow
 def test_a_first_start_makes_everything_that_a_client_needs(tmp_path: Path):
     data_dir = tmp_path / "deep" / "data"
     data_dir.parent.mkdir()
@@ -83,6 +84,7 @@ def test_a_second_start_finds_what_the_first_one_left(tmp_path: Path):
         assert service.stop() == 0
 
 
+@pytest.mark.slow
 def test_more_hosts_can_be_asked_for_later(tmp_path: Path):
     with standalone(tmp_path / "data", hosts=2) as service:
         first = hosts_of(service)
@@ -168,6 +170,7 @@ def test_sigterm_ends_it_while_the_cloud_hangs(tmp_path: Path):
             again.kill()
 
 
+@pytest.mark.slow
 def test_a_name_to_listen_on_stands_for_one_socket(tmp_path: Path):
     service = start(tmp_path / "data", command=(str(BIN / "tenure-standalone"), "--host", "localhost"))
     try:

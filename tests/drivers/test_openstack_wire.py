@@ -187,6 +187,7 @@ class TestLimits:
         assert most == 3
         assert all(cloud.aggregate(f"r-{number}") for number in range(6))
 
+    @pytest.mark.slow
     def test_a_verb_of_many_calls_lets_others_in_between(self, cloud: FakeOpenStack):
         for number in range(30):
             cloud.add_host(f"more-{number}.lab")

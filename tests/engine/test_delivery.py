@@ -141,6 +141,7 @@ def test_what_is_refused_while_others_get_through_is_given_up_and_seen(world: Wo
     assert ailing(world) == {"notifications": "1 could not be delivered"}
 
 
+@pytest.mark.slow
 def test_attempts_while_nothing_gets_through_do_not_count(world: World):
     away = [True]
     sink = Sink(lambda message: away[0] or message.topic == "lease.create")
@@ -299,6 +300,7 @@ def test_a_delivery_that_cannot_be_recorded_keeps_no_other(world: World, monkeyp
     assert [message.attempts for message in sink.tried] == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_while_nothing_gets_through_nothing_is_given_up(world: World):
     sink = Sink(lambda _message: True)
     rebuild(world, sink=sink)
@@ -325,6 +327,7 @@ def test_the_log_has_one_line_for_each_attempt_and_the_trace_once(world: World, 
     assert [bool(record.exc_info) for record in told] == [True, *[False] * 5]
 
 
+@pytest.mark.slow
 def test_order_holds_for_what_was_given_up_and_is_tried_again(world: World):
     refused = ["lease.create"]
     sink = Sink(lambda message: message.topic in refused)

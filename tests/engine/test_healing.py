@@ -506,6 +506,7 @@ class TestRunning:
         assert servers(world) == {server}
         assert host in members(world, lease)
 
+    @pytest.mark.slow
     def test_servers_that_do_not_vanish_do_not_undo_a_replacement(self, world: World):
         lease = self.running(world)
         [host] = world.hosts_of(lease.id)
@@ -589,6 +590,7 @@ class TestRunning:
         url = world.db.engine.url.render_as_string(hide_password=False)
         assert (ledger.faults(url), ledger.count_by_state(url)["held"]) == ([], 0)
 
+    @pytest.mark.slow
     def test_an_end_takes_over_from_a_replacement(self, world: World):
         lease = self.running(world, hours=1)
         fail(world, *world.hosts_of(lease.id))

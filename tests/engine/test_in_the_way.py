@@ -70,6 +70,7 @@ def test_where_nothing_helps_the_start_is_given_up(world: World):
     assert_all_in_pool(world)
 
 
+@pytest.mark.slow
 def test_a_start_that_is_moved_again_and_again_comes_to_an_end(world: World):
     """Every host has a stranger on it: each is tried, then the failure is shown like any other."""
     lease = world.book(1, start=1, hours=3)
@@ -129,6 +130,7 @@ def test_a_start_waits_for_a_host_that_is_not_given_back(world: World):
     assert path_of(world, following.id) == ["PENDING", "STARTING", "ACTIVE"]
 
 
+@pytest.mark.slow
 def test_a_start_that_waited_in_vain_is_missed(world: World):
     slow = world.book(4, hours=1)
     following = world.book(4, start=1, hours=0.1)
@@ -155,6 +157,7 @@ def test_what_is_planned_on_an_overdue_host_moves_to_a_free_one(world: World):
     assert event_of(world, following.id, EventType.START).attempts == 1
 
 
+@pytest.mark.slow
 def test_what_waits_moves_as_soon_as_a_host_is_free(world: World):
     """Not to where it would have to wait as well, and not for longer than it must."""
     slow = world.book(2, hours=1)
@@ -220,6 +223,7 @@ def test_the_whole_of_a_host_waits_for_parts_of_it(tmp_path: Path) -> None:
         assert lease_of(world, following.id).status is LeaseStatus.ACTIVE
 
 
+@pytest.mark.slow
 def test_a_deleted_lease_that_is_not_given_back_counts_as_taken(world: World):
     slow = world.book(4, hours=5)
     world.engine.settle()

@@ -96,6 +96,7 @@ def test_an_error_that_nobody_expects_is_tried_again(world: World):
     assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
 
 
+@pytest.mark.slow
 def test_an_end_never_gives_up(world: World):
     lease = world.book(2, hours=1)
     world.engine.settle()
@@ -214,6 +215,7 @@ def test_a_before_end_action_that_fails_for_good_keeps_nobody_from_the_end(world
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
 
 
+@pytest.mark.slow
 def test_a_before_end_action_that_takes_too_long_does_not_keep_the_end_for_ever(world: World):
     request = LeaseRequest(
         "lease",
@@ -237,6 +239,7 @@ def test_a_before_end_action_that_takes_too_long_does_not_keep_the_end_for_ever(
     )
 
 
+@pytest.mark.slow
 def test_slow_is_not_failing(world: World):
     """An end that reports that it is not done uses up no attempts, however long it takes."""
     lease = world.book(1, hours=1)

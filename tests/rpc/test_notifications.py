@@ -132,6 +132,7 @@ def nova_at(conf: ConfigOpts, report: Report) -> Iterator[oslo_messaging.Notifie
         listener.stop()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_recorded_is_heard_again(conf: ConfigOpts):
     heard: queue.Queue[str] = queue.Queue()
     failed: list[str] = []
@@ -185,6 +186,7 @@ def test_a_stop_does_not_wait_for_what_is_heard_again(conf: ConfigOpts, monkeypa
     assert listener.stop(limit)
 
 
+@pytest.mark.slow
 def test_what_was_heard_is_gone(conf: ConfigOpts):
     heard: queue.Queue[str] = queue.Queue()
     with nova_at(conf, lambda host, _health: heard.put(host)) as nova:

@@ -56,6 +56,7 @@ READS: dict[str, Callable[[Manager, str, str], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", sorted(READS))
 def test_what_is_read_from_afar_is_what_is_there(line: Line, operation: str):
     lease, _ = line.world.book(1, hours=5), line.world.book(1, hours=5)
@@ -68,6 +69,7 @@ def test_what_is_read_from_afar_is_what_is_there(line: Line, operation: str):
     assert given
 
 
+@pytest.mark.slow
 def test_what_is_done_from_afar_is_done(line: Line):
     now = line.world.clock.now()
     request = LeaseRequest("far", Moment.NOW, now + timedelta(hours=2), None, (reservation(1, 2, note=["ä", None, 3]),))

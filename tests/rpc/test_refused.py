@@ -44,6 +44,7 @@ def assert_one_line_each(caplog: pytest.LogCaptureFixture, bus: RefusingBus) -> 
     assert "secret-0815" not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_manager_tries_again_until_it_is_let_in_or_stopped(
     conf: ConfigOpts, bus: RefusingBus, caplog: pytest.LogCaptureFixture
 ):
@@ -58,6 +59,7 @@ def test_a_manager_tries_again_until_it_is_let_in_or_stopped(
     assert_one_line_each(caplog, bus)
 
 
+@pytest.mark.slow
 def test_who_listens_to_nova_tries_again_until_he_is_let_in_or_stopped(
     conf: ConfigOpts, bus: RefusingBus, caplog: pytest.LogCaptureFixture
 ):

@@ -126,6 +126,7 @@ def hang(site: Site, verb: str) -> None:
     site.world.cloud.inject(Fault(FaultKind.BLOCK, verb=verb, count=None))
 
 
+@pytest.mark.slow
 def test_more_deletes_that_hang_than_threads_and_the_api_answers(tmp_path: Path):
     """So many wait as there are places; the others are told at once that it has begun, as it is with Blazar."""
     with ThreadPoolExecutor(2 * THREADS) as clients, open_site(tmp_path, hosts=2 * THREADS) as site:
@@ -143,6 +144,7 @@ def test_more_deletes_that_hang_than_threads_and_the_api_answers(tmp_path: Path)
         assert_all_in_pool(site.world)
 
 
+@pytest.mark.slow
 def test_with_a_place_for_every_thread_the_api_would_hang(tmp_path: Path):
     """What the test above rests on."""
     with ThreadPoolExecutor(THREADS) as clients, open_site(tmp_path, hosts=THREADS, places=THREADS) as site:

@@ -55,6 +55,7 @@ def timeline(world: World, *leases: Lease) -> list[str]:
     return [line for _, line in sorted(found)]
 
 
+@pytest.mark.slow
 def test_a_course_that_meets_every_week(world: World):
     """Four weeks of Tuesdays and Thursdays on all four hosts, and a student who fills the days between."""
     lessons = [

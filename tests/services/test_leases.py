@@ -274,6 +274,7 @@ def test_a_slow_end_delays_nobody_else(world: World):
     assert world.leases.get(OWNER, slow.id).status is LeaseStatus.TERMINATED
 
 
+@pytest.mark.slow
 def test_a_start_waits_for_its_host_when_there_is_no_other(world: World):
     slow = world.book(4, hours=1)
     world.engine.settle()
