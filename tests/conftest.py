@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
@@ -24,7 +25,7 @@ from tests.support.durations import MARKER  # noqa: E402
 from tests.support.lengths import times  # noqa: E402
 
 # A database on a disk waits for that disk at each commit. The processes that a test starts take the folder over.
-os.environ.setdefault("TMPDIR", str(quick_folder()))
+tempfile.tempdir = os.environ.setdefault("TMPDIR", str(quick_folder()))
 
 # Time limits for one example fail on a busy machine and say nothing about the code.
 settings.register_profile("quick", deadline=None, print_blob=True)
