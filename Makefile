@@ -21,7 +21,7 @@ QUICK     := not (postgresql or mariadb or slow or long or races or crash or clo
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run lint check test test-long cloud cloud-test cloud-down bench samples constraints clean
+.PHONY: help setup demo run lint check test test-long cloud cloud-test cloud-down mutants bench samples constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r target what; do \
@@ -90,6 +90,9 @@ cloud-test: $(STAMP) ## The tests that need a real cloud, on the one that `make 
 
 cloud-down: ## Stop that cloud; `testbed/cloud down --purge` forgets what it knew as well
 	testbed/cloud down
+
+mutants: $(STAMP) ## Break the code in known ways, and expect a quick test to fail each time (ONLY="name name")
+	$(BIN)/python -m tools.mutants $(ONLY:%=--only %)
 
 bench: $(STAMP) ## How fast it is, and how we know
 	$(BIN)/python -m bench
