@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from tenure.factory import load_types
+from tenure.resources.contract import Wanted
 from tenure.resources.flavor import FlavorType
 from tenure.resources.floatingip import FloatingIPType
 from tenure.resources.host import HostType
@@ -83,6 +84,13 @@ class TestFlavors(TypeContract):
     refused_changes = (({"amount": 0}, "amount"), ({"flavor_id": ""}, "flavor_id"))
     fact = M1_SMALL
 
+    def test_only_another_flavor_is_looked_up_again(self):
+        current = self.parameters(self.requests[0])
+        grown = self.kind.merge(current, self.change({"amount": 4}), running=False)
+        assert self.kind.wanted(grown) is None
+        other = self.kind.merge(current, self.change({"flavor_id": "m1.large"}), running=False)
+        assert self.kind.wanted(other) == Wanted("flavor", "m1.large", "flavor_id")
+
 
 class TestServers(TypeContract):
     kind = ServerType()
@@ -118,6 +126,10 @@ class TestFloatingIPs(TypeContract):
         ({"network_id": "public", "amount": 0}, "amount"),
         ({"network_id": "public", "amount": 1, "required_floatingips": ["203.0.113.300"]}, "required_floatingips"),
         ({"network_id": "public", "amount": 1, "required_floatingips": ["203.0.113.1"] * 2}, "required_floatingips"),
+        (
+            {"network_id": "public", "amount": 1, "required_floatingips": ["203.0.113.1", "203.0.113.2"]},
+            "required_floatingips",
+        ),
         ({"network_id": "public", "amount": 1, "before_end": "snapshot"}, "before_end"),
     )
     changes = ({"amount": 4}, {"before_end": "notify"})
