@@ -8,11 +8,12 @@ from contextlib import closing
 from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import bindparam, event, text
 
 from tenure.store.conflict import Overtaken
 from tenure.store.database import Database, Transaction
 from tenure.store.outbox import Message
+from tenure.store.tables import UtcDateTime
 from tests.store.rows import Undone, new_id
 from tests.support.world import NOW
 
@@ -186,6 +187,22 @@ def test_deliverers_that_find_the_same_message_do_not_both_take_it(db: Database)
     assert topics(taken) == (["a1", "b1"] if db.dialect == "sqlite" else ["b1"])
     assert [message.attempts for message in (*taken_by_other, *taken)] == [1, 1]
     assert take(db) == []
+
+
+def test_a_message_that_is_changed_after_it_was_found_is_not_taken(db: Database):
+    """On SQLite no other transaction can change it then, so this one does."""
+    add(db, ("a", "a1"), ("b", "b1"))
+
+    def take_what_changes(tx: Transaction) -> list[Message]:
+        postpone = text("UPDATE outbox SET ready_at = :later WHERE topic = 'a1'").bindparams(
+            bindparam("later", LATER, UtcDateTime())
+        )
+        before_a_claim_is_written(tx, lambda: tx.session.execute(postpone))
+        return tx.outbox.take(NOW, until=NOW + 60 * SECOND, limit=9)
+
+    assert topics(db.write(take_what_changes)) == ["b1"]
+    [changed] = take(db, LATER, limit=1)
+    assert (changed.topic, changed.attempts) == ("a1", 1)
 
 
 LATER = NOW + 61 * SECOND
