@@ -30,6 +30,7 @@ class Tenure:
         self.asked: list[tuple[str, str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.answers: dict[str, list[Answer | None]] = {}
+        self.moved_to = ""
         service = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -46,6 +47,8 @@ class Tenure:
                 data = json.dumps(document).encode() if document is not None else b""
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(data)))
+                if service.moved_to:
+                    self.send_header("Location", service.moved_to + self.path)
                 self.end_headers()
                 self.wfile.write(data)
 
@@ -97,12 +100,15 @@ class Nova:
         return [body]
 
 
-@pytest.fixture
-def tenure() -> Iterator[Tenure]:
+def serve() -> Iterator[Tenure]:
     service = Tenure()
     yield service
     service.server.shutdown()
     service.server.server_close()
+
+
+tenure = pytest.fixture(serve, name="tenure")
+elsewhere = pytest.fixture(serve, name="elsewhere")
 
 
 @pytest.fixture
@@ -325,6 +331,13 @@ def test_a_service_that_answers_nonsense_or_dies_is_away(nova: Nova, tenure: Ten
     tenure.answers["hold"] = [answer]
     assert boot(nova, tenure)[0] == 503
     assert nova.asked == []
+
+
+def test_no_redirect_takes_the_token_elsewhere(nova: Nova, tenure: Tenure, elsewhere: Tenure) -> None:
+    tenure.moved_to = elsewhere.url
+    tenure.answers["hold"] = [(307, None)]
+    assert boot(nova, tenure)[0] == 503
+    assert (tenure.calls, elsewhere.calls, nova.asked) == (["POST /v1/leases"], [], [])
 
 
 def test_without_a_service_there_is_no_server_with_a_lease(nova: Nova) -> None:
