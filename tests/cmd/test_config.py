@@ -8,6 +8,7 @@ import pytest
 from oslo_config import cfg
 
 from tenure.config import new_config, read_config
+from tenure.deployment import ConfigurationError, regions_of
 
 
 def read(folder: Path, text: str) -> cfg.ConfigOpts:
@@ -29,3 +30,9 @@ def read(folder: Path, text: str) -> cfg.ConfigOpts:
 def test_old_names_that_blazar_still_reads_are_read(tmp_path: Path, old: str, name: str):
     assert read(tmp_path, f"{old} = other\n").nova[name] == "other"
     assert read(tmp_path, f"{old} = other\n[nova]\n{name} = newer\n").nova[name] == "newer"
+
+
+def test_no_region_is_named_twice(tmp_path: Path):
+    assert regions_of(read(tmp_path, "[DEFAULT]\nregions = north, south\n")) == ("north", "south")
+    with pytest.raises(ConfigurationError, match="regions: one is named twice"):
+        regions_of(read(tmp_path, "[DEFAULT]\nregions = north, south, north\n"))
