@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -31,11 +32,11 @@ from tenure.domain.request import (
 from tenure.domain.shortfall import Shortfall, Stage
 from tenure.rpc.client import ManagerFailed
 from tenure.rpc.operations import TABLE
-from tenure.rpc.server import Endpoint
+from tenure.rpc.server import LATE, SKEW, Endpoint
 from tenure.rpc.wire import ERRORS, decode_error, encode_error
 from tenure.services.manager import OPERATIONS, Manager
 from tests.rpc.conftest import Line
-from tests.support.world import ADMIN, HOST, OWNER, STRANGER, reservation
+from tests.support.world import ADMIN, HOST, OWNER, STRANGER, World, reservation
 
 READS: dict[str, Callable[[Manager, str, str], object]] = {
     "limits.show": lambda manager, _lease, _host: manager.limits.show(OWNER),
@@ -185,3 +186,15 @@ def test_a_defect_of_the_manager_is_told_as_one_and_no_more(line: Line, caplog: 
     with pytest.raises(ManagerFailed, match=r"resources\.list"):
         line.there.resources.list(ADMIN, ResourceQuery(HOST, -1))
     assert "resources.list failed" in caplog.text
+
+
+def test_an_operation_is_not_begun_once_its_caller_has_given_up(world: World):
+    """Clocks may differ by ``SKEW``."""
+    endpoint = Endpoint(world.service.manager, clock=world.clock)
+
+    def ask(late: timedelta) -> Mapping[str, Any]:
+        begin_by = (world.clock.now() - late).timestamp()
+        return endpoint.perform({}, operation="health", arguments={}, begin_by=begin_by)
+
+    assert ask(SKEW + timedelta(seconds=1)) == LATE
+    assert "result" in ask(SKEW - timedelta(seconds=1))
