@@ -26,6 +26,9 @@ from tools.mutants import (
     summarise,
 )
 
+#: How many mutants there are at least.
+LEAST = 60
+
 SOURCE = "def double(number):\n    return number * 2\n\n\ndef half(number):\n    return number / 2\n"
 TESTS = """
 import logging
@@ -93,6 +96,16 @@ def test_every_mutant_says_what_it_breaks_and_names_tests_that_exist():
             assert (REPOSITORY / path).exists(), mutant.name
             text = (REPOSITORY / path).read_text() if names else ""
             assert all(f"def {name}(" in text or f"class {name}" in text for name in names), mutant.name
+
+
+def test_there_are_mutants_of_every_part():
+    mutants = read_mutants()
+    assert len(mutants) >= LEAST
+    parts = {
+        *(f"src/tenure/{name}/" for name in ("api", "domain", "drivers", "engine", "resources", "rpc", "services")),
+        *("src/tenure/store/", "client/src/", "nova/src/"),
+    }
+    assert {part for part in parts for mutant in mutants if mutant.file.startswith(part)} == parts
 
 
 @pytest.fixture(scope="session")
