@@ -117,8 +117,16 @@ def test_only_204_lets_a_lease_be(world: World, credits: Credits, status: int, b
     assert credits.told("on-end") == []  # what it has denied need not be taken back
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mood", ["refuses connections", "is slow", "drips", "talks nonsense", "dies after the deed"])
+@pytest.mark.parametrize(
+    "mood",
+    [
+        "refuses connections",
+        pytest.param("is slow", marks=pytest.mark.slow),
+        pytest.param("drips", marks=pytest.mark.slow),
+        "talks nonsense",
+        "dies after the deed",
+    ],
+)
 def test_while_it_does_not_answer_nothing_is_made_unless_the_operator_allows_it(
     tmp_path: Path, credits: Credits, mood: str
 ):

@@ -74,7 +74,6 @@ def test_what_found_no_place_beside_another_plan_is_not_held_against_the_next(wo
     world.reserve(hosts(1), start=1, hours=2)
 
 
-@pytest.mark.slow
 def test_where_a_plan_was_tried_in_vain_it_is_not_bound_to_go(world: World):
     """A plan of instances that stay together is tried on a host that then fills; it goes to another host instead.
 
