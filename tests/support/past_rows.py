@@ -1,0 +1,293 @@
+"""A row in every table of each past schema: what a deployment of that time holds when it is upgraded.
+
+The rows are those that the code of the time wrote for hosts and their leases. Each is written with all columns that
+there have ever been; ``insert_rows`` leaves out the columns and the tables that a revision does not have yet. A change
+with a migration that adds a column or a table adds it here, with its revision.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, text
+
+from tenure.store.tables import UtcDateTime
+
+RUNNING, PENDING, STARTING, ENDED, DELETED = (f"{number}0000000-0000-4000-8000-000000000000" for number in range(1, 6))
+#: The reservation of each lease.
+RESERVATION_OF = {lease: f"{lease[0]}0000000-0000-4000-8000-00000000000a" for lease in (
+    RUNNING, PENDING, STARTING, ENDED, DELETED
+)}  # fmt: skip
+#: The message of which the delivery was given up.
+GIVEN_UP = "40000000-0000-4000-8000-0000000000bb"
+#: The status of a lease's reservation.
+RESERVATION_STATUS = {
+    "ACTIVE": "active", "PENDING": "pending", "STARTING": "pending", "TERMINATED": "deleted", "DELETED": "deleted"
+}  # fmt: skip
+#: The trust of the lease that has ended.
+TRUST = "0123456789abcdef0123456789abcdef"
+NOTICE = "The running lease ends in half an hour."
+
+HOST = "physical:host"
+#: The names of hosts by external id, as the simulated cloud has them.
+NAMES = {str(number): f"sim-host-{number:03d}" for number in range(1, 9)}
+
+#: Since which revision there is a table that the first schema lacks.
+TABLES = {"resource_traits": "0005", "projects": "0006"}
+#: Since which revision a table has a column that it was not made with.
+COLUMNS = {
+    ("resources", "registration"): "0002",
+    ("resources", "enabled"): "0002",
+    ("resources", "disabled_reason"): "0002",
+    ("resources", "health"): "0002",
+    ("resources", "health_reason"): "0002",
+    ("resources", "health_since"): "0002",
+    ("leases", "trust_id"): "0003",
+    ("outbox", "failed_at"): "0004",
+    ("outbox", "refusals"): "0004",
+    ("allocations", "units"): "0005",
+    ("resources", "limits"): "0005",
+    ("resources", "unreviewed"): "0005",
+    ("reservations", "effects"): "0005",
+    ("outbox", "channel"): "0006",
+    ("reservations", "subject"): "0007",
+    ("reservations", "region"): "0008",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    table: str
+    values: Mapping[str, object]
+    #: The first revision whose code wrote such a row.
+    since: str = "0001"
+
+
+def at(clock: str) -> datetime:
+    """Return that time of the day on which the rows were written."""
+    return datetime.fromisoformat(f"2030-01-01T{clock}").replace(tzinfo=UTC)
+
+
+def insert_rows(connection: Connection, revision: str) -> None:
+    """Write the rows into an empty database whose schema is at ``revision``."""
+    quote = connection.dialect.identifier_preparer.quote
+    for row in rows_of(revision):
+        columns = [name for name in row.values if COLUMNS.get((row.table, name), "0001") <= revision]
+        statement = f"INSERT INTO {row.table} ({', '.join(map(quote, columns))}) VALUES (:{', :'.join(columns)})"
+        times = [bindparam(name, type_=UtcDateTime()) for name in columns if isinstance(row.values[name], datetime)]
+        connection.execute(text(statement).bindparams(*times), {name: row.values[name] for name in columns})
+
+
+def rows_of(revision: str) -> Iterator[Row]:
+    """Return the rows that there are at a revision, each after those that it refers to."""
+    for row in (*_resources(revision), *_leases(), *_ROWS):
+        if max(row.since, TABLES.get(row.table, "0001")) <= revision:
+            yield row
+
+
+def _resources(revision: str) -> Iterator[Row]:
+    """Return resources; their ids are 1 to 8, in this order."""
+    yield from (_resource(number, revision) for number in (1, 2, 3))
+    own = {"properties": '{"rack": "r1"}', "traits": '["COMPUTE_NODE", "HW_CPU_X86_AVX2"]'}
+    yield _resource(4, revision, updated_at=at("07:00"), **own)
+    # A registration and a removal that were interrupted. Their version is all that tells them apart before 0002.
+    yield _resource(5, revision, reservable=False, version=1, registration="registering")
+    yield _resource(6, revision, reservable=False, version=3, registration="unregistering")
+    yield _resource(7, revision, reservable=False, version=4, resource_type=f"retired:{HOST}")
+    refused = {"enabled": False, "disabled_reason": "a disk to replace"}
+    failed = {"health": "down", "health_reason": "no answer", "health_since": at("07:00"), "unreviewed": True}
+    yield _resource(8, revision, since="0002", reservable=False, updated_at=at("07:00"), **refused, **failed)
+
+
+def _resource(number: int, revision: str, *, since: str = "0001", **values: object) -> Row:
+    facts = {"vcpus": 32, "memory_mb": 131072, "local_gb": 960, "hypervisor_hostname": NAMES[str(number)]}
+    usual = {
+        "resource_type": HOST,
+        "region": "RegionOne" if revision < "0008" else "",  # what the cloud calls its region, until there were regions
+        "external_id": str(number),
+        "name": NAMES[str(number)],
+        "capacity": '{"DISK_GB": 960, "MEMORY_MB": 131072, "VCPU": 32}',
+        "facts": json.dumps(facts),
+        "properties": "{}",
+        "traits": '["COMPUTE_NODE"]',
+        "limits": '{"VCPU": {"max_unit": 16}}',
+        "reservable": True,
+        "registration": "registered",
+        "enabled": True,
+        "disabled_reason": None,
+        "health": "well",
+        "health_reason": None,
+        "health_since": None,
+        "unreviewed": False,
+        "scarcity": 0,
+        "version": 2,
+        "created_at": at("06:00"),
+        "updated_at": None,
+    }
+    return Row("resources", {**usual, **values}, since)
+
+
+def _leases() -> Iterator[Row]:
+    yield from _lease(RUNNING, "running", "ACTIVE", ("08:00", "15:00"), {2: "held", 3: "held"})
+    yield from _lease(PENDING, "pending", "PENDING", ("16:00", "18:00"), {2: "planned", 3: "planned"}, least=1)
+    yield from _lease(STARTING, "starting", "STARTING", ("09:59", "12:00"), {1: "held"})
+    of_the_past = {"subject": "server 7d0a", "effects": '{"aggregate_id": 1}'}  # so that all columns have values
+    yield from _lease(ENDED, "ended", "TERMINATED", ("08:00", "09:00"), {4: "released"}, trust_id=TRUST, **of_the_past)
+    why = "The cloud refused it."
+    yield from _lease(DELETED, "deleted", "DELETED", ("17:00", "18:00"), {}, status_reason=why, deleted_at=at("08:30"))
+
+
+def _lease(
+    lease_id: str,
+    name: str,
+    status: str,
+    period: tuple[str, str],
+    hosts: Mapping[int, str],
+    *,
+    least: int | None = None,
+    subject: str | None = None,
+    effects: str = "{}",
+    **values: object,
+) -> Iterator[Row]:
+    starts_at, ends_at = map(at, period)
+    usual = {
+        "id": lease_id,
+        "name": name,
+        "project_id": "demo-project",
+        "user_id": "demo-user",
+        "starts_at": starts_at,
+        "ends_at": ends_at,
+        "status": status,
+        "status_reason": None,
+        "degraded": False,
+        "trust_id": None,
+        "version": 3,
+        "created_at": at("08:00"),
+        "updated_at": at("08:30"),
+        "deleted_at": None,
+    }
+    yield Row("leases", {**usual, **values})
+    parameters = {"min": least or len(hosts), "max": len(hosts), "hypervisor_properties": "", "resource_properties": ""}
+    reservation = {
+        "id": RESERVATION_OF[lease_id],
+        "lease_id": lease_id,
+        "position": 0,
+        "resource_type": HOST,
+        "status": RESERVATION_STATUS[status],
+        "parameters": json.dumps({**parameters, "before_end": "default"}),
+        "effects": effects,
+        "region": "",
+        "missing_resources": False,
+        "resources_changed": False,
+        "subject": subject,
+        "created_at": at("08:00"),
+        "updated_at": at("08:30"),
+    }
+    yield Row("reservations", reservation)
+    for number, state in hosts.items():
+        allocation = {"resource_id": number, "reservation_id": RESERVATION_OF[lease_id], "state": state}
+        amounts = {"exclusive": True, "units": 1, "amounts": '{"WHOLE": 1}'}
+        yield Row("allocations", {**allocation, "starts_at": starts_at, "ends_at": ends_at, **amounts})
+
+
+#: The ranks of events in every release so far.
+_RANKS = {"start_lease": 0, "update_lease": 1, "before_end_lease": 2, "end_lease": 3, "notify_lease": 6}
+
+
+def _event(lease_id: str, kind: str, due: str, status: str, *, since: str = "0001", **values: object) -> Row:
+    usual = {
+        "id": f"{lease_id[0]}0000000-0000-4000-8000-00000000000{_RANKS[kind] + 1}",
+        "lease_id": lease_id,
+        "event_type": kind,
+        "rank": _RANKS[kind],
+        "due_at": at(due),
+        "status": status,
+        "ready_at": at(due) if status == "UNDONE" else None,
+        "claim_token": None,
+        "attempts": 0 if status == "UNDONE" else 1,
+        "payload": "null",
+        "created_at": at("08:00"),
+        "updated_at": None if status == "UNDONE" else at(due),
+    }
+    return Row("events", {**usual, **values}, since)
+
+
+def _history(lease_id: str, time: str, action: str, before: str | None, after: str, **more: object) -> Row:
+    values = {"lease_id": lease_id, "at": at(time), "actor": "demo-user" if before is None else "tenure"}
+    moved = {"action": action, "from_status": before, "to_status": after, "reason": None, "request_id": None}
+    return Row("history", {**values, **moved, **more})
+
+
+def _message(number: str, lease_id: str, topic: str, name: str, **more: object) -> Row:
+    usual = {
+        "key": f"{lease_id[0]}0000000-0000-4000-8000-0000000000{number}",
+        "channel": "",
+        "lease_id": lease_id,
+        "topic": topic,
+        "payload": json.dumps({"lease_id": lease_id, "name": name, "project_id": "demo-project"}),
+        "created_at": at("08:00"),
+        "ready_at": at("08:00"),
+        "attempts": 0,
+        "last_error": None,
+        "delivered_at": None,
+        "failed_at": None,
+        "refusals": 0,
+    }
+    return Row("outbox", {**usual, **more})
+
+
+_ROWS = (
+    _event(RUNNING, "start_lease", "08:00", "DONE"),
+    _event(RUNNING, "update_lease", "08:30", "DONE", payload='{"before": {"name": "lease"}}'),
+    _event(RUNNING, "before_end_lease", "14:00", "UNDONE"),
+    _event(RUNNING, "end_lease", "15:00", "UNDONE"),
+    _event(RUNNING, "notify_lease", "14:30", "UNDONE", since="0005", payload=json.dumps({"message": NOTICE})),
+    _event(PENDING, "start_lease", "16:00", "UNDONE"),
+    _event(PENDING, "before_end_lease", "17:00", "UNDONE"),
+    _event(PENDING, "end_lease", "18:00", "UNDONE"),
+    # A manager was stopped in the middle of it: its claim lasts until half a minute after ten.
+    _event(STARTING, "start_lease", "09:59", "IN_PROGRESS", ready_at=at("10:00:30"), claim_token="claimed"),
+    _event(STARTING, "before_end_lease", "11:00", "UNDONE"),
+    _event(STARTING, "end_lease", "12:00", "UNDONE"),
+    _event(ENDED, "start_lease", "08:00", "DONE"),
+    _event(ENDED, "before_end_lease", "08:00", "DONE"),
+    _event(ENDED, "end_lease", "09:00", "DONE"),
+    _history(RUNNING, "08:00", "create", None, "PENDING", request_id="req-1"),
+    _history(RUNNING, "08:00", "start", "PENDING", "STARTING"),
+    _history(RUNNING, "08:00", "started", "STARTING", "ACTIVE"),
+    _history(PENDING, "08:00", "create", None, "PENDING"),
+    _history(STARTING, "08:00", "create", None, "PENDING"),
+    _history(STARTING, "09:59", "start", "PENDING", "STARTING"),
+    _history(ENDED, "08:00", "create", None, "PENDING"),
+    _history(ENDED, "08:00", "start", "PENDING", "STARTING"),
+    _history(ENDED, "08:00", "started", "STARTING", "ACTIVE"),
+    _history(ENDED, "09:00", "end", "ACTIVE", "TERMINATING"),
+    _history(ENDED, "09:00", "ended", "TERMINATING", "TERMINATED"),
+    _history(DELETED, "08:30", "deleted", "DELETING", "DELETED", reason="The cloud refused it."),
+    _message("aa", RUNNING, "lease.create", "running", ready_at=None, attempts=1, delivered_at=at("08:00")),
+    _message("aa", PENDING, "lease.create", "pending"),
+    _message("aa", STARTING, "lease.create", "starting", attempts=2, last_error="no bus", failed_at=at("09:00")),
+    _message("bb", ENDED, "lease.event.end_lease", "ended", ready_at=None, attempts=20, last_error="refused"),
+    Row("properties", {
+        "resource_type": HOST, "name": "rack", "private": True, "created_at": at("06:00"), "updated_at": at("07:00")
+    }),
+    Row("resource_attributes", {
+        "resource_id": 4, "name": "rack", "value": "r1", "number": None, "key": "4 rack r1", "scarcity": 0, "own": True
+    }),
+    Row("resource_attributes", {
+        "resource_id": 4, "name": "vcpus", "value": "32", "number": 32.0, "key": "5 vcpus 32.0", "scarcity": 0,
+        "own": False,
+    }),
+    *(Row("resource_traits", {"resource_id": number, "trait": "COMPUTE_NODE"}) for number in range(1, 9)),
+    Row("resource_traits", {"resource_id": 4, "trait": "HW_CPU_X86_AVX2"}),
+    Row("projects", {"id": "demo-project", "version": 5}),
+)  # fmt: skip
+
+
+def document(value: Any) -> Any:
+    """Return what a column of JSON holds, however the driver gives it."""
+    return json.loads(value) if isinstance(value, str) else value
