@@ -44,15 +44,20 @@ VARIABLES: Mapping[str, str] = {
     MARIADB: "TENURE_TEST_MARIADB",
 }
 
-#: The programs that a server needs, and the Debian packages with them: the first choice that a release has.
+#: The programs that a server needs, those of its operator, and the Debian packages with them: the first choice that a
+#: release has.
 PROGRAMS: Mapping[str, tuple[str, ...]] = {
     POSTGRESQL: ("initdb", "postgres"),
     MARIADB: ("mariadb-install-db", "my_print_defaults", "mariadbd"),
 }
+TOOLS: Mapping[str, tuple[str, ...]] = {
+    POSTGRESQL: ("pg_dump", "pg_restore", "createdb", "dropdb"),
+    MARIADB: ("mariadb", "mariadb-dump"),
+}
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     POSTGRESQL: ("postgresql",),
-    # The core packages have the programs without a service and without an account.
-    MARIADB: ("mariadb-server-core mariadb-client-core", "mariadb-server"),
+    # These have the programs without a service and without an account.
+    MARIADB: ("mariadb-server-core mariadb-client-core mariadb-client", "mariadb-server"),
 }
 
 #: A file system in memory, and how much of it must be free before we take it.
@@ -98,6 +103,11 @@ def _runs(program: Path) -> bool:
 def missing_programs(kind: str) -> list[str]:
     """Return which programs of a kind of server this machine lacks."""
     return [name for name in PROGRAMS[kind] if find_program(name) is None]
+
+
+def missing_tools(kind: str) -> list[str]:
+    """Return which programs of an operator of a kind of server this machine lacks."""
+    return [name for name in TOOLS[kind] if find_program(name) is None]
 
 
 def server_url(kind: str, environ: Mapping[str, str] = os.environ) -> str | None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 
-from tests.support.databases import PACKAGES, SERVER_KINDS, VARIABLES, missing_programs, server_url
+from tests.support.databases import PACKAGES, SERVER_KINDS, VARIABLES, missing_programs, missing_tools, server_url
 from tests.support.debian import install_packages, reason_not_to_install
 
 #: What the packages would start with the machine.
@@ -20,8 +20,10 @@ SERVICES = ("postgresql", "mariadb")
 
 
 def missing_servers() -> list[str]:
-    """Return the kinds of server that the tests would have to do without."""
-    return [kind for kind in SERVER_KINDS if server_url(kind) is None and missing_programs(kind)]
+    """Return the kinds of server that the tests would have to do without, or without the programs of its operator."""
+    return [
+        kind for kind in SERVER_KINDS if server_url(kind) is None and (missing_programs(kind) or missing_tools(kind))
+    ]
 
 
 def provision() -> list[str]:
