@@ -1,0 +1,143 @@
+"""Managers whose clocks differ: the database's clock alone says what is due, and for how long a claim lasts."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime, timedelta
+from functools import partial
+
+import pytest
+
+from tenure.clock import Clock
+from tenure.domain.errors import NotEnoughResources
+from tenure.domain.lease import EventType
+from tenure.domain.request import LeaseRequest, Moment
+from tenure.engine.loop import POLL
+from tenure.factory import Service
+from tests.support import ledger
+from tests.support.engines import (
+    HOUR,
+    SECOND,
+    Checkpoints,
+    another,
+    assert_all_in_pool,
+    event_of,
+    path_of,
+    status_of,
+)
+from tests.support.waiting import wait_for
+from tests.support.world import (
+    OWNER,
+    World,
+    open_world,
+    reservation,
+)
+
+OFFSETS = (-40 * SECOND, 0 * SECOND, 40 * SECOND)
+CLAIM = timedelta(seconds=60)
+
+
+class ClockApart:
+    """A clock that differs from another by as much at any time; it notes how long the engine was to wait."""
+
+    def __init__(self, true: Clock, offset: timedelta) -> None:
+        self._true = true
+        self._offset = offset
+        self.engine_waits: list[timedelta] = []
+
+    def now(self) -> datetime:
+        return self._true.now() + self._offset
+
+    def wait(self, wake: threading.Event, until: datetime) -> None:
+        if threading.current_thread().name == "tenure-engine":
+            self.engine_waits.append(until - self.now())
+        self._true.wait(wake, until - self._offset)
+
+
+def nothing(_point: str) -> None:
+    """What a manager does at a named point."""
+
+
+def managers(world: World) -> dict[timedelta, Service]:
+    """Return a manager for each clock, all on the world's database and cloud."""
+    return {offset: another(world, clock=ClockApart(world.clock, offset), checkpoint=nothing) for offset in OFFSETS}
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_a_lease_starts_and_ends_at_its_time_by_the_database(world: World, offset: timedelta):
+    manager = managers(world)[offset]
+    lease = world.book(1, start=1, hours=1)
+    for moment, before, after in ((1, "PENDING", "ACTIVE"), (2, "ACTIVE", "TERMINATED")):
+        world.clock.set(lease.created_at + moment * HOUR - SECOND)
+        assert manager.engine.settle() == 0
+        assert status_of(world, lease.id) == before
+        world.clock.advance(SECOND)
+        assert manager.engine.settle() > 0
+        assert status_of(world, lease.id) == after
+    assert_all_in_pool(world)
+
+
+@pytest.mark.parametrize("taker", OFFSETS)
+@pytest.mark.parametrize("holder", OFFSETS)
+def test_a_claim_lasts_as_long_for_every_clock(
+    world: World, checkpoints: Checkpoints, holder: timedelta, taker: timedelta
+):
+    """A manager that lives keeps its event, however far ahead the clock of another one is; one that died loses it."""
+    holding = another(world, clock=ClockApart(world.clock, holder))
+    taking = managers(world)[taker]
+    taken: list[int] = []
+
+    def let_others_try() -> None:
+        world.clock.advance(CLAIM - SECOND)
+        taken.append(taking.engine.settle())
+        world.clock.advance(SECOND)
+        taken.append(taking.engine.settle())
+
+    lease = world.book(1, hours=3)
+    checkpoints.at("start_lease:after_claim", let_others_try)
+    holding.engine.settle()
+    assert taken == [0, 1]
+    assert path_of(world, lease.id) == ["PENDING", "STARTING", "ACTIVE"]
+    assert event_of(world, lease.id, EventType.START).attempts == 1
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_an_engine_sleeps_until_the_next_event_and_never_not_at_all(world: World, offset: timedelta):
+    """One whose clock is ahead would ask the database without a pause; one whose clock is behind would be late."""
+    clock = ClockApart(world.clock, offset)
+    manager = another(world, clock=clock, checkpoint=nothing)
+    world.reserve(reservation(1, 1), start=SECOND / HOUR, hours=1)
+    manager.engine.start()
+    try:
+        wait_for("the engine to sleep", lambda: clock.engine_waits)
+        assert clock.engine_waits == [SECOND]
+        world.clock.advance(SECOND)
+        wait_for("the engine to sleep again", lambda: clock.engine_waits[-1] == POLL)
+    finally:
+        manager.engine.stop()
+    assert min(clock.engine_waits) > timedelta(0)
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_a_booking_of_now_shares_no_host_at_one_time(one_database_url: str, offset: timedelta):
+    """``now`` is that of the manager that books. Where its clock is behind, the hosts may have been another's then."""
+    with open_world(one_database_url, hosts=1) as world:
+        manager = managers(world)[offset]
+        before = world.book(1, hours=2)
+        world.pass_time(HOUR)
+        world.leases.delete(OWNER, before.id)
+        world.pass_time(20 * SECOND)
+        request = LeaseRequest("now", Moment.NOW, world.clock.now() + HOUR, reservations=(reservation(1, 1),))
+        book = partial(manager.manager.leases.create, OWNER, request)
+        if offset < timedelta(0):
+            with pytest.raises(NotEnoughResources):  # by its clock, the host is not free yet
+                book()
+            world.pass_time(20 * SECOND)
+        lease = book()
+        for seconds in range(0, 41, 20):  # not before the manager's own now has come by the database's clock
+            starts = max(world.clock.now(), lease.starts_at)
+            manager.engine.settle()
+            assert (status_of(world, lease.id) == "ACTIVE") == (starts <= world.clock.now()), seconds
+            world.pass_time(20 * SECOND)
+        assert status_of(world, lease.id) == "ACTIVE"
+        assert ledger.faults(one_database_url) == []
