@@ -165,9 +165,9 @@ class Engine:
 
     def _until(self) -> datetime:
         """When to look again: at the next due time, and no later than the others may have booked something."""
-        latest = self._clock.now() + POLL
-        upcoming = self._events.next_ready_at()
-        return min(upcoming, latest) if upcoming else latest
+        now = self._clock.now()
+        upcoming = self._events.ready_in()
+        return now + (min(upcoming, POLL) if upcoming else POLL)
 
     def round(self) -> int:
         """Claim what is ready and carry it out, or have a worker do it; how many were taken, or moved to be taken."""

@@ -123,6 +123,16 @@ class EventService:
         with self._db.read() as tx:
             return tx.events.next_ready_at(tx.now())
 
+    def ready_in(self) -> timedelta | None:
+        """How long it takes until the next event becomes ready, None when there is none.
+
+        By the clock of the database, which the clock of this process may differ from.
+        """
+        with self._db.read() as tx:
+            now = tx.now()
+            upcoming = tx.events.next_ready_at(now)
+            return upcoming - now if upcoming else None
+
     def claim(self, event_id: str) -> Work | None:
         """Take a due event, None when it is not to be had any more.
 
