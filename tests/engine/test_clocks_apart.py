@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 
 import pytest
 
-from tenure.clock import Clock
+from tenure.clock import Clock, SystemClock
 from tenure.domain.errors import NotEnoughResources
-from tenure.domain.lease import EventType
-from tenure.domain.request import LeaseRequest, Moment
+from tenure.domain.lease import EventType, Lease
+from tenure.domain.request import LeaseChange, LeaseRequest, Moment
+from tenure.drivers.contract import ResourceRef
+from tenure.drivers.simulated import EffectKind, SimulatedCloud
 from tenure.engine.loop import POLL
-from tenure.factory import Service
-from tests.support import ledger
-from tests.support.engines import (
-    HOUR,
-    SECOND,
-    Checkpoints,
-    another,
-    assert_all_in_pool,
-    event_of,
-    path_of,
-    status_of,
-)
+from tenure.factory import Parts, Service, build
+from tenure.store.database import Database
+from tests.support import ledger, schemas
+from tests.support.engines import HOUR, SECOND, Checkpoints, another, assert_all_in_pool, event_of, path_of, status_of
 from tests.support.waiting import wait_for
-from tests.support.world import (
-    OWNER,
-    World,
-    open_world,
-    reservation,
-)
+from tests.support.world import HOST, OWNER, World, default_policies, installed_types, open_world, reservation
 
 OFFSETS = (-40 * SECOND, 0 * SECOND, 40 * SECOND)
 CLAIM = timedelta(seconds=60)
@@ -141,3 +132,61 @@ def test_a_booking_of_now_shares_no_host_at_one_time(one_database_url: str, offs
             world.pass_time(20 * SECOND)
         assert status_of(world, lease.id) == "ACTIVE"
         assert ledger.faults(one_database_url) == []
+
+
+@contextmanager
+def open_managers(url: str, *, hosts: int) -> Iterator[list[Service]]:
+    """Managers with threads and connections of their own on one database, which has its own clock."""
+    schemas_of = Database(url)
+    schemas.lay_out(schemas_of)
+    schemas_of.close()
+    with SimulatedCloud.create(hosts=hosts) as cloud, ExitStack() as stack:
+        found = cloud.discover(HOST)
+        for one in found:
+            cloud.ensure_registered(HOST, ResourceRef(one.external_id, one.name, one.region))
+        services = []
+        for offset in OFFSETS:
+            db = Database(url)
+            stack.callback(db.close)
+            clock = ClockApart(SystemClock(), offset)
+            authorize = default_policies().authorize
+            services.append(build(Parts(db, cloud, installed_types(), authorize, clock=clock, workers=4)))
+        db.write(lambda tx: tx.resources.add_many(found, [{} for _ in found], now=SystemClock().now()))
+        for service in services:
+            service.engine.start()
+            stack.callback(service.engine.stop)
+        yield services
+
+
+@pytest.mark.races
+@pytest.mark.long
+def test_engines_side_by_side_start_and_end_each_lease_once_and_not_too_soon(database_url: str):
+    """By the clocks of the machine and of the database, which are one here."""
+    with open_managers(database_url, hosts=12) as services:
+        leases, cloud = services[1].manager.leases, services[1].parts.driver
+        assert isinstance(cloud, SimulatedCloud)
+        now = SystemClock().now()
+        begins = [now + (1 + place % 3) * SECOND for place in range(12)]
+        booked = [
+            leases.create(OWNER, LeaseRequest("lease", begin, begin + HOUR, reservations=(reservation(1, 1),)))
+            for begin in begins
+        ]
+        wait_for("all to be started", lambda: statuses(services, booked) == {"ACTIVE"})
+        now = SystemClock().now()
+        ends = [now + (1 + place % 3) * SECOND for place in range(12)]
+        for lease, end in zip(booked, ends, strict=True):
+            leases.update(OWNER, lease.id, LeaseChange(ends_at=end))
+        wait_for("all to be ended", lambda: statuses(services, booked) == {"TERMINATED"})
+        for lease, begin, end in zip(booked, begins, ends, strict=True):
+            effects = cloud.world.journal(lease.reservations[0].id)
+            [taken] = [effect.at for effect in effects if effect.kind is EffectKind.HOST_TAKEN]
+            [returned] = [effect.at for effect in effects if effect.kind is EffectKind.HOST_RETURNED]
+            assert begin <= taken < returned
+            assert end <= returned
+            events = leases.get(OWNER, lease.id).events
+            assert {event.attempts for event in events if event.event_type in {EventType.START, EventType.END}} == {1}
+        assert ledger.faults(database_url) == []
+
+
+def statuses(services: list[Service], booked: list[Lease]) -> set[str]:
+    return {services[1].manager.leases.get(OWNER, lease.id).status.value for lease in booked}
