@@ -144,14 +144,14 @@ def open_managers(url: str, *, hosts: int) -> Iterator[list[Service]]:
         found = cloud.discover(HOST)
         for one in found:
             cloud.ensure_registered(HOST, ResourceRef(one.external_id, one.name, one.region))
+        databases = [Database(url) for _ in OFFSETS]
         services = []
-        for offset in OFFSETS:
-            db = Database(url)
+        for db, offset in zip(databases, OFFSETS, strict=True):
             stack.callback(db.close)
             clock = ClockApart(SystemClock(), offset)
             authorize = default_policies().authorize
             services.append(build(Parts(db, cloud, installed_types(), authorize, clock=clock, workers=4)))
-        db.write(lambda tx: tx.resources.add_many(found, [{} for _ in found], now=SystemClock().now()))
+        databases[0].write(lambda tx: tx.resources.add_many(found, [{} for _ in found], now=SystemClock().now()))
         for service in services:
             service.engine.start()
             stack.callback(service.engine.stop)

@@ -135,8 +135,9 @@ def _leases() -> Iterator[Row]:
     yield from _lease(RUNNING, "running", "ACTIVE", ("08:00", "15:00"), {2: "held", 3: "held"})
     yield from _lease(PENDING, "pending", "PENDING", ("16:00", "18:00"), {2: "planned", 3: "planned"}, least=1)
     yield from _lease(STARTING, "starting", "STARTING", ("09:59", "12:00"), {1: "held"})
-    of_the_past = {"subject": "server 7d0a", "effects": '{"aggregate_id": 1}'}  # so that all columns have values
-    yield from _lease(ENDED, "ended", "TERMINATED", ("08:00", "09:00"), {4: "released"}, trust_id=TRUST, **of_the_past)
+    # The subject and the effects are there so that all columns have values.
+    over, hosts, effects = ("08:00", "09:00"), {4: "released"}, '{"aggregate_id": 1}'
+    yield from _lease(ENDED, "ended", "TERMINATED", over, hosts, trust_id=TRUST, subject="server 7d0a", effects=effects)
     why = "The cloud refused it."
     yield from _lease(DELETED, "deleted", "DELETED", ("17:00", "18:00"), {}, status_reason=why, deleted_at=at("08:30"))
 
@@ -151,7 +152,9 @@ def _lease(
     least: int | None = None,
     subject: str | None = None,
     effects: str = "{}",
-    **values: object,
+    trust_id: str | None = None,
+    status_reason: str | None = None,
+    deleted_at: datetime | None = None,
 ) -> Iterator[Row]:
     starts_at, ends_at = map(at, period)
     usual = {
@@ -162,15 +165,15 @@ def _lease(
         "starts_at": starts_at,
         "ends_at": ends_at,
         "status": status,
-        "status_reason": None,
+        "status_reason": status_reason,
         "degraded": False,
-        "trust_id": None,
+        "trust_id": trust_id,
         "version": 3,
         "created_at": at("08:00"),
         "updated_at": at("08:30"),
-        "deleted_at": None,
+        "deleted_at": deleted_at,
     }
-    yield Row("leases", {**usual, **values})
+    yield Row("leases", usual)
     parameters = {"min": least or len(hosts), "max": len(hosts), "hypervisor_properties": "", "resource_properties": ""}
     reservation = {
         "id": RESERVATION_OF[lease_id],
