@@ -2,6 +2,9 @@
 
 VENV  ?= .venv
 BIN   := $(VENV)/bin
+
+# The Python that .venv is made with, and that `make test-python` runs the quick tests on: a name or a path.
+PYTHON ?=
 STAMP := $(VENV)/.made
 
 # The suites that `make test` runs, all of them if empty; the processes that `make check` runs tests in.
@@ -17,11 +20,16 @@ EXAMPLES := $(patsubst %/pyproject.toml,%,$(wildcard examples/*/pyproject.toml))
 INSTALLED := -e '.[postgresql,mariadb,openstack,test,bench]' $(foreach other,$(OTHERS),-e './$(other)[test]')
 QUICK     := not (postgresql or mariadb or slow or long or races or crash or cloud)
 
+# The environment of `make test-python`, and the tests that it runs, all if empty.
+OTHER := $(HOME)/.cache/tenure/environment-of-$(notdir $(PYTHON))
+TESTS ?=
+
 # Each process would compile all sources anew, which takes longer than what most of them do.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run lint check test test-long cloud cloud-test cloud-down mutants bench samples constraints clean
+.PHONY: help setup demo run lint check test test-long test-python cloud cloud-test cloud-down mutants bench samples \
+	constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r target what; do \
@@ -33,13 +41,13 @@ $(STAMP): pyproject.toml $(OTHERS:%=%/pyproject.toml) constraints.txt
 	@set -e; \
 	if ! $(BIN)/python -c 'import pip' 2>/dev/null; then \
 		python=; \
-		for candidate in python3.11 python3; do \
+		for candidate in $(or $(PYTHON),python3.11 python3); do \
 			if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
 			then python=$$candidate; break; fi; \
 		done; \
 		if [ -z "$$python" ]; then \
-			echo "Tenure needs Python 3.11 or newer: there is no python3.11 here, and python3 is" \
-			     "$$(python3 -c 'import platform; print(platform.python_version())' 2>/dev/null || echo missing)." >&2; \
+			echo "Tenure needs Python 3.11 or newer: $(if $(PYTHON),,there is no python3.11 here, and )$$candidate is" \
+			     "$$($$candidate -c 'import platform; print(platform.python_version())' 2>/dev/null || echo missing)." >&2; \
 			exit 1; \
 		fi; \
 		if ! $$python -c 'import ensurepip, venv' 2>/dev/null; then \
@@ -81,6 +89,13 @@ test: $(STAMP) ## What CI runs: every behaviour once, on three databases and a r
 
 test-long: $(STAMP) ## Everything there is, for hours
 	TENURE_TEST_LONG=1 $(BIN)/python -m tests.support.suites $(SUITES)
+
+test-python: ## After `make setup`: the quick tests on another Python, in ~/.cache/tenure (PYTHON=python3.13)
+	@test -n '$(PYTHON)' || { echo 'Which? make test-python PYTHON=python3.13' >&2; exit 2; }
+	$(BIN)/uv venv -q --clear --no-python-downloads --python '$(PYTHON)' '$(OTHER)'
+	$(BIN)/uv pip install -q --compile-bytecode --python '$(OTHER)/bin/python' -c constraints.txt $(INSTALLED)
+	$(OTHER)/bin/python -VV
+	$(OTHER)/bin/python -m pytest -q -n $(JOBS) -p no:cacheprovider -m '$(QUICK)' $(TESTS)
 
 cloud: ## A real OpenStack control plane on this machine, on loopback, in .cloud (root, Debian 12)
 	testbed/cloud up
