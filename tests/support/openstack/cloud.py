@@ -140,11 +140,8 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder, FakeLim
         if pool:
             self.add_aggregate(POOL)
         self._server = _Listener(self)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        #: Nova's endpoint, as the catalogue has it.
-        self.compute_url = f"{self.url}/compute/v2.1"
-        #: Neutron's.
-        self.network_url = f"{self.url}/network"
+        self.port: int = self._server.server_address[1]
+        self.name_address(f"http://127.0.0.1:{self.port}")
 
     def __enter__(self) -> FakeOpenStack:
         return self
@@ -155,6 +152,14 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder, FakeLim
         self._server.stop()
 
     # What others do
+
+    def name_address(self, url: str) -> None:
+        """Have the catalogue say that all services are there, such as behind a proxy."""
+        self.url = url
+        #: Nova's endpoint, as the catalogue has it.
+        self.compute_url = f"{url}/compute/v2.1"
+        #: Neutron's.
+        self.network_url = f"{url}/network"
 
     def add_host(self, name: str, **more: Any) -> Host:
         number = next(self._numbers)
