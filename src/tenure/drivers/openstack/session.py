@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -319,6 +320,8 @@ def translated(request: Request) -> Iterator[None]:
         yield
     except exceptions.ConnectTimeout:
         raise _TimedOut(f"{name} did not answer in time.") from None
+    except exceptions.SSLError as error:
+        raise CloudBusy(_without_tls(name, error)) from None
     except exceptions.ConnectionError:
         raise CloudBusy(f"{name} cannot be reached.") from None
     except exceptions.HttpError as error:  # from Keystone, when a token was asked for
@@ -329,6 +332,20 @@ def translated(request: Request) -> Iterator[None]:
         raise CloudBusy(f"The catalogue has no endpoint of {name}.") from None
     except exceptions.ClientException as error:
         raise CloudBusy(f"{name} cannot be used: {type(error).__name__}.") from None
+    except OSError as error:  # the file with the certificates of authorities is not there
+        raise CloudBusy(f"{name} cannot be used: {error}") from None
+
+
+def _without_tls(name: str, error: BaseException) -> str:
+    """Why there is no connection by TLS, in the words of OpenSSL."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"{name}'s certificate is not accepted: {cause.verify_message}"
+        if isinstance(cause, ssl.SSLError):
+            return f"{name} cannot be reached by TLS: {cause.reason}"
+        cause = cause.__cause__ or cause.__context__
+    return f"{name} cannot be reached by TLS."
 
 
 def refusal(request: Request, status: int, text: str) -> CloudError:
