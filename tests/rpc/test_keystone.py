@@ -1,8 +1,10 @@
-"""What a caller is told where Keystone does not answer."""
+"""What a caller is told where Keystone does not answer, or cannot be trusted."""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ from requests.adapters import HTTPAdapter
 
 from tenure.config import new_config, read_config
 from tenure.deployment import open_api
+from tests.support.certificates import Authority, terminating_tls
 from tests.support.deployment import free_port, write_config
+from tests.support.openstack import FakeOpenStack
 
 #: How long a caller waits at most for a Keystone that says nothing.
 LONGEST_SECONDS = 10
@@ -31,12 +35,11 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-def client_of(folder: Path, port: int) -> TestClient:
-    """An API whose Keystone would be at that port."""
-    address = f"http://127.0.0.1:{port}/v3"
+def client_of(folder: Path, address: str, **more: object) -> TestClient:
+    """An API whose Keystone is there."""
     account = {"auth_type": "password", "username": "tenure", "password": "secret", "project_name": "service"}
     domains = {"user_domain_name": "Default", "project_domain_name": "Default"}
-    keystone = {"auth_url": address, "www_authenticate_uri": address, **account, **domains}
+    keystone = {"auth_url": address, "www_authenticate_uri": address, **account, **domains, **more}
     options = {"DEFAULT": {"transport_url": "fake://"}, "keystone_authtoken": keystone}
     conf = new_config()
     read_config(conf, [], files=[write_config(folder / "tenure.conf", options)], prog="test")
@@ -58,9 +61,60 @@ def assert_away(client: TestClient, waits: list[float]) -> None:
 def test_a_keystone_that_takes_connections_and_says_nothing_is_away(tmp_path: Path, waits: list[float]):
     """It still says nothing when its caller has been told."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert_away(client_of(tmp_path, silent.getsockname()[1]), waits)
+        assert_away(client_of(tmp_path, f"http://127.0.0.1:{silent.getsockname()[1]}/v3"), waits)
 
 
 @pytest.mark.slow
 def test_a_keystone_where_nobody_listens_is_away(tmp_path: Path, waits: list[float]):
-    assert_away(client_of(tmp_path, free_port()), waits)
+    assert_away(client_of(tmp_path, f"http://127.0.0.1:{free_port()}/v3"), waits)
+
+
+# --- over TLS
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A Keystone behind TLS, and whom a client must trust."""
+
+    cloud: FakeOpenStack
+    authority: Authority
+    stranger: Authority
+
+    def ask(self, folder: Path, **options: object) -> int:
+        """The status of an answer that needs a good token and no manager: 404, for there is no such page."""
+        client = client_of(folder, f"{self.cloud.url}/identity/v3", **options)
+        token = self.cloud.issue("user-1", "project-1", ("member", "reader"))
+        return int(client.simulate_get("/v2", headers={"X-Auth-Token": token}).status_code)
+
+
+@pytest.fixture
+def certified(tmp_path: Path) -> Iterator[Certified]:
+    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    with FakeOpenStack(hosts=0) as cloud, terminating_tls(cloud.port, authority.certify()) as proxy:
+        cloud.name_address(proxy.url)
+        yield Certified(cloud, authority, stranger)
+
+
+def checked_tokens(cloud: FakeOpenStack) -> int:
+    return sum((seen.method, seen.path) == ("GET", "/v3/auth/tokens") for seen in cloud.seen)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning")
+def test_a_keystone_with_a_known_certificate_is_asked(certified: Certified, tmp_path: Path):
+    assert certified.ask(tmp_path, cafile=certified.authority.cafile) == 404
+    assert certified.ask(tmp_path, cafile=certified.stranger.cafile, insecure="true") == 404
+    assert checked_tokens(certified.cloud) == 2
+    assert certified.cloud.surprises == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("named", [True, False], ids=["another authority", "those of the system"])
+def test_a_keystone_with_an_unknown_certificate_is_away(
+    certified: Certified, tmp_path: Path, caplog: pytest.LogCaptureFixture, named: bool
+):
+    """The log says why, and no password and no token has gone out."""
+    options = {"cafile": certified.stranger.cafile} if named else {}
+    assert certified.ask(tmp_path, **options) == 503
+    assert "certificate verify failed" in caplog.text
+    assert certified.cloud.seen == []

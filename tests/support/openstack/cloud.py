@@ -335,6 +335,8 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder, FakeLim
         caller = self.tokens.get(seen.headers.get("x-auth-token", ""))
         if caller is None:
             raise Refused(401, "The request you have made requires authentication.")
+        if (seen.service, seen.method, seen.path) == ("identity", "GET", "/v3/auth/tokens"):
+            return *self._check_token(seen.headers.get("x-subject-token", "")), {}
         for service, method, pattern, handler in _ROUTES:
             found = re.fullmatch(pattern, seen.path)
             if (service, method) == (seen.service, seen.method) and found:
@@ -360,12 +362,21 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder, FakeLim
             assert scope["project"] == {"name": "service", "domain": {"name": "Default"}}
             acts_as = SERVICE_USER, SERVICE_PROJECT, ("admin", "service"), None
         token = self.issue(*acts_as)
-        body = {
+        return 201, self._show_token(*acts_as[:3]), token
+
+    def _check_token(self, token: str) -> tuple[int, Any]:
+        found = self.tokens.get(token)
+        if found is None:
+            raise Refused(404, "Could not find token.")
+        return 200, self._show_token(found["user"], found["project"], found["roles"])
+
+    def _show_token(self, user: str, project: str, roles: tuple[str, ...]) -> Any:
+        return {
             "token": {
                 "methods": ["password"],
-                "user": {"id": acts_as[0], "name": "u", "domain": {"id": "default", "name": "Default"}},
-                "project": {"id": acts_as[1], "name": "p", "domain": {"id": "default", "name": "Default"}},
-                "roles": [{"id": role, "name": role} for role in acts_as[2]],
+                "user": {"id": user, "name": "u", "domain": {"id": "default", "name": "Default"}},
+                "project": {"id": project, "name": "p", "domain": {"id": "default", "name": "Default"}},
+                "roles": [{"id": role, "name": role} for role in roles],
                 "issued_at": "2026-01-01T00:00:00.000000Z",
                 "expires_at": "2099-01-01T00:00:00.000000Z",
                 "catalog": [
@@ -374,11 +385,10 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder, FakeLim
                     _catalogue_entry("placement", f"{self.url}/placement"),
                     _catalogue_entry("image", f"{self.url}/image"),
                     _catalogue_entry("network", self.network_url),
-                    _catalogue_entry("block-storage", f"{self.url}/volume/v3/{acts_as[1]}"),
+                    _catalogue_entry("block-storage", f"{self.url}/volume/v3/{project}"),
                 ],
             }
         }
-        return 201, body, token
 
     # Keystone
 
