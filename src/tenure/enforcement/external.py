@@ -47,7 +47,17 @@ class ExternalServiceFilter(EnforcementFilter):
         self._urls = self._all_urls()
         if not self._urls:
             raise ValueError("neither external_service_base_endpoint nor any other external_service_*_endpoint is set")
-        self._tls = ssl.create_default_context(cafile=self.external_service_cafile or None)
+        self._tls = self._trust()
+
+    def _trust(self) -> ssl.SSLContext:
+        """Which certificates are accepted. Raises ``ValueError``."""
+        file = self.external_service_cafile or None
+        try:
+            return ssl.create_default_context(cafile=file)
+        except ssl.SSLError:
+            raise ValueError(f"external_service_cafile: {file}: there is no certificate") from None
+        except OSError as error:
+            raise ValueError(f"external_service_cafile: {file}: {error.strerror}") from None
 
     def _all_urls(self) -> dict[str, str]:
         base = self.external_service_base_endpoint

@@ -20,8 +20,9 @@ _GROUP = "oslo_limit"
 #: By what a login of the service is described here; as it is called in [service_auth].
 _ACCOUNT = ("username", "password", "user_domain_name")
 _PROJECT = ("project_name", "project_domain_name")
-#: What oslo.limit raises where Keystone is away, refuses, or has not what is looked for.
-_FAILURES = (ClientException, SDKException, SessionInitError, ValueError, LookupError, TypeError)
+#: What oslo.limit raises where Keystone is away, refuses, or has not what is looked for; ``OSError`` where the file of
+#: authorities is not there.
+_FAILURES = (ClientException, SDKException, SessionInitError, OSError, ValueError, LookupError, TypeError)
 
 AWAY = "Keystone does not say right now how much the project may have; try again later."
 
