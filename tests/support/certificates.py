@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -17,12 +15,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.support.forwarding import LOOPBACK, Forwarder, serving
 from tests.support.waiting import patience
 
 #: A host name that no server of a test has.
 ELSEWHERE = "cloud.example.org"
-#: Where servers of tests listen.
-LOOPBACK = "127.0.0.1"
 
 _VALID = timedelta(days=2)
 
@@ -123,19 +120,12 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-class Terminator:
+class Terminator(Forwarder):
     """A proxy that takes TLS and passes on what is inside to a server on loopback, as operators put before an API."""
 
     def __init__(self, port: int, certificate: Certificate) -> None:
-        self._behind = port
+        super().__init__(port)
         self.show(certificate)
-        self._server = socket.create_server((LOOPBACK, 0))
-        #: How many clients have finished the handshake: they trust the certificate.
-        self.trusted = 0
-
-    @property
-    def port(self) -> int:
-        return int(self._server.getsockname()[1])
 
     @property
     def url(self) -> str:
@@ -145,49 +135,16 @@ class Terminator:
         """Show this certificate to whoever connects from now on."""
         self._context = certificate.server_context()
 
-    def serve(self) -> None:
-        with suppress(OSError):  # it was closed
-            while True:
-                client, _address = self._server.accept()
-                threading.Thread(target=self._attend, args=(client,), daemon=True).start()
-
-    def stop(self) -> None:
-        with suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-
-    def _attend(self, client: socket.socket) -> None:
+    def attend(self, client: socket.socket) -> None:
         client.settimeout(patience())
         try:
             outside = self._context.wrap_socket(client, server_side=True)
-        except OSError:  # the client does not trust the certificate
+        except OSError:  # the client does not accept the certificate
             client.close()
             return
-        self.trusted += 1
-        with outside, socket.create_connection((LOOPBACK, self._behind)) as inside:
-            back = threading.Thread(target=_copy, args=(inside, outside), daemon=True)
-            back.start()
-            _copy(outside, inside)
-            back.join(patience())
+        super().attend(outside)
 
 
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Pass on what comes until there is no more, and say so."""
-    with suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-    with suppress(OSError):
-        target.shutdown(socket.SHUT_WR)
-
-
-@contextmanager
-def terminating_tls(port: int, certificate: Certificate) -> Iterator[Terminator]:
+def terminating_tls(port: int, certificate: Certificate) -> AbstractContextManager[Terminator]:
     """A proxy with this certificate before the server at a port, until the end of the block."""
-    proxy = Terminator(port, certificate)
-    thread = threading.Thread(target=proxy.serve, daemon=True)
-    thread.start()
-    try:
-        yield proxy
-    finally:
-        proxy.stop()
-        thread.join(patience())
+    return serving(Terminator(port, certificate))

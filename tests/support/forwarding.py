@@ -1,0 +1,81 @@
+"""Ports of the loopback that lead to a server elsewhere."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from tests.support.waiting import patience
+
+LOOPBACK = "127.0.0.1"
+
+Target = int | Path
+_Forwarder = TypeVar("_Forwarder", bound="Forwarder")
+
+
+class Forwarder:
+    """Passes on what comes to a port of the loopback: to another port there, or to a socket in the file system."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._server = socket.create_server((LOOPBACK, 0))
+
+    @property
+    def port(self) -> int:
+        return int(self._server.getsockname()[1])
+
+    def serve(self) -> None:
+        with suppress(OSError):  # it was closed
+            while True:
+                client, _address = self._server.accept()
+                threading.Thread(target=self.attend, args=(client,), daemon=True).start()
+
+    def stop(self) -> None:
+        with suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+    def attend(self, client: socket.socket) -> None:
+        """Pass on what this client says, and what it is answered, until both have no more to say."""
+        with client, self._connect() as server:
+            back = threading.Thread(target=_copy, args=(server, client), daemon=True)
+            back.start()
+            _copy(client, server)
+            back.join(patience())
+
+    def _connect(self) -> socket.socket:
+        if isinstance(self._target, int):
+            return socket.create_connection((LOOPBACK, self._target))
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(str(self._target))
+        return server
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    """Pass on what comes until there is no more, and say so."""
+    with suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+    with suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
+
+
+@contextmanager
+def serving(forwarder: _Forwarder) -> Iterator[_Forwarder]:
+    """Have it serve until the end of the block."""
+    thread = threading.Thread(target=forwarder.serve, daemon=True)
+    thread.start()
+    try:
+        yield forwarder
+    finally:
+        forwarder.stop()
+        thread.join(patience())
+
+
+def forwarding(target: Target) -> AbstractContextManager[Forwarder]:
+    """A port that leads there, until the end of the block."""
+    return serving(Forwarder(target))
