@@ -22,13 +22,12 @@ from kombu.connection import Connection
 
 from tests.cloud.followed import GUIDE, has_been_followed
 from tests.conftest import NOTHING_LEFT_OUT
-from tests.support.cloud import OPENRC, REPOSITORY, Cloud
+from tests.support.cloud import OPENRC, Cloud
 from tests.support.databases import MARIADB, POSTGRESQL
+from tests.support.installed import copy_checkout
 from tests.support.site import FREE_POOL, RABBITMQ_URL, Nova, Server, name_in_catalogue, named_in_catalogue
 from tests.support.waiting import COMMAND_SECONDS, patience, wait_for
 
-#: What a checkout must have for the guide.
-CHECKOUT = ("pyproject.toml", "constraints.txt", "LICENSE", "src", "client", "deploy")
 #: The host that is reserved.
 HOST = "compute-4"
 GUIDE_SECONDS = 900
@@ -158,7 +157,7 @@ def sandbox(folder: Path, cloud: Cloud) -> Iterator[dict[str, str]]:
     subprocess.run(["cp", "-a", "/etc", folder / "etc"], check=True, timeout=patience())
     with (folder / "etc" / "hosts").open("a") as hosts:
         hosts.writelines(f"{address} {name}\n" for name, address in NAMES.items())
-    _copy_checkout(folder / "checkout")
+    copy_checkout(folder / "checkout")
     for name, text in {
         "systemctl": SYSTEMCTL,
         "rabbitmqctl": RABBITMQCTL.format(state=OPENRC.parent / "state"),
@@ -189,17 +188,6 @@ def sandbox(folder: Path, cloud: Cloud) -> Iterator[dict[str, str]]:
             "IMAGE": "tiny",
             "FLAVOR": "m1.tiny",
         }
-
-
-def _copy_checkout(target: Path) -> None:
-    target.mkdir()
-    for name in CHECKOUT:
-        source = REPOSITORY / name
-        if source.is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
-            shutil.copytree(source, target / name, ignore=ignored)
-        else:
-            shutil.copy(source, target / name)
 
 
 def _openrc(cloud: Cloud, user: str) -> str:

@@ -72,7 +72,7 @@ def processes(
             with deploy(folder, url, settings, managers=managers, apis=apis) as deployment:
                 yield Processes(deployment, url, Traces(url, cloud, HOSTS))
         finally:
-            delete_queues([topic, *(f"{topic}.{folder.name}-{number}" for number in range(managers))])
+            delete_queues([topic, *(f"{topic}.{folder.name}-{number}" for number in range(managers))], bus)
 
 
 @pytest.mark.parametrize(

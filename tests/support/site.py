@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from keystoneauth1.adapter import Adapter
@@ -365,8 +366,8 @@ def name_in_catalogue(url: str | None) -> None:
         raise AssertionError("the catalogue could not be changed")
 
 
-def delete_queues(names: Iterable[str]) -> None:
-    """Delete queues of the testbed's message bus, with what is in them; those that are not there are no error."""
-    with Connection(RABBITMQ_URL, connect_timeout=patience()) as bus:
+def delete_queues(names: Iterable[str], bus_url: str = RABBITMQ_URL) -> None:
+    """Delete queues of a message bus, with what is in them; those that are not there are no error."""
+    with Connection(urlsplit(bus_url)._replace(scheme="amqp").geturl(), connect_timeout=patience()) as bus:
         for name in names:
             bus.default_channel.queue_delete(name)
