@@ -64,8 +64,8 @@ class Podman:
     store: Path
 
     def command(self, *words: str | Path) -> list[str | Path]:
-        where = ["--root", self.store / "root", "--runroot", self.store / "run", "--storage-driver", "vfs"]
-        return ["podman", *where, "--cgroup-manager", "cgroupfs", "--events-backend", "none", *words]
+        folders: list[str | Path] = ["--root", self.store / "root", "--runroot", self.store / "run"]
+        return ["podman", *folders, "--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", *words]
 
     def run(self, *words: str | Path, seconds: float = COMMAND_SECONDS) -> str:
         return run(*self.command(*words), seconds=seconds)
@@ -115,7 +115,8 @@ def image(message_bus: str, fresh_database: FreshDatabase, tmp_path_factory: pyt
         podman = Podman(Path(stack.enter_context(TemporaryDirectory(prefix="tenure-podman-", dir="/tmp"))))
         stack.callback(forget, podman)
         podman.run("import", "--quiet", python_image(), base)
-        build = ["build", "--isolation", "chroot", "--network", "host", "--pull=never"]
+        # Each layer would be a copy of the whole.
+        build = ["build", "--isolation", "chroot", "--network", "host", "--pull=never", "--layers=false"]
         podman.run(*build, "-f", checkout / "deploy/Containerfile", "-t", "tenure", checkout, seconds=BUILD_SECONDS)
         around = stack.enter_context(open_surroundings(message_bus, fresh_database))
         config = folder / "etc"

@@ -15,7 +15,7 @@ from requests.adapters import HTTPAdapter
 from tenure.config import new_config, read_config
 from tenure.deployment import open_api
 from tests.support.certificates import Authority, terminating_tls
-from tests.support.deployment import free_port, write_config
+from tests.support.deployment import Options, free_port, write_config
 from tests.support.openstack import FakeOpenStack
 
 #: How long a caller waits at most for a Keystone that says nothing.
@@ -40,7 +40,7 @@ def client_of(folder: Path, address: str, **more: object) -> TestClient:
     account = {"auth_type": "password", "username": "tenure", "password": "secret", "project_name": "service"}
     domains = {"user_domain_name": "Default", "project_domain_name": "Default"}
     keystone = {"auth_url": address, "www_authenticate_uri": address, **account, **domains, **more}
-    options = {"DEFAULT": {"transport_url": "fake://"}, "keystone_authtoken": keystone}
+    options: Options = {"DEFAULT": {"transport_url": "fake://"}, "keystone_authtoken": keystone}
     conf = new_config()
     read_config(conf, [], files=[write_config(folder / "tenure.conf", options)], prog="test")
     return TestClient(open_api(conf))

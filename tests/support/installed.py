@@ -130,7 +130,8 @@ def install(folder: Path, *more: str) -> Installed:
     checkout = folder / "checkout"
     copy_checkout(checkout)
     installed.run(PYTHON, "-m", "venv", "--without-pip", "/opt/tenure")
-    uv = [Path(sys.executable).with_name("uv"), "pip", "install", "--quiet", "--python", "/opt/tenure/bin/python"]
+    uv: list[str | Path] = [Path(sys.executable).with_name("uv"), "pip", "install", "--quiet"]
+    uv += ["--python", "/opt/tenure/bin/python"]
     tenure = f"{checkout}[mariadb,postgresql,openstack]"
     kept = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "SSL_", "HOME"))}
     installed.run(*uv, "--constraint", checkout / "constraints.txt", tenure, **kept)
