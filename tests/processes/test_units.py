@@ -217,9 +217,10 @@ def test_a_process_sees_little_and_writes_nothing(served: Served, unit: str):
     for folder in ("/etc", "/etc/tenure", "/opt/tenure", "/srv", "/usr", "/var/log"):
         code, said = machine.try_to("touch", f"{folder}/written", process=process)
         assert (code, "Read-only file system" in said) == (1, True), f"{folder}: {said}"
-    machine.type("touch", "/tmp/of-others", "/root/of-others")
+    home = Path("/", "root", "of-others")
+    machine.type("touch", "/tmp/of-others", str(home))
     assert machine.try_to("ls", "/tmp", process=process) == (0, "")
-    assert machine.try_to("cat", "/root/of-others", process=process)[0] != 0
+    assert machine.try_to("cat", str(home), process=process)[0] != 0
     devices = machine.try_to("ls", "/dev", process=process)[1].split()
     assert "null" in devices
     assert not {"console", "kmsg", "mem", "vda"} & set(devices)
