@@ -28,8 +28,8 @@ TESTS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run lint check test test-long test-python cloud cloud-test cloud-down mutants bench samples \
-	constraints clean
+.PHONY: help setup demo run lint check test test-long test-python mutants
+.PHONY: cloud cloud-test cloud-down bench samples constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r target what; do \
