@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
 from functools import partial
 
 import pytest
-from sqlalchemy import inspect, text
+from sqlalchemy import bindparam, inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from tenure.clock import SimulatedClock
@@ -57,9 +56,9 @@ def test_what_was_not_reservable_says_why_after_the_upgrade(empty: Database):
                 "id": name,
                 "reservable": reservable,
                 "version": version,
-                "now": NOW.replace(tzinfo=None),
+                "now": NOW,
             }
-            connection.execute(text(insert), values)
+            connection.execute(text(insert).bindparams(bindparam("now", type_=UtcDateTime())), values)
     schema.upgrade(empty)
     assert schema.drift(empty) == []
     with empty.read() as tx:
@@ -72,90 +71,6 @@ def test_what_was_not_reservable_says_why_after_the_upgrade(empty: Database):
         "registered",
     ]
     assert all(one and (one.enabled, one.health.value, one.health_since) == (True, "well", None) for one in found)
-
-
-#: A whole lease, as 0005 has it: each row refers to one before it.
-LEASE_OF_0005: dict[str, dict[str, object]] = {
-    "resources": {
-        "id": 1,
-        "resource_type": HOST,
-        "region": "RegionOne",
-        "external_id": "1",
-        "name": "node-1",
-        "capacity": "{}",
-        "facts": "{}",
-        "properties": "{}",
-        "traits": "[]",
-        "reservable": True,
-        "scarcity": 0,
-        "version": 1,
-        "created_at": NOW,
-    },
-    "leases": {
-        "id": "lease-1",
-        "name": "lease",
-        "project_id": "project-1",
-        "user_id": "user-1",
-        "starts_at": NOW,
-        "ends_at": NOW + timedelta(days=1),
-        "status": "PENDING",
-        "degraded": False,
-        "trust_id": "trust-1",
-        "version": 1,
-        "created_at": NOW,
-    },
-    "reservations": {
-        "id": "reservation-1",
-        "lease_id": "lease-1",
-        "position": 0,
-        "resource_type": HOST,
-        "status": "pending",
-        "parameters": "{}",
-        "effects": "{}",
-        "missing_resources": False,
-        "resources_changed": False,
-        "created_at": NOW,
-    },
-    "allocations": {
-        "resource_id": 1,
-        "reservation_id": "reservation-1",
-        "starts_at": NOW,
-        "ends_at": NOW + timedelta(days=1),
-        "state": "planned",
-        "exclusive": True,
-        "amounts": "{}",
-    },
-    "events": {
-        "id": "event-1",
-        "lease_id": "lease-1",
-        "event_type": "start_lease",
-        "rank": 2,
-        "due_at": NOW,
-        "status": "UNDONE",
-        "ready_at": NOW,
-        "attempts": 0,
-        "created_at": NOW,
-    },
-    "history": {"lease_id": "lease-1", "at": NOW, "actor": "user-1", "action": "create", "to_status": "PENDING"},
-}
-
-
-def test_a_lease_lives_through_an_upgrade(empty: Database):
-    schema.upgrade(empty, "0005")
-    bind = partial(UtcDateTime().process_bind_param, dialect=empty.engine.dialect)
-    with empty.engine.begin() as connection:
-        for table, row in LEASE_OF_0005.items():
-            plain = {name: bind(value) if isinstance(value, datetime) else value for name, value in row.items()}
-            columns, values = ", ".join(plain), ", ".join(f":{name}" for name in plain)
-            connection.execute(text(f"INSERT INTO {table} ({columns}) VALUES ({values})"), plain)
-    schema.upgrade(empty)
-    assert schema.drift(empty) == []
-    with empty.read() as tx:
-        lease = tx.leases.get("lease-1")
-        assert lease is not None
-        assert (lease.trust_id, lease.ends_at) == ("trust-1", NOW + timedelta(days=1))
-        assert [(one.id, one.region) for one in lease.reservations] == [("reservation-1", "")]
-        assert tx.allocations.leases_on(1) == ["lease-1"]
 
 
 def test_a_manager_of_the_release_before_can_go_on_writing(empty: Database):
