@@ -314,7 +314,8 @@ class ServiceMachine(RuleBasedStateMachine):
             return
         try:
             self.checkpoints.forget()
-            self.pass_time(60 * MINUTE)
+            last = max((max(known.end, known.slow_until) for known in self.all), default=self.minute)
+            self.pass_time((max(0, last - self.minute) + 60) * MINUTE)
             self.settle()
             self.every_lease_is_where_it_should_be()
             assert_all_in_pool(self.world)
