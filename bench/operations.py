@@ -315,7 +315,7 @@ def looking(site: Site, rng: random.Random) -> Call:
         assert not site.service.events.waiting(200)
         site.service.events.ready(200, starts=False)
         site.service.events.ready(200, starts=True)
-        site.service.events.next_ready_at()
+        site.service.events.ready_in()
 
     return Call(act)
 

@@ -91,7 +91,8 @@ class Engine:
 
     def next_due_at(self) -> datetime | None:
         """When the next event becomes ready."""
-        return self._events.next_ready_at()
+        now, upcoming = self._clock.now(), self._events.ready_in()
+        return now + upcoming if upcoming is not None else None
 
     # --- in production
 
@@ -166,8 +167,7 @@ class Engine:
     def _until(self) -> datetime:
         """When to look again: at the next due time, and no later than the others may have booked something."""
         now = self._clock.now()
-        upcoming = self._events.ready_in()
-        return now + (min(upcoming, POLL) if upcoming else POLL)
+        return now + min(self._events.ready_in() or POLL, POLL)
 
     def round(self) -> int:
         """Claim what is ready and carry it out, or have a worker do it; how many were taken, or moved to be taken."""

@@ -118,11 +118,6 @@ class EventService:
         with self._db.read() as tx:
             return tx.events.waiting(tx.now(), limit)
 
-    def next_ready_at(self) -> datetime | None:
-        """When the next event becomes ready, None when there is none."""
-        with self._db.read() as tx:
-            return tx.events.next_ready_at(tx.now())
-
     def ready_in(self) -> timedelta | None:
         """How long it takes until the next event becomes ready, None when there is none.
 
@@ -131,7 +126,7 @@ class EventService:
         with self._db.read() as tx:
             now = tx.now()
             upcoming = tx.events.next_ready_at(now)
-            return upcoming - now if upcoming else None
+            return upcoming - now if upcoming is not None else None
 
     def claim(self, event_id: str) -> Work | None:
         """Take a due event, None when it is not to be had any more.
