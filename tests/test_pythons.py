@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import run_to_end
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 #: For all quick tests, in one process, on a busy machine.
 SECONDS = 3600
@@ -31,15 +33,10 @@ def test_the_quick_tests_pass(version: str):
     python = shutil.which(f"python{version}") or (python_3_13() if version == "3.13" else None)
     if python is None:
         pytest.skip(f"no python{version}: install it, or patchelf for the 3.13 of Debian 13")
-    done = subprocess.run(
+    done = run_to_end(
         ["make", "test-python", f"PYTHON={python}", f"VENV={Path(sys.executable).parents[1]}", "JOBS=2"],
         cwd=REPOSITORY,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=SECONDS,
-        check=False,
+        seconds=SECONDS,
     )
     assert done.returncode == 0, done.stdout[-8000:]
     assert f"Python {version}." in done.stdout

@@ -23,6 +23,7 @@ from kombu.connection import Connection
 from tests.cloud.followed import GUIDE, has_been_followed
 from tests.conftest import NOTHING_LEFT_OUT
 from tests.support.cloud import OPENRC, Cloud
+from tests.support.commands import run_to_end
 from tests.support.databases import MARIADB, POSTGRESQL
 from tests.support.installed import copy_checkout
 from tests.support.site import FREE_POOL, RABBITMQ_URL, Nova, Server, name_in_catalogue, named_in_catalogue
@@ -137,16 +138,7 @@ def blocks(kind: str) -> list[str]:
 def follow(typed: str, environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Type it in a shell that sees its own ``/etc`` and ``/opt``; what it starts ends with it."""
     command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c"]
-    return subprocess.run(
-        [*command, f"{ENTER}\nset -x\n{typed}"],
-        env=dict(environ),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=GUIDE_SECONDS,
-        check=False,
-    )
+    return run_to_end([*command, f"{ENTER}\nset -x\n{typed}"], env=environ, seconds=GUIDE_SECONDS)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import pytest
 from testbed.places import CACHE
 from tests.conftest import FreshDatabase
 from tests.support.cloud import REPOSITORY
+from tests.support.commands import output_of
 from tests.support.deployment import Program, write_config
 from tests.support.installed import copy_checkout, need_packages
 from tests.support.surroundings import Surroundings, open_surroundings
@@ -45,18 +45,7 @@ printf '[global]\\ncert = /etc/ssl/certs/ca-certificates.crt\\n' >"$1/etc/pip.co
 
 def run(*words: str | Path, seconds: float = COMMAND_SECONDS) -> str:
     """What a command prints; raises ``AssertionError`` with that where it fails."""
-    done = subprocess.run(
-        [*map(str, words)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=seconds,
-        check=False,
-        cwd="/",
-    )
-    assert done.returncode == 0, f"{' '.join(map(str, words))}: {done.stdout[-4000:]}"
-    return done.stdout
+    return output_of(words, seconds=seconds, cwd="/")
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,12 @@ import pytest
 
 from tests.conftest import FreshDatabase
 from tests.support.cloud import REPOSITORY
+from tests.support.commands import run_to_end
 from tests.support.deployment import write_config
 from tests.support.installed import Installed, install, need_packages
 from tests.support.openstack import Seen
 from tests.support.surroundings import Surroundings, open_surroundings
-from tests.support.waiting import COMMAND_SECONDS, patience, wait_for
+from tests.support.waiting import patience, wait_for
 
 pytestmark = [pytest.mark.long, pytest.mark.postgresql]
 
@@ -68,15 +69,7 @@ class Machine:
         inside = ["nsenter", f"--target={self.leader}", "--mount", "--uts", "--ipc", "--pid", "--cgroup"]
         if process is not None:
             inside += ["nsenter", f"--target={process}", "--mount"]
-        done = subprocess.run(
-            [*inside, "env", "-i", "PATH=/opt/tenure/bin:/usr/sbin:/usr/bin:/sbin:/bin", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=COMMAND_SECONDS,
-            check=False,
-        )
+        done = run_to_end([*inside, "env", "-i", "PATH=/opt/tenure/bin:/usr/sbin:/usr/bin:/sbin:/bin", *words])
         return done.returncode, done.stdout
 
     def show(self, unit: str, name: str) -> str:

@@ -18,6 +18,7 @@ import pytest
 from testbed.places import CACHE
 from tests.conftest import NOTHING_LEFT_OUT
 from tests.support.cloud import REPOSITORY
+from tests.support.commands import output_of
 from tests.support.debian import install_packages, reason_not_to_install
 from tests.support.waiting import COMMAND_SECONDS
 
@@ -109,17 +110,7 @@ class Installed:
 
     def run(self, *words: str | Path, **environ: str) -> str:
         """What a command prints; raises ``AssertionError`` with that where it fails."""
-        done = subprocess.run(
-            self.command(*words, **environ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=COMMAND_SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, f"{' '.join(map(str, words))}: {done.stdout[-4000:]}"
-        return done.stdout
+        return output_of(self.command(*words, **environ))
 
 
 def install(folder: Path, *more: str) -> Installed:
