@@ -7,12 +7,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 pytest.register_assert_rewrite("tests.support")
 
+from tests.support.certificates import Authority  # noqa: E402 - after its assertions were made to speak
 from tests.support.databases import (  # noqa: E402 - after its assertions were made to speak
     MARIADB,
     POSTGRESQL,
@@ -24,7 +26,8 @@ from tests.support.databases import (  # noqa: E402 - after its assertions were 
 from tests.support.durations import MARKER  # noqa: E402
 from tests.support.lengths import times  # noqa: E402
 
-# A database on a disk waits for that disk at each commit. The processes that a test starts take the folder over.
+# A database on a disk waits for that disk at each commit. The processes that a test starts use the same folder, and
+# pytest has looked for one already.
 tempfile.tempdir = os.environ.setdefault("TMPDIR", str(quick_folder()))
 
 # Time limits for one example fail on a busy machine and say nothing about the code.
@@ -39,6 +42,18 @@ NOTHING_LEFT_OUT = "TENURE_TEST_ALL"
 REPORTED = frozenset({"postgresql", "mariadb", "slow", "races", "crash", "long", "cloud"})
 
 FreshDatabase = Callable[[str], AbstractContextManager[str]]
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    """The authority that has certified the servers of a test."""
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Authority:
+    """Another authority, which no client of a test trusts."""
+    return Authority(tmp_path, "stranger")
 
 
 @pytest.fixture(scope="session")

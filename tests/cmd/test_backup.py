@@ -81,7 +81,7 @@ def restore_of(kind: str) -> list[str]:
 def server_of(kind: str, folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """A server of the test's own with an empty database ``tenure``: its URL, and the environment of its administrator.
 
-    It is never one that somebody has named: the commands drop the database of that name.
+    A server that the environment names is never used: the commands drop the database ``tenure``.
     """
     if missing := missing_tools(kind):
         pytest.skip(f"{kind}: {', '.join(missing)} not found; apt-get install {PACKAGES[kind][0]}")
@@ -209,7 +209,8 @@ def test_a_folder_that_was_put_back_goes_on(tmp_path: Path):
         assert user.call("GET", f"/leases/{lost['id']}")[0] == 404
         status, answer = service.caller("admin").call("GET", "/os-hosts/allocations")
         assert status == 200
-        assert {one["lease_id"] for host in answer["allocations"] for one in host["reservations"]} == {
+        reservations = [reservation for host in answer["allocations"] for reservation in host["reservations"]]
+        assert {reservation["lease_id"] for reservation in reservations} == {
             running["id"],
             due["id"],
         }

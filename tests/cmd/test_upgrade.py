@@ -261,17 +261,17 @@ def test_leases_live_on_after_an_upgrade(site: Site, past: str, revision: str):
 def assert_shown_as_before(owner: Api, revision: str) -> None:
     shown = {lease["id"]: lease for lease in owner.get("/v1/leases").json["leases"]}
     events = {
-        lease: {(one["event_type"], one["time"], one["status"]) for one in shown[lease].pop("events")}
+        lease: {(event["event_type"], event["time"], event["status"]) for event in shown[lease].pop("events")}
         for lease in shown
     }
     assert shown == {lease["id"]: lease for lease in SHOWN}
     for lease in shown:
         rows = [row.values for row in past_rows.rows_of(revision) if row.table == "events"]
-        wanted = [one for one in rows if one["event_type"] != "update_lease"]  # which is the engine's own affair
+        wanted = [row for row in rows if row["event_type"] != "update_lease"]  # the API does not show that event
         assert events[lease] == {
-            (one["event_type"], f"{one['due_at']:%Y-%m-%dT%H:%M:%S}.000000", one["status"])
-            for one in wanted
-            if one["lease_id"] == lease
+            (row["event_type"], f"{row['due_at']:%Y-%m-%dT%H:%M:%S}.000000", row["status"])
+            for row in wanted
+            if row["lease_id"] == lease
         }
     assert owner.get(f"/v1/leases/{DELETED}").status_code == 404
 

@@ -72,7 +72,7 @@ def ended(driver: OpenStackCloud, wanted: Order) -> Progress:
 
 
 def patient_options(cloud: FakeOpenStack) -> OpenStackOptions:
-    """The options of a driver whose requests may be held until another one comes."""
+    """The options of a driver whose requests may be held until another request comes."""
     return options_of(cloud, request_timeout=timedelta(seconds=patience()))
 
 
@@ -470,13 +470,13 @@ class TestMoving:
             with OpenStackCloud(patient_options(cloud)) as other:
                 for number in range(5):
                     wanted = order(*hosts, reservation_id=f"r-{number}")
-                    for progress in at_once(cloud, *(partial(one.ensure_started, wanted) for one in (driver, other))):
+                    for progress in at_once(cloud, *(partial(each.ensure_started, wanted) for each in (driver, other))):
                         assert progress.done
                     group = cloud.aggregate(f"r-{number}")
                     assert group is not None
                     assert len(group.hosts) == 4
                     assert members(cloud, POOL) == set()
-                    for progress in at_once(cloud, *(partial(ended, one, wanted) for one in (driver, other))):
+                    for progress in at_once(cloud, *(partial(ended, each, wanted) for each in (driver, other))):
                         assert progress.done
                     assert driver.held(HOST) == []
                     assert len(members(cloud, POOL)) == 4

@@ -20,17 +20,6 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
-def stranger(tmp_path: Path) -> Authority:
-    """An authority that has certified nothing here."""
-    return Authority(tmp_path, "stranger")
-
-
-@pytest.fixture
 def secure(cloud: FakeOpenStack, authority: Authority) -> Iterator[FakeOpenStack]:
     """The cloud behind TLS: Keystone and every endpoint of the catalogue."""
     with terminating_tls(cloud.port, authority.certify()) as proxy:

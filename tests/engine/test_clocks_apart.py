@@ -73,7 +73,7 @@ def test_a_lease_starts_and_ends_at_its_time_by_the_database(world: World, offse
 def test_a_claim_lasts_as_long_for_every_clock(
     world: World, checkpoints: Checkpoints, holder: timedelta, taker: timedelta
 ):
-    """A manager that lives keeps its event, however far ahead the clock of another one is; one that died loses it."""
+    """A manager that lives keeps its event, however far ahead another's clock is; a manager that died loses it."""
     holding = another(world, clock=ClockApart(world.clock, holder))
     taking = managers(world)[taker]
     taken: list[int] = []
@@ -94,7 +94,7 @@ def test_a_claim_lasts_as_long_for_every_clock(
 
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_an_engine_sleeps_until_the_next_event_and_never_not_at_all(world: World, offset: timedelta):
-    """One whose clock is ahead would ask the database without a pause; one whose clock is behind would be late."""
+    """By its own clock, an engine that is ahead would never sleep, and an engine that is behind would be late."""
     clock = ClockApart(world.clock, offset)
     manager = another(world, clock=clock, checkpoint=nothing)
     world.reserve(reservation(1, 1), start=SECOND / HOUR, hours=1)
@@ -142,8 +142,8 @@ def open_managers(url: str, *, hosts: int) -> Iterator[list[Service]]:
     schemas_of.close()
     with SimulatedCloud.create(hosts=hosts) as cloud, ExitStack() as stack:
         found = cloud.discover(HOST)
-        for one in found:
-            cloud.ensure_registered(HOST, ResourceRef(one.external_id, one.name, one.region))
+        for host in found:
+            cloud.ensure_registered(HOST, ResourceRef(host.external_id, host.name, host.region))
         databases = [Database(url) for _ in OFFSETS]
         services = []
         for db, offset in zip(databases, OFFSETS, strict=True):
@@ -161,7 +161,7 @@ def open_managers(url: str, *, hosts: int) -> Iterator[list[Service]]:
 @pytest.mark.races
 @pytest.mark.long
 def test_engines_side_by_side_start_and_end_each_lease_once_and_not_too_soon(database_url: str):
-    """By the clocks of the machine and of the database, which are one here."""
+    """By the clock of the machine, which is the database's here."""
     with open_managers(database_url, hosts=12) as services:
         leases, cloud = services[1].manager.leases, services[1].parts.driver
         assert isinstance(cloud, SimulatedCloud)

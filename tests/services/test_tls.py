@@ -29,17 +29,6 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
-def stranger(tmp_path: Path) -> Authority:
-    """An authority that nobody trusts."""
-    return Authority(tmp_path, "stranger")
-
-
-@pytest.fixture
 def proxy(credits: Credits, authority: Authority) -> Iterator[Terminator]:
     """The service of the site behind TLS."""
     port = urlsplit(credits.url).port
