@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections import Counter
@@ -25,10 +26,13 @@ from tests.support.databases import (  # noqa: E402 - after its assertions were 
 )
 from tests.support.durations import MARKER  # noqa: E402
 from tests.support.lengths import times  # noqa: E402
+from tests.support.statements import share_statements  # noqa: E402
 
 # A database on a disk waits for that disk at each commit. The processes that a test starts use the same folder, and
 # pytest has looked for one already.
 tempfile.tempdir = os.environ.setdefault("TMPDIR", str(quick_folder()))
+
+share_statements()
 
 # Time limits for one example fail on a busy machine and say nothing about the code.
 settings.register_profile("quick", deadline=None, print_blob=True)
@@ -128,6 +132,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have the JUnit report of a run name the markers of each test."""
     for item in items:
         item.user_properties += [(MARKER, name) for name in sorted(REPORTED & {m.name for m in item.iter_markers()})]
+
+
+def pytest_collection_finish() -> None:
+    """Search what was imported and collected for garbage no more: that is most of the objects, and all of it stays."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 @pytest.hookimpl(trylast=True)
