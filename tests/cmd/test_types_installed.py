@@ -37,19 +37,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(REPOSITORY / name, tenure / name)
     shutil.copytree(EXAMPLE, example, ignore=built)
     made = folder / "environment"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", made], check=True)
-    pip: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        made / "bin" / "python",
-        "install",
-        "-q",
-        "--no-compile",
-    ]
-    given: list[str | Path] = ["--disable-pip-version-check", "-c", REPOSITORY / "constraints.txt", tenure, example]
-    installed = subprocess.run([*pip, *given], capture_output=True, text=True, timeout=600)
+    uv = BIN / "uv"
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, made], check=True, timeout=COMMAND_SECONDS)
+    command: list[str | Path] = [uv, "pip", "install", "--quiet", "--python", made / "bin" / "python"]
+    command += ["--constraint", REPOSITORY / "constraints.txt", tenure, example]
+    installed = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert installed.returncode == 0, installed.stderr
     return made
 
