@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tenure.domain.errors import Unavailable
 from tenure.domain.request import PartHealth
 from tests.api.rig import Api, open_api
 
@@ -95,6 +96,21 @@ def test_a_manager_that_does_not_answer_is_unwell(anybody: Api, monkeypatch: pyt
 
     monkeypatch.setattr(type(anybody.world.service.manager), "health", fail)
     assert anybody.get("/healthcheck").status_code == 503
+
+
+def test_a_manager_that_is_away_is_a_line_in_the_log(
+    anybody: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(self: object) -> None:
+        raise Unavailable("No manager can be reached.")
+
+    monkeypatch.setattr(type(anybody.world.service.manager), "health", fail)
+    result = anybody.get("/healthcheck")
+    assert result.status_code == 503
+    assert result.json["parts"] == [{"part": "manager", "well": False, "reason": "does not answer"}]
+    [record] = [record for record in caplog.records if record.name == "tenure.api.discovery"]
+    assert record.getMessage() == "The manager does not say whether it is well: No manager can be reached."
+    assert record.exc_info is None
 
 
 @pytest.mark.parametrize("path", ["/v2", "/v2/leases", "/v1x", "/nothing", "/v1/plugins", "/v1/nothing", "/v1/leases/"])
