@@ -11,17 +11,21 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import run_to_end
+from tests.support.waiting import COMMAND_SECONDS
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 #: For all quick tests, in one process, on a busy machine.
 SECONDS = 3600
 
 
-def python_3_13() -> str | None:
-    """Return a Python 3.13: the machine's, or that of Debian 13 where the machine is one of Debian."""
-    if found := shutil.which("python3.13"):
-        return found
-    if shutil.which("patchelf") is None or shutil.which("apt-get") is None:
+def find_python(version: str) -> str | None:
+    """Return a Python of this version that works: on the path, of pyenv, or the 3.13 of Debian 13 on Debian."""
+    on_path = shutil.which(f"python{version}")  # of pyenv there is a program for each version, which may only say no
+    of_pyenv = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"))
+    for python in [*([on_path] if on_path else []), *map(str, of_pyenv)]:
+        if subprocess.run([python, "-c", ""], capture_output=True, timeout=COMMAND_SECONDS).returncode == 0:
+            return python
+    if version != "3.13" or shutil.which("patchelf") is None or shutil.which("apt-get") is None:
         return None
     command = [REPOSITORY / "tools" / "python-of-debian-13"]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=SECONDS).stdout.strip()
@@ -30,7 +34,7 @@ def python_3_13() -> str | None:
 @pytest.mark.long
 @pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])
 def test_the_quick_tests_pass(version: str):
-    python = shutil.which(f"python{version}") or (python_3_13() if version == "3.13" else None)
+    python = find_python(version)
     if python is None:
         pytest.skip(f"no python{version}: install it, or patchelf for the 3.13 of Debian 13")
     done = run_to_end(

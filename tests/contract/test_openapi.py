@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.lengths import LONG, times
 from tests.support.standalone import BIN, standalone
+from tests.support.waiting import COMMAND_SECONDS, patience
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +48,7 @@ def test_the_api_keeps_its_own_description(tmp_path: Path, version: str, user: s
                 "--checks=all",
                 f"--phases={','.join(phases)}",
                 f"--max-examples={EXAMPLES}",
+                f"--request-timeout={patience()}",
                 "--seed=1",
                 "--continue-on-failure",
                 "--no-color",
@@ -63,7 +65,7 @@ def test_the_api_keeps_its_own_description(tmp_path: Path, version: str, user: s
             },
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=2 * COMMAND_SECONDS,
             check=False,
         )
     report = done.stdout + done.stderr
