@@ -29,7 +29,7 @@ REPOSITORY = Path(__file__).parents[2]
 FREE_POOL = "freepool"
 
 #: How often a race with the scheduler is run: for one host, for several, and with a scheduler that stands still.
-BOOTS, TOGETHER, BUSY = times(8, 20), times(3, 5), times(4, 10)
+BOOTS, TOGETHER, BUSY = times(4, 20), times(3, 5), times(4, 10)
 
 
 @dataclass

@@ -17,7 +17,7 @@ from tests.support.waiting import patience, wait_for
 
 #: How soon after a lease is ACTIVE its owner asks for a server, and how often that is tried.
 AT_ONCE_SECONDS = 1.0
-BOOTS = times(8, 20)
+BOOTS = times(4, 20)
 
 NOWHERE = "No valid host was found"
 
