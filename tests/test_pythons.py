@@ -19,12 +19,14 @@ SECONDS = 3600
 
 
 def find_python(version: str) -> str | None:
-    """Return a Python of this version that works: on the path, of pyenv, or the 3.13 of Debian 13 on Debian."""
-    on_path = shutil.which(f"python{version}")  # of pyenv there is a program for each version, which may only say no
-    of_pyenv = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"))
-    for python in [*([on_path] if on_path else []), *map(str, of_pyenv)]:
-        if subprocess.run([python, "-c", ""], capture_output=True, timeout=COMMAND_SECONDS).returncode == 0:
-            return python
+    """Return a Python of this version: of pyenv, on the path, or the 3.13 of Debian 13 on Debian."""
+    if shutil.which("pyenv"):
+        found = subprocess.run(["pyenv", "prefix", version], capture_output=True, text=True, timeout=COMMAND_SECONDS)
+        if found.returncode == 0:
+            return str(Path(found.stdout.strip(), "bin", f"python{version}"))
+    python = shutil.which(f"python{version}")
+    if python and subprocess.run([python, "-c", ""], capture_output=True, timeout=COMMAND_SECONDS).returncode == 0:
+        return python  # pyenv has programs on the path that only say what to type
     if version != "3.13" or shutil.which("patchelf") is None or shutil.which("apt-get") is None:
         return None
     command = [REPOSITORY / "tools" / "python-of-debian-13"]
