@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from sqlalchemy import create_engine, event, literal, select
 from sqlalchemy.engine.interfaces import CacheStats
@@ -11,6 +12,7 @@ from sqlalchemy.engine.interfaces import CacheStats
 
 def test_what_an_engine_has_compiled_is_not_compiled_by_the_next(tmp_path: Path):
     found: list[CacheStats] = []
+    label = f"of_{uuid4().hex}"  # in no other statement
 
     def note(connection: Any, cursor: Any, statement: Any, parameters: Any, context: Any, many: Any) -> None:
         found.append(context.cache_hit)
@@ -19,6 +21,6 @@ def test_what_an_engine_has_compiled_is_not_compiled_by_the_next(tmp_path: Path)
         engine = create_engine(f"sqlite:///{tmp_path / str(number)}.db")
         event.listen(engine, "before_cursor_execute", note)
         with engine.connect() as connection:
-            assert connection.scalar(select(literal(number).label("only_here"))) == number
+            assert connection.scalar(select(literal(number).label(label))) == number
         engine.dispose()
     assert found == [CacheStats.CACHE_MISS, CacheStats.CACHE_HIT]

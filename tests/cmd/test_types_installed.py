@@ -16,6 +16,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.support.commands import output_of
 from tests.support.standalone import BIN, Caller, Standalone, start
 from tests.support.waiting import COMMAND_SECONDS, patience
 
@@ -38,11 +39,10 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(EXAMPLE, example, ignore=built)
     made = folder / "environment"
     uv = BIN / "uv"
-    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, made], check=True, timeout=COMMAND_SECONDS)
+    output_of([uv, "venv", "--quiet", "--python", sys.executable, made])
     command: list[str | Path] = [uv, "pip", "install", "--quiet", "--python", made / "bin" / "python"]
     command += ["--constraint", REPOSITORY / "constraints.txt", tenure, example]
-    installed = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert installed.returncode == 0, installed.stderr
+    output_of(command, seconds=2 * COMMAND_SECONDS)
     return made
 
 

@@ -19,8 +19,6 @@ _LOG = logging.getLogger(__name__)
 #: Parts that keep nobody from booking, and no lease from its start or end, when they are unwell: they are shown, and a
 #: load balancer is to send requests here all the same.
 _APART = frozenset({"notifications"})
-#: What is shown of the parts where the manager does not say how they are.
-_SILENT = (PartHealth("manager", well=False, reason="does not answer"),)
 _PASSWORD = re.compile(r"://[^/\s]*@")
 
 
@@ -63,12 +61,10 @@ class Health:
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         try:
             parts = self._manager.health()
-        except Unavailable as error:
-            _LOG.error("The manager does not say whether it is well: %s", error)
-            parts = _SILENT
-        except Exception:  # noqa: BLE001  # whatever ails it is the answer, and in the log
-            _LOG.exception("The manager does not say whether it is well")
-            parts = _SILENT
+        except Exception as error:  # noqa: BLE001  # whatever ails it is the answer, and in the log
+            defect = None if isinstance(error, Unavailable) else error
+            _LOG.error("The manager does not say whether it is well: %s", error, exc_info=defect)
+            parts = (PartHealth("manager", well=False, reason="does not answer"),)
         well = all(part.well for part in parts if part.part not in _APART)
         resp.set_header("Cache-Control", "no-store")
         answer(
