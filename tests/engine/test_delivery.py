@@ -177,6 +177,30 @@ def test_what_was_taken_by_one_who_died_is_delivered_by_another(world: World):
     assert sink.tried[0].key == died[0].key
 
 
+def test_what_was_taken_before_the_only_manager_was_killed_is_delivered_at_once(world: World):
+    """A manager that knows that there is no other takes over; a message that is for later stays for later."""
+
+    def die(message: Message) -> None:
+        raise Killed
+
+    rebuild(world, sink=die)
+    lease = world.book(1)
+    later = world.clock.now() + HOUR
+    world.db.write(
+        lambda tx: tx.outbox.add(
+            key="later", lease_id="another", topic="lease.event", payload={}, now=world.clock.now(), ready_at=later
+        )
+    )
+    with pytest.raises(Killed):
+        world.engine.settle()
+    sink = Sink()
+    rebuild(world, sink=sink)
+    assert world.service.outbox.take_over() == 1
+    world.engine.settle()
+    assert sink.topics(lease.id)[0] == "lease.create"
+    assert sink.arrived.keys() == {lease.id}
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_another_delivered_meanwhile_stays_delivered(world: World, fails: bool, caplog: pytest.LogCaptureFixture):
     """One is so slow that his claim runs out; the other has delivered it by then, whatever he comes to say."""
