@@ -97,9 +97,11 @@ def _serve(
         ) from error
     except (DatabaseError, sqlite3.DatabaseError, Unavailable, ValueError) as error:
         raise StartFailed(f"what is in {data_dir} cannot be used: {getattr(error, 'orig', error)}") from error
-    left = service.events.take_over()
-    if left:
-        LOG.warning("%d events were under way when the service ended; they are taken up again", left)
+    events, messages = service.events.take_over(), service.outbox.take_over()
+    if events or messages:
+        LOG.warning(
+            "%d events and %d messages were under way when the service ended; they are taken up again", events, messages
+        )
     tokens = data_dir / "tokens.yaml"
     if not tokens.exists():
         unfinished = data_dir / "tokens.new"

@@ -138,6 +138,19 @@ class OutboxStore:
                 taken.append(_message(row, attempts=row.attempts + 1))
         return taken
 
+    def expire_claims(self, now: datetime) -> int:
+        """Have everything delivered now that was tried before, whoever tries; how many messages there are.
+
+        A message that is for later, and was never tried, stays for later.
+        """
+        expired = self._session.execute(
+            update(OutboxRow)
+            .where(OutboxRow.ready_at > now, OutboxRow.attempts > 0)
+            .values(ready_at=now)
+            .execution_options(synchronize_session=False)
+        )
+        return int(expired.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+
     def give_back(self, messages: Iterable[Message], *, now: datetime) -> None:
         """Undo that messages were taken, where the claim still is the taker's."""
         for message in messages:
