@@ -14,11 +14,13 @@ from sqlalchemy import event
 
 from tenure.domain.errors import Conflict, NotFound, Unavailable
 from tenure.domain.request import LeaseChange, ResourceQuery
-from tenure.domain.resource import Resource
+from tenure.domain.resource import Resource, ResourceHealth
 from tenure.drivers.simulated import Fault, FaultKind
+from tests.support.engines import watch
 from tests.support.waiting import patience
 from tests.support.world import ADMIN, HOST, OWNER, World
 
+ADDRESS = "virtual:floatingip"
 HOUR = timedelta(hours=1)
 
 
@@ -178,6 +180,25 @@ class TestRegistration:
             world.resources.update(ADMIN, HOST, extra, {"rack": "7"})
         assert slow.result(patience()) == host(world, extra)
         assert host(world, extra).properties == {"gpu": "a100"}
+
+
+@pytest.mark.parametrize("verb", ["ensure_registered", "ensure_unregistered"])
+def test_a_look_at_the_cloud_meanwhile_neither_refuses_nor_spoils_it(world: World, verb: str):
+    """Every manager looks every minute. Of addresses the cloud is asked for those that are registered only."""
+    public = world.cloud.world.addresses.public
+    first, second = "203.0.113.10", "203.0.113.11"
+    world.resources.register(ADMIN, ADDRESS, f"{public}/{first}", {})
+
+    def look(called: str, *_arguments: object) -> None:
+        if called == verb:
+            world.service.health_check.run()
+            world.service.refresh.run()
+
+    watch(world, look)
+    made = world.resources.register(ADMIN, ADDRESS, f"{public}/{second}", {})
+    assert (made.health, made.reservable) == (ResourceHealth.WELL, True)
+    world.resources.unregister(ADMIN, ADDRESS, made.external_id)
+    assert [one.name for one in world.resources.list(ADMIN, ResourceQuery(ADDRESS, limit=10)).items] == [first]
 
 
 class TestWhatLeasesAskFor:
