@@ -98,7 +98,8 @@ class Server:
 
         def settled() -> dict[str, Any] | None:
             found: dict[str, Any] = self.nova.compute("GET", f"/servers/{self.id}")["server"]
-            return found if found["status"] in {"ACTIVE", "ERROR"} else None
+            # Nova says what is wrong a moment after it says that something is.
+            return found if found["status"] == "ACTIVE" or "fault" in found else None
 
         server = wait_for(f"server {self.id}", settled)
         if server["status"] == "ERROR":

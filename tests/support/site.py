@@ -66,7 +66,8 @@ class Server:
         def settled() -> dict[str, Any] | None:
             found = self.show()
             assert found is not None, f"server {self.id} is gone"
-            return found if found["status"] in {"ACTIVE", "ERROR"} else None
+            # Nova says what is wrong a moment after it says that something is.
+            return found if found["status"] == "ACTIVE" or "fault" in found else None
 
         found = wait_for(f"server {self.id} to run", settled)
         return str(found["fault"]["message"] if found["status"] == "ERROR" else found["OS-EXT-SRV-ATTR:host"])

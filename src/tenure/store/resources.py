@@ -154,10 +154,12 @@ class ResourceStore:
         return [(row.external_id, row.name, row.region) for row in rows]
 
     def healths(self, resource_type: str, *, region: str | None = None) -> list[tuple[str, ResourceHealth]]:
-        """What is known of the health of every resource of the type, by external id."""
+        """What is known of the health of every registered resource of the type, by external id."""
         rows = self._session.execute(
             select(ResourceRow.external_id, ResourceRow.health).where(
-                ResourceRow.resource_type == resource_type, _within(region)
+                ResourceRow.resource_type == resource_type,
+                ResourceRow.registration == Registration.REGISTERED.value,
+                _within(region),
             )
         )
         return [(row.external_id, ResourceHealth(row.health)) for row in rows]
