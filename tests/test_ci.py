@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.durations import REPOSITORY
-from tests.support.waiting import patience, wait_for
+from tests.support.waiting import COMMAND_SECONDS, patience, wait_for
 
 #: It writes down what it is asked for. What is in FAILS ends badly, what is in STAYS does not end by itself.
 MAKE = """#!/bin/bash
@@ -85,3 +85,18 @@ def test_whoever_ends_it_ends_the_tests(tmp_path: Path):
     assert process.returncode != 0
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.mark.slow
+def test_the_quick_loop_can_run_what_it_names():
+    """Every distribution knows the markers by which its quick tests are chosen. Style and types are not the matter."""
+    quick = subprocess.run(
+        ["make", "-o", "lint", "check"],
+        cwd=REPOSITORY,
+        env={"PATH": os.environ["PATH"], "PYTEST_ADDOPTS": "--collect-only -p no:cacheprovider"},
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_SECONDS,
+        check=False,
+    )
+    assert quick.returncode == 0, quick.stdout[-2000:] + quick.stderr[-2000:]
