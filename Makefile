@@ -79,9 +79,13 @@ lint: $(STAMP) ## Style and types
 
 check: lint ## The quick loop: style, types, and the tests that need no service
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m '$(QUICK)'
-	@set -e; for other in $(OTHERS) $(EXAMPLES); do \
+	@set -e; for other in $(OTHERS); do \
 		echo "##### $$other"; \
 		(cd $$other && $(abspath $(BIN))/python -m pytest -q -n $(JOBS) -m 'not install'); \
+	done
+	@set -e; for example in $(EXAMPLES); do \
+		echo "##### $$example"; \
+		(cd $$example && $(abspath $(BIN))/python -m pytest -q -n $(JOBS)); \
 	done
 
 test: $(STAMP) ## What CI runs: every behaviour once, on three databases and a real cloud (SUITES="store api" for some)
