@@ -236,7 +236,7 @@ class TestWhatItTells:
         }
         durations = [seconds for *_, seconds in told]
         assert min(durations) > 0
-        assert sum(durations) < time.monotonic() - began
+        assert max(durations) < time.monotonic() - began  # side by side, so that their sum may be more
 
     @pytest.mark.slow
     def test_calls_that_come_to_nothing_are_reported(self, cloud: FakeOpenStack):
