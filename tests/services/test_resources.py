@@ -29,7 +29,7 @@ def host(world: World, external_id: str = "1") -> Resource:
 
 
 def names(world: World) -> list[str]:
-    return [one.name for one in world.resources.list(ADMIN, ResourceQuery(HOST, limit=100)).items]
+    return [host.name for host in world.resources.list(ADMIN, ResourceQuery(HOST, limit=100)).items]
 
 
 def unregister(world: World, external_id: str = "1") -> None:
@@ -198,7 +198,8 @@ def test_a_look_at_the_cloud_meanwhile_neither_refuses_nor_spoils_it(world: Worl
     made = world.resources.register(ADMIN, ADDRESS, f"{public}/{second}", {})
     assert (made.health, made.reservable) == (ResourceHealth.WELL, True)
     world.resources.unregister(ADMIN, ADDRESS, made.external_id)
-    assert [one.name for one in world.resources.list(ADMIN, ResourceQuery(ADDRESS, limit=10)).items] == [first]
+    addresses = world.resources.list(ADMIN, ResourceQuery(ADDRESS, limit=10)).items
+    assert [address.name for address in addresses] == [first]
 
 
 class TestWhatLeasesAskFor:

@@ -149,7 +149,7 @@ class EventService:
     def take_over(self) -> int:
         """Expire all claims at once; how many there were.
 
-        For a process that knows that it is the only one: what its predecessor left undone need not wait then.
+        For a process that knows that it is the only manager: the events its predecessor had claimed need not wait.
         """
         return self._db.write(lambda tx: tx.events.expire_claims(tx.now()))
 

@@ -38,9 +38,9 @@ class OutboxService:
         )
 
     def take_over(self) -> int:
-        """Have everything delivered at once that was tried before; how many messages there are.
+        """Make every message ready now whose delivery was begun; return the number of messages.
 
-        For a process that knows that it is the only one: nobody else is still trying.
+        For a process that knows that it is the only manager: no other manager is delivering these messages.
         """
         return self._db.write(lambda tx: tx.outbox.expire_claims(tx.now()))
 

@@ -139,9 +139,9 @@ class OutboxStore:
         return taken
 
     def expire_claims(self, now: datetime) -> int:
-        """Have everything delivered now that was tried before, whoever tries; how many messages there are.
+        """Make every message ready now whose delivery was begun; return the number of messages.
 
-        A message that is for later, and was never tried, stays for later.
+        A message whose delivery was never begun keeps its time.
         """
         expired = self._session.execute(
             update(OutboxRow)
