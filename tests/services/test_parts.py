@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tenure.domain.capacity import Capacity
 from tenure.domain.errors import InvalidParameter, InvalidState, NotEnoughResources
-from tenure.domain.lease import Lease, LeaseStatus
-from tenure.domain.request import LeaseChange, ReservationRequest, ResourceQuery
-from tenure.domain.resource import DiscoveredResource
-from tenure.store.database import Transaction
-from tests.support.world import HOST, OWNER, World, instance_reservation, open_world, reservation
+from tenure.domain.lease import LeaseStatus
+from tenure.domain.request import LeaseChange, ReservationRequest
+from tests.support.world import OWNER, World, instance_reservation, open_world, reservation
 
 HOUR = timedelta(hours=1)
 INSTANCE = "virtual:instance"
@@ -28,16 +25,8 @@ ROOM = HOSTS * VCPUS // SIZE
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     with open_world(tmp_path, hosts=HOSTS) as world:
-        world.db.write(lambda tx: make_equal(tx, world))
+        world.resize(*[VCPUS] * HOSTS)
         yield world
-
-
-def make_equal(tx: Transaction, world: World) -> None:
-    """Have all hosts of one size."""
-    capacity = Capacity({"VCPU": VCPUS, "MEMORY_MB": 2**20, "DISK_GB": 1000})
-    for host in tx.resources.page(ResourceQuery(HOST, 10)):
-        found = DiscoveredResource(HOST, host.external_id, host.name, capacity, host.facts)
-        tx.resources.describe(host, found, now=world.clock.now())
 
 
 def instances(amount: int, vcpus: int = SIZE, **more: object) -> ReservationRequest:
@@ -52,18 +41,10 @@ def up_to(maximum: int) -> ReservationRequest:
     return reservation(1, maximum)
 
 
-def units(world: World, lease: Lease) -> list[tuple[str, int]]:
-    """On which hosts the lease has how many instances."""
-    with world.db.read() as tx:
-        allocations = tx.allocations.of_reservations([one.id for one in lease.reservations])
-        known = tx.resources.by_ids({one.resource_id for one in allocations})
-    return sorted((known[one.resource_id].name, one.units) for one in allocations)
-
-
 def test_a_host_holds_as_many_as_it_has_room_for_and_no_more(world: World):
     """Blazar counted a reservation once, however many instances it had: 18 processors were promised of 8."""
     first = world.reserve(instances(ROOM - 1), start=1)
-    assert sum(count for _, count in units(world, first)) == ROOM - 1
+    assert sum(count for _, count in world.units(first)) == ROOM - 1
     with pytest.raises(NotEnoughResources, match=r"2 asked for.* 1 fits there"):
         world.reserve(instances(2), start=1)
     world.reserve(instances(1), start=1)
@@ -109,7 +90,7 @@ def test_plans_gather_anew_where_a_whole_host_is_asked_for(world: World):
     world.leases.delete(OWNER, spread.id)
     leases = [world.reserve(instances(1, vcpus=VCPUS // 2 + 1), start=1) for _ in range(2)]
     leases.append(world.reserve(instances(1, vcpus=1), start=1))
-    assert len({units(world, lease)[0][0] for lease in leases[:2]}) == 2
+    assert len({world.units(lease)[0][0] for lease in leases[:2]}) == 2
     world.reserve(hosts(1), start=1)
     with pytest.raises(NotEnoughResources):
         world.reserve(hosts(1), start=1)
@@ -126,7 +107,7 @@ def test_a_host_serves_hosts_and_instances_at_different_times(world: World):
 
 def test_a_lease_of_several_types_is_booked_whole_or_not_at_all(world: World):
     lease = world.reserve(hosts(1), instances(8), start=1)
-    assert len(units(world, lease)) == 3
+    assert len(world.units(lease)) == 3
     world.leases.delete(OWNER, lease.id)
     with pytest.raises(NotEnoughResources) as caught:
         world.reserve(hosts(1), instances(9), start=1)
@@ -139,24 +120,24 @@ def test_in_what_order_a_lease_asks_makes_no_difference(world: World):
     small, large = instances(HOSTS, vcpus=SIZE), instances(HOSTS, vcpus=VCPUS - SIZE)
     for reservations in ((small, large), (large, small)):
         lease = world.reserve(*reservations, start=1)
-        assert sum(count for _, count in units(world, lease)) == 2 * HOSTS
+        assert sum(count for _, count in world.units(lease)) == 2 * HOSTS
         world.leases.delete(OWNER, lease.id)
     for reservations in ((up_to(HOSTS), small), (small, up_to(HOSTS))):
         lease = world.reserve(*reservations, start=1)
-        assert sum(count for _, count in units(world, lease)) == 2 * HOSTS - 1
+        assert sum(count for _, count in world.units(lease)) == 2 * HOSTS - 1
         world.leases.delete(OWNER, lease.id)
 
 
 class TestAffinity:
     def test_apart_means_each_on_a_host_of_its_own(self, world: World):
         lease = world.reserve(instances(3, affinity=False), start=1)
-        assert [count for _, count in units(world, lease)] == [1, 1, 1]
+        assert [count for _, count in world.units(lease)] == [1, 1, 1]
         with pytest.raises(NotEnoughResources, match=r"4 asked for.* 3 fit there"):
             world.reserve(instances(4, affinity=False), start=1)
 
     def test_together_means_all_on_one_host(self, world: World):
         lease = world.reserve(instances(4, affinity=True), start=1)
-        assert [count for _, count in units(world, lease)] == [4]
+        assert [count for _, count in world.units(lease)] == [4]
         world.reserve(instances(3, affinity=True), start=1)
         world.reserve(instances(3, affinity=True), start=1)
         with pytest.raises(NotEnoughResources, match=r"2 asked for.* 1 fits there"):
@@ -168,21 +149,21 @@ class TestAffinity:
         together = world.reserve(instances(2, affinity=True), start=1)
         world.change(apart, amount=3)
         world.change(together, amount=3)
-        assert [count for _, count in units(world, apart)] == [1, 1, 1]
-        assert [count for _, count in units(world, together)] == [3]
+        assert [count for _, count in world.units(apart)] == [1, 1, 1]
+        assert [count for _, count in world.units(together)] == [3]
 
 
 class TestChanges:
     def test_before_the_start_everything_may_change(self, world: World):
         lease = world.reserve(instances(2), start=1)
         world.change(lease, amount=5, vcpus=32, affinity=None)
-        assert sum(count for _, count in units(world, lease)) == 5
+        assert sum(count for _, count in world.units(lease)) == 5
         world.change(lease, amount=1)
-        assert [count for _, count in units(world, lease)] == [1]
+        assert [count for _, count in world.units(lease)] == [1]
         with pytest.raises(NotEnoughResources):
             world.change(lease, amount=7)
         assert world.leases.get(OWNER, lease.id).reservations[0].parameters["amount"] == 1
-        assert [count for _, count in units(world, lease)] == [1]
+        assert [count for _, count in world.units(lease)] == [1]
 
     def test_others_dates_need_room_then(self, world: World):
         lease = world.reserve(instances(ROOM), start=1)

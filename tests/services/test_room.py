@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
-from functools import partial
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from sqlalchemy import event
 
-from tenure.domain.capacity import Capacity
 from tenure.domain.errors import NotEnoughResources
-from tenure.domain.lease import Lease, LeaseStatus
-from tenure.domain.request import ReservationRequest, ResourceQuery
-from tenure.domain.resource import DiscoveredResource, Resource
+from tenure.domain.lease import LeaseStatus
+from tenure.domain.request import ReservationRequest
 from tenure.drivers.simulated import Fault, FaultKind, HostHealth
-from tenure.store.database import Transaction
-from tests.services.test_parts import HOUR, hosts, instances, units
+from tests.services.test_parts import HOUR, hosts, instances
 from tests.support.world import ADMIN, HOST, OWNER, World, open_world
 
 HOSTS = 4
@@ -29,48 +25,22 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield world
 
 
-def resize(world: World, *vcpus: int) -> None:
-    """Have hosts with so many processors, in order."""
-    with world.db.read() as tx:
-        found = sorted(tx.resources.page(ResourceQuery(HOST, 10)), key=lambda one: one.id)
-    now = world.clock.now()
-    for host, count in zip(found, vcpus, strict=True):
-        capacity = Capacity({"VCPU": count, "MEMORY_MB": 2**20, "DISK_GB": 1000})
-        described = DiscoveredResource(HOST, host.external_id, host.name, capacity, host.facts)
-        world.db.write(partial(_describe, host=host, described=described, now=now))
-
-
-def _describe(tx: Transaction, host: Resource, described: DiscoveredResource, now: datetime) -> None:
-    tx.resources.describe(host, described, now=now)
-
-
-def book_on(world: World, number: int, *reservations: ReservationRequest, start: float = 1, hours: float = 1) -> Lease:
-    """A lease on the host of that number, where it stays until somebody moves it."""
-    others = [str(one) for one in range(1, HOSTS + 1) if one != number]
-    for other in others:
-        world.resources.disable(ADMIN, HOST, other, reason="not now")
-    lease = world.reserve(*reservations, start=start, hours=hours)
-    for other in others:
-        world.resources.enable(ADMIN, HOST, other)
-    return lease
-
-
 def test_where_one_plan_has_nowhere_to_go_another_may_go_to_its_host(world: World):
     """The plan on the large host has no other, but that of the small one fits beside it."""
-    resize(world, 2, 1, 1, 1)
+    world.resize(2, 1, 1, 1)
     for number in range(1, HOSTS + 1):
-        book_on(world, number, instances(1, vcpus=1))
+        world.reserve_on(number, instances(1, vcpus=1), start=1)
     world.reserve(hosts(1), start=1)
 
 
 def test_what_found_no_place_beside_another_plan_is_not_held_against_the_next(world: World):
     """Of two plans on one host only one fits elsewhere, and stays; those of another host both do, in turn."""
-    resize(world, 4, 4, 4, 2)
+    world.resize(4, 4, 4, 2)
     for number, vcpus in ((1, 4), (2, 2)):
-        book_on(world, number, instances(1, vcpus=vcpus), start=0, hours=5)
+        world.reserve_on(number, instances(1, vcpus=vcpus), start=0, hours=5)
     world.engine.settle()  # what runs does not move
     for number, begin in ((3, 1), (3, 1), (4, 1), (4, 2)):
-        book_on(world, number, instances(1, vcpus=2), start=begin)
+        world.reserve_on(number, instances(1, vcpus=2), start=begin)
     world.reserve(hosts(1), start=1, hours=2)
 
 
@@ -80,36 +50,36 @@ def test_where_a_plan_was_tried_in_vain_it_is_not_bound_to_go(world: World):
     For the whole host, the first host is tried in vain: one of its two plans fits nowhere else. The plans of the second
     host then take the place that was tried for the other plan, which makes room for the instance later.
     """
-    resize(world, 7, 2, 3, 3)
-    book_on(world, 3, instances(1, vcpus=1), start=0, hours=9)
-    book_on(world, 4, instances(1, vcpus=1), start=0, hours=2)  # in use for a shorter time, so the third is preferred
+    world.resize(7, 2, 3, 3)
+    world.reserve_on(3, instances(1, vcpus=1), start=0, hours=9)
+    world.reserve_on(4, instances(1, vcpus=1), start=0, hours=2)  # in use for a shorter time, so the third is preferred
     world.engine.settle()  # what runs does not move
-    together = book_on(world, 1, instances(1, vcpus=2, affinity=True), start=1, hours=2)
-    book_on(world, 1, instances(1, vcpus=4), start=1, hours=2)
-    small = [book_on(world, 2, instances(1, vcpus=1), start=1, hours=2) for _ in range(2)]
+    together = world.reserve_on(1, instances(1, vcpus=2, affinity=True), start=1, hours=2)
+    world.reserve_on(1, instances(1, vcpus=4), start=1, hours=2)
+    small = [world.reserve_on(2, instances(1, vcpus=1), start=1, hours=2) for _ in range(2)]
     lease = world.reserve(hosts(1), instances(1, vcpus=3), start=1, hours=2)
-    assert [units(world, one) for one in small] == [[("sim-host-003", 1)]] * 2
-    assert units(world, together) == [("sim-host-004", 1)]
-    assert units(world, lease) == [("sim-host-001", 1), ("sim-host-002", 1)]
+    assert [world.units(one) for one in small] == [[("sim-host-003", 1)]] * 2
+    assert world.units(together) == [("sim-host-004", 1)]
+    assert world.units(lease) == [("sim-host-001", 1), ("sim-host-002", 1)]
 
 
 def test_those_that_stay_together_grow_where_a_plan_makes_room_for_them(world: World):
-    resize(world, 4, 4, 4, 4)
-    running = book_on(world, 1, instances(1, vcpus=2, affinity=True), start=0, hours=3)
+    world.resize(4, 4, 4, 4)
+    running = world.reserve_on(1, instances(1, vcpus=2, affinity=True), start=0, hours=3)
     world.engine.settle()
-    book_on(world, 1, instances(1, vcpus=2))
+    world.reserve_on(1, instances(1, vcpus=2), start=1)
     world.change(running, amount=2)
     world.engine.settle()
-    assert units(world, running) == [("sim-host-001", 1), ("sim-host-001", 1)]
+    assert world.units(running) == [("sim-host-001", 1), ("sim-host-001", 1)]
     with pytest.raises(NotEnoughResources, match="3 asked for"):
         world.change(running, amount=3)
 
 
 def test_nothing_grows_on_a_host_that_is_closed(world: World):
-    resize(world, 4, 4, 4, 4)
-    running = book_on(world, 1, instances(1, vcpus=2, affinity=True), start=0, hours=3)
+    world.resize(4, 4, 4, 4)
+    running = world.reserve_on(1, instances(1, vcpus=2, affinity=True), start=0, hours=3)
     world.engine.settle()
-    book_on(world, 1, instances(1, vcpus=2))
+    world.reserve_on(1, instances(1, vcpus=2), start=1)
     world.resources.disable(ADMIN, HOST, "1", reason="repair")
     with pytest.raises(NotEnoughResources):
         world.change(running, amount=2)
@@ -134,7 +104,7 @@ def test_a_refusal_costs_the_same_however_much_is_planned(world: World):
 
     costs = []
     for size in (2, 1):
-        resize(world, 8, 8, 8, 8)
+        world.resize(8, 8, 8, 8)
         leases = [world.reserve(instances(1, vcpus=size), start=1) for _ in range(4 * 8 // size)]
         asked = (
             instances(1, vcpus=size),
@@ -148,11 +118,11 @@ def test_a_refusal_costs_the_same_however_much_is_planned(world: World):
 
 
 def test_a_plan_on_a_failed_host_goes_to_several_where_none_has_room_for_all(world: World):
-    resize(world, 8, 4, 4, 1)
-    lease = book_on(world, 1, instances(8, vcpus=1))
+    world.resize(8, 4, 4, 1)
+    lease = world.reserve_on(1, instances(8, vcpus=1), start=1)
     world.cloud.world.mark_host("sim-host-001", HostHealth.DOWN)
     world.service.health_check.run()
-    moved = dict(units(world, lease))
+    moved = dict(world.units(lease))
     assert sum(moved.values()) == 8
     assert len(moved) > 1
     assert "sim-host-001" not in moved
@@ -162,34 +132,34 @@ def test_a_plan_on_a_failed_host_goes_to_several_where_none_has_room_for_all(wor
 @pytest.mark.slow
 def test_a_plan_stays_whole_where_it_cannot_go_altogether(world: World):
     """Its owner is told; that some of it has gone would help nobody."""
-    resize(world, 8, 4, 3, 4)
-    together = book_on(world, 1, instances(4, vcpus=1, affinity=True))
-    other = book_on(world, 1, instances(4, vcpus=1))
+    world.resize(8, 4, 3, 4)
+    together = world.reserve_on(1, instances(4, vcpus=1, affinity=True), start=1)
+    other = world.reserve_on(1, instances(4, vcpus=1), start=1)
     for host in ("sim-host-001", "sim-host-002", "sim-host-004"):
         world.cloud.world.mark_host(host, HostHealth.DOWN)
     world.service.health_check.run()
-    assert units(world, together) == [("sim-host-001", 4)]
-    assert units(world, other) == [("sim-host-001", 4)]
+    assert world.units(together) == [("sim-host-001", 4)]
+    assert world.units(other) == [("sim-host-001", 4)]
     assert world.leases.get(OWNER, other.id).degraded
 
 
 def test_an_operator_empties_a_host_onto_several(world: World):
-    resize(world, 8, 4, 4, 1)
-    lease = book_on(world, 1, instances(8, vcpus=1))
+    world.resize(8, 4, 4, 1)
+    lease = world.reserve_on(1, instances(8, vcpus=1), start=1)
     [part] = world.resources.reallocate(ADMIN, HOST, "1", dry_run=True).parts
     assert part.moves_to in {"2", "3", "4"}
-    assert units(world, lease) == [("sim-host-001", 8)]
+    assert world.units(lease) == [("sim-host-001", 8)]
     [part] = world.resources.reallocate(ADMIN, HOST, "1").parts
     assert part.moves_to in {"2", "3", "4"}
-    assert sum(count for host, count in units(world, lease) if host != "sim-host-001") == 8
+    assert sum(count for host, count in world.units(lease) if host != "sim-host-001") == 8
 
 
 def test_a_start_waits_for_no_host_where_several_others_have_room(world: World):
-    resize(world, 8, 4, 4, 1)
-    before = book_on(world, 1, instances(8, vcpus=1), start=0)
-    after = book_on(world, 1, instances(8, vcpus=1))
+    world.resize(8, 4, 4, 1)
+    before = world.reserve_on(1, instances(8, vcpus=1), start=0)
+    after = world.reserve_on(1, instances(8, vcpus=1), start=1)
     stuck = Fault(FaultKind.BUSY, verb="ensure_ended", reservation_id=before.reservations[0].id, count=None)
     world.cloud.inject(stuck)
     world.pass_time(HOUR + timedelta(minutes=1))
     assert world.leases.get(OWNER, after.id).status is LeaseStatus.ACTIVE
-    assert "sim-host-001" not in dict(units(world, after))
+    assert "sim-host-001" not in dict(world.units(after))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,9 +14,10 @@ from typing import Any
 from tenure.api.policies import Policies
 from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
+from tenure.domain.capacity import Capacity
 from tenure.domain.lease import Lease
-from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
-from tenure.domain.resource import Resource
+from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest, ResourceQuery
+from tenure.domain.resource import DiscoveredResource, Resource
 from tenure.drivers.contract import ResourceRef
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
@@ -24,7 +25,7 @@ from tenure.enforcement.contract import EnforcementFilter
 from tenure.factory import Parts, Service, build, load_types
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules
-from tenure.store.database import Database
+from tenure.store.database import Database, Transaction
 from tests.support import schemas
 
 NOW = datetime(2030, 1, 1, 10, 0, 0, tzinfo=UTC)
@@ -101,6 +102,34 @@ class World:
         end = begin + timedelta(hours=hours)
         return self.leases.create(actor, LeaseRequest(name, begin, end, reservations=reservations, **fields))
 
+    def reserve_on(self, number: int, *reservations: ReservationRequest, **fields: Any) -> Lease:
+        """A lease as ``reserve`` makes it, on the host of that number, where it stays until something moves it."""
+        with self.db.read() as tx:
+            others = [one.external_id for one in tx.resources.page(ResourceQuery(HOST, 100))]
+        others = [other for other in others if other != str(number)]
+        for other in others:
+            self.resources.disable(ADMIN, HOST, other, reason="not now")
+        lease = self.reserve(*reservations, **fields)
+        for other in others:
+            self.resources.enable(ADMIN, HOST, other)
+        return lease
+
+    def resize(self, *vcpus: int) -> None:
+        """Have hosts with so many processors, in order, and more memory than anything in a test asks for."""
+        with self.db.read() as tx:
+            found = sorted(tx.resources.page(ResourceQuery(HOST, 100)), key=lambda one: one.id)
+        for host, count in zip(found, vcpus, strict=True):
+            capacity = Capacity({"VCPU": count, "MEMORY_MB": 2**20, "DISK_GB": 1000})
+            described = DiscoveredResource(HOST, host.external_id, host.name, capacity, host.facts)
+            self.db.write(partial(_describe, host=host, described=described, now=self.clock.now()))
+
+    def units(self, lease: Lease) -> list[tuple[str, int]]:
+        """On which hosts the lease has how many units, allocation by allocation."""
+        with self.db.read() as tx:
+            allocations = tx.allocations.of_reservations([one.id for one in lease.reservations])
+            known = tx.resources.by_ids({one.resource_id for one in allocations})
+        return sorted((known[one.resource_id].name, one.units) for one in allocations)
+
     def change(self, lease: Lease, place: int = 0, **parameters: object) -> Lease:
         """Give the reservation at that place of the lease other parameters, as its owner."""
         changes = (ReservationChange(lease.reservations[place].id, parameters),)
@@ -122,6 +151,10 @@ class World:
 
     def register(self, name: str, **properties: str) -> Resource:
         return self.resources.register(ADMIN, HOST, name, properties)
+
+
+def _describe(tx: Transaction, host: Resource, described: DiscoveredResource, now: datetime) -> None:
+    tx.resources.describe(host, described, now=now)
 
 
 def reservation(minimum: int, maximum: int, **parameters: object) -> ReservationRequest:
