@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from tenure.domain.errors import Conflict
+from tenure.domain.errors import Conflict, NotEnoughResources
 from tenure.domain.lease import LeaseStatus
 from tenure.domain.request import LeaseChange, LeaseRequest, Moment, ReservationChange
 from tenure.drivers.simulated import Fault, FaultKind
 from tests.support import ledger
 from tests.support.engines import HOUR, MINUTE, SECOND, Checkpoints, Killed, assert_all_in_pool, lease_of, status_of
 from tests.support.ledger import overlaps
-from tests.support.world import HOST, NOW, OWNER, World, open_world, reservation, url_in
+from tests.support.world import HOST, NOW, OWNER, World, instance_reservation, open_world, reservation, url_in
 
 
 def test_what_a_refused_change_had_added_is_not_held_for_longer_than_it_was_asked_for(database_url: str):
@@ -70,6 +70,26 @@ def test_a_change_of_a_lease_that_ends_in_the_minute_of_its_start_is_recorded(wo
     world.engine.settle()
     assert status_of(world, lease.id) is LeaseStatus.TERMINATED
     assert_all_in_pool(world)
+
+
+def test_what_an_update_would_give_up_is_promised_to_nobody_before_the_cloud_has_followed(world: World, tmp_path: Path):
+    """The update shortens a lease and makes it larger, for which the plan of another lease would have to move.
+
+    That plan would have room beside the first lease if its new end held already; the cloud may still refuse it.
+    """
+    world.resize(8, 4, 1, 1)
+    four = instance_reservation(1, vcpus=4)
+    running = world.reserve_on(1, four, hours=10)
+    world.reserve_on(1, four, hours=2)
+    world.engine.settle()
+    world.reserve_on(1, four, start=5, hours=5)
+    other = world.reserve_on(2, four, start=3, hours=5)
+    more = ReservationChange(running.reservations[0].id, {"amount": 2})
+    with pytest.raises(NotEnoughResources):
+        world.leases.update(OWNER, running.id, LeaseChange(ends_at=NOW + 5 * HOUR, reservations=(more,)))
+    assert ledger.faults(url_in(tmp_path)) == []
+    assert world.units(other) == [("sim-host-002", 1)]
+    assert lease_of(world, running.id).ends_at == NOW + 10 * HOUR
 
 
 def test_a_lease_that_is_deleted_under_a_dead_claim_leaves_nothing_to_do(world: World, checkpoints: Checkpoints):
