@@ -149,8 +149,8 @@ class LeaseChanger:
         self._parameters_before: dict[str, Mapping[str, object]] = {}
         self._due_before: dict[str, str] = {}
         self._events_before: Mapping[str, object] | None = None
-        #: The allocations that it had before.
-        self._held: list[int] = []
+        #: The allocations that end earlier from now on, by their new end.
+        self._shorter: dict[datetime, list[int]] = {}
         #: Which allocations lasted beyond the end and do so no more, and which do so from now on.
         self._ending: list[int] = []
         self._lasting: list[int] = []
@@ -424,12 +424,12 @@ class LeaseChanger:
                 planner.shortfall(demand, period, position=position, kept=kept, requested=kept),
                 field="end_date" if not grow else f"reservations[{position}]",
             )
-        ids = [one.id for one in held]
-        self._tx.allocations.set_period(ids, period.end)
-        self._held += [] if demand.lasting else ids
+        self._tx.allocations.set_period([one.id for one in held if one.period.end < period.end], period.end)
+        # Not yet: where the cloud must agree, nothing else gets what would be given up before it has.
+        self._shorter.setdefault(period.end, []).extend(one.id for one in held if one.period.end > period.end)
         lasted = [one.id for one in held if one.period.end == ENDLESS]
         self._ending += [] if demand.lasting else lasted
-        self._lasting += [one for one in ids if one not in lasted] if demand.lasting else []
+        self._lasting += [one.id for one in held if one.id not in lasted] if demand.lasting else []
         if grow and kept < demand.maximum and dates.ends_at > self._now:
             rest = replace(demand, minimum=max(0, demand.minimum - kept), maximum=demand.maximum - kept)
             added = planner.book(
@@ -481,9 +481,6 @@ class LeaseChanger:
             values["name"] = change.name
         what = self._describe(lease, change, dates)
         if self._added or (self._bound and lease.status is LeaseStatus.ACTIVE):
-            if dates.ends_at < lease.ends_at:  # until the cloud has agreed, nobody else gets what would be given up
-                self._tx.allocations.set_period(self._held, lease.ends_at + self._rules.cleaning_time)
-            self._tx.allocations.set_period(self._ending, ENDLESS)
             before = {
                 "name": lease.name,
                 "starts_at": lease.starts_at.isoformat(),
@@ -501,6 +498,8 @@ class LeaseChanger:
             }
             event_id, token = self._follow(lease, payload=payload, reason=what, **values)
             return lease, event_id, token
+        for end, allocation_ids in self._shorter.items():
+            self._tx.allocations.set_period(allocation_ids, end)
         self._tx.leases.change(lease, now=self._now, **values)
         self._note(lease, what)
         changed = self._again(lease)
