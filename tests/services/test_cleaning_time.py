@@ -12,8 +12,10 @@ from tenure.domain.errors import Conflict, NotEnoughResources
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.period import TICK
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
-from tenure.drivers.simulated import Fault, FaultKind
+from tenure.drivers.simulated import Fault, FaultKind, HostHealth
 from tenure.services.context import Rules
+from tests.support import ledger
+from tests.support.engines import rebuild
 from tests.support.world import ADMIN, HOST, NOW, OWNER, World, open_world, reservation
 
 HOUR = timedelta(hours=1)
@@ -161,3 +163,30 @@ def test_a_host_that_is_replaced_is_cleaned_and_its_successor_after_the_end(worl
     world.engine.settle()
     assert_free_from(world, 1, NOW + HOUR + CLEANING)
     assert_free_from(world, ALL, NOW + 9 * HOUR + CLEANING)
+
+
+@pytest.mark.parametrize("how", ["dropped", "replaced", "refused"])
+def test_a_lease_that_runs_gets_no_more_cleaning_than_it_was_promised(database_url: str, how: str):
+    """The operator lengthens the cleaning time; the time behind the lease is promised to another by then."""
+    with open_world(database_url, hosts=ALL + 1) as world:
+        lease = world.reserve(reservation(1, 1), reservation(1, 1))
+        world.engine.settle()
+        following = world.book(ALL + 1 if how == "dropped" else ALL, start=1)
+        rebuild(world, rules=Rules(cleaning_time=CLEANING, replace_after=timedelta(0)))
+        if how == "dropped":
+            world.leases.drop_reservation(OWNER, lease.id, lease.reservations[0].id)
+        elif how == "replaced":
+            world.cloud.world.mark_host(world.hosts_of(lease.id)[0], HostHealth.DOWN)
+            world.service.health_check.run()
+            world.clock.advance(timedelta(seconds=1))
+            world.service.health_check.run()
+            world.engine.settle()
+        else:
+            world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", count=1))
+            with pytest.raises(Conflict, match="undone"):
+                world.change(lease, min=2, max=2)
+        assert ledger.faults(database_url) == []
+        assert world.leases.get(OWNER, lease.id).status is LeaseStatus.ACTIVE
+        world.pass_time(HOUR + CLEANING)
+        assert world.leases.get(OWNER, following.id).status is LeaseStatus.ACTIVE
+        assert ledger.faults(database_url) == []
