@@ -346,8 +346,16 @@ class LeaseChanger:
         allocations, versions = self._tx.allocations.with_versions([reservation.id])
         planner.touch(versions)
         if lease.status is LeaseStatus.ACTIVE:
-            counts = kind.growing & given.keys()
-            self._change_held(planner, reservation, position, demand, allocations, dates, grow=bool(counts))
+            self._change_held(
+                planner,
+                reservation,
+                position,
+                demand,
+                allocations,
+                dates,
+                prolonged=dates.ends_at > lease.ends_at,
+                grow=bool(kind.growing & given.keys()),
+            )
         else:
             self._change_plan(planner, reservation, position, demand, allocations, dates)
         if parameters != reservation.parameters:
@@ -398,6 +406,7 @@ class LeaseChanger:
         allocations: list[Allocation],
         dates: _Dates,
         *,
+        prolonged: bool,
         grow: bool,
     ) -> None:
         """Change what is running: nothing that is held may be lost, and only more can be added."""
@@ -408,23 +417,31 @@ class LeaseChanger:
         kept = units.total()
         end = dates.ends_at + self._rules.cleaning_time
         latest = max((one.period.start for one in held), default=self._now)
-        until = max(end, self._now, latest + TICK)
         # From now on only: who had a resource before this reservation got it is of no interest.
+        until = max(end, self._now, latest + TICK)
         period = demand.span(Period(max(latest, min(self._now, until - TICK)), until))
         if kept > demand.maximum:
             raise NotEnoughResources(
                 planner.shortfall(demand, period, position=position, kept=kept, requested=demand.maximum),
                 field=f"reservations[{position}]",
             )
-        good = self._tx.allocations.still_good(demand, period, units, ignoring=reservation.id, keep_unreservable=True)
-        planner.touch(good)
-        lost = {number: count for number, count in units.items() if number not in good}
-        if lost and not planner.clear(demand, period, lost, ignoring=reservation.id, without=units.keys()):
-            raise NotEnoughResources(
-                planner.shortfall(demand, period, position=position, kept=kept, requested=kept),
-                field="end_date" if not grow else f"reservations[{position}]",
+        # A change that leaves the end where it is, or has it earlier, takes no more time: not for cleaning, either.
+        more_time = prolonged or demand.lasting
+        longer = [one for one in held if one.period.end < period.end] if more_time else []
+        if longer:
+            taken = {one.resource_id: units[one.resource_id] for one in longer}
+            extension = Period(max(period.start, min(one.period.end for one in longer)), period.end)
+            good = self._tx.allocations.still_good(
+                demand, extension, taken, ignoring=reservation.id, keep_unreservable=True
             )
-        self._tx.allocations.set_period([one.id for one in held if one.period.end < period.end], period.end)
+            planner.touch(good)
+            lost = {number: count for number, count in taken.items() if number not in good}
+            if lost and not planner.clear(demand, extension, lost, ignoring=reservation.id, without=units.keys()):
+                raise NotEnoughResources(
+                    planner.shortfall(demand, extension, position=position, kept=kept, requested=kept),
+                    field="end_date" if not grow else f"reservations[{position}]",
+                )
+            self._tx.allocations.set_period([one.id for one in longer], period.end)
         # Not yet: where the cloud must agree, nothing else gets what would be given up before it has.
         self._shorter.setdefault(period.end, []).extend(one.id for one in held if one.period.end > period.end)
         lasted = [one.id for one in held if one.period.end == ENDLESS]

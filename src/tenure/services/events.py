@@ -39,7 +39,7 @@ from tenure.services.orders import kept_orders, leftover_order, orders_of, plann
 from tenure.services.planning import Planner
 from tenure.services.undoing import (
     give_up,
-    hold_until_the_end,
+    end_with_the_lease,
     ids_in,
     is_promised,
     undo_update,
@@ -238,7 +238,7 @@ class EventService:
                 tx.leases.change_reservations([reservation_id], now=now, resources_changed=True)
             if lease.status is LeaseStatus.UPDATING:
                 # An earlier end has waited for this, and so has what is not to be kept any more.
-                hold_until_the_end(tx, lease, self._rules, ending=payload.get("ending", ()))
+                end_with_the_lease(tx, lease, self._rules, ending=payload.get("ending", ()))
                 if work.replaced:
                     lease = flag(tx, lease, lacking(tx, lease, lease.status_reason), now=now)
                 apply(tx, lease, Action.UPDATED, actor=ENGINE, now=now, keep_reason=lease.degraded)

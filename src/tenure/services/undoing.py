@@ -92,7 +92,7 @@ def undo_update(tx: Transaction, event_id: str, lease: Lease, rules: Rules, reas
         ends_at = datetime.fromisoformat(before["ends_at"])
         values.update(name=before["name"], starts_at=datetime.fromisoformat(before["starts_at"]), ends_at=ends_at)
         before_it = replace(lease, ends_at=ends_at)
-        hold_until_the_end(tx, before_it, rules, without=ids_in(payload, "added"), ending=payload.get("lasting", ()))
+        end_with_the_lease(tx, before_it, rules, without=ids_in(payload, "added"), ending=payload.get("lasting", ()))
     if "events" in payload:
         restore_events(tx, lease.id, payload["events"], now)
     for moved_id, due in payload.get("due", {}).items():
@@ -124,13 +124,13 @@ def update_undone(tx: Transaction, event_id: str, lease: Lease, *, now: datetime
     tell_changed(tx, lease.id, now=now)  # who was told of it meanwhile
 
 
-def hold_until_the_end(
+def end_with_the_lease(
     tx: Transaction, lease: Lease, rules: Rules, *, without: Collection[int] = (), ending: Collection[int] = ()
 ) -> None:
-    """Let what the lease holds end with it, but for the allocations in ``without``.
+    """Have what the lease holds beyond its end end with it, but for the allocations in ``without``.
 
     What takes its room after the lease goes on doing so, unless it is among those that are ``ending``.
-    Never for longer than that, also where the end is past: what comes after may be another's already.
+    Nothing is held for longer than before: what comes after may be promised to another lease already.
     """
     until = lease.ends_at + rules.cleaning_time
     held = [
@@ -138,7 +138,7 @@ def hold_until_the_end(
         for one in tx.allocations.of_reservations([one.id for one in lease.reservations])
         if one.state is AllocationState.HELD
         and one.id not in without
-        and one.period.start < until
+        and one.period.start < until < one.period.end
         and (one.period.end != ENDLESS or one.id in ending)
     ]
     tx.allocations.set_period(held, until)
