@@ -1,0 +1,143 @@
+"""Changes that ask for no more than a lease has: they are never refused for room, whatever became of its hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tenure.domain.lease import Lease, LeaseStatus
+from tenure.domain.request import LeaseChange, Moment, ReservationChange, ReservationRequest
+from tenure.drivers.simulated import Fault, FaultKind
+from tests.support import ledger
+from tests.support.world import ADMIN, HOST, OWNER, World, instance_reservation, open_world, reservation, url_in
+
+HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
+#: A host of 64 processors, or all of these as instances.
+KINDS = {
+    "host": reservation(1, 1, resource_properties='[">=", "$vcpus", "64"]'),
+    "instances": instance_reservation(2, vcpus=32),
+}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with open_world(tmp_path, hosts=1) as world:
+        have_processors(world, 64)
+        yield world
+
+
+def have_processors(world: World, count: int) -> None:
+    """Have the cloud say that its host has so many processors."""
+    world.cloud.world.change_host("1", facts={"vcpus": count, "memory_mb": 65536, "local_gb": 100})
+    world.service.refresh.run()
+    world.engine.settle()
+
+
+def shorter(lease: Lease) -> LeaseChange:
+    return LeaseChange(ends_at=lease.ends_at - HOUR)
+
+
+def later(lease: Lease) -> LeaseChange:
+    return LeaseChange(starts_at=lease.starts_at + HOUR)
+
+
+def other_action(lease: Lease) -> LeaseChange:
+    return LeaseChange(reservations=(ReservationChange(lease.reservations[0].id, {"before_end": "snapshot"}),))
+
+
+def end_now(_lease: Lease) -> LeaseChange:
+    return LeaseChange(ends_at=Moment.NOW)
+
+
+def fewer(lease: Lease) -> LeaseChange:
+    return LeaseChange(reservations=(ReservationChange(lease.reservations[0].id, {"amount": 1}),))
+
+
+def smaller(lease: Lease) -> LeaseChange:
+    return LeaseChange(reservations=(ReservationChange(lease.reservations[0].id, {"vcpus": 16}),))
+
+
+Change = Callable[[Lease], LeaseChange]
+RUNNING = [shorter, end_now, other_action]
+WAITING = [shorter, later, other_action, fewer, smaller]
+
+
+def cases(changes: list[Change]) -> list[object]:
+    """Each kind with each change that it knows: a whole host is neither fewer nor smaller."""
+    unknown: dict[str, set[Change]] = {"host": {fewer, smaller}, "instances": set()}
+    return [
+        pytest.param(asked, change, id=f"{kind}-{change.__name__}")
+        for kind, asked in KINDS.items()
+        for change in changes
+        if change not in unknown[kind]
+    ]
+
+
+@pytest.mark.parametrize(("asked", "change"), cases(RUNNING))
+def test_a_running_lease_on_a_host_that_shrank(world: World, tmp_path: Path, asked: ReservationRequest, change: Change):
+    lease = world.reserve(asked, hours=5)
+    world.engine.settle()
+    have_processors(world, 32)
+    assert world.leases.get(OWNER, lease.id).degraded
+    world.leases.update(OWNER, lease.id, change(lease))
+    world.pass_time(4 * HOUR)
+    status = world.leases.get(OWNER, lease.id).status
+    assert status is (LeaseStatus.ACTIVE if change is other_action else LeaseStatus.TERMINATED)
+    assert ledger.overlaps(url_in(tmp_path)) == []
+
+
+def test_two_running_leases_on_a_host_that_shrank_both_end_early(world: World):
+    leases = [world.reserve(instance_reservation(1, vcpus=32), hours=5) for _ in range(2)]
+    world.engine.settle()
+    have_processors(world, 48)
+    for lease in leases:
+        world.leases.update(OWNER, lease.id, LeaseChange(ends_at=Moment.NOW))
+    world.engine.settle()
+    assert {world.leases.get(OWNER, one.id).status for one in leases} == {LeaseStatus.TERMINATED}
+
+
+@pytest.mark.parametrize(("asked", "change"), cases(WAITING))
+def test_a_waiting_lease_on_a_host_that_is_closed(
+    world: World, tmp_path: Path, asked: ReservationRequest, change: Change
+):
+    lease = world.reserve(asked, start=1, hours=5)
+    world.resources.disable(ADMIN, HOST, "1", reason="repair")
+    changed = world.leases.update(OWNER, lease.id, change(lease))
+    assert [host for host, _ in world.units(changed)] == ["sim-host-001"]
+    assert ledger.faults(url_in(tmp_path)) == []
+    world.resources.enable(ADMIN, HOST, "1")
+    free_from = max(changed.ends_at, world.clock.now())
+    world.reserve(reservation(1, 1), start=(free_from - world.clock.now()) / HOUR)
+
+
+@pytest.mark.parametrize(("asked", "change"), cases(WAITING))
+def test_a_waiting_lease_behind_a_teardown_that_is_late(
+    world: World, tmp_path: Path, asked: ReservationRequest, change: Change
+):
+    before = world.book(1)
+    world.engine.settle()
+    lease = world.reserve(asked, start=1.1, hours=5)
+    world.cloud.inject(Fault(FaultKind.SLOW, verb="ensure_ended", reservation_id=before.reservations[0].id))
+    world.pass_time(HOUR + MINUTE)
+    assert world.leases.get(OWNER, before.id).status is LeaseStatus.TERMINATING
+    world.leases.update(OWNER, lease.id, change(lease))
+    assert ledger.faults(url_in(tmp_path)) == []
+
+
+def test_what_is_given_up_can_be_had_by_others(tmp_path: Path):
+    """Two of three hosts are closed; the lease keeps the open host, and then one of those that are closed."""
+    with open_world(tmp_path, hosts=3) as world:
+        lease = world.book(3, start=1)
+        for number in ("1", "2"):
+            world.resources.disable(ADMIN, HOST, number, reason="repair")
+        for count in (2, 1):
+            world.change(lease, min=count, max=count)
+            assert "sim-host-003" in world.hosts_of(lease.id)
+            assert len(world.hosts_of(lease.id)) == count
+        for number in ("1", "2"):
+            world.resources.enable(ADMIN, HOST, number)
+        world.book(2, start=1)
