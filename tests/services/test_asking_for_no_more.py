@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -66,7 +66,7 @@ RUNNING = [shorter, end_now, other_action]
 WAITING = [shorter, later, other_action, fewer, smaller]
 
 
-def cases(changes: list[Change]) -> list[object]:
+def cases(changes: Sequence[Change]) -> list[object]:
     """Each kind with each change that it knows: a whole host is neither fewer nor smaller."""
     unknown: dict[str, set[Change]] = {"host": {fewer, smaller}, "instances": set()}
     return [

@@ -73,6 +73,22 @@ class Demand:
         together = Spread.APART if self.exclusive else Spread.TOGETHER
         return replace(self, minimum=units, maximum=units, spread=together, named=())
 
+    def is_within(self, other: Demand) -> bool:
+        """Whether whatever serves ``other`` serves this as well, but for how many units there are.
+
+        That is so where it asks for no more of a unit, of no other kind, and no more strictly.
+        """
+        return (
+            (self.inventory, self.region, self.exclusive) == (other.inventory, other.region, other.exclusive)
+            and self.spread in {other.spread, Spread.ANY}
+            and other.amounts.fits(self.amounts)
+            and set(self.expression.terms) <= set(other.expression.terms)
+            and self.required <= other.required
+            and self.forbidden <= other.forbidden
+            and set(self.named) <= set(other.named)
+            and self.lasting <= other.lasting
+        )
+
 
 def hardest_first(demands: Sequence[Demand]) -> list[int]:
     """In which order several demands of one lease are placed: their places in the sequence.

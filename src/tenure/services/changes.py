@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -357,7 +357,8 @@ class LeaseChanger:
                 grow=bool(kind.growing & given.keys()),
             )
         else:
-            self._change_plan(planner, reservation, position, demand, allocations, dates)
+            before = placed_demand(self._types, reservation, position)
+            self._change_plan(planner, reservation, position, before, demand, allocations, dates)
         if parameters != reservation.parameters:
             self._parameters_before[reservation.id] = reservation.parameters
             self._tx.leases.change_reservations([reservation.id], now=self._now, parameters=dict(parameters))
@@ -367,16 +368,23 @@ class LeaseChanger:
         planner: Planner,
         reservation: Reservation,
         position: int,
+        before: Demand,
         demand: Demand,
         allocations: list[Allocation],
         dates: _Dates,
     ) -> None:
-        """Plan again: keep the resources that still serve, give the others back, add what is missing."""
+        """Plan again: keep the resources that still serve, give the others back, add what is missing.
+
+        A change that asks for no more than the reservation has keeps them whether they serve or not.
+        """
         start, end = max(dates.starts_at, self._now), dates.ends_at + self._rules.cleaning_time
         if dates.ends_at <= start:  # it will never hold anything
             self._tx.allocations.remove_planned([reservation.id])
             return
         period = Period(start, end)
+        if self._has_enough(before, demand, period, allocations):
+            self._keep_plan(planner, reservation, position, demand, allocations, period)
+            return
         if not demand.exclusive:
             # Parts may lie anywhere: they are placed anew, where they were if that is the best place still.
             self._tx.allocations.remove_planned([reservation.id])
@@ -396,6 +404,57 @@ class LeaseChanger:
         if missing:
             rest = replace(demand, minimum=max(0, demand.minimum - len(kept)), maximum=missing)
             planner.book(reservation.id, rest, period, position=position, without=kept, requested=demand.minimum)
+
+    def _has_enough(self, before: Demand, demand: Demand, period: Period, allocations: Collection[Allocation]) -> bool:
+        """Whether the allocations of a reservation that asked for ``before`` have all that it asks for now."""
+        if sum(one.units for one in allocations) < demand.minimum or not demand.is_within(before):
+            return False
+        if not all(one.period.covers(demand.span(period)) for one in allocations):
+            return False
+        ids = {one.resource_id for one in allocations}  # a smaller unit may be one that the cloud does not hand out
+        return demand.amounts == before.amounts or ids == self._tx.allocations.matching(demand.part(1), ids)
+
+    def _keep_plan(
+        self,
+        planner: Planner,
+        reservation: Reservation,
+        position: int,
+        demand: Demand,
+        allocations: Collection[Allocation],
+        period: Period,
+    ) -> None:
+        """Keep as many units as are asked for, and give the rest back.
+
+        What is named is kept first, then what serves. What does not serve moves where there is room elsewhere, and
+        stays where there is none.
+        """
+        units: Counter[int] = Counter()
+        for one in allocations:
+            units[one.resource_id] += one.units
+        good = self._tx.allocations.still_good(
+            demand, demand.span(period), units, ignoring=reservation.id, keep_unreservable=False
+        )
+        named = self._tx.resources.ids_of(demand.inventory, demand.named, region=demand.region)
+        left = demand.maximum
+        kept: list[Allocation] = []
+        for one in sorted(allocations, key=lambda one: (one.resource_id not in named, one.resource_id not in good)):
+            count = min(one.units, left)
+            left -= count
+            if not count:
+                self._tx.allocations.drop(one)
+                continue
+            amounts = demand.amounts.times(count)
+            if amounts != one.amounts:
+                self._tx.allocations.shrink(one, count, demand)
+            kept.append(replace(one, units=count, amounts=amounts, period=demand.span(period)))
+        self._tx.allocations.set_period([one.id for one in kept], demand.span(period).end, start=period.start)
+        taken = {one.resource_id for one in kept}
+        for one in kept:
+            if one.resource_id not in good and planner.replace(one, demand, without=taken) is None:
+                planner.scatter(one, demand, without=taken)
+        if left:  # of what may be more
+            rest = replace(demand, minimum=0, maximum=left)
+            planner.book(reservation.id, rest, period, position=position, without=taken, requested=demand.minimum)
 
     def _change_held(
         self,

@@ -38,8 +38,8 @@ from tenure.services.healing import flag, lacking, want_mended
 from tenure.services.orders import kept_orders, leftover_order, orders_of, planned_orders
 from tenure.services.planning import Planner
 from tenure.services.undoing import (
-    give_up,
     end_with_the_lease,
+    give_up,
     ids_in,
     is_promised,
     undo_update,
