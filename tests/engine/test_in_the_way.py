@@ -23,7 +23,7 @@ from tests.support.engines import (
     path_of,
     status_of,
 )
-from tests.support.world import NOW, OWNER, World, instance_reservation, open_world
+from tests.support.world import NOW, OWNER, World, instance_reservation, open_world, reservation
 
 
 def slow_end(world: World, lease, until) -> None:
@@ -265,3 +265,22 @@ def test_many_that_wait_delay_nobody_who_need_not(tmp_path):
         world.cloud.clear_faults()
         world.pass_time(timedelta(seconds=15))
         assert {lease_of(world, one.id).status for one in (*following, own)} == {LeaseStatus.ACTIVE}
+
+
+@pytest.mark.parametrize("what", ["a late teardown", "a server of others"])
+def test_a_start_whose_host_is_not_to_be_had_has_plans_moved_for_another(tmp_path: Path, what: str):
+    """A new lease for the same time would get the host whose plan can move; the lease that waits comes first."""
+    with open_world(tmp_path, hosts=3) as world:
+        before = world.reserve_on(1, reservation(1, 1)) if what == "a late teardown" else None
+        running = world.reserve_on(3, reservation(1, 1), hours=2)
+        world.engine.settle()
+        lease = world.reserve_on(1, reservation(1, 1), start=1, hours=4)
+        plan = world.reserve_on(2, reservation(1, 1), start=3)
+        if before is not None:
+            slow_end(world, before, None)
+        else:
+            world.cloud.world.force_server("somebody", "sim-host-001")
+        world.pass_time(HOUR + 10 * MINUTE)
+        assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
+        assert world.hosts_of(lease.id) == ["sim-host-002"]
+        assert world.hosts_of(plan.id) == world.hosts_of(running.id) == ["sim-host-003"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,15 @@ from tenure.drivers.simulated import HostHealth
 from tests.support import ledger
 from tests.support.agreement import disagreements
 from tests.support.engines import HOUR, MINUTE, another, lease_of
-from tests.support.world import ADMIN, OWNER, World, address_reservation, instance_reservation, open_world
+from tests.support.world import (
+    ADMIN,
+    OWNER,
+    World,
+    address_reservation,
+    instance_reservation,
+    open_world,
+    url_in,
+)
 
 ADDRESS = "virtual:floatingip"
 #: Each of the two smallest hosts has room for two of these, each of the others for four.
@@ -417,3 +426,39 @@ def steal(world: World, address: str) -> None:
     """Another project gets itself an address that its owner has given up."""
     world.cloud.world.addresses.release(address)
     world.cloud.world.addresses.take(address, "thief-project")
+
+
+def test_what_is_to_stay_together_is_replaced_together_where_plans_have_to_move(tmp_path: Path):
+    """It has grown while it ran, so it lies in two parts; there is room for all of it once a plan has moved."""
+    with open_world(tmp_path, hosts=3) as world:
+        world.resize(4, 4, 2)
+        lease = world.reserve_on(1, instances(2, vcpus=1, affinity=True), hours=5)
+        world.engine.settle()
+        world.change(lease, amount=4)
+        world.engine.settle()
+        world.reserve_on(2, instances(1, vcpus=2), hours=5)
+        world.engine.settle()  # what runs does not move
+        plan = world.reserve_on(2, instances(1, vcpus=1), start=1)
+        fail(world, "sim-host-001")
+        world.pass_time(PATIENCE)
+        look(world)
+        assert where(world, lease) == {"sim-host-001": 4}  # there is no room for all four: none has moved
+        assert flags(world, lease)[0]
+        assert where(world, plan) == {"sim-host-002": 1}
+        assert ledger.faults(url_in(tmp_path)) == []
+
+
+def test_what_is_to_stay_together_goes_where_a_plan_makes_room_for_all_of_it(tmp_path: Path):
+    with open_world(tmp_path, hosts=3) as world:
+        world.resize(4, 4, 1)
+        lease = world.reserve_on(1, instances(2, vcpus=1, affinity=True), hours=5)
+        world.engine.settle()
+        world.change(lease, amount=4)
+        world.engine.settle()
+        plan = world.reserve_on(2, instances(1, vcpus=1), start=1)
+        fail(world, "sim-host-001")
+        world.pass_time(PATIENCE)
+        look(world)
+        assert where(world, lease) == {"sim-host-002": 4}
+        assert where(world, plan) == {"sim-host-003": 1}
+        assert ledger.faults(url_in(tmp_path)) == []

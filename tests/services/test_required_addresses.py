@@ -66,6 +66,19 @@ def test_who_requires_none_makes_room_for_who_does(world: World):
     assert free in addresses(world, any_two)
 
 
+@pytest.mark.parametrize("planned", [FIRST, SECOND, THIRD])
+def test_who_requires_two_gets_them_whichever_is_planned_for_another(world: World, planned: str):
+    """The plan moves to the address that is not required, not to the other one that is."""
+    for second in sorted({FIRST, SECOND, THIRD} - {planned}):
+        other = book(world, 1, planned)
+        any_will_do = ReservationChange(other.reservations[0].id, {"required_floatingips": []})
+        world.leases.update(OWNER, other.id, LeaseChange(reservations=(any_will_do,)))
+        both = book(world, 2, planned, second)
+        assert addresses(world, both) == {planned, second}
+        world.leases.delete(OWNER, both.id)
+        world.leases.delete(OWNER, other.id)
+
+
 def test_a_smaller_reservation_keeps_what_it_requires(world: World):
     lease = book(world, 3, THIRD)
     [reservation] = lease.reservations

@@ -85,6 +85,21 @@ def test_nothing_grows_on_a_host_that_is_closed(world: World):
         world.change(running, amount=2)
 
 
+def test_a_plan_that_can_move_is_found_behind_many_that_cannot(tmp_path: Path):
+    """Each of the others asks for its host by name, so that one search tells nothing of the next."""
+    count = 20
+    with open_world(tmp_path, hosts=count + 2) as world:
+        last = count + 2
+        for number in range(1, last):
+            world.resources.update(ADMIN, HOST, str(number), {"gpu": "a100"})
+        for number in range(1, count + 1):
+            world.book(1, start=1, resource_properties=f'["==", "$hypervisor_hostname", "sim-host-{number:03d}"]')
+        plan = world.reserve_on(last - 1, hosts(1), start=1)
+        lease = world.book(1, start=1, resource_properties='["==", "$gpu", "a100"]')
+        assert world.hosts_of(lease.id) == [f"sim-host-{last - 1:03d}"]
+        assert world.hosts_of(plan.id) == [f"sim-host-{last:03d}"]
+
+
 @pytest.mark.slow
 def test_a_refusal_costs_the_same_however_much_is_planned(world: World):
     """Each search for another place looks at the whole cloud; that of one plan tells of all that ask for as much."""
