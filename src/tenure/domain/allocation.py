@@ -93,15 +93,16 @@ class Demand:
 def hardest_first(demands: Sequence[Demand]) -> list[int]:
     """In which order several demands of one lease are placed: their places in the sequence.
 
-    What takes as many as it can get comes last, so that the others get what they need. Before it whole resources, and
-    then what needs most in one place: the small fits beside the large more often than the other way round, as in first
-    fit decreasing (Johnson, Near-optimal bin packing algorithms, 1973).
+    What takes as many as it can get comes last, so that the others get what they need. Before it whole resources, then
+    what needs the most resources at once, and then what needs most in one place: the small fits beside the large more
+    often than the other way round, as in first fit decreasing (Johnson, Near-optimal bin packing algorithms, 1973).
     """
 
     def key(position: int) -> tuple[object, ...]:
         demand = demands[position]
+        resources = demand.minimum if demand.spread is Spread.APART else 1
         together = [-demand.units_together * demand.amounts.get(name, 0) for name in ("VCPU", "MEMORY_MB", "DISK_GB")]
-        return demand.maximum > demand.minimum, not demand.exclusive, together
+        return demand.maximum > demand.minimum, not demand.exclusive, -resources, together
 
     return sorted(range(len(demands)), key=key)
 

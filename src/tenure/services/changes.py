@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 from zlib import crc32
 
 from tenure.domain.actor import Actor
-from tenure.domain.allocation import Allocation, Demand, Spread
+from tenure.domain.allocation import Allocation, Demand, Spread, hardest_first
 from tenure.domain.errors import (
     Conflict,
     InvalidParameter,
@@ -126,6 +126,42 @@ class _Dates:
     notice_at: datetime | None  # None leaves the notice as far before the end as it is
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a change asks of one reservation."""
+
+    reservation: Reservation
+    #: Where who asks finds the reservation.
+    position: int
+    parameters: Mapping[str, object]
+    before: Demand
+    demand: Demand
+    #: Whether it asks for another number, so that a running one may get more.
+    grows: bool
+
+    @property
+    def asks_for_no_more(self) -> bool:
+        return self.demand.is_within(self.before) and self.demand.maximum <= self.before.maximum
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What a change of the reservations has done to the ledger."""
+
+    #: What a running lease got, by reservation, so that it can be undone when the cloud refuses.
+    added: dict[str, list[int]] = field(default_factory=dict)
+    parameters_before: dict[str, Mapping[str, object]] = field(default_factory=dict)
+    #: The allocations that end earlier from now on, by their new end.
+    shorter: dict[datetime, list[int]] = field(default_factory=dict)
+    #: Which allocations lasted beyond the end and do so no more, and which do so from now on.
+    ending: list[int] = field(default_factory=list)
+    lasting: list[int] = field(default_factory=list)
+    #: The reservations that are about something from now on that they were not about before.
+    bound: list[str] = field(default_factory=list)
+    #: Whether something of the owner's bears in the cloud when the lease ends, and that is another time now.
+    ends_otherwise: bool = False
+
+
 class LeaseChanger:
     """Changes one lease in one transaction."""
 
@@ -144,20 +180,10 @@ class LeaseChanger:
         self._rules = rules
         self._actor = actor
         self._now = now
-        #: What a running lease got, by reservation, so that it can be undone when the cloud refuses.
-        self._added: dict[str, list[int]] = {}
-        self._parameters_before: dict[str, Mapping[str, object]] = {}
-        self._due_before: dict[str, str] = {}
+        self._outcome = _Outcome()
         self._events_before: Mapping[str, object] | None = None
-        #: The allocations that end earlier from now on, by their new end.
-        self._shorter: dict[datetime, list[int]] = {}
-        #: Which allocations lasted beyond the end and do so no more, and which do so from now on.
-        self._ending: list[int] = []
-        self._lasting: list[int] = []
-        #: The reservations that are about something from now on that they were not about before.
-        self._bound: list[str] = []
-        #: Whether something of the owner's bears in the cloud when the lease ends, and that is another time now.
-        self._ends_otherwise = False
+        #: The due dates that events had before, by their ids.
+        self._due_before: dict[str, str] = {}
 
     def apply(self, lease: Lease, change: LeaseChange) -> tuple[Lease, str | None, str]:
         """Make the change; the lease, and the claimed event (id, token) that the cloud must follow, if it must."""
@@ -171,17 +197,14 @@ class LeaseChanger:
         events = self._tx.events.of_lease(lease.id)
         if change.before_end_at is not None:
             self._check_notice_open(events)
-        self._tx.defer_checks()
-        planner = Planner(
-            self._tx, self._types, now=self._now, turn=crc32(lease.id.encode()), notice=self._rules.preemption_notice
-        )
         moved = (dates.starts_at, dates.ends_at) != (lease.starts_at, lease.ends_at)
         places = {one.reservation_id: place for place, one in enumerate(change.reservations)}
-        for number, reservation in enumerate(lease.reservations):
-            asked = changes.get(reservation.id)
-            position = places.get(reservation.id, number)  # where who asks finds it
-            if (moved or asked) and reservation.status is not ReservationStatus.DELETED:
-                self._change_reservation(planner, lease, reservation, position, asked, dates)
+        parts = [
+            self._part(lease, reservation, places.get(reservation.id, number), changes.get(reservation.id))
+            for number, reservation in enumerate(lease.reservations)
+            if (moved or reservation.id in changes) and reservation.status is not ReservationStatus.DELETED
+        ]
+        self._change_parts(lease, parts, dates)
         if change.events is not None:
             check_events(change.events, dates.starts_at, dates.ends_at)
             self._events_before = replace_events(self._tx, lease.id, change.events, events, self._now)
@@ -204,15 +227,12 @@ class LeaseChanger:
         self._tx.events.change(hold, now=self._now, status=done, ready_at=None, claim_token=None)
         asked = self._match(lease, changes)
         places = {one.reservation_id: place for place, one in enumerate(changes)}
-        self._tx.defer_checks()
-        planner = Planner(
-            self._tx, self._types, now=self._now, turn=crc32(lease.id.encode()), notice=self._rules.preemption_notice
-        )
-        dates = _Dates(lease.starts_at, lease.ends_at, None)
-        for reservation in lease.reservations:
-            if reservation.id in asked:
-                place, change = places[reservation.id], asked[reservation.id]
-                self._change_reservation(planner, lease, reservation, place, change, dates)
+        parts = [
+            self._part(lease, reservation, places[reservation.id], asked[reservation.id])
+            for reservation in lease.reservations
+            if reservation.id in asked
+        ]
+        self._change_parts(lease, parts, _Dates(lease.starts_at, lease.ends_at, None))
         confirmed = self._again(lease)
         if any(self._types[one.resource_type].is_prepared(one.parameters) for one in confirmed.reservations):
             self._tx.leases.change(lease, now=self._now)
@@ -323,67 +343,66 @@ class LeaseChanger:
 
     # --- the ledger
 
-    def _change_reservation(
-        self,
-        planner: Planner,
-        lease: Lease,
-        reservation: Reservation,
-        position: int,
-        asked: ReservationChange | None,
-        dates: _Dates,
-    ) -> None:
-        parameters = reservation.parameters
+    def _part(self, lease: Lease, reservation: Reservation, position: int, asked: ReservationChange | None) -> _Part:
+        """What is asked of a reservation by a change; raises what its type finds wrong with it."""
         kind = self._types[reservation.resource_type]
+        parameters = reservation.parameters
+        before = demand = placed_demand(self._types, reservation, position)
         given = news(reservation, asked)
         if given:
             with named_by_place(position):
                 parameters = kind.merge(reservation.parameters, given, running=lease.status is LeaseStatus.ACTIVE)
                 parameters = complete(kind, parameters, self._facts)
-        demand = placed_demand(self._types, replace(reservation, parameters=parameters), position)
-        if bind(self._tx, reservation.id, demand, position):
-            self._bound.append(reservation.id)
-        self._ends_otherwise |= demand.subject is not None and dates.ends_at != lease.ends_at
+            demand = placed_demand(self._types, replace(reservation, parameters=parameters), position)
+        return _Part(reservation, position, parameters, before, demand, bool(kind.growing & given.keys()))
+
+    def _change_parts(self, lease: Lease, parts: Sequence[_Part], dates: _Dates) -> None:
+        """Make the change in the ledger: first what asks for no more, and then the hardest first."""
+        if not parts:
+            return
+        self._tx.defer_checks()
+        planner = Planner(
+            self._tx, self._types, now=self._now, turn=crc32(lease.id.encode()), notice=self._rules.preemption_notice
+        )
+        order = hardest_first([part.demand for part in parts])
+        order.sort(key=lambda number: not parts[number].asks_for_no_more)
+
+        def begin() -> None:
+            self._outcome = _Outcome()
+
+        def place(number: int) -> None:
+            self._change_part(planner, lease, parts[number], dates)
+
+        planner.place_all(order, place, begin=begin)
+
+    def _change_part(self, planner: Planner, lease: Lease, part: _Part, dates: _Dates) -> None:
+        reservation, demand = part.reservation, part.demand
+        if bind(self._tx, reservation.id, demand, part.position):
+            self._outcome.bound.append(reservation.id)
+        self._outcome.ends_otherwise |= demand.subject is not None and dates.ends_at != lease.ends_at
         allocations, versions = self._tx.allocations.with_versions([reservation.id])
         planner.touch(versions)
         if lease.status is LeaseStatus.ACTIVE:
-            self._change_held(
-                planner,
-                reservation,
-                position,
-                demand,
-                allocations,
-                dates,
-                prolonged=dates.ends_at > lease.ends_at,
-                grow=bool(kind.growing & given.keys()),
-            )
+            self._change_held(planner, part, allocations, dates, prolonged=dates.ends_at > lease.ends_at)
         else:
-            before = placed_demand(self._types, reservation, position)
-            self._change_plan(planner, reservation, position, before, demand, allocations, dates)
-        if parameters != reservation.parameters:
-            self._parameters_before[reservation.id] = reservation.parameters
-            self._tx.leases.change_reservations([reservation.id], now=self._now, parameters=dict(parameters))
+            self._change_plan(planner, part, allocations, dates)
+        if part.parameters != reservation.parameters:
+            self._outcome.parameters_before[reservation.id] = reservation.parameters
+            self._tx.leases.change_reservations([reservation.id], now=self._now, parameters=dict(part.parameters))
 
-    def _change_plan(
-        self,
-        planner: Planner,
-        reservation: Reservation,
-        position: int,
-        before: Demand,
-        demand: Demand,
-        allocations: list[Allocation],
-        dates: _Dates,
-    ) -> None:
+    def _change_plan(self, planner: Planner, part: _Part, allocations: list[Allocation], dates: _Dates) -> None:
         """Plan again: keep the resources that still serve, give the others back, add what is missing.
 
         A change that asks for no more than the reservation has keeps them whether they serve or not.
         """
+        reservation, position, demand = part.reservation, part.position, part.demand
         start, end = max(dates.starts_at, self._now), dates.ends_at + self._rules.cleaning_time
         if dates.ends_at <= start:  # it will never hold anything
             self._tx.allocations.remove_planned([reservation.id])
             return
         period = Period(start, end)
-        if self._has_enough(before, demand, period, allocations):
-            self._keep_plan(planner, reservation, position, demand, allocations, period)
+        if self._has_enough(part, period, allocations):
+            self._keep_plan(planner, part, allocations, period)
             return
         if not demand.exclusive:
             # Parts may lie anywhere: they are placed anew, where they were if that is the best place still.
@@ -405,8 +424,9 @@ class LeaseChanger:
             rest = replace(demand, minimum=max(0, demand.minimum - len(kept)), maximum=missing)
             planner.book(reservation.id, rest, period, position=position, without=kept, requested=demand.minimum)
 
-    def _has_enough(self, before: Demand, demand: Demand, period: Period, allocations: Collection[Allocation]) -> bool:
-        """Whether the allocations of a reservation that asked for ``before`` have all that it asks for now."""
+    def _has_enough(self, part: _Part, period: Period, allocations: Collection[Allocation]) -> bool:
+        """Whether the allocations of a reservation have all that it asks for now."""
+        before, demand = part.before, part.demand
         if sum(one.units for one in allocations) < demand.minimum or not demand.is_within(before):
             return False
         if not all(one.period.covers(demand.span(period)) for one in allocations):
@@ -414,20 +434,13 @@ class LeaseChanger:
         ids = {one.resource_id for one in allocations}  # a smaller unit may be one that the cloud does not hand out
         return demand.amounts == before.amounts or ids == self._tx.allocations.matching(demand.part(1), ids)
 
-    def _keep_plan(
-        self,
-        planner: Planner,
-        reservation: Reservation,
-        position: int,
-        demand: Demand,
-        allocations: Collection[Allocation],
-        period: Period,
-    ) -> None:
+    def _keep_plan(self, planner: Planner, part: _Part, allocations: Collection[Allocation], period: Period) -> None:
         """Keep as many units as are asked for, and give the rest back.
 
         What is named is kept first, then what serves. What does not serve moves where there is room elsewhere, and
         stays where there is none.
         """
+        reservation, demand = part.reservation, part.demand
         units: Counter[int] = Counter()
         for one in allocations:
             units[one.resource_id] += one.units
@@ -450,25 +463,17 @@ class LeaseChanger:
         self._tx.allocations.set_period([one.id for one in kept], demand.span(period).end, start=period.start)
         taken = {one.resource_id for one in kept}
         for one in kept:
-            if one.resource_id not in good and planner.replace(one, demand, without=taken) is None:
-                planner.scatter(one, demand, without=taken)
+            if one.resource_id not in good:
+                planner.relocate(one, demand, without=taken)
         if left:  # of what may be more
             rest = replace(demand, minimum=0, maximum=left)
-            planner.book(reservation.id, rest, period, position=position, without=taken, requested=demand.minimum)
+            planner.book(reservation.id, rest, period, position=part.position, without=taken, requested=demand.minimum)
 
     def _change_held(
-        self,
-        planner: Planner,
-        reservation: Reservation,
-        position: int,
-        demand: Demand,
-        allocations: list[Allocation],
-        dates: _Dates,
-        *,
-        prolonged: bool,
-        grow: bool,
+        self, planner: Planner, part: _Part, allocations: list[Allocation], dates: _Dates, *, prolonged: bool
     ) -> None:
         """Change what is running: nothing that is held may be lost, and only more can be added."""
+        reservation, position, demand = part.reservation, part.position, part.demand
         held = [one for one in allocations if one.state is AllocationState.HELD]
         units: Counter[int] = Counter()
         for one in held:
@@ -498,15 +503,15 @@ class LeaseChanger:
             if lost and not planner.clear(demand, extension, lost, ignoring=reservation.id, without=units.keys()):
                 raise NotEnoughResources(
                     planner.shortfall(demand, extension, position=position, kept=kept, requested=kept),
-                    field="end_date" if not grow else f"reservations[{position}]",
+                    field="end_date" if not part.grows else f"reservations[{position}]",
                 )
             self._tx.allocations.set_period([one.id for one in longer], period.end)
         # Not yet: where the cloud must agree, nothing else gets what would be given up before it has.
-        self._shorter.setdefault(period.end, []).extend(one.id for one in held if one.period.end > period.end)
+        self._outcome.shorter.setdefault(period.end, []).extend(one.id for one in held if one.period.end > period.end)
         lasted = [one.id for one in held if one.period.end == ENDLESS]
-        self._ending += [] if demand.lasting else lasted
-        self._lasting += [one.id for one in held if one.id not in lasted] if demand.lasting else []
-        if grow and kept < demand.maximum and dates.ends_at > self._now:
+        self._outcome.ending += [] if demand.lasting else lasted
+        self._outcome.lasting += [one.id for one in held if one.id not in lasted] if demand.lasting else []
+        if part.grows and kept < demand.maximum and dates.ends_at > self._now:
             rest = replace(demand, minimum=max(0, demand.minimum - kept), maximum=demand.maximum - kept)
             added = planner.book(
                 reservation.id,
@@ -520,7 +525,7 @@ class LeaseChanger:
                 state=AllocationState.HELD,
             )
             if added:
-                self._added[reservation.id] = added
+                self._outcome.added[reservation.id] = added
 
     # --- events and status
 
@@ -556,37 +561,37 @@ class LeaseChanger:
         if change.name is not None:
             values["name"] = change.name
         what = self._describe(lease, change, dates)
-        if self._added or (self._bound and lease.status is LeaseStatus.ACTIVE):
+        if self._outcome.added or (self._outcome.bound and lease.status is LeaseStatus.ACTIVE):
             before = {
                 "name": lease.name,
                 "starts_at": lease.starts_at.isoformat(),
                 "ends_at": lease.ends_at.isoformat(),
             }
             payload = {
-                "added": self._added,
-                "parameters": self._parameters_before,
+                "added": self._outcome.added,
+                "parameters": self._outcome.parameters_before,
                 "before": before,
                 "due": self._due_before,
-                "bound": self._bound,
-                "ending": self._ending,
-                "lasting": self._lasting,
+                "bound": self._outcome.bound,
+                "ending": self._outcome.ending,
+                "lasting": self._outcome.lasting,
                 **({} if self._events_before is None else {"events": self._events_before}),
             }
             event_id, token = self._follow(lease, payload=payload, reason=what, **values)
             return lease, event_id, token
-        for end, allocation_ids in self._shorter.items():
+        for end, allocation_ids in self._outcome.shorter.items():
             self._tx.allocations.set_period(allocation_ids, end)
         self._tx.leases.change(lease, now=self._now, **values)
         self._note(lease, what)
         changed = self._again(lease)
         tell(self._tx, "lease.update", changed, now=self._now)
-        if self._ends_otherwise:
+        if self._outcome.ends_otherwise:
             want_mended(self._tx, changed, now=self._now)  # a running one, whenever the cloud has time for it
         if lease.status is LeaseStatus.PENDING and any(
             self._types[one.resource_type].is_prepared(parameters)
             for one in changed.reservations
-            if one.id in self._parameters_before
-            for parameters in (one.parameters, self._parameters_before[one.id])
+            if one.id in self._outcome.parameters_before
+            for parameters in (one.parameters, self._outcome.parameters_before[one.id])
         ):
             return changed, *self._claimed(lease, EventType.PREPARE)
         return changed, None, ""

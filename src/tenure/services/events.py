@@ -760,9 +760,7 @@ class EventService:
                 for one in allocations:
                     if one.state not in states or one.resource_id not in resource_ids:
                         continue
-                    other = planner.replace(one, demand, without=resource_ids)
-                    if other is None:
-                        other = planner.scatter(one, demand, without=resource_ids)
+                    other = planner.relocate(one, demand, without=resource_ids)
                     if other is None:
                         attempt.rollback()
                         return {}

@@ -237,11 +237,7 @@ class Healer:
         self._rest_on(look, resource)
         demand = demand_of(self._types, reservation)
         without = {part.resource_id}
-        other = look.planner.replace(part, demand, without=without)
-        if other is None:
-            other = look.planner.scatter(part, demand, without=without)
-        if other is None:
-            other = look.planner.replace(part, demand, without=without, make_room=True)
+        other = look.planner.relocate(part, demand, without=without)
         if other is not None:
             look.moved[part.id] = other
         return other is not None

@@ -390,8 +390,11 @@ class LeaseService:
             planner = Planner(
                 tx, self._types, now=now, turn=crc32(lease.id.encode()), notice=self._rules.preemption_notice
             )
-            for position in hardest_first(demands):
+
+            def place(position: int) -> None:
                 planner.book(lease.reservations[position].id, demands[position], period, position=position)
+
+            planner.place_all(hardest_first(demands), place)
             remember(tx, lease.id, "create", None, lease.status, actor=actor, now=now)
             if lease.status is LeaseStatus.PENDING:
                 tell(tx, "lease.create", lease, now=now)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -24,8 +25,10 @@ from tenure.store.database import Transaction
 ROOM_SAMPLE = 32
 #: Of how many resources a request for still more is held against their number before any is looked at.
 MANY = 1000
-#: How many searches for another place for a plan may find none before a request is refused; each looks at all hosts.
-FRUITLESS = 8
+#: How many searches for another place for a plan may find none before a request is refused: one for each of these.
+FRUITLESS = ROOM_SAMPLE
+#: In how many orders the reservations of a lease are placed before the lease is refused.
+ORDERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,10 @@ class _Nowhere:
             and start <= self.period.start
             and self.period.end <= plan.period.end
         )
+
+
+class _Stuck(Exception):
+    """Too few of the plans on a resource can move."""
 
 
 class Planner:
@@ -187,6 +194,48 @@ class Planner:
         self._tx.chosen[reservation_id] = Choice(demand, period, units)
         return list(self._tx.allocations.add(reservation_id, units, period, demand, state=state).values())
 
+    def place_all(
+        self, order: Sequence[int], place: Callable[[int], object], *, begin: Callable[[], object] = lambda: None
+    ) -> None:
+        """Call ``place`` with each number, in this order, where each may take what a later one needs.
+
+        Where one finds no room, all is taken back and placed anew with that one ahead of the others, in a bounded
+        number of orders: what is hard to place moves to the front ("Squeaky wheel" optimization, Joslin and Clements,
+        1999). ``begin`` is called before each. Raises the ``NotEnoughResources`` of the first order where none serves.
+        """
+        if len(order) == 1:
+            begin()
+            place(order[0])
+            return
+        tried: set[tuple[int, ...]] = set()
+        refusal: NotEnoughResources | None = None
+        following = tuple(order)
+        while following not in tried and len(tried) < ORDERS:
+            tried.add(following)
+            begin()
+            number = 0
+            try:
+                with self._tentatively():
+                    for number in following:
+                        place(number)
+                    return
+            except NotEnoughResources as error:
+                refusal = refusal or error
+                following = (number, *(other for other in following if other != number))
+        if refusal is not None:
+            raise refusal
+
+    @contextmanager
+    def _tentatively(self) -> Iterator[None]:
+        """Take back what is done inside where that raises, the versions that were raised as well."""
+        raised, gathered, nowhere = dict(self._raised), dict(self._gathered), list(self._nowhere)
+        try:
+            with self._tx.session.begin_nested():
+                yield
+        except BaseException:
+            self._raised, self._gathered, self._nowhere = raised, gathered, nowhere
+            raise
+
     def clear(
         self, demand: Demand, period: Period, units: Mapping[int, int], *, ignoring: str, without: Collection[int]
     ) -> bool:
@@ -239,6 +288,16 @@ class Planner:
         self._nowhere.clear()
         return found
 
+    def relocate(self, allocation: Allocation, demand: Demand, *, without: Collection[int]) -> int | None:
+        """Move an allocation as ``replace`` does: as a whole, or its units to several resources, or by moving others.
+
+        The id of a resource that it has then; None, with nothing moved, where there is no room for all of it.
+        """
+        found = self.replace(allocation, demand, without=without)
+        if found is None:
+            found = self.scatter(allocation, demand, without=without)
+        return self.replace(allocation, demand, without=without, make_room=True) if found is None else found
+
     def duplicate(
         self, allocation: Allocation, demand: Demand, period: Period, *, without: Collection[int]
     ) -> tuple[int, int] | None:
@@ -267,10 +326,13 @@ class Planner:
             self.touch({place.resource_id: place.version})
             found = place.resource_id
         elif make_room:
-            part = demand.part(allocation.units)
+            part = demand.part(self._units_that_move(allocation, demand))
+            gathered = self._gathered.get(allocation.reservation_id)
             closed = {allocation.resource_id, *without}
             excluded = closed | self._apart_from(allocation, demand)  # to which others may move all the same
-            found = next(iter(self._make_room(part, period, part.minimum, without=excluded, closed=closed)), None)
+            only = None if gathered is None else [gathered]
+            made = self._make_room(part, period, part.minimum, without=excluded, closed=closed, only=only)
+            found = next(iter(made), None)
         if found is not None and demand.spread is Spread.TOGETHER:
             self._gathered[allocation.reservation_id] = found
         return found
@@ -279,12 +341,8 @@ class Planner:
         self, allocation: Allocation, demand: Demand, period: Period, *, without: Collection[int]
     ) -> Place | None:
         """Another resource that has room for an allocation throughout the period."""
-        units = allocation.units
         gathered = self._gathered.get(allocation.reservation_id)
-        if demand.spread is Spread.TOGETHER and gathered is None:
-            mine, _ = self._tx.allocations.with_versions([allocation.reservation_id])
-            units = sum(one.units for one in mine)
-        part = demand.part(units)
+        part = demand.part(self._units_that_move(allocation, demand))
         apart = self._apart_from(allocation, demand)
         found = self._tx.allocations.candidates(
             part,
@@ -297,6 +355,13 @@ class Planner:
         if not found and not apart and gathered is None:  # others may go to where this one must not
             self._nowhere.append(_Nowhere(part, period, frozenset({allocation.resource_id, *without})))
         return next(iter(self.pick(found, part, period)), None)
+
+    def _units_that_move(self, allocation: Allocation, demand: Demand) -> int:
+        """For how many units there must be room where an allocation goes: for all that are to stay together with it."""
+        if demand.spread is not Spread.TOGETHER or allocation.reservation_id in self._gathered:
+            return allocation.units
+        mine, _ = self._tx.allocations.with_versions([allocation.reservation_id])
+        return sum(one.units for one in mine)
 
     def is_required(self, allocation: Allocation, demand: Demand) -> bool:
         """Whether the reservation names this very resource, so that no other is as good."""
@@ -360,11 +425,12 @@ class Planner:
     def _make_room_on(
         self, resource_ids: Collection[int], part: Demand, period: Period, *, without: Collection[int]
     ) -> None:
-        """Move plans off these resources where they are in the way."""
+        """Move plans off these resources where they are in the way, to others than these."""
         found = self._tx.allocations.candidates(part, period, now=self._now, turn=self._turn, only=resource_ids)
         lacking = set(resource_ids) - {candidate.resource_id for candidate in found}
         if lacking:
-            self._make_room(part, period, len(lacking), without=without, only=lacking)
+            closed = {*without, *resource_ids}
+            self._make_room(part, period, len(lacking), without=without, closed=closed, only=lacking)
 
     def _units_on(self, resource_id: int, demand: Demand, period: Period) -> int:
         """For how many units the resource has room, of those that the demand may put there."""
@@ -407,28 +473,27 @@ class Planner:
                 return False
             if plans and not self._could_move(plans[0], demands[plans[0].reservation_id], without=without):
                 return False  # before anything is locked: most searches for room find none
-        raised, gathered, nowhere = dict(self._raised), dict(self._gathered), list(self._nowhere)
-        with self._tx.session.begin_nested() as attempt:
-            self.touch({resource_id: version})
-            for plan in plans:
-                demand = demands[plan.reservation_id]
-                whole = fits is None or demand.spread is not Spread.ANY
-                if self._has_nowhere_to_go(plan, demand, without=without, whole=whole):
-                    moved = False
-                elif whole:
-                    moved = self.replace(plan, demand, without=without) is not None
-                else:
-                    moved = bool(self._scatter(plan, demand, without=without))
-                if fits is None and not moved:
-                    break
-                if fits is not None and moved and fits():
-                    return True
-            else:
-                if fits is None:
-                    return True
-            attempt.rollback()
-            self._raised, self._gathered, self._nowhere = raised, gathered, nowhere
-        return False
+        try:
+            with self._tentatively():
+                self.touch({resource_id: version})
+                for plan in plans:
+                    demand = demands[plan.reservation_id]
+                    whole = fits is None or demand.spread is not Spread.ANY
+                    if self._has_nowhere_to_go(plan, demand, without=without, whole=whole):
+                        moved = False
+                    elif whole:
+                        moved = self.replace(plan, demand, without=without) is not None
+                    else:
+                        moved = bool(self._scatter(plan, demand, without=without))
+                    if fits is None and not moved:
+                        raise _Stuck
+                    if fits is not None and moved and fits():
+                        return True
+                if fits is not None:
+                    raise _Stuck
+        except _Stuck:
+            return False
+        return True
 
     def scatter(self, plan: Allocation, demand: Demand, *, without: Collection[int]) -> int | None:
         """Move all units of a plan that may lie anywhere, to several resources if need be.
