@@ -388,3 +388,13 @@ def test_a_list_goes_on_behind_a_lease_that_was_deleted_meanwhile(api: Api) -> N
     assert [lease["name"] for lease in api.get(_next(rest)).json["leases"]] == ["c"]
     foreign = api.using("other").get(f"/v1/leases?marker={lease['id']}")
     assert foreign.status_code == 400
+
+
+def test_a_lease_that_lasts_for_no_time_gets_no_reservation(api: Api):
+    """As in Blazar, a waiting lease may be given its start as its end."""
+    lease = api.book(start=1)
+    empty = api.put(f"/v1/leases/{lease['id']}", {"end_date": lease["start_date"]})
+    assert empty.status_code == 200
+    added = api.post(f"/v1/leases/{lease['id']}/reservations", {"resource_type": "physical:host", "min": 1, "max": 1})
+    assert added.status_code == 409
+    assert "no time" in added.json["error_message"]

@@ -92,6 +92,12 @@ def test_a_lease_from_now_takes_the_server_to_a_reserved_host_at_once(api: Api) 
     assert api.world.cloud.world.host(found(api, server_id).host).belongs_to == "freepool"
 
 
+def test_the_host_is_asked_for_in_the_whole_language(api: Api) -> None:
+    properties = '["or", ["in", "$rack", "r1", "r2"], ["not", ["==", "$gpu", "a100"]]]'
+    lease = book(api, vcpus=1, memory_mb=512, disk_gb=1, resource_properties=properties)
+    assert lease["reservations"][0]["resource_properties"] == properties
+
+
 @pytest.mark.parametrize("at_end", ["stop", "shelve"])
 def test_a_server_is_kept_where_that_is_asked_for(api: Api, at_end: str) -> None:
     server_id = boot(api)

@@ -11,7 +11,8 @@ from sqlalchemy import event
 
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import LeaseStatus
-from tenure.domain.request import ReservationRequest
+from tenure.domain.request import ReservationRequest, ResourceQuery
+from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.simulated import Fault, FaultKind, HostHealth
 from tests.services.test_parts import HOUR, hosts, instances
 from tests.support.world import ADMIN, HOST, OWNER, World, open_world
@@ -23,6 +24,16 @@ HOSTS = 4
 def world(tmp_path: Path) -> Iterator[World]:
     with open_world(tmp_path, hosts=HOSTS) as world:
         yield world
+
+
+def limit(world: World, number: int, limits: dict[str, int]) -> None:
+    """Have the cloud hand out processors of a host so many at a time."""
+    with world.db.read() as tx:
+        [host] = [one for one in tx.resources.page(ResourceQuery(HOST, 10)) if one.external_id == str(number)]
+    described = DiscoveredResource(
+        HOST, host.external_id, host.name, host.capacity, host.facts, limits={"VCPU": limits}
+    )
+    world.db.write(lambda tx: tx.resources.describe(host, described, now=world.clock.now()))
 
 
 def test_where_one_plan_has_nowhere_to_go_another_may_go_to_its_host(world: World):
@@ -98,6 +109,18 @@ def test_a_plan_that_can_move_is_found_behind_many_that_cannot(tmp_path: Path):
         lease = world.book(1, start=1, resource_properties='["==", "$gpu", "a100"]')
         assert world.hosts_of(lease.id) == [f"sim-host-{last - 1:03d}"]
         assert world.hosts_of(plan.id) == [f"sim-host-{last:03d}"]
+
+
+@pytest.mark.parametrize("limits", [{"max": 4}, {"min": 2, "max": 4, "step": 2}])
+def test_a_plan_moves_to_where_what_is_asked_for_would_be_too_large(world: World, limits: dict[str, int]):
+    """The cloud's limit for one unit keeps the request from the second host, and not the smaller units of the plan."""
+    world.resize(8, 8, 1, 1)
+    limit(world, 2, limits)
+    units = 8 // limits.get("min", 1)
+    plan = world.reserve_on(1, instances(units, vcpus=8 // units, affinity=True), start=1)
+    lease = world.reserve(instances(1, vcpus=8), start=1)
+    assert world.units(lease) == [("sim-host-001", 1)]
+    assert world.units(plan) == [("sim-host-002", units)]
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from tenure.domain.allocation import Demand, Spread
 from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.errors import InvalidParameter, InvalidState
+from tenure.domain.requirement import parse_expression
 from tenure.resources.contract import NOTIFY, ResourceType
 
 Document = Mapping[str, Any]
@@ -127,6 +128,22 @@ class TypeContract:
     def test_what_is_taken_as_a_whole_is_one(self):
         demands = [self.kind.demand(self.parameters(request)) for request in self.requests]
         assert all(one.amounts == Capacity({WHOLE: 1}) for one in demands if WHOLE in one.amounts)
+
+    @pytest.mark.parametrize(
+        "expression",
+        [
+            '["==", "$vcpus", "64"]',
+            '["in", "$rack", "r1", "r2"]',
+            '["or", ["==", "$vcpus", "64"], ["==", "$gpu", "a100"]]',
+            '["not", ["==", "$gpu", "a100"]]',
+        ],
+    )
+    def test_asks_for_properties_in_the_whole_language(self, expression: str):
+        """Where the type knows of properties at all."""
+        model = self.kind.request_model(strict=True)
+        for name in {"resource_properties", "hypervisor_properties"} & model.model_fields.keys():
+            demand = self.kind.demand(self.parameters({**self.requests[0], name: expression}))
+            assert set(parse_expression(expression, field=name).terms) <= set(demand.expression.terms)
 
     def test_a_demand_depends_on_nothing_but_the_parameters(self):
         for request in self.requests:
