@@ -64,6 +64,11 @@ class Demand:
         """How many units a resource must have room for to be of any use."""
         return self.minimum if self.spread is Spread.TOGETHER else 1
 
+    @property
+    def at_once(self) -> tuple[Capacity, ...]:
+        """What a unit takes at once of one provider: what the cloud's limits are held against."""
+        return self.portions or (self.amounts,)
+
     def span(self, period: Period) -> Period:
         """For how long it takes what it takes of a lease with that period: what lasts is promised without an end."""
         return Period(period.start, ENDLESS) if self.lasting else period

@@ -15,7 +15,7 @@ from tenure.domain.footprint import Footprint, footprint_of
 from tenure.domain.requirement import parse_expression
 from tenure.resources.additions import ZoneAdditions, expression_of, without_defaults
 from tenure.resources.contract import LAST_SNAPSHOT, Inventory, Wanted
-from tenure.resources.fields import MAX_AMOUNT, LenientExpression, PropertyExpression, acts_as_owner
+from tenure.resources.fields import MAX_AMOUNT, KeptExpression, PropertyExpression, acts_as_owner
 from tenure.resources.servers import merged
 
 _Id = Annotated[StrictStr, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
@@ -54,7 +54,7 @@ class KeptServerReservation(BaseModel):
     disk_gb: int | None = None
     at_end: AtEnd = "delete"
     in_place: bool = False
-    resource_properties: LenientExpression = ""
+    resource_properties: KeptExpression = ""
     #: Of what the cloud was asked for the sizes, and what it has said.
     sized_by: str | None = None
     source: dict[str, Any] | None = None

@@ -260,6 +260,8 @@ class LeaseChanger:
         """Give the lease one more reservation; the claimed event that the cloud must follow, if it must."""
         if lease.status not in {LeaseStatus.PENDING, LeaseStatus.ACTIVE} or lease.ends_at <= self._now:
             raise InvalidState(f"A lease that is {lease.status} gets no reservation any more.")
+        if lease.ends_at <= lease.starts_at:
+            raise InvalidState("A lease that lasts for no time gets no reservation.")
         position = len(lease.reservations)
         demand = placed_demand(self._types, reservation, position)
         self._tx.leases.add_reservations([reservation], first=position)

@@ -50,6 +50,8 @@ class _Nowhere:
             and other.exclusive == demand.exclusive
             # Beside a plan for parts there may be room for another; what is had as a whole has room for nobody.
             and (demand.exclusive or self.excluded <= {plan.resource_id, *without})
+            # What is too large for the cloud to hand out, or too small, may be one of these and not of the other.
+            and (demand.exclusive or other.at_once == demand.at_once)
             and amounts.fits(other.amounts.times(other.units_together))
             and set(demand.expression.terms).issuperset(other.expression.terms)
             and demand.required >= other.required

@@ -144,7 +144,7 @@ def _large_enough(demand: Demand) -> list[ColumnElement[bool]]:
     ]
     limits = [
         condition
-        for portion in demand.portions or (demand.amounts,)
+        for portion in demand.at_once
         for name, amount in portion.items()
         for condition in (
             func.coalesce(_amount(ResourceRow.limits, (name, "max")), _number(amount)) >= _number(amount),
