@@ -21,6 +21,7 @@ from tenure.drivers.regions import RegionDriver
 from tenure.drivers.types import TypeDriver, TypeRouter
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.engine.at_once import ANSWER_SECONDS, AtOnce
+from tenure.engine.clock_watch import ClockWatch
 from tenure.engine.default_leases import DefaultLeases, DefaultTerms
 from tenure.engine.delivery import Delivery, Sink, log_message
 from tenure.engine.health import HealthCheck
@@ -94,6 +95,8 @@ def open_type_drivers(
 
 #: How soon a cloud that is not asked at intervals is asked again where it did not answer.
 ASKED_AGAIN = timedelta(minutes=1)
+#: How often it is looked whether the clock of the database was set back.
+CLOCK_INTERVAL = timedelta(seconds=10)
 #: How often it is looked for servers that are in the way of what starts soon.
 PREEMPTION_INTERVAL = timedelta(seconds=5)
 #: How often it is looked for servers that were booted without a lease, where they get one.
@@ -146,6 +149,7 @@ class Service:
     events: EventService
     outbox: OutboxService
     repair: Repair
+    clock_watch: ClockWatch
     healing: HealingService
     health_check: HealthCheck
     refresh: Refresh
@@ -181,7 +185,12 @@ def build(parts: Parts) -> Service:
         health_check.run_if_asked if parts.health_interval is None else health_check.run,
         parts.health_interval or ASKED_AGAIN,
     )
-    periodic = [Periodic("repair", repair.run, parts.repair_interval), health]
+    clock_watch = ClockWatch(events, outbox)
+    periodic = [
+        Periodic("repair", repair.run, parts.repair_interval),
+        Periodic("clock", clock_watch.run, CLOCK_INTERVAL),
+        health,
+    ]
     if parts.rules.preemption_notice:
         preemption = Preemption(PreemptionService(parts.db, events, parts.rules), driver)
         periodic.append(Periodic("preemption", preemption.run, PREEMPTION_INTERVAL))
@@ -238,7 +247,7 @@ def build(parts: Parts) -> Service:
     if parts.default_terms is not None:
         defaults = DefaultLeases(manager.leases, DefaultLeaseBook(parts.db), driver, parts.clock, parts.default_terms)
         engine.add(Periodic("default leases", defaults.run, DEFAULT_LEASES_INTERVAL))
-    return Service(metered(manager), engine, events, outbox, repair, healing, health_check, refresh, parts)
+    return Service(metered(manager), engine, events, outbox, repair, clock_watch, healing, health_check, refresh, parts)
 
 
 def _routed(parts: Parts) -> CloudDriver:

@@ -1,4 +1,4 @@
-"""A clock that is set back, by a time server or because a machine was resumed: what was noted is later than now then."""
+"""A clock that is set back, by a time server or when a machine is resumed: what was noted lies in the future then."""
 
 from __future__ import annotations
 

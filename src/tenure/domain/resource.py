@@ -51,6 +51,14 @@ class DiscoveredResource:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownHealth:
+    """What is known of the health of a resource, and since when it has been so; None where it always was."""
+
+    health: ResourceHealth
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class Resource:
     """A thing that Tenure may promise.
 

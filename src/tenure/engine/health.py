@@ -51,12 +51,12 @@ class HealthCheck:
         answered = True
         for inventory in self._inventories:
             for region, cloud in parts_of(self._driver, inventory).items():
-                asked_at = self._healing.now()
+                known = self._healing.known(inventory, region=region)
                 try:
                     healths = cloud.check(inventory, self._healing.registered(inventory, region=region))
                 except CloudError as error:
                     LOG.warning("the health of resources will be asked for again: %s", error)
                     answered = False
                 else:
-                    self._healing.observe(inventory, healths, asked_at=asked_at, region=region)
+                    self._healing.observe(inventory, healths, before=known, region=region)
         return answered

@@ -173,7 +173,7 @@ class Engine:
         """Claim what is ready and carry it out, or have a worker do it; how many were taken, or moved to be taken."""
         now = self._clock.now()
         with self._guard:
-            self._resting = {event_id: until for event_id, until in self._resting.items() if until > now}
+            self._resting = {event_id: until for event_id, until in self._resting.items() if now < until <= now + POLL}
         taken = sum(self._take(lane) for lane in self._found)
         if not self._found[Lane.STARTS]:  # else there is no room for more of them
             waiting = (one for one in self._events.waiting(BATCH) if not self._is_left_alone(one))

@@ -153,6 +153,25 @@ class EventService:
         """
         return self._db.write(lambda tx: tx.events.expire_claims(tx.now()))
 
+    def now(self) -> datetime:
+        """The time by which events become due: that of the database."""
+        with self._db.read() as tx:
+            return tx.now()
+
+    def expire_late_claims(self) -> int:
+        """Have taken up now what waits for longer than any claim or delay lasts; how many events.
+
+        For who has seen that the clock was set back.
+        """
+
+        def expire(tx: Transaction) -> int:
+            now = tx.now()
+            return tx.events.expire_late(
+                now, claims_after=now + self._rules.claim_time, delays_after=now + self._rules.max_delay
+            )
+
+        return self._db.write(expire)
+
     def claimed(self, event_id: str, token: str) -> Work | None:
         """The work of an event that was claimed when it was written, None when the claim is lost."""
         with self._db.read() as tx:

@@ -27,7 +27,7 @@ from tenure.domain.lease import (
 )
 from tenure.domain.period import Period
 from tenure.domain.request import AffectedPart
-from tenure.domain.resource import Resource, ResourceHealth
+from tenure.domain.resource import KnownHealth, Resource, ResourceHealth
 from tenure.drivers.contract import Health, ResourceRef
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Rules, apply, new_id, remember, tell
@@ -225,7 +225,9 @@ class Healer:
 
     def _is_due(self, resource: Resource, now: datetime) -> bool:
         since, patience = resource.health_since, self._rules.replace_after
-        return patience is not None and since is not None and since + patience <= now
+        if patience is None or since is None:
+            return False
+        return since + patience <= now or since > now  # the clock was set back: it has failed for long enough
 
     def _rest_on(self, look: _Look, resource: Resource) -> None:
         """Move nothing off a resource that has come back since its health was read."""
@@ -427,10 +429,10 @@ class HealingService:
         self._ask_cloud = look
         self._healer = Healer(types, rules)
 
-    def now(self) -> datetime:
-        """The time by which changes of health are dated."""
+    def known(self, resource_type: str, *, region: str | None = None) -> Mapping[str, KnownHealth]:
+        """What is known of the health of all resources of a type, or those of a region, by external id."""
         with self._db.read() as tx:
-            return tx.now()
+            return tx.resources.healths(resource_type, region=region)
 
     def registered(self, resource_type: str, *, region: str | None = None) -> Iterator[ResourceRef]:
         """The registered resources of the type as a driver sees them; read when the first one is taken.
@@ -447,22 +449,21 @@ class HealingService:
         resource_type: str,
         healths: Mapping[str, Health],
         *,
-        asked_at: datetime | None = None,
+        before: Mapping[str, KnownHealth] | None = None,
         region: str | None = None,
     ) -> int:
         """Take over the health of all resources of a type, or those of a region, by external id; how many changed.
 
-        What is not among them is gone. An answer that names nothing at all is not believed. What was learnt after
-        ``asked_at``, when the cloud was asked, is newer than the answer, and stays until the next one.
+        What is not among them is gone. An answer that names nothing at all is not believed. ``before`` is what was
+        known when the cloud was asked: what was learnt since is newer than the answer, and stays until the next one.
         """
-        with self._db.read() as tx:
-            known = tx.resources.healths(resource_type, region=region)
+        known = self.known(resource_type, region=region)
         if known and not healths:
             LOG.error("the cloud names no resource of type %s at all; nothing is concluded from that", resource_type)
             return 0
-        told = {external_id: _judge(healths.get(external_id)) for external_id, _ in known}
-        changed = [external_id for external_id, before in known if told[external_id][0] is not before]
-        heard = [self._learn(resource_type, one, *told[one], asked_at=asked_at) for one in changed]
+        told = {external_id: _judge(healths.get(external_id)) for external_id in known}
+        changed = [external_id for external_id, one in known.items() if told[external_id][0] is not one.health]
+        heard = [self._learn(resource_type, one, *told[one], before=before) for one in changed]
         return heard.count(_Heard.NEWS)
 
     def report(self, resource_type: str, service_host: str, health: Health) -> int:
@@ -485,7 +486,7 @@ class HealingService:
     def fails(self, resource_type: str) -> bool:
         """Whether any resource of the type is known not to work."""
         with self._db.read() as tx:
-            return not all(health.works for _, health in tx.resources.healths(resource_type))
+            return not all(one.health.works for one in tx.resources.healths(resource_type).values())
 
     def heal(self) -> Healed:
         """Do for every lease on failed resources what can be done; again for those that lack something.
@@ -539,7 +540,7 @@ class HealingService:
         reason: str | None,
         *,
         may_recover: bool = True,
-        asked_at: datetime | None = None,
+        before: Mapping[str, KnownHealth] | None = None,
     ) -> _Heard:
         def learn(tx: Transaction) -> _Heard:
             resource = tx.resources.by_external_id(resource_type, external_id)
@@ -547,7 +548,8 @@ class HealingService:
                 return _Heard.KNOWN
             if not may_recover and _BADNESS[health] < _BADNESS[resource.health]:
                 return _Heard.DOUBTED
-            if asked_at is not None and (resource.health_since or resource.created_at) > asked_at:
+            # Not by the time at which that was learnt: the clock may have been set back.
+            if before is not None and before.get(external_id) != KnownHealth(resource.health, resource.health_since):
                 return _Heard.KNOWN  # or not there yet when the cloud was asked
             now = tx.now()
             tx.resources.change(resource, now=now, health=health, health_reason=reason, health_since=now)

@@ -44,6 +44,19 @@ class OutboxService:
         """
         return self._db.write(lambda tx: tx.outbox.expire_claims(tx.now()))
 
+    def expire_late_claims(self) -> int:
+        """Have delivered now what waits for longer than any delivery or delay lasts; how many messages.
+
+        For who has seen that the clock was set back.
+        """
+        longest = max(DELIVERY_TIME, self._rules.max_delay)
+
+        def expire(tx: Transaction) -> int:
+            now = tx.now()
+            return tx.outbox.expire_claims(now, after=now + longest)
+
+        return self._db.write(expire)
+
     def give_back(self, messages: Iterable[Message]) -> None:
         """Let others deliver at once what was taken and not tried."""
         self._db.write(lambda tx: tx.outbox.give_back(messages, now=tx.now()))

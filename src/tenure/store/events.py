@@ -152,13 +152,27 @@ class EventStore:
 
     def expire_claims(self, now: datetime) -> int:
         """Let every claim be over now, whoever has it; how many there were."""
-        expired = self._session.execute(
-            update(EventRow)
-            .where(EventRow.claim_token.is_not(None), EventRow.ready_at > now)
-            .values(ready_at=now)
-            .execution_options(synchronize_session=False)
+        return self._have_ready(now, and_(EventRow.claim_token.is_not(None), EventRow.ready_at > now))
+
+    def expire_late(self, now: datetime, *, claims_after: datetime, delays_after: datetime) -> int:
+        """Have ready now what is claimed, or was put off, until after these moments; how many events there are.
+
+        What may be left of leases that were held is looked for in its own time.
+        """
+        claimed = and_(EventRow.claim_token.is_not(None), EventRow.ready_at > claims_after)
+        put_off = and_(
+            EventRow.claim_token.is_(None),
+            EventRow.ready_at > EventRow.due_at,
+            EventRow.ready_at > delays_after,
+            EventRow.rank != EventType.HOLD.rank,
         )
-        return int(expired.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
+        return self._have_ready(now, and_(EventRow.ready_at > min(claims_after, delays_after), or_(claimed, put_off)))
+
+    def _have_ready(self, now: datetime, concerned: ColumnElement[bool]) -> int:
+        changed = self._session.execute(
+            update(EventRow).where(concerned).values(ready_at=now).execution_options(synchronize_session=False)
+        )
+        return int(changed.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def finish(self, event_id: str, *, token: str, now: datetime, **values: Any) -> bool:
         """Give a claim back with an outcome; False when it is somebody else's by now."""

@@ -138,14 +138,14 @@ class OutboxStore:
                 taken.append(_message(row, attempts=row.attempts + 1))
         return taken
 
-    def expire_claims(self, now: datetime) -> int:
+    def expire_claims(self, now: datetime, *, after: datetime | None = None) -> int:
         """Make every message ready now whose delivery was begun; return the number of messages.
 
-        A message whose delivery was never begun keeps its time.
+        A message whose delivery was never begun keeps its time. With ``after`` so does a message that is ready by then.
         """
         expired = self._session.execute(
             update(OutboxRow)
-            .where(OutboxRow.ready_at > now, OutboxRow.attempts > 0)
+            .where(OutboxRow.ready_at > (after or now), OutboxRow.attempts > 0)
             .values(ready_at=now)
             .execution_options(synchronize_session=False)
         )

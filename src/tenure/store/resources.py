@@ -19,6 +19,7 @@ from tenure.domain.request import ResourceOrder, ResourceQuery
 from tenure.domain.requirement import number_of
 from tenure.domain.resource import (
     DiscoveredResource,
+    KnownHealth,
     PropertySetting,
     PropertyValues,
     Registration,
@@ -153,16 +154,16 @@ class ResourceStore:
         )
         return [(row.external_id, row.name, row.region) for row in rows]
 
-    def healths(self, resource_type: str, *, region: str | None = None) -> list[tuple[str, ResourceHealth]]:
+    def healths(self, resource_type: str, *, region: str | None = None) -> dict[str, KnownHealth]:
         """What is known of the health of every registered resource of the type, by external id."""
         rows = self._session.execute(
-            select(ResourceRow.external_id, ResourceRow.health).where(
+            select(ResourceRow.external_id, ResourceRow.health, ResourceRow.health_since).where(
                 ResourceRow.resource_type == resource_type,
                 ResourceRow.registration == Registration.REGISTERED.value,
                 _within(region),
             )
         )
-        return [(row.external_id, ResourceHealth(row.health)) for row in rows]
+        return {row.external_id: KnownHealth(ResourceHealth(row.health), row.health_since) for row in rows}
 
     def with_fact(self, resource_type: str, name: str, value: str) -> list[str]:
         """The external ids of the resources of which the cloud says so."""
