@@ -398,3 +398,16 @@ def test_a_lease_that_lasts_for_no_time_gets_no_reservation(api: Api):
     added = api.post(f"/v1/leases/{lease['id']}/reservations", {"resource_type": "physical:host", "min": 1, "max": 1})
     assert added.status_code == 409
     assert "no time" in added.json["error_message"]
+
+
+@pytest.mark.parametrize("length", ["0.000001", "0.5", "0.999999"])
+def test_no_lease_lasts_for_less_than_a_second(api: Api, length: str):
+    """It would be over before anything could be handed over."""
+    begin, end = "2030-01-01T12:00:00Z", f"2030-01-01T12:00:0{length}Z"
+    body = {"name": "l", "start_date": begin, "end_date": end, "reservations": [HOSTS]}
+    refused = api.post("/v1/leases", body)
+    assert (refused.status_code, refused.json["field"]) == (400, "end_date")
+    lease = api.book(start_date=begin, end_date="2030-01-01T12:00:01Z")
+    refused = api.put(f"/v1/leases/{lease['id']}", {"end_date": end})
+    assert (refused.status_code, refused.json["field"]) == (400, "end_date")
+    assert api.get(f"/v1/leases/{lease['id']}").json["lease"] == lease

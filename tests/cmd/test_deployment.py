@@ -376,6 +376,8 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
         "workers": (Row("3", lambda it: it.parts.workers, 3),),
         "minutes_before_end_lease": (Row("7", of_rules("notice_before_end"), 7 * MINUTE),),
         "max_attempts": (Row("3", of_rules("max_attempts"), 3),),
+        "start_patience": (Row("7", of_rules("start_patience"), 7 * MINUTE),),
+        "start_patience_percent": (Row("7", of_rules("start_share"), 0.07),),
         "before_end_patience": (Row("7", of_rules("before_end_patience"), 7 * MINUTE),),
         "repair_interval": (Row("7", lambda it: it.parts.repair_interval, 7 * SECOND),),
         "preemption_notice": (Row("7", of_rules("preemption_notice"), 7 * SECOND),),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,11 @@ from tests.support.world import NOW, OWNER, World, reservation
 PATIENCE = 5 * MINUTE
 
 
-def attempts_of(world: World, verb: str) -> list[float]:
+#: Those of a site that gives up a start after so many attempts, however early in the lease that is.
+IMPATIENT = Rules(start_patience=timedelta(0), start_share=0)
+
+
+def attempts_of(world: World, verb: str, **parts: Any) -> list[float]:
     """Have every call of a verb fail, and note when it comes, in seconds from now."""
     began = world.clock.now()
     attempts: list[float] = []
@@ -44,12 +49,12 @@ def attempts_of(world: World, verb: str) -> list[float]:
             attempts.append((world.clock.now() - began).total_seconds())
             raise CloudBusy("the cloud is busy")
 
-    watch(world, fail)
+    watch(world, fail, **parts)
     return attempts
 
 
 def test_a_start_is_tried_at_growing_intervals_and_given_up(world: World):
-    attempts = attempts_of(world, "ensure_started")
+    attempts = attempts_of(world, "ensure_started", rules=IMPATIENT)
     lease = world.book(1, hours=5)
     world.pass_time(4 * HOUR)
     assert attempts == [0, 1, 3, 7, 15, 31, 63, 123, 183, 243]
@@ -60,6 +65,26 @@ def test_a_start_is_tried_at_growing_intervals_and_given_up(world: World):
     assert path_of(world, lease.id) == ["PENDING", "STARTING", "ERROR"]
     assert_all_in_pool(world)
     world.book(4)
+
+
+@pytest.mark.parametrize(("hours", "patience"), [(5, HOUR), (20, 2 * HOUR)], ids=["an hour", "a tenth"])
+def test_a_start_is_given_up_when_a_good_part_of_the_lease_is_over(world: World, hours: float, patience: timedelta):
+    attempts = attempts_of(world, "ensure_started")
+    lease = world.book(1, hours=hours)
+    world.pass_time(patience)
+    assert lease_of(world, lease.id).status is LeaseStatus.STARTING
+    world.pass_time(MINUTE)
+    assert lease_of(world, lease.id).status is LeaseStatus.ERROR
+    assert {later - earlier for earlier, later in pairwise(attempts[7:])} == {60}
+
+
+def test_an_outage_of_the_cloud_costs_no_lease_that_is_longer(world: World):
+    leases = [world.book(1, start=start, hours=2) for start in (0, 0.2, 0.4)]
+    outage = world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=None))
+    world.pass_time(HOUR / 2)
+    world.cloud.clear_faults(outage)
+    world.pass_time(MINUTE)
+    assert {status_of(world, lease.id) for lease in leases} == {LeaseStatus.ACTIVE}
 
 
 def test_the_lease_says_why_it_lasts_until_it_does_not(world: World):

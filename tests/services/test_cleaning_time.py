@@ -16,7 +16,17 @@ from tenure.drivers.simulated import Fault, FaultKind, HostHealth
 from tenure.services.context import Rules
 from tests.support import ledger
 from tests.support.engines import rebuild
-from tests.support.world import ADMIN, HOST, NOW, OWNER, World, open_world, reservation
+from tests.support.world import (
+    ADMIN,
+    HOST,
+    NOW,
+    OWNER,
+    World,
+    instance_reservation,
+    open_world,
+    reservation,
+    url_in,
+)
 
 HOUR = timedelta(hours=1)
 CLEANING = timedelta(minutes=30)
@@ -190,3 +200,67 @@ def test_a_lease_that_runs_gets_no_more_cleaning_than_it_was_promised(database_u
         world.pass_time(HOUR + CLEANING)
         assert world.leases.get(OWNER, following.id).status is LeaseStatus.ACTIVE
         assert ledger.faults(database_url) == []
+
+
+def end_late(world: World, lease: Lease, by: timedelta) -> None:
+    """Have the teardown of the lease last until so long after its end."""
+    until = lease.ends_at + by
+    slow = Fault(FaultKind.SLOW, verb="ensure_ended", reservation_id=lease.reservations[0].id, until=until)
+    world.cloud.inject(slow)
+
+
+@pytest.mark.parametrize("by", [CLEANING / 2, CLEANING, 2 * CLEANING], ids=["half", "all", "twice"])
+@pytest.mark.parametrize("asked", [reservation(1, 1), instance_reservation(1, vcpus=64)], ids=["host", "instances"])
+def test_what_is_given_back_late_is_cleaned_before_it_is_handed_on(
+    tmp_path: Path, asked: ReservationRequest, by: timedelta
+):
+    with open_world(tmp_path, hosts=1, rules=Rules(cleaning_time=CLEANING)) as world:
+        world.resize(64)
+        before = world.reserve(asked)
+        world.engine.settle()
+        after = world.reserve(asked, start=(HOUR + CLEANING) / HOUR, hours=3)
+        end_late(world, before, by)
+        world.pass_until(before.ends_at + by + timedelta(seconds=59))
+        given_back = max(
+            entry.at for entry in world.leases.history(OWNER, before.id) if entry.to_status == "TERMINATED"
+        )
+        waiting = world.leases.get(OWNER, after.id)
+        assert waiting.status is LeaseStatus.PENDING
+        assert "is cleaned until" in str(waiting.status_reason)
+        assert ledger.faults(url_in(tmp_path)) == []
+        world.pass_until(given_back + CLEANING)
+        started = world.leases.get(OWNER, after.id)
+        assert (started.status, started.status_reason) == (LeaseStatus.ACTIVE, None)
+        assert ledger.faults(url_in(tmp_path)) == []
+
+
+def test_what_comes_next_gets_another_host_where_there_is_one(tmp_path: Path):
+    with open_world(tmp_path, hosts=2, rules=Rules(cleaning_time=CLEANING)) as world:
+        before = world.reserve_on(1, reservation(1, 1))
+        world.engine.settle()
+        after = world.reserve_on(1, reservation(1, 1), start=(HOUR + CLEANING) / HOUR)
+        end_late(world, before, CLEANING)
+        world.pass_until(after.starts_at + timedelta(minutes=1))
+        assert world.leases.get(OWNER, after.id).status is LeaseStatus.ACTIVE
+        assert world.hosts_of(after.id) == ["sim-host-002"]
+
+
+def test_a_teardown_that_takes_a_moment_makes_nothing_late(tmp_path: Path):
+    with open_world(tmp_path, hosts=1, rules=Rules(cleaning_time=CLEANING)) as world:
+        before = world.reserve(reservation(1, 1))
+        world.engine.settle()
+        after = world.reserve(reservation(1, 1), start=(HOUR + CLEANING) / HOUR)
+        end_late(world, before, CLEANING / 10)
+        world.pass_until(after.starts_at)
+        assert world.leases.get(OWNER, after.id).status is LeaseStatus.ACTIVE
+
+
+def test_who_comes_next_loses_no_whole_lease_to_cleaning(tmp_path: Path):
+    with open_world(tmp_path, hosts=1, rules=Rules(cleaning_time=CLEANING)) as world:
+        before = world.reserve(reservation(1, 1))
+        world.engine.settle()
+        after = world.reserve(reservation(1, 1), start=(HOUR + CLEANING) / HOUR, hours=0.5)
+        end_late(world, before, CLEANING + timedelta(minutes=5))
+        world.pass_until(after.starts_at + timedelta(minutes=10))
+        assert world.leases.get(OWNER, after.id).status is LeaseStatus.ACTIVE
+        assert ledger.faults(url_in(tmp_path)) == []

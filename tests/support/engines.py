@@ -106,9 +106,11 @@ def another(world: World, **parts: Any) -> Service:
     return build(replace(world.service.parts, **parts))
 
 
-def watch(world: World, before: Callable[..., object], after: Callable[..., object] | None = None) -> None:
-    """Have ``before`` (and ``after``) called around every call of the cloud."""
-    rebuild(world, driver=cast(CloudDriver, Watched(world.cloud, before, after)))
+def watch(
+    world: World, before: Callable[..., object], after: Callable[..., object] | None = None, **parts: Any
+) -> None:
+    """Have ``before`` (and ``after``) called around every call of the cloud; ``parts`` are others of the service."""
+    rebuild(world, driver=cast(CloudDriver, Watched(world.cloud, before, after)), **parts)
 
 
 @contextmanager
