@@ -122,7 +122,21 @@ _MANAGER = (
         "max_attempts",
         default=10,
         min=1,
-        help="How often a start, a change or a before-end action is tried; an end is tried for ever.",
+        help="How often a start, a change or a before-end action is tried at least; an end is tried for ever.",
+    ),
+    cfg.IntOpt(
+        "start_patience",
+        default=60,
+        min=0,
+        help="For how many minutes at least a start is tried that the cloud does not make, before the lease is in "
+        "ERROR; for longer where start_patience_percent says so.",
+    ),
+    cfg.IntOpt(
+        "start_patience_percent",
+        default=10,
+        min=0,
+        max=100,
+        help="How much of the time of a lease, in percent, may pass until its start is given up.",
     ),
     cfg.IntOpt(
         "before_end_patience",

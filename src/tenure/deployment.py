@@ -344,6 +344,8 @@ def _rules(conf: ConfigOpts) -> Rules:
         cleaning_time=timedelta(minutes=conf.cleaning_time),
         notice_before_end=timedelta(minutes=conf.manager.minutes_before_end_lease),
         max_attempts=conf.manager.max_attempts,
+        start_patience=timedelta(minutes=conf.manager.start_patience),
+        start_share=conf.manager.start_patience_percent / 100,
         before_end_patience=timedelta(minutes=conf.manager.before_end_patience),
         preemption_notice=timedelta(seconds=conf.manager.preemption_notice),
         healing_horizon=timedelta(minutes=conf["physical:host"].healing_interval),

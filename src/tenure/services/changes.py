@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 from zlib import crc32
@@ -45,6 +45,9 @@ from tenure.services.user_events import check_events, replace_events
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent
 
+#: No lease is shorter. One that waits may be given its start as its end, as in Blazar: it holds nothing then.
+SHORTEST = timedelta(seconds=1)
+
 
 def resolve(when: When, now: datetime) -> datetime:
     """The instant that a date stands for."""
@@ -61,6 +64,12 @@ def check_notice(notice_at: datetime, starts_at: datetime, ends_at: datetime) ->
     if not starts_at < notice_at < ends_at:
         raise OutOfLease
     return notice_at
+
+
+def check_length(starts_at: datetime, ends_at: datetime) -> None:
+    """Raise ``InvalidParameter`` for a lease that is over before anything can be handed over."""
+    if ends_at - starts_at < SHORTEST:
+        raise InvalidParameter("A lease lasts for a second at least.", field="end_date")
 
 
 def placed_demand(types: ResourceTypes, reservation: Reservation | ReservationRequest, position: int) -> Demand:
@@ -314,6 +323,16 @@ class LeaseChanger:
         if ends_at < starts_at or (change.ends_at is not None and ends_at < this_minute):
             field = "end_date" if change.ends_at is not None else "start_date"
             raise InvalidParameter("End date must be later than current and start date", field=field)
+        if (
+            lease.status is LeaseStatus.PENDING
+            and starts_at < ends_at
+            and (starts_at, ends_at)
+            != (
+                lease.starts_at,
+                lease.ends_at,
+            )
+        ):
+            check_length(starts_at, ends_at)
         notice_at = None
         if change.before_end_at is not None:
             notice_at = check_notice(resolve(change.before_end_at, self._now), starts_at, ends_at)

@@ -33,6 +33,10 @@ class Rules:
     regions: tuple[str, ...] = ()
     #: How many attempts at a start, an update or a before-end action before it is given up.
     max_attempts: int = 10
+    #: For how long at least a start is tried from the start date on, however many attempts that takes.
+    start_patience: timedelta = timedelta(hours=1)
+    #: Which share of the time of a lease may pass until its start is given up, where that is longer.
+    start_share: float = 0.1
     #: For how long an end waits for what is to be done before it, such as images that are being saved.
     before_end_patience: timedelta = timedelta(minutes=60)
     #: How long before a start servers in its way are told; zero where nobody may use what is reserved before.
@@ -46,6 +50,10 @@ class Rules:
     healing_horizon: timedelta = timedelta(0)
     #: How long what a running lease has must have failed before it is replaced; None for never.
     replace_after: timedelta | None = timedelta(minutes=5)
+
+    def give_up_start_at(self, starts_at: datetime, ends_at: datetime) -> datetime:
+        """From when on the start of a lease may be given up that the cloud does not make."""
+        return starts_at + max(self.start_patience, (ends_at - starts_at) * self.start_share)
 
     def delay_after(self, attempts: int) -> timedelta:
         """How long to wait after so many attempts have failed."""

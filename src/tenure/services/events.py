@@ -32,6 +32,7 @@ from tenure.services.before_end import (
     settle,
     tell_of_the_end,
 )
+from tenure.services.cleaning import release
 from tenure.services.context import Rules, apply, new_id, remember, tell
 from tenure.services.demands import demand_of
 from tenure.services.healing import flag, lacking, want_mended
@@ -250,10 +251,10 @@ class EventService:
             payload = (stored.payload if stored else None) or {}
             tx.leases.change_reservations(payload.get("new", ()), now=now, status=ReservationStatus.ACTIVE.value)
             if work.dropped:
-                tx.allocations.release(work.dropped, until=now + self._rules.cleaning_time)
+                release(tx, self._types, self._rules, work.dropped, now=now)
                 tx.leases.change_reservations(work.dropped, now=now, status=ReservationStatus.DELETED.value)
             for reservation_id, allocation_ids in work.replaced.items():
-                tx.allocations.release([reservation_id], until=now + self._rules.cleaning_time, only=allocation_ids)
+                release(tx, self._types, self._rules, [reservation_id], now=now, only=allocation_ids)
                 tx.leases.change_reservations([reservation_id], now=now, resources_changed=True)
             if lease.status is LeaseStatus.UPDATING:
                 # An earlier end has waited for this, and so has what is not to be kept any more.
@@ -394,13 +395,14 @@ class EventService:
         """Record a failed attempt; ``final`` when trying again is of no use.
 
         An end is tried for as long as it takes, at growing intervals; the lease says why it lasts. What else has failed
-        too often, or for good, is over: a start ends the lease in ERROR and gives everything back, an update is
-        undone (for as long as that takes, too), and what was to be done before the end is left undone.
+        too often, or for good, is over: a start, of which a good part of the lease may be lost first, ends the lease in
+        ERROR and gives everything back, an update is undone (for as long as that takes, too), and what was to be done
+        before the end is left undone.
         """
 
         def record(tx: Transaction) -> None:
             now = tx.now()
-            exhausted = final or work.attempts >= self._rules.max_attempts
+            exhausted = final or self._is_tried_enough(work, now)
             if work.event_type is EventType.PREPARE and work.lease.event(EventType.HOLD) is not None:
                 exhausted = final  # who has confirmed the lease may have been told that it is there
             if work.event_type is EventType.MEND:
@@ -417,6 +419,15 @@ class EventService:
                 self._give_up(tx, work, reason, now)
 
         self._db.write(record)
+
+    def _is_tried_enough(self, work: Work, now: datetime) -> bool:
+        """Whether what failed is given up; a start also not before a good part of the lease has passed."""
+        if work.attempts < self._rules.max_attempts:
+            return False
+        lease = work.lease
+        return work.event_type is not EventType.START or now >= self._rules.give_up_start_at(
+            lease.starts_at, lease.ends_at
+        )
 
     def move_off(self, work: Work, resources: Collection[str]) -> bool:
         """Have other resources take the place of these, named by external id, and the attempt be made again at once.
@@ -642,7 +653,7 @@ class EventService:
 
     def _give_back(self, tx: Transaction, lease: Lease, reservation_ids: Collection[str], now: datetime) -> bool:
         """Free what these reservations had; whether the lease had failed to start."""
-        tx.allocations.release(reservation_ids, until=now + self._rules.cleaning_time)
+        release(tx, self._types, self._rules, reservation_ids, now=now)
         tx.allocations.remove_planned(reservation_ids)
         failed = any(
             event.event_type is EventType.START and event.status is EventStatus.ERROR for event in lease.events

@@ -397,6 +397,20 @@ class AllocationStore:
                 found[row.resource_id][1].append(_allocation(row))
         return found
 
+    def plans_on(self, resource_id: int, period: Period) -> list[Allocation]:
+        """What is planned on a resource for any part of the period, the earliest first."""
+        rows = self._session.execute(
+            select(AllocationRow)
+            .where(
+                AllocationRow.resource_id == resource_id,
+                AllocationRow.state == AllocationState.PLANNED.value,
+                conditions.overlaps(period),
+            )
+            .order_by(AllocationRow.starts_at, AllocationRow.id)
+            .execution_options(populate_existing=True)
+        ).scalars()
+        return [_allocation(row) for row in rows]
+
     def move(self, allocation: Allocation, resource_id: int, *, start: datetime) -> None:
         """Put an allocation on another resource, which it has from ``start`` on.
 

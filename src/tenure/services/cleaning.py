@@ -1,0 +1,95 @@
+"""Giving back what reservations hold, and the time for cleaning after that."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import datetime
+from zlib import crc32
+
+from tenure.domain.actor import ENGINE
+from tenure.domain.allocation import Allocation, Demand
+from tenure.domain.lease import AllocationState, EventType, LeaseStatus
+from tenure.domain.period import ENDLESS, Period
+from tenure.domain.requirement import Expression
+from tenure.resources.contract import ResourceTypes
+from tenure.services.context import Rules, remember
+from tenure.services.demands import demand_of
+from tenure.services.planning import Planner
+from tenure.store.database import Transaction
+
+#: Which share of the time for cleaning may be lost because a resource was given back late: a teardown takes a moment.
+TOLERANCE = 0.1
+
+
+def release(
+    tx: Transaction,
+    types: ResourceTypes,
+    rules: Rules,
+    reservation_ids: Collection[str],
+    *,
+    now: datetime,
+    only: Collection[int] | None = None,
+) -> None:
+    """Give back what these reservations hold, or ``only`` some of these allocations; from now on it is cleaned.
+
+    What is given back so late that it would be handed on before it is clean is kept from others for as long as it
+    takes. Plans that are in the way move elsewhere; where there is no room for a plan, its lease starts later.
+    """
+    until = now + rules.cleaning_time
+    enough = until - rules.cleaning_time * TOLERANCE
+    late = [
+        one
+        for one in tx.allocations.of_reservations(reservation_ids)
+        if one.state is AllocationState.HELD and one.period.end < enough and (only is None or one.id in only)
+    ]
+    tx.allocations.release(reservation_ids, until=until, only=only)
+    if not late or not rules.cleaning_time:
+        return
+    planner = Planner(tx, types, now=now, turn=crc32(late[0].reservation_id.encode()), notice=rules.preemption_notice)
+    reservations = tx.leases.reservations_by_ids({one.reservation_id for one in late})
+    for one in late:
+        if one.period.end != ENDLESS:
+            _clean(tx, planner, rules, one, demand_of(types, reservations[one.reservation_id]), now=now)
+
+
+def _clean(
+    tx: Transaction, planner: Planner, rules: Rules, allocation: Allocation, demand: Demand, *, now: datetime
+) -> None:
+    """Let an allocation last until its resource is clean, unless that would take all the time of a lease behind it."""
+    demand = replace(demand, expression=Expression(), required=frozenset(), forbidden=frozenset())  # it was its already
+    until = now + rules.cleaning_time
+    period = Period(max(allocation.period.end, now), until)
+    room = {allocation.resource_id: allocation.units}
+    ignoring = allocation.reservation_id
+
+    def is_free() -> bool:
+        versions = tx.allocations.still_good(demand, period, room, ignoring=ignoring, keep_unreservable=True)
+        planner.touch(versions)
+        return bool(versions)
+
+    if not is_free() and not planner.clear(demand, period, room, ignoring=ignoring, without=room):
+        plans = tx.allocations.plans_on(allocation.resource_id, period)
+        if any(plan.period.end - rules.cleaning_time <= until for plan in plans):
+            return
+        for plan in plans:
+            _start_later(tx, plan, until, now=now)
+            if is_free():
+                break
+    if is_free():
+        tx.allocations.set_period([allocation.id], until)
+
+
+def _start_later(tx: Transaction, plan: Allocation, until: datetime, *, now: datetime) -> None:
+    """Have a plan, and the start of its lease, wait until its resource is clean."""
+    tx.allocations.set_period([plan.id], plan.period.end, start=until)
+    reservation = tx.leases.reservations_by_ids([plan.reservation_id])[plan.reservation_id]
+    lease = tx.leases.get(reservation.lease_id, lock=True)
+    start = lease.event(EventType.START) if lease is not None else None
+    if lease is None or start is None or lease.status is not LeaseStatus.PENDING or start.due_at >= until:
+        return
+    tx.events.change([start.id], now=now, ready_at=until)
+    [resource] = tx.resources.by_ids([plan.resource_id]).values()
+    reason = f"{resource.name} was given back late, and is cleaned until {until:%Y-%m-%d %H:%M:%S} UTC."
+    tx.leases.change(lease, now=now, status_reason=reason)
+    remember(tx, lease.id, "wait", lease.status, lease.status, actor=ENGINE, now=now, reason=reason)
