@@ -60,10 +60,11 @@ def add_hosts(
     facts: Mapping[str, object] | None = None,
     resource_type: str = HOST,
     first: int = 1,
+    capacity: Capacity = Capacity({WHOLE: 1}),  # noqa: B008  # it is immutable
 ) -> list[int]:
     """So many hosts; the ids, in the order of their external ids ``1``, ``2``, …"""
     found = [
-        DiscoveredResource(resource_type, str(number), f"host-{number}", Capacity({WHOLE: 1}), facts or {})
+        DiscoveredResource(resource_type, str(number), f"host-{number}", capacity, facts or {})
         for number in range(first, first + count)
     ]
     own = [dict(one) for one in properties] + [{}] * (count - len(properties))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
 import pytest
 
-from tenure.domain.allocation import Allocation
+from tenure.domain.allocation import Allocation, Spread
+from tenure.domain.capacity import Capacity
+from tenure.domain.errors import TooManyConflicts
 from tenure.domain.lease import AllocationState, Lease
 from tenure.domain.period import ENDLESS, TICK, Period
 from tenure.domain.requirement import Comparison, Expression
@@ -211,12 +214,76 @@ class TestMoving:
         first, second, other = add_hosts(db, 3)
         lease, untouched = add_lease(db, first, second), add_lease(db, other)
         ids = [one.id for one in allocations_of(db, lease)]
-        db.write(lambda tx: tx.allocations.set_period(ids, NOW + 5 * HOUR))
-        assert {one.period for one in allocations_of(db, lease)} == {hours(1, 5)}
-        db.write(lambda tx: tx.allocations.set_period(ids, NOW + 6 * HOUR, start=NOW + 4 * HOUR))
-        assert {one.period for one in allocations_of(db, lease)} == {hours(4, 6)}
-        db.write(lambda tx: tx.allocations.set_period([], NOW + 9 * HOUR))
+
+        def becomes(change: Callable[[Transaction], None], start: float, end: float) -> None:
+            db.write(change)
+            assert {one.period for one in allocations_of(db, lease)} == {hours(start, end)}
+
+        becomes(lambda tx: tx.allocations.lengthen(ids, NOW + 5 * HOUR), 1, 5)
+        becomes(lambda tx: tx.allocations.lengthen(ids, NOW + 4 * HOUR), 1, 5)
+        becomes(lambda tx: tx.allocations.shorten(ids, NOW + 4 * HOUR), 1, 4)
+        becomes(lambda tx: tx.allocations.shorten(ids, NOW + 5 * HOUR), 1, 4)
+        becomes(lambda tx: tx.allocations.shorten(ids, start=NOW + 2 * HOUR), 2, 4)
+        becomes(lambda tx: tx.allocations.shorten(ids, NOW + 5 * HOUR, start=NOW + HOUR), 2, 4)
+        becomes(lambda tx: tx.allocations.reschedule(ids, hours(5, 7)), 5, 7)
+        db.write(lambda tx: tx.allocations.lengthen([], NOW + 9 * HOUR))
         assert [one.period for one in allocations_of(db, untouched)] == [hours(1, 2)]
+
+
+class TestVerifying:
+    """The last look before the commit, at what a transaction has given out; here nobody has looked before."""
+
+    def test_what_is_given_out_anew_is_not_anothers(self, db: Database):
+        host, other = add_hosts(db, 2)
+        first, second = add_lease(db, host), add_lease(db, other)
+        [mine] = allocations_of(db, first)
+        [theirs] = allocations_of(db, second)
+        new = reservation_of(first)
+        for give in (
+            lambda tx: tx.allocations.add(new, {other: 1}, hours(1.9, 3), demand()),
+            lambda tx: tx.allocations.move(mine, other, start=mine.period.start),
+        ):
+            with pytest.raises(TooManyConflicts):
+                db.write(give)
+        assert allocations_of(db, first, second) == [mine, theirs]
+        db.write(lambda tx: tx.allocations.add(new, {other: 1}, hours(2, 3), demand()))
+
+    def test_what_lasts_longer_or_comes_at_another_time_is_not_anothers(self, db: Database):
+        [host] = add_hosts(db, 1)
+        first, second = add_lease(db, host), add_lease(db, host, start=3, end=4)
+        before = allocations_of(db, first, second)
+        ids = [before[0].id]
+        for give in (
+            lambda tx: tx.allocations.lengthen(ids, NOW + 3 * HOUR + TICK),
+            lambda tx: tx.allocations.reschedule(ids, hours(3.5, 5)),
+        ):
+            with pytest.raises(TooManyConflicts):
+                db.write(give)
+        assert allocations_of(db, first, second) == before
+        db.write(lambda tx: tx.allocations.lengthen(ids, NOW + 3 * HOUR))
+
+    def test_parts_are_held_against_what_there_is(self, db: Database):
+        [host] = add_hosts(db, 1, capacity=Capacity({"VCPU": 8}))
+        part = replace(demand(), exclusive=False, amounts=Capacity({"VCPU": 1}), spread=Spread.ANY)
+        lease = add_lease(db)
+        db.write(lambda tx: tx.allocations.add(reservation_of(lease), {host: 7}, hours(1, 2), part))
+        with pytest.raises(TooManyConflicts):
+            db.write(lambda tx: tx.allocations.add(reservation_of(lease), {host: 2}, hours(1.5, 3), part))
+        db.write(lambda tx: tx.allocations.add(reservation_of(lease), {host: 1}, hours(1.5, 3), part))
+        with pytest.raises(TooManyConflicts):
+            db.write(lambda tx: tx.allocations.add(reservation_of(lease), {host: 1}, hours(2.5, 3), demand()))
+
+    def test_what_is_taken_back_in_the_same_transaction_is_free(self, db: Database):
+        [host] = add_hosts(db, 1)
+        first, second = add_lease(db, host), add_lease(db)
+
+        def swap(tx: Transaction) -> None:
+            tx.defer_checks()
+            tx.allocations.add(reservation_of(second), {host: 1}, hours(1, 2), demand())
+            tx.allocations.remove_planned([reservation_of(first)])
+
+        db.write(swap)
+        assert [one.resource_id for one in allocations_of(db, second)] == [host]
 
 
 class TestGivingBack:

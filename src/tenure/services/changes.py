@@ -439,7 +439,7 @@ class LeaseChanger:
         lost = len(demand.named) - len(named.keys() & good)  # for which there must be a place, so that they are missed
         kept = sorted(good, key=lambda number: (number not in named, number))[: max(0, demand.maximum - lost)]
         self._tx.allocations.remove([one.id for number, one in mine.items() if number not in kept])
-        self._tx.allocations.set_period([mine[number].id for number in kept], end, start=start)
+        self._tx.allocations.reschedule([mine[number].id for number in kept], period)
         missing = demand.maximum - len(kept)
         if missing:
             rest = replace(demand, minimum=max(0, demand.minimum - len(kept)), maximum=missing)
@@ -481,7 +481,7 @@ class LeaseChanger:
             if amounts != one.amounts:
                 self._tx.allocations.shrink(one, count, demand)
             kept.append(replace(one, units=count, amounts=amounts, period=demand.span(period)))
-        self._tx.allocations.set_period([one.id for one in kept], demand.span(period).end, start=period.start)
+        self._tx.allocations.shorten([one.id for one in kept], demand.span(period).end, start=period.start)
         taken = {one.resource_id for one in kept}
         for one in kept:
             if one.resource_id not in good:
@@ -526,7 +526,7 @@ class LeaseChanger:
                     planner.shortfall(demand, extension, position=position, kept=kept, requested=kept),
                     field="end_date" if not part.grows else f"reservations[{position}]",
                 )
-            self._tx.allocations.set_period([one.id for one in longer], period.end)
+            self._tx.allocations.lengthen([one.id for one in longer], period.end)
         # Not yet: where the cloud must agree, nothing else gets what would be given up before it has.
         self._outcome.shorter.setdefault(period.end, []).extend(one.id for one in held if one.period.end > period.end)
         lasted = [one.id for one in held if one.period.end == ENDLESS]
@@ -601,7 +601,7 @@ class LeaseChanger:
             event_id, token = self._follow(lease, payload=payload, reason=what, **values)
             return lease, event_id, token
         for end, allocation_ids in self._outcome.shorter.items():
-            self._tx.allocations.set_period(allocation_ids, end)
+            self._tx.allocations.shorten(allocation_ids, end)
         self._tx.leases.change(lease, now=self._now, **values)
         self._note(lease, what)
         changed = self._again(lease)

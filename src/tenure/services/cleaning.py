@@ -77,12 +77,12 @@ def _clean(
             if is_free():
                 break
     if is_free():
-        tx.allocations.set_period([allocation.id], until)
+        tx.allocations.lengthen([allocation.id], until)
 
 
 def _start_later(tx: Transaction, plan: Allocation, until: datetime, *, now: datetime) -> None:
     """Have a plan, and the start of its lease, wait until its resource is clean."""
-    tx.allocations.set_period([plan.id], plan.period.end, start=until)
+    tx.allocations.shorten([plan.id], start=until)
     reservation = tx.leases.reservations_by_ids([plan.reservation_id])[plan.reservation_id]
     lease = tx.leases.get(reservation.lease_id, lock=True)
     start = lease.event(EventType.START) if lease is not None else None

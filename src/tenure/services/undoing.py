@@ -141,7 +141,7 @@ def end_with_the_lease(
         and one.period.start < until < one.period.end
         and (one.period.end != ENDLESS or one.id in ending)
     ]
-    tx.allocations.set_period(held, until)
+    tx.allocations.shorten(held, until)
 
 
 def ids_in(payload: Mapping[str, Any], name: str) -> frozenset[int]:

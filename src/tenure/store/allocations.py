@@ -30,7 +30,7 @@ from tenure.domain.regions import ids_in
 from tenure.domain.resource import ResourceHealth
 from tenure.domain.shortfall import Stage
 from tenure.store import conditions
-from tenure.store.conflict import Overtaken
+from tenure.store.conflict import Overbooked, Overtaken
 from tenure.store.tables import (
     AllocationRow,
     LeaseRow,
@@ -55,6 +55,59 @@ class AllocationStore:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        #: What was given more than it had, or is new.
+        self._grown: set[int] = set()
+
+    def verify(self) -> None:
+        """Raise ``Overbooked`` where what this transaction has given out is promised to others as well.
+
+        Nothing comes to that unless the planning is wrong: it is the last look before the commit, at what was given
+        out only. A resource that has less than is promised, because it has shrunk, is not given out again.
+        """
+        if not self._grown:
+            return
+        grown = [
+            _allocation(row)
+            for row in self._session.execute(
+                select(AllocationRow)
+                .where(conditions.among(AllocationRow.id, self._grown))
+                .execution_options(populate_existing=True)
+            ).scalars()
+        ]
+        self._grown.clear()
+        if not grown:
+            return
+        window = Period(min(one.period.start for one in grown), max(one.period.end for one in grown))
+        numbers = {one.resource_id for one in grown}
+        uses: dict[int, list[tuple[int, Period, Capacity, bool]]] = {}
+        for row in self._session.execute(
+            select(
+                AllocationRow.id,
+                AllocationRow.resource_id,
+                AllocationRow.starts_at,
+                AllocationRow.ends_at,
+                AllocationRow.amounts,
+                AllocationRow.exclusive,
+            ).where(conditions.among(AllocationRow.resource_id, numbers), conditions.overlaps(window))
+        ):
+            use = (row.id, Period(row.starts_at, row.ends_at), Capacity(row.amounts), row.exclusive)
+            uses.setdefault(row.resource_id, []).append(use)
+        parts = {one.resource_id for one in grown if not one.exclusive}
+        capacities: dict[int, Capacity] = {}
+        if parts:
+            found = self._session.execute(
+                select(ResourceRow.id, ResourceRow.capacity).where(conditions.among(ResourceRow.id, parts))
+            )
+            capacities = {number: Capacity(capacity) for number, capacity in found}
+        for one in grown:
+            beside = [use for use in uses[one.resource_id] if use[0] != one.id and use[1].overlaps(one.period)]
+            if any(one.exclusive or exclusive for _, _, _, exclusive in beside):
+                crowded = True
+            else:
+                had = peak([(period, amounts) for _, period, amounts, _ in beside], one.period)
+                crowded = not one.exclusive and not capacities[one.resource_id].fits(had + one.amounts)
+            if crowded:
+                raise Overbooked(f"resource {one.resource_id}: reservation {one.reservation_id} and others")
 
     def candidates(
         self,
@@ -316,7 +369,9 @@ class AllocationStore:
                 for number, count in units.items()
             ],
         )
-        return {row.resource_id: row.id for row in added}
+        ids = {row.resource_id: row.id for row in added}
+        self._grown.update(ids.values())
+        return ids
 
     def of_reservations(self, reservation_ids: Collection[str]) -> list[Allocation]:
         """The allocations of these reservations, released ones too, in order of resource."""
@@ -427,6 +482,7 @@ class AllocationStore:
         )
         if moved.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
             raise Overtaken
+        self._grown.add(allocation.id)
 
     def shrink(self, allocation: Allocation, units: int, demand: Demand) -> None:
         """Leave so many units of an allocation; raises ``Overtaken`` when it is not what was read any more."""
@@ -456,18 +512,35 @@ class AllocationStore:
         if dropped.rowcount != 1:  # type: ignore[attr-defined]  # a DELETE's result counts rows
             raise Overtaken
 
-    def set_period(
-        self, allocation_ids: Collection[int], period_end: datetime, *, start: datetime | None = None
+    def lengthen(self, allocation_ids: Collection[int], until: datetime) -> None:
+        """Give allocations a later end. The caller has looked whether there is room, and raised the versions."""
+        self._grown.update(allocation_ids)
+        self._set_period(allocation_ids, AllocationRow.ends_at < until, {"ends_at": until})
+
+    def shorten(
+        self, allocation_ids: Collection[int], until: datetime | None = None, *, start: datetime | None = None
     ) -> None:
-        """Give allocations another end, and another start where one is given."""
-        if not allocation_ids:
-            return
-        values: dict[str, object] = {"ends_at": period_end}
+        """Give allocations an earlier end, a later start, or both: what is not shorter by that stays as it is."""
+        if until is not None:
+            self._set_period(allocation_ids, AllocationRow.ends_at > until, {"ends_at": until})
         if start is not None:
-            values["starts_at"] = start
-        self._session.execute(
-            update(AllocationRow).where(AllocationRow.id.in_(sorted(allocation_ids))).values(**values)
-        )
+            self._set_period(allocation_ids, AllocationRow.starts_at < start, {"starts_at": start})
+
+    def reschedule(self, allocation_ids: Collection[int], period: Period) -> None:
+        """Give allocations another period. The caller has looked whether there is room, and raised the versions."""
+        self._grown.update(allocation_ids)
+        self._set_period(allocation_ids, sql_true(), {"starts_at": period.start, "ends_at": period.end})
+
+    def _set_period(
+        self, allocation_ids: Collection[int], where: ColumnElement[bool], values: dict[str, datetime]
+    ) -> None:
+        if allocation_ids:
+            self._session.execute(
+                update(AllocationRow)
+                .where(AllocationRow.id.in_(sorted(allocation_ids)), where)
+                .values(**values)
+                .execution_options(synchronize_session=False)
+            )
 
     def pin(self, reservation_ids: Collection[str]) -> None:
         """Turn the plan of these reservations into what they hold."""

@@ -20,7 +20,7 @@ from tenure.clock import Clock
 from tenure.domain.allocation import Choice
 from tenure.domain.errors import TooManyConflicts, Unavailable
 from tenure.store.allocations import AllocationStore
-from tenure.store.conflict import Overtaken
+from tenure.store.conflict import Overbooked, Overtaken
 from tenure.store.events import EventStore
 from tenure.store.leases import LeaseStore
 from tenure.store.outbox import OutboxStore
@@ -176,6 +176,7 @@ class Database:
                     tx = Transaction(session, self, contended=contended, last=attempt == ATTEMPTS)
                     wanted = tx.resources.wanted
                     result = work(tx)
+                    tx.allocations.verify()
                     session.flush()
                     _commit(session)
                     return result
@@ -183,6 +184,9 @@ class Database:
                 if not _again(error):
                     raise
                 LOG.debug("attempt %d met another transaction: %s", attempt, error)
+            except Overbooked:
+                LOG.exception("a transaction would have promised something twice; it was rolled back")
+                break
             contended |= wanted
             if time.monotonic() - began > self._patience_seconds:
                 break
