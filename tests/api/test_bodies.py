@@ -21,7 +21,9 @@ WRITES = (
     ("PUT", "/v1/os-hosts/1"),
     ("PATCH", "/v1/os-hosts/properties/gpu"),
 )
-DEEP = 100_000
+DEEP = 9_000
+#: A body that is as large as may be, of values that take two bytes each.
+MANY = 500_000
 BODIES = {
     "no JSON": (b"{", 400, "The body is not JSON"),
     "blank": (b" \n", 400, "The body is not JSON"),
@@ -36,6 +38,19 @@ BODIES = {
     "null": (b"null", 400, "must be a JSON object"),
     "a field twice": (b'{"name": "a", "name": "b"}', 400, "the field name more than once"),
     "deep": (b'{"name": ' + b"[" * DEEP + b"]" * DEEP + b"}", 400, "nested deeper"),
+    "many values": (b'{"name": [' + b",".join([b"0"] * MANY) + b"]}", 400, "more than 20000 values"),
+    "many names": (
+        b"{" + b",".join(b'"%d":0' % number for number in range(20_001)) + b"}",
+        400,
+        "more than 20000 values",
+    ),
+    "many texts": (b'{"name": [' + b",".join([b'""'] * 300_000) + b"]}", 400, "more than 20000 values"),
+    "many brackets": (b'{"name": ' + b"[" * MANY, 400, "more than 20000 values"),
+    "a field twice among many": (
+        b"{" + b",".join(b'"%d":0' % number for number in range(19_000)) + b',"18999":0}',
+        400,
+        "the field 18999 more than",
+    ),
     "rather deep": (b'{"name": ' + b"[" * 40 + b"]" * 40 + b"}", 400, "nested deeper"),
     "deep objects": (b'{"a":' * 40 + b"1" + b"}" * 40, 400, "nested deeper"),
     "NUL": (b'{"name": "a\\u0000b"}', 400, "name holds a NUL"),
