@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
 from typing import NoReturn
 
 import falcon
@@ -16,8 +16,13 @@ from tenure.domain.errors import InvalidParameter
 MAX_BYTES = 1024 * 1024
 #: No body is nested deeper.
 MAX_DEPTH = 32
+#: No body has more values: numbers, texts, lists and objects.
+MAX_VALUES = 20_000
 
 JsonObject = dict[str, object]
+
+#: A text of JSON, also one without an end: what follows is no part of the document then.
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 
 
 def read_object(req: falcon.Request) -> JsonObject:
@@ -28,8 +33,7 @@ def read_object(req: falcon.Request) -> JsonObject:
     document = _parse(_read(req))
     if not isinstance(document, dict):
         raise InvalidParameter("The body must be a JSON object.", field="body")
-    for path, value in _walk(document):
-        _check(path, value)
+    _check(document)
     return document
 
 
@@ -47,6 +51,8 @@ def _read(req: falcon.Request) -> bytes:
 def _parse(body: bytes) -> object:
     if not body:
         return {}
+    if _has_too_many_values(body):  # before they are made: each takes many times what it takes in the body
+        raise InvalidParameter(f"The body has more than {MAX_VALUES} values.", field="body")
     try:
         return json.loads(
             body.decode("utf-8"),
@@ -63,6 +69,15 @@ def _parse(body: bytes) -> object:
         ) from None
     except RecursionError:
         raise _too_deep() from None
+
+
+def _has_too_many_values(body: bytes) -> bool:
+    """Whether there are more values than may be: each but the first has a comma or a bracket of its own before it."""
+    texts = 2 * MAX_VALUES  # an object's values have names
+    between = _TEXT.split(body, maxsplit=texts)
+    if len(between) > texts:
+        return True
+    return 1 + sum(part.count(sign) for part in between for sign in (b",", b"[", b"{")) > MAX_VALUES
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -91,41 +106,57 @@ def _bounded(text: str) -> int | _Huge:
 def _without_repetition(pairs: list[tuple[str, object]]) -> JsonObject:
     document = dict(pairs)
     if len(document) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in document if names.count(name) > 1)
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise InvalidParameter(f"The body has the field {_shown(twice)} more than once.", field=_shown(twice))
     return document
 
 
-def _walk(document: JsonObject) -> Iterator[tuple[str, object]]:
-    """Every value with its path, and every name as a value. Without recursion: the depth is the sender's choice."""
-    waiting: list[tuple[str, object, int]] = [("", document, 0)]
+#: The way to a value: the way to what it lies in, and its name or place there. A path is made of it for a refusal only:
+#: the paths of all values together may be longer than the body by far.
+_Way = tuple["_Way", str | int] | tuple[()]
+
+
+def _check(document: JsonObject) -> None:
+    """Refuse what no value, and no name, may be. Without recursion: the depth is the sender's choice."""
+    waiting: list[tuple[object, _Way, int]] = [(document, (), 0)]
     while waiting:
-        path, value, depth = waiting.pop()
+        value, way, depth = waiting.pop()
         if depth > MAX_DEPTH:
             raise _too_deep()
-        yield path, value
         if isinstance(value, dict):
             for name, inner in value.items():
-                below = f"{path}.{_shown(name)}" if path else _shown(name)
-                yield below, name
-                waiting.append((below, inner, depth + 1))
+                below = (way, name)
+                _check_one(name, below)
+                waiting.append((inner, below, depth + 1))
         elif isinstance(value, list):
-            waiting += ((f"{path}[{index}]", inner, depth + 1) for index, inner in enumerate(value))
+            waiting += [(inner, (way, index), depth + 1) for index, inner in enumerate(value)]
+        else:
+            _check_one(value, way)
 
 
-def _check(path: str, value: object) -> None:
+def _check_one(value: object, way: _Way) -> None:
     if isinstance(value, _Huge):
-        raise InvalidParameter(f"{path}: the number {value.text} is too large.", field=path)
+        raise InvalidParameter(f"{_path(way)}: the number {value.text} is too large.", field=_path(way))
     if not isinstance(value, str):
         return
     if "\0" in value:
-        raise InvalidParameter(f"{path} holds a NUL character, which no text may.", field=path)
+        raise InvalidParameter(f"{_path(way)} holds a NUL character, which no text may.", field=_path(way))
     if not value.isascii():
         try:
             value.encode("utf-8")
         except UnicodeEncodeError:
-            raise InvalidParameter(f"{path} holds half of a character (a lone surrogate).", field=path) from None
+            message = f"{_path(way)} holds half of a character (a lone surrogate)."
+            raise InvalidParameter(message, field=_path(way)) from None
+
+
+def _path(way: _Way) -> str:
+    """A way in words, such as ``reservations[1].min``."""
+    parts: list[str] = []
+    while way:
+        way, last = way
+        parts.append(f"[{last}]" if isinstance(last, int) else f".{_shown(last)}")
+    return "".join(reversed(parts)).removeprefix(".")
 
 
 def _shown(name: str) -> str:
