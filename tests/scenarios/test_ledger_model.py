@@ -1,0 +1,613 @@
+"""The promises of the ledger against a model that tries everything.
+
+Hypothesis thinks of leases of several reservations, changes of several things at once, hosts that shrink or fail,
+limits of the cloud, another cleaning time after a restart, and changes that are refused. After each step:
+
+* nothing is promised twice, and no reservation lies otherwise than it was asked for;
+* what asks for no more than it has was not refused;
+* what was refused fits neither as things are, nor when one plan of another lease moves: every placement is tried here;
+* no start that is due waits while it could be served so.
+
+The model reads the rows of the ledger. Of how the service chooses it knows nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from sqlalchemy import select
+
+from tenure.domain.capacity import Capacity
+from tenure.domain.errors import LeaseBusy, NotEnoughResources, TenureError
+from tenure.domain.lease import Lease, LeaseStatus
+from tenure.domain.period import ENDLESS
+from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest, ResourceQuery
+from tenure.domain.resource import DiscoveredResource, Resource
+from tenure.drivers.simulated import Fault, FaultKind, HostHealth
+from tenure.services.context import Rules
+from tenure.store.tables import AllocationRow
+from tests.scenarios.test_model import template
+from tests.support import ledger
+from tests.support.engines import rebuild
+from tests.support.lengths import times
+from tests.support.world import (
+    ADMIN,
+    HOST,
+    OWNER,
+    World,
+    address_reservation,
+    instance_reservation,
+    open_world,
+    reservation,
+)
+
+ADDRESS = "virtual:floatingip"
+ADDRESSES = ("203.0.113.10", "203.0.113.11", "203.0.113.12")
+#: How many processors each host has at first.
+VCPUS = 4
+TICK = timedelta(minutes=10)
+LEASES = 7
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a reservation asks for, as the model understands it."""
+
+    kind: str  # hosts, instances or addresses
+    amount: int
+    vcpus: int = 0
+    affinity: bool | None = None
+    rack: str = ""
+    names: frozenset[str] = frozenset()
+
+    @property
+    def request(self) -> ReservationRequest:
+        properties = f'["==", "$rack", "{self.rack}"]' if self.rack else ""
+        if self.kind == "addresses":
+            return address_reservation(self.amount, *sorted(self.names))
+        if self.kind == "hosts":
+            return reservation(self.amount, self.amount, resource_properties=properties)
+        return instance_reservation(
+            self.amount, vcpus=self.vcpus, affinity=self.affinity, resource_properties=properties
+        )
+
+    def with_amount(self, amount: int) -> Asked:
+        return replace(self, amount=max(amount, len(self.names)))
+
+    @property
+    def change(self) -> dict[str, object]:
+        return {"min": self.amount, "max": self.amount} if self.kind == "hosts" else {"amount": self.amount}
+
+
+@dataclass(frozen=True)
+class Use:
+    """A row of the ledger that is not over."""
+
+    number: int
+    resource_id: int
+    reservation_id: str
+    start: datetime
+    end: datetime
+    units: int
+    vcpus: int
+    whole: bool
+    planned: bool
+
+    def overlaps(self, start: datetime, end: datetime) -> bool:
+        return self.start < end and start < self.end
+
+
+@dataclass(frozen=True)
+class Wish:
+    """So many units of what a reservation asks for, which something is to have room for throughout a period."""
+
+    asked: Asked
+    amount: int
+    start: datetime
+    end: datetime
+    reservation_id: str = ""
+    only: frozenset[int] | None = None
+    without: frozenset[int] = frozenset()
+
+
+class Room:
+    """What the resources have room for, beside some uses of them: by trying every placement."""
+
+    def __init__(self, resources: Mapping[int, Resource], uses: Sequence[Use], late: Collection[int]) -> None:
+        self.resources = resources
+        self.uses = list(uses)
+        self.late = late
+
+    def takes(self, resource: Resource, asked: Asked, units: int) -> bool:
+        """Whether the resource is one for so many of these units, free or not."""
+        if (asked.kind == "addresses") != (resource.resource_type == ADDRESS) or not resource.reservable:
+            return False
+        if asked.rack and resource.properties.get("rack") != asked.rack:
+            return False
+        if asked.kind != "instances":
+            return True
+        limits = resource.limits.get("VCPU", {})
+        return (
+            resource.capacity["VCPU"] >= asked.vcpus * units
+            and limits.get("min", 1) <= asked.vcpus <= limits.get("max", asked.vcpus)
+            and asked.vcpus % limits.get("step", 1) == 0
+        )
+
+    def units(self, wish: Wish, resource: Resource) -> int:
+        """For how many units of the wish the resource has room throughout."""
+        if resource.id in self.late or resource.id in wish.without or not self.takes(resource, wish.asked, 1):
+            return 0
+        if wish.only is not None and resource.id not in wish.only:
+            return 0
+        met = [use for use in self.uses if use.resource_id == resource.id and use.overlaps(wish.start, wish.end)]
+        if wish.asked.kind != "instances":
+            return 0 if met else 1
+        if any(use.whole for use in met):
+            return 0
+        instants = {wish.start, *(use.start for use in met if use.start > wish.start)}
+        most = max(sum(use.vcpus for use in met if use.start <= one < use.end) for one in instants)
+        return max(0, resource.capacity["VCPU"] - most) // wish.asked.vcpus
+
+    def placements(self, wish: Wish) -> Iterator[dict[int, int]]:
+        """Every way to lay a wish on resources: how many units on which."""
+        rooms = {number: self.units(wish, resource) for number, resource in self.resources.items()}
+        rooms = {number: count for number, count in rooms.items() if count}
+        if wish.asked.kind != "instances" or wish.asked.affinity is False:
+            named = {number for number, one in self.resources.items() if one.name in wish.asked.names} - wish.without
+            for chosen in combinations(sorted(rooms), wish.amount):
+                if named <= set(chosen):
+                    yield dict.fromkeys(chosen, 1)
+        elif wish.asked.affinity:
+            yield from ({number: wish.amount} for number, count in rooms.items() if count >= wish.amount)
+        else:
+            yield from _spread(sorted(rooms.items()), wish.amount)
+
+    def fit(self, wishes: Sequence[Wish]) -> bool:
+        """Whether there is room for all of them side by side."""
+        if not wishes:
+            return True
+        wish, rest = wishes[0], wishes[1:]
+        whole, size = wish.asked.kind != "instances", wish.asked.vcpus
+        for placement in self.placements(wish):
+            more = [
+                Use(-1, number, wish.reservation_id, wish.start, wish.end, count, count * size, whole, False)
+                for number, count in placement.items()
+            ]
+            if Room(self.resources, [*self.uses, *more], self.late).fit(rest):
+                return True
+        return False
+
+    def moved(self, asked: Mapping[str, Asked], mine: Collection[str], now: datetime) -> Iterator[Room]:
+        """The same, where one plan of another lease has moved to a resource that has room for it."""
+        for use in self.uses:
+            if not use.planned or use.reservation_id in mine or use.reservation_id not in asked:
+                continue
+            wanted = asked[use.reservation_id]
+            siblings = [one for one in self.uses if one.reservation_id == use.reservation_id and one is not use]
+            if self.resources[use.resource_id].name in wanted.names:
+                continue
+            if wanted.affinity and siblings:
+                continue
+            apart = frozenset(one.resource_id for one in siblings) if wanted.affinity is False else frozenset()
+            others = Room(self.resources, [one for one in self.uses if one is not use], self.late)
+            closed = apart | {use.resource_id}
+            wish = Wish(replace(wanted, names=frozenset()), use.units, max(use.start, now), use.end, without=closed)
+            for number, resource in self.resources.items():
+                if others.units(wish, resource) >= use.units:
+                    yield Room(self.resources, [*others.uses, replace(use, resource_id=number)], self.late)
+
+
+def _spread(rooms: Sequence[tuple[int, int]], amount: int) -> Iterator[dict[int, int]]:
+    if not amount:
+        yield {}
+    elif rooms:
+        (number, most), rest = rooms[0], rooms[1:]
+        for count in range(min(most, amount), -1, -1):
+            for others in _spread(rest, amount - count):
+                yield {number: count, **others} if count else others
+
+
+@dataclass
+class Known:
+    """What the model knows of a lease."""
+
+    lease: Lease
+    asked: dict[str, Asked]
+    slow: bool = False
+
+
+hosts = st.builds(Asked, st.just("hosts"), st.integers(1, 2), rack=st.sampled_from(["", "", "r1", "r2"]))
+instances = st.builds(
+    Asked,
+    st.just("instances"),
+    st.integers(1, 3),
+    vcpus=st.integers(1, VCPUS),
+    affinity=st.sampled_from([None, None, True, False]),
+    rack=st.sampled_from(["", "", "", "r1"]),
+)
+addresses = st.frozensets(st.sampled_from(ADDRESSES), max_size=2).flatmap(
+    lambda names: st.builds(
+        Asked, st.just("addresses"), st.integers(max(1, len(names)), 2), names=st.just(frozenset(names))
+    )
+)
+reservations = st.one_of(instances, instances, hosts, addresses)
+delays, lengths = st.integers(0, 4), st.integers(1, 6)
+numbers = st.integers(0, LEASES - 1)
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Requests, hosts that change, and time, in any order."""
+
+    HOSTS = 3
+    world: World
+
+    @initialize()
+    def begin(self) -> None:
+        self.stack = ExitStack()
+        rng = random.Random(0)  # the choice of hosts turns on the ids of leases: a failure must come again
+        self.stack.enter_context(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4)))
+        folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="tenure-ledger-")))
+        shutil.copy(template(), folder / "tenure.db")
+        self.url = f"sqlite:///{folder / 'tenure.db'}"
+        self.site = Rules(replace_after=timedelta(0))
+        self.world = self.stack.enter_context(open_world(self.url, hosts=self.HOSTS, rules=self.site))
+        self.world.resize(*[VCPUS] * self.HOSTS)
+        for number in range(1, self.HOSTS + 1):
+            self.world.resources.update(ADMIN, HOST, str(number), {"rack": "r1" if number % 2 else "r2"})
+        for address in ADDRESSES:
+            self.world.resources.register(ADMIN, ADDRESS, f"{self.world.cloud.world.addresses.public}/{address}", {})
+        self.all: list[Known] = []
+        #: Hosts that have had less than was promised there since they shrank.
+        self.shrunk: set[int] = set()
+
+    # --- what users do
+
+    @precondition(lambda self: len(self.living()) < LEASES)
+    @rule(delay=delays, length=lengths, wanted=st.lists(reservations, min_size=1, max_size=3))
+    def create(self, delay: int, length: int, wanted: list[Asked]) -> None:
+        start = self.now + delay * TICK
+        end = start + length * TICK
+        request = LeaseRequest("lease", start, end, reservations=tuple(one.request for one in wanted))
+        wishes = [Wish(one, one.amount, start, self.until(end)) for one in wanted]
+        made = self.ask(lambda: self.world.leases.create(OWNER, request), wishes)
+        if made is not None:
+            self.all.append(Known(made, {one.id: asked for one, asked in zip(made.reservations, wanted, strict=True)}))
+
+    @precondition(lambda self: self.living())
+    @rule(
+        number=numbers,
+        end=st.none() | st.integers(-3, 4),
+        start=st.none() | st.integers(-1, 3),
+        amounts=st.lists(st.none() | st.integers(1, 3), min_size=3, max_size=3),
+        refused=st.booleans(),
+    )
+    def change(self, number: int, end: int | None, start: int | None, amounts: list[int | None], refused: bool) -> None:
+        """Several things at once; what the cloud has to do for it, it may refuse."""
+        known = self.pick(number)
+        lease = self.world.leases.get(OWNER, known.lease.id)
+        running = lease.status is LeaseStatus.ACTIVE
+        if lease.status not in {LeaseStatus.PENDING, LeaseStatus.ACTIVE} or lease.ends_at <= self.now:
+            return
+        new_end = lease.ends_at if end is None else lease.ends_at + end * TICK
+        new_start = lease.starts_at if start is None or running else lease.starts_at + start * TICK
+        if (new_start < self.now and new_start != lease.starts_at) or new_end <= max(new_start, self.now):
+            return
+        asked = dict(known.asked)
+        for reservation_id, amount in zip(known.asked, amounts, strict=False):
+            if amount is not None and not (running and amount < asked[reservation_id].amount):
+                asked[reservation_id] = asked[reservation_id].with_amount(amount)
+        changes = tuple(
+            ReservationChange(one, wanted.change) for one, wanted in asked.items() if wanted != known.asked[one]
+        )
+        change = LeaseChange(
+            starts_at=None if new_start == lease.starts_at else new_start,
+            ends_at=None if new_end == lease.ends_at else new_end,
+            reservations=changes,
+        )
+        if change.is_empty:
+            return
+        less = (
+            new_end <= lease.ends_at
+            and new_start >= lease.starts_at
+            and all(wanted.amount <= known.asked[one].amount for one, wanted in asked.items())
+        )
+        wishes = self.wishes_of(lease, known, asked, new_start, new_end, running=running)
+        if refused and running:
+            for one in lease.reservations:
+                self.world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", reservation_id=one.id, count=1))
+        done = self.ask(
+            lambda: self.world.leases.update(OWNER, lease.id, change), wishes, mine=set(asked), certain=less
+        )
+        self.world.cloud.clear_faults()
+        self.renew_slowness()
+        self.world.engine.settle()
+        after = self.world.leases.get(OWNER, lease.id)
+        if done is not None and after.ends_at == new_end:
+            known.asked = asked
+
+    @precondition(lambda self: self.living())
+    @rule(number=numbers)
+    def delete(self, number: int) -> None:
+        self.world.leases.delete(OWNER, self.pick(number).lease.id)
+        self.world.engine.settle()
+
+    @precondition(lambda self: self.living())
+    @rule(number=numbers, place=st.integers(0, 2))
+    def drop(self, number: int, place: int) -> None:
+        known = self.pick(number)
+        ids = list(known.asked)
+        if len(ids) < 2 or self.status(known) not in {LeaseStatus.PENDING, LeaseStatus.ACTIVE}:
+            return
+        dropped = ids[place % len(ids)]
+        self.world.leases.drop_reservation(OWNER, known.lease.id, dropped)
+        del known.asked[dropped]
+        self.world.engine.settle()
+
+    # --- what happens to the hosts, and to the service
+
+    @rule(number=st.integers(1, 3), vcpus=st.integers(1, VCPUS + 2), limit=st.sampled_from([None, None, 1, 2]))
+    def a_host_changes(self, number: int, vcpus: int, limit: int | None) -> None:
+        """Its size, or how many processors the cloud hands out at a time."""
+        host = self.host(number)
+        limits = {} if limit is None else {"VCPU": {"min": 1, "max": limit, "step": 1}}
+        capacity = Capacity({"VCPU": vcpus, "MEMORY_MB": 2**20, "DISK_GB": 1000})
+        found = DiscoveredResource(HOST, host.external_id, host.name, capacity, host.facts, limits=limits)
+        self.world.db.write(lambda tx: tx.resources.describe(host, found, now=self.now))
+        self.world.service.healing.heal()
+        self.world.engine.settle()
+        self.shrunk.add(host.id)
+
+    @rule(number=st.integers(1, 3), closed=st.booleans())
+    def a_host_is_closed_or_opened(self, number: int, closed: bool) -> None:
+        if closed:
+            self.world.resources.disable(ADMIN, HOST, str(number), reason="repair")
+        else:
+            self.world.resources.enable(ADMIN, HOST, str(number))
+
+    @rule(number=st.integers(1, 3), health=st.sampled_from(list(HostHealth)))
+    def a_host_fails_or_comes_back(self, number: int, health: HostHealth) -> None:
+        self.world.cloud.world.mark_host(f"sim-host-{number:03d}", health)
+        for _ in range(2):
+            self.world.service.health_check.run()
+            self.world.clock.advance(timedelta(seconds=1))
+        self.world.engine.settle()
+
+    @rule(minutes=st.sampled_from([0, 5, 15]))
+    def the_operator_sets_another_cleaning_time(self, minutes: int) -> None:
+        self.site = Rules(replace_after=timedelta(0), cleaning_time=timedelta(minutes=minutes))
+        rebuild(self.world, rules=self.site)
+
+    @precondition(lambda self: self.living())
+    @rule(number=numbers)
+    def its_teardown_will_last(self, number: int) -> None:
+        self.pick(number).slow = True
+        self.renew_slowness()
+
+    @rule()
+    def every_teardown_ends(self) -> None:
+        for known in self.all:
+            known.slow = False
+        self.world.cloud.clear_faults()
+        self.pass_time(timedelta(minutes=1))
+
+    @rule(ticks=st.integers(1, 4))
+    def time_passes(self, ticks: int) -> None:
+        self.pass_time(ticks * TICK)
+
+    # --- what must be true
+
+    @invariant()
+    def the_ledger_is_sound(self) -> None:
+        if not hasattr(self, "all"):
+            return
+        overbooked = ledger.overbooked(self.url)
+        self.shrunk = {one for one in self.shrunk if any(f"resource {one} has" in fault for fault in overbooked)}
+        expected = {fault for fault in overbooked for one in self.shrunk if f"resource {one} has" in fault}
+        assert [fault for fault in ledger.faults(self.url, now=self.now) if fault not in expected] == []
+
+    @invariant()
+    def no_start_waits_that_could_be_served(self) -> None:
+        if not hasattr(self, "all"):
+            return
+        for known in self.living():
+            lease = self.world.leases.get(OWNER, known.lease.id)
+            if lease.status is not LeaseStatus.PENDING or lease.starts_at + timedelta(minutes=1) > self.now:
+                continue
+            if lease.ends_at <= self.now or "is cleaned until" in str(lease.status_reason):
+                continue
+            stuck = self.stuck(known)
+            have = frozenset(use.resource_id for use in self.uses() if use.reservation_id in known.asked)
+            wishes = [
+                Wish(known.asked[use.reservation_id], use.units, self.now, use.end, use.reservation_id, without=have)
+                for use in stuck
+            ]
+            if len(wishes) == 1 and known.asked[wishes[0].reservation_id].affinity is None:
+                room = self.room(without=stuck)
+                assert not self.could(room, wishes, set(known.asked)), f"{lease} waits at {self.now}"
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        try:
+            self.world.cloud.clear_faults()
+            self.pass_time(timedelta(days=1))
+            self.the_ledger_is_sound()
+            assert all(
+                self.status(known) in {LeaseStatus.TERMINATED, LeaseStatus.DELETED, LeaseStatus.ERROR}
+                for known in self.all
+            )
+        finally:
+            self.stack.close()
+
+    # --- the model
+
+    def wishes_of(
+        self,
+        lease: Lease,
+        known: Known,
+        asked: Mapping[str, Asked],
+        start: datetime,
+        end: datetime,
+        *,
+        running: bool,
+    ) -> list[Wish]:
+        """What the lease would need beside what it keeps; nothing where the model does not say."""
+        if not running:
+            return [
+                Wish(one, one.amount, max(start, self.now), self.until(end), number) for number, one in asked.items()
+            ]
+        if end > lease.ends_at:
+            return []
+        mine = [use for use in self.uses() if use.reservation_id in asked]
+        wishes = []
+        for number, wanted in asked.items():
+            more = wanted.amount - known.asked[number].amount
+            have = frozenset(use.resource_id for use in mine if use.reservation_id == number)
+            if more > 0 and wanted.names <= {self.resources()[one].name for one in have}:
+                apart = have if wanted.kind != "instances" or wanted.affinity is False else frozenset()
+                only = have if wanted.affinity else None
+                grown = replace(wanted, names=frozenset())
+                wishes.append(Wish(grown, more, self.now, self.until(end), number, only, apart))
+        return wishes
+
+    def could(self, room: Room, wishes: Sequence[Wish], mine: Collection[str]) -> bool:
+        """Whether all of it fits as things are; or, where it is of one reservation, when one plan moves."""
+        if room.fit(wishes):
+            return True
+        return len(wishes) == 1 and any(one.fit(wishes) for one in room.moved(self.asked(), mine, self.now))
+
+    def room(self, *, without: Collection[Use] = ()) -> Room:
+        uses = self.uses()
+        late = {use.resource_id for use in uses if not use.planned and use.end <= self.now}
+        return Room(self.resources(), [use for use in uses if use not in without], late)
+
+    def asked(self) -> dict[str, Asked]:
+        return {number: asked for known in self.all for number, asked in known.asked.items()}
+
+    def stuck(self, known: Known) -> list[Use]:
+        """What is planned for the lease where others have not given back."""
+        uses = self.uses()
+        late = {use.resource_id for use in uses if not use.planned and use.end <= self.now}
+        return [use for use in uses if use.reservation_id in known.asked and use.resource_id in late]
+
+    # --- how the service is reached
+
+    @property
+    def now(self) -> datetime:
+        return self.world.clock.now()
+
+    def until(self, end: datetime) -> datetime:
+        return end + self.site.cleaning_time
+
+    def living(self) -> list[Known]:
+        over = {LeaseStatus.TERMINATED, LeaseStatus.DELETED, LeaseStatus.ERROR}
+        return [known for known in getattr(self, "all", []) if self.status(known) not in over]
+
+    def pick(self, number: int) -> Known:
+        living = self.living()
+        return living[number % len(living)]
+
+    def status(self, known: Known) -> LeaseStatus:
+        with self.world.db.read() as tx:
+            lease = tx.leases.get(known.lease.id, deleted=True)
+        assert lease is not None
+        return lease.status
+
+    def host(self, number: int) -> Resource:
+        with self.world.db.read() as tx:
+            found = tx.resources.by_external_id(HOST, str(number))
+        assert found is not None
+        return found
+
+    def resources(self) -> dict[int, Resource]:
+        with self.world.db.read() as tx:
+            found = [*tx.resources.page(ResourceQuery(HOST, 100)), *tx.resources.page(ResourceQuery(ADDRESS, 100))]
+        return {one.id: one for one in found}
+
+    def uses(self) -> list[Use]:
+        with self.world.db.read() as tx:
+            rows = tx.session.execute(select(AllocationRow)).scalars().all()
+            return [
+                Use(
+                    row.id,
+                    row.resource_id,
+                    row.reservation_id,
+                    row.starts_at,
+                    row.ends_at,
+                    row.units,
+                    int(row.amounts.get("VCPU", 0)),
+                    row.exclusive,
+                    row.state == "planned",
+                )
+                for row in rows
+                if row.ends_at > self.now or row.state in {"held", "planned"}
+            ]
+
+    def ask(
+        self,
+        operation: Callable[[], Any],
+        wishes: Sequence[Wish],
+        *,
+        mine: Collection[str] = (),
+        certain: bool = False,
+    ) -> Any:
+        """The answer, None for a refusal, which the model must agree with; what is ``certain`` must be granted."""
+        room = self.room(without=[use for use in self.uses() if use.reservation_id in mine and use.planned])
+        possible = bool(wishes) and self.could(room, wishes, mine)
+        refusal: TenureError | None = None
+        done = None
+        try:
+            done = operation()
+        except TenureError as error:
+            refusal = error
+        self.world.engine.settle()
+        if refusal is None:
+            return done
+        if isinstance(refusal, NotEnoughResources):
+            assert not certain, f"{refusal} to what asks for no more"
+            assert not possible, f"{refusal} of what fits: {wishes}"
+        elif not isinstance(refusal, LeaseBusy):
+            assert "undone" in str(refusal) or "refused" in str(refusal), refusal
+        return None
+
+    def renew_slowness(self) -> None:
+        for known in self.all:
+            if known.slow:
+                for number in known.asked:
+                    self.world.cloud.inject(
+                        Fault(FaultKind.SLOW, verb="ensure_ended", reservation_id=number, until=ENDLESS)
+                    )
+
+    def pass_time(self, step: timedelta) -> None:
+        """In steps of a minute: what waits for others is looked at again and again."""
+        end = self.now + step
+        while self.now < end:
+            self.world.pass_until(min(end, self.now + timedelta(minutes=1) if step <= timedelta(hours=1) else end))
+
+
+#: An example takes about two seconds; ``make test`` asks for more of them.
+EXAMPLES = 8 if settings().max_examples <= 100 else times(25, 400)
+
+
+TestLedger = pytest.mark.slow(LedgerMachine.TestCase)
+TestLedger.settings = settings(
+    max_examples=EXAMPLES,
+    stateful_step_count=25,
+    phases=set(Phase) - {Phase.explain},  # which traces every line, and takes minutes
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
