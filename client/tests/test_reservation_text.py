@@ -131,6 +131,37 @@ def test_what_is_not_a_count_is_refused(text: str) -> None:
             '["and", ["or", ["==", "$gpu", "a100"], ["not", ["<", "$vcpus", "8"]],'
             ' ["in", "$rack", "r1", "r2"]], ["==", "$x", "1"]]',
         ),
+        (["vcpus>=4 and gpu=a100"], '["and", [">=", "$vcpus", "4"], ["==", "$gpu", "a100"]]'),
+        (
+            ["a=1 and b=2 or c=3 and not d=4"],
+            '["or", ["and", ["==", "$a", "1"], ["==", "$b", "2"]],'
+            ' ["and", ["==", "$c", "3"], ["not", ["==", "$d", "4"]]]]',
+        ),
+        (
+            ["vcpus>=4 AND (gpu=a100 Or gpu=v100)"],
+            '["and", [">=", "$vcpus", "4"], ["or", ["==", "$gpu", "a100"], ["==", "$gpu", "v100"]]]',
+        ),
+        (["not (a=1 or b=2)"], '["not", ["or", ["==", "$a", "1"], ["==", "$b", "2"]]]'),
+        (["(rack in r1, r2) and x=y"], '["and", ["in", "$rack", "r1", "r2"], ["==", "$x", "y"]]'),
+        (["cpu=Intel(R) Xeon(R)"], '["==", "$cpu", "Intel(R) Xeon(R)"]'),
+        (["(cpu=Intel(R) Xeon(R))"], '["==", "$cpu", "Intel(R) Xeon(R)"]'),
+        (
+            ["motto='this and that' or x=\"1 or 2\""],
+            '["or", ["==", "$motto", "this and that"], ["==", "$x", "1 or 2"]]',
+        ),
+        (["rack in 'a, b', c"], '["in", "$rack", "a, b", "c"]'),
+        (["android=order"], '["==", "$android", "order"]'),
+        (
+            ["memory_mb>=1t", "local_gb>=2t"],
+            '["and", [">=", "$memory_mb", "1048576"], [">=", "$local_gb", "2048"]]',
+        ),
+        (["memory_mb>=64 GiB"], '[">=", "$memory_mb", "65536"]'),
+        (
+            ["memory_mb>=4096", "disk_gb<=1.5"],
+            '["and", [">=", "$memory_mb", "4096"], ["<=", "$disk_gb", "1.5"]]',
+        ),
+        (["vcpus>=1,000"], '[">=", "$vcpus", "1000"]'),
+        (["memory_mb in 4g, 8g"], '["in", "$memory_mb", "4096", "8192"]'),
     ],
 )
 def test_conditions_become_an_expression(conditions: list[str], expression: str) -> None:
@@ -142,6 +173,18 @@ def test_conditions_become_an_expression(conditions: list[str], expression: str)
     [
         *("", "vcpus", "vcpus>=", ">=8", "a b=c", "a=>3", "a<=>3"),
         *("not", "not vcpus", "a in", "a in b,,c", "in b", "a in b=c", "a=1 or b", "a=1 or or b=2"),
+        *(
+            "vcpus>=4 and gpu",
+            "a=rock and roll",
+            "and a=1",
+            "a=1 and",
+            "(a=1",
+            "a=1)",
+            "a=1) or (b=2",
+            "()",
+            "not=1",
+        ),
+        *("memory_mb>=lots", "memory_mb>=1x", "local_gb>=100m", "a='b' c", "vcpus>=4 && gpu=a100"),
     ],
 )
 def test_what_is_not_a_condition_is_refused(condition: str) -> None:

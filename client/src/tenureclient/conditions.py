@@ -1,4 +1,16 @@
-"""Conditions on resources as people write them, and the expression that the API takes."""
+"""Conditions on resources as people write them, and the expression that the API takes.
+
+The language, from the weakest binding to the strongest::
+
+    condition   = alternative { "or" alternative }
+    alternative = term { "and" term }
+    term        = "not" term | "(" condition ")" | comparison
+    comparison  = name operator value | name "in" value { "," value }
+    operator    = "=" | "==" | "!=" | ">=" | "<=" | ">" | "<"
+
+A value ends before ``and`` or ``or`` as a word, before a bracket that closes an open one, and at the end. In
+double or single quotes it may be anything.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +18,24 @@ import json
 import re
 from collections.abc import Iterable
 
+from tenureclient.sizes import UnreadableSize, parse_size
 from tenureclient.wire import JsonValue
 
 CONDITION_FORMS = (
-    "vcpus>=8, memory_mb>65536, gpu=v100, rack!=r2, 'rack in r1,r2', 'not gpu=v100', 'gpu=a100 or gpu=v100'"
+    "vcpus>=8, memory_mb>64g, gpu=v100, rack!=r2, 'rack in r1,r2', 'not gpu=v100', 'gpu=a100 or gpu=v100',"
+    " 'vcpus>=4 and (gpu=a100 or gpu=v100)'"
 )
 
-_OR = re.compile(r"\s+or\s+")
-_NOT = re.compile(r"\s*not\s+(.*)", re.DOTALL)
-_IN = re.compile(r"\s*([^\s=!<>]+)\s+in\s+([^=!<>]*\S)\s*", re.DOTALL)
-_COMPARISON = re.compile(r"\s*([^\s=!<>]+)\s*(==|!=|>=|<=|=|>|<)\s*(.*\S)\s*", re.DOTALL)
+_NAME = re.compile(r"\s*([^\s=!<>()\"',]+)\s*")
+_OPERATOR = re.compile(r"(==|!=|>=|<=|=|>|<)\s*(?![=<>])")
+_WORD = {word: re.compile(rf"\s*{word}(?![^\s(])", re.IGNORECASE) for word in ("and", "or", "not", "in")}
+_QUOTED = re.compile(r"\"([^\"]*)\"|'([^']*)'")
+#: Where a value that is not in quotes ends, if no bracket or comma ends it.
+_NEXT = re.compile(r"\s(?:and|or)(?=[\s(])|\s(?:and|or)$", re.IGNORECASE)
+#: Signs that stand for ``and`` and ``or`` in other languages, and those of comparisons.
+_UNLIKELY, _SIGN = re.compile(r"&&|\|\|"), re.compile(r"[=!<>]")
+_GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+", re.ASCII)
+_ORDER = frozenset({">=", "<=", ">", "<"})
 
 
 class UnreadableCondition(ValueError):
@@ -27,29 +47,112 @@ def conditions_to_json(conditions: Iterable[str]) -> str:
 
     Raises ``UnreadableCondition``.
     """
-    terms = [_alternatives(condition) for condition in conditions]
+    terms: list[JsonValue] = [_Reader(condition).read() for condition in conditions]
     if not terms:
         return ""
     return json.dumps(terms[0] if len(terms) == 1 else ["and", *terms])
 
 
-def _alternatives(condition: str) -> list[JsonValue]:
-    terms: list[JsonValue] = [_term(part, condition) for part in _OR.split(condition)]
-    return ["or", *terms] if len(terms) > 1 else _term(condition, condition)
+class _Reader:
+    """Reads one condition from its beginning to its end."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def read(self) -> list[JsonValue]:
+        expression = self._joined("or")
+        if self._text[self._at :].strip():
+            raise self._unreadable()
+        return expression
+
+    def _joined(self, word: str) -> list[JsonValue]:
+        """Several parts with this word between them, or what there is of one."""
+        parts: list[JsonValue] = []
+        while not parts or self._takes(_WORD[word]):
+            parts.append(self._joined("and") if word == "or" else self._term())
+        if len(parts) > 1:
+            return [word, *parts]
+        [part] = parts
+        assert isinstance(part, list)
+        return part
+
+    def _term(self) -> list[JsonValue]:
+        if self._takes(_WORD["not"]):
+            return ["not", self._term()]
+        if self._takes(re.compile(r"\s*\(")):
+            inside = self._joined("or")
+            if not self._takes(re.compile(r"\s*\)")):
+                raise self._unreadable()
+            return inside
+        return self._comparison()
+
+    def _comparison(self) -> list[JsonValue]:
+        found = self._takes(_NAME)
+        if found is None or found[1].lower() in _WORD:
+            raise self._unreadable()
+        name = found[1].removeprefix("$")
+        if self._takes(_WORD["in"]):
+            values = [self._value(name, listed=True)]
+            while self._takes(re.compile(r"\s*,")):
+                values.append(self._value(name, listed=True))
+            return ["in", f"${name}", *values]
+        operator = self._takes(_OPERATOR)
+        if operator is None:
+            raise self._unreadable()
+        symbol = "==" if operator[1] == "=" else operator[1]
+        return [symbol, f"${name}", self._value(name, ordered=symbol in _ORDER)]
+
+    def _value(self, name: str, *, listed: bool = False, ordered: bool = False) -> str:
+        """The value at hand; in a list up to the next comma."""
+        if quoted := self._takes(re.compile(rf"\s*(?:{_QUOTED.pattern})(?=\s*(?:$|[,)]|\s(?:and|or)\b))")):
+            return quoted[1] if quoted[1] is not None else quoted[2]
+        begin, open_here = self._at, 0
+        while self._at < len(self._text):
+            character = self._text[self._at]
+            if character == "(":
+                open_here += 1
+            elif character == ")":
+                if not open_here:
+                    break
+                open_here -= 1
+            elif (character == "," and listed) or _NEXT.match(self._text, self._at):
+                break
+            self._at += 1
+        value = self._text[begin : self._at].strip()
+        if not value or value[0] in "\"'" or _UNLIKELY.search(value) or (listed and _SIGN.search(value)):
+            raise self._unreadable()
+        return self._in_units(name, value, ordered=ordered)
+
+    def _in_units(self, name: str, value: str, *, ordered: bool) -> str:
+        """A number as the property has it: sizes in its unit, and without a comma at the thousands."""
+        if _GROUPED.fullmatch(value):
+            return value.replace(",", "")
+        unit = {"mb": "m", "gb": "g"}.get(name.rpartition("_")[2])
+        if unit is None or not (ordered or value[:1].isdigit()):
+            return value
+        try:
+            return str(parse_size(unit)(value)) if not _is_number(value) else value
+        except UnreadableSize as error:
+            raise UnreadableCondition(f"'{self._text}': {error}") from None
+
+    def _takes(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """What the pattern matches here, behind which it goes on."""
+        found = pattern.match(self._text, self._at)
+        if found is not None:
+            self._at = found.end()
+        return found
+
+    def _unreadable(self) -> UnreadableCondition:
+        return UnreadableCondition(
+            f"'{self._text}' is not a condition; write it like {CONDITION_FORMS}. A value with 'and',"
+            " 'or' or brackets in it is put in quotes."
+        )
 
 
-def _term(text: str, condition: str) -> list[JsonValue]:
-    if negated := _NOT.fullmatch(text):
-        return ["not", _term(negated[1], condition)]
-    if among := _IN.fullmatch(text):
-        values = [value.strip() for value in among[2].split(",")]
-        if all(values):
-            return ["in", _property(among[1]), *values]
-    match = _COMPARISON.fullmatch(text)
-    if match is None or match[3].startswith(("=", "<", ">")):
-        raise UnreadableCondition(f"'{condition}' is not a condition; write it like {CONDITION_FORMS}.")
-    return ["==" if match[2] == "=" else match[2], _property(match[1]), match[3]]
-
-
-def _property(name: str) -> str:
-    return f"${name.removeprefix('$')}"
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

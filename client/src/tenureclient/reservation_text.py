@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tenureclient.reservation_request import ReservationChange, ReservationRequest
 from tenureclient.wire import JsonValue
@@ -28,8 +28,6 @@ _TEXTS = frozenset(
 )
 _CLOSING = {"[": "]", "{": "}"}
 _WHOLE_NUMBER = re.compile(r"-?\d+", re.ASCII)
-_SIZE = re.compile(r"(\d+)\s*(?:([mgt])i?b?)?", re.ASCII)
-_UNITS = "mgt"
 _COUNT = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 
 
@@ -79,20 +77,6 @@ def parse_amount(text: str) -> int:
     if not _WHOLE_NUMBER.fullmatch(text.strip()) or int(text) < 1:
         raise UnreadableReservation(f"'{text}' is not a count: a whole number, at least 1.")
     return int(text)
-
-
-def parse_size(unit: str) -> Callable[[str], int]:
-    """Make a reader of sizes; what it returns is in ``unit`` (m, g or t), as is a size without any."""
-
-    def parse(text: str) -> int:
-        match = _SIZE.fullmatch(text.strip().lower())
-        power = _UNITS.index(match[2] or unit) - _UNITS.index(unit) if match else -1
-        if match is None or power < 0:
-            raise UnreadableReservation(f"'{text}' is not a size; write 4096, or such as 4{unit} or 1t.")
-        size: int = int(match[1]) * 1024**power
-        return size
-
-    return parse
 
 
 def parse_extra_spec(text: str) -> tuple[str, str]:

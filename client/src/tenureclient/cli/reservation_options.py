@@ -20,8 +20,8 @@ from tenureclient.reservation_text import (
     parse_count,
     parse_extra_spec,
     parse_reservation,
-    parse_size,
 )
+from tenureclient.sizes import parse_size
 
 #: Which option says how many, and which ones describe what is counted.
 _DETAILS = {

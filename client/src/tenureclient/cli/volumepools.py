@@ -16,7 +16,7 @@ from tenureclient.cli.inventory import (
     add_reservable,
 )
 from tenureclient.cli.render import fields, table, volumepool_row
-from tenureclient.reservation_text import parse_size
+from tenureclient.sizes import parse_size
 
 _LISTED = ("id", "name", "capacity_gb", "reservable")
 
