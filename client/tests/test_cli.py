@@ -17,6 +17,10 @@ def last_body(server: FakeServer) -> Any:
     return next(request.body for request in reversed(server.requests) if request.body is not None)
 
 
+def last_body_or_none(server: FakeServer) -> Any:
+    return next((request.body for request in reversed(server.requests) if request.body is not None), None)
+
+
 def test_a_lease_is_made_from_the_short_form(server: FakeServer, tenure: Run) -> None:
     for number in range(3):
         server.add_host(f"c{number}", properties={"gpu": "v100"})
@@ -463,3 +467,102 @@ def test_what_a_blazar_cannot_do_is_explained(tenure: Run, blazar: FakeServer) -
     outcome = tenure(*where, "lease", "history", "bio")
     assert outcome.code == 1
     assert "API 1.0 only" in outcome.errors
+
+
+@pytest.mark.parametrize("option", ["--for", "--hold"])
+def test_no_time_is_not_taken_for_a_day(server: FakeServer, tenure: Run, option: str) -> None:
+    server.add_host("c1")
+    outcome = tenure("lease", "create", "bio", "--hosts", "1", option, "0h")
+    assert outcome.code != 0
+    assert f"argument {option}: '0h' is no time at all" in outcome.errors
+    assert last_body_or_none(server) is None
+
+
+@pytest.mark.parametrize("option", ["--prolong-for", "--reduce-by", "--defer-by", "--advance-by"])
+def test_a_change_by_no_time_is_refused(server: FakeServer, tenure: Run, option: str) -> None:
+    outcome = tenure("lease", "set", "bio", option, "0m")
+    assert outcome.code != 0
+    assert "no time at all" in outcome.errors
+
+
+def test_the_end_is_read_from_the_start_on(server: FakeServer, tenure: Run) -> None:
+    server.add_host("c1")
+    outcome = tenure(
+        *("lease", "create", "bio", "--hosts", "1", "--start", "friday 9am", "--end", "monday 9am"),
+        *("--before-end", "sunday 12:00", "--notify", "sunday 18:00", "save it"),
+    )
+    assert outcome.code == 0, outcome.errors
+    body = last_body(server)
+    assert (body["start_date"], body["end_date"]) == ("2027-03-05T08:00:00Z", "2027-03-08T08:00:00Z")
+    assert body["before_end_date"] == "2027-03-07T11:00:00Z"
+    assert [event["time"] for event in body["events"]] == ["2027-03-07T17:00:00Z"]
+    assert tenure("lease", "set", "bio", "--end", "saturday 10:00").code == 0
+    assert last_body(server)["end_date"] == "2027-03-06T09:00:00Z"
+
+
+def test_of_several_leases_all_are_deleted_that_there_are(server: FakeServer, tenure: Run) -> None:
+    for number in range(2):
+        server.add_host(f"c{number}")
+        assert tenure("lease", "create", f"bio-{number}", "--hosts", "1", "--start", "+1h").code == 0
+    outcome = tenure("lease", "delete", "bio-0", "nosuch", "bio-1")
+    assert outcome.code == 1
+    assert outcome.output == "Deleted lease: bio-0\nDeleted lease: bio-1\n"
+    assert "1 of 3 leases were not deleted" in outcome.errors
+    assert "nosuch" in outcome.errors
+    assert json.loads(tenure("lease", "list", "-f", "json").output) == []
+
+
+def test_of_several_hosts_all_are_deleted_that_can_be(server: FakeServer, tenure: Run) -> None:
+    for name in ("c1", "c2"):
+        server.add_host(name)
+    outcome = tenure("host", "delete", "c1", "nosuch", "c2")
+    assert outcome.code == 1
+    assert outcome.output == "Deleted host: c1\nDeleted host: c2\n"
+    assert "1 of 3 hosts were not deleted:\nnosuch: " in outcome.errors
+    assert json.loads(tenure("host", "list", "-f", "json").output) == []
+
+
+def test_a_wait_that_ends_in_vain_names_the_lease_that_is_there(server: FakeServer, tenure: Run) -> None:
+    server.add_host("c1")
+    outcome = tenure(
+        "lease", "create", "bio", "--hosts", "1", "--start", "+2h", "--wait", "--wait-timeout", "1h"
+    )
+    assert outcome.code == 1
+    [lease] = json.loads(tenure("lease", "list", "-f", "json").output)
+    assert f"bio, {lease['id']}, PENDING" in outcome.errors
+
+
+def test_what_is_no_status_is_not_waited_for(server: FakeServer, tenure: Run) -> None:
+    outcome = tenure("lease", "wait", "bio", "--until", "FOO")
+    assert outcome.code != 0
+    assert "'FOO' is no status of a lease; there are CREATING, PENDING" in outcome.errors
+
+
+HOSTILE = "bio\x1b[2J\x07\r\n\x9b31m\u202e\x7f"
+
+
+@pytest.mark.parametrize("command", [("list",), ("show", "{id}"), ("wait", "{id}"), ("history", "{id}")])
+def test_a_terminal_gets_no_control_characters_of_others(
+    server: FakeServer, tenure: Run, command: tuple[str, ...]
+) -> None:
+    server.add_host("c1")
+    assert tenure("lease", "create", HOSTILE, "--hosts", "1").code == 0
+    [lease] = json.loads(tenure("lease", "list", "-f", "json").output)
+    assert lease["name"] == HOSTILE  # programs read what there is
+    arguments = [part.format(id=lease["id"]) for part in command]
+    for formatter in ("table", "value", "csv"):
+        if formatter == "csv" and command[0] not in {"list", "history"}:
+            continue
+        outcome = tenure("lease", *arguments, "-f", formatter)
+        assert outcome.code == 0, outcome.errors
+        printed = (outcome.output + outcome.errors).replace("\r\n", "\n").replace("\n", "")
+        assert printed.isprintable(), printed
+    if command[0] in {"list", "show"}:
+        assert r"bio\x1b[2J\x07\r\n\x9b31m\u202e\x7f" in tenure("lease", *arguments, "-f", "value").output
+
+
+def test_a_refusal_gets_no_control_characters_of_others(server: FakeServer, tenure: Run) -> None:
+    outcome = tenure("lease", "show", "no\x1b[2Jsuch")
+    assert outcome.code == 1
+    assert "\x1b" not in outcome.errors
+    assert r"no\x1b[2Jsuch" in outcome.errors

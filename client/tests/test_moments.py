@@ -17,6 +17,7 @@ from tenureclient.moments import (
     format_duration,
     format_moment,
     parse_duration,
+    parse_length,
     parse_moment,
 )
 from tenureclient.wire import read_moment, rfc3339
@@ -202,3 +203,34 @@ def test_a_day_of_the_week_is_the_next_one(now: datetime, day: str, clock: objec
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(UnreadableMoment, UnreadableDuration):
         parse_moment(text, now=MONDAY, zone=BERLIN)
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("monday 9am", datetime(2027, 3, 8, 9, tzinfo=UTC)),  # and not the monday that is today
+        ("friday 14:00", datetime(2027, 3, 5, 14, tzinfo=UTC)),  # later on the day of the start
+        ("friday 8:00", datetime(2027, 3, 12, 8, tzinfo=UTC)),
+        ("18:00", datetime(2027, 3, 5, 18, tzinfo=UTC)),
+        ("8:00", datetime(2027, 3, 6, 8, tzinfo=UTC)),
+        ("saturday", datetime(2027, 3, 6, tzinfo=UTC)),
+        ("tomorrow 9:00", datetime(2027, 3, 2, 9, tzinfo=UTC)),  # of today
+        ("+2h", datetime(2027, 3, 1, 11, 30, 12, tzinfo=UTC)),  # from now
+        ("2027-03-02 09:00", datetime(2027, 3, 2, 9, tzinfo=UTC)),
+    ],
+)
+def test_a_day_or_a_time_of_day_is_the_next_after_the_start(text: str, moment: datetime) -> None:
+    start = datetime(2027, 3, 5, 9, tzinfo=UTC)  # a Friday
+    assert parse_moment(text, now=MONDAY, zone=UTC, after=start) == moment
+
+
+def test_a_start_that_is_past_counts_for_nothing() -> None:
+    assert parse_moment("10:00", now=MONDAY, zone=UTC, after=MONDAY - timedelta(days=3)) == datetime(
+        2027, 3, 1, 10, tzinfo=UTC
+    )
+
+
+@pytest.mark.parametrize("text", ["0h", "0s", "0.1s", "0d 0h"])
+def test_a_length_is_some_time(text: str) -> None:
+    with pytest.raises(UnreadableDuration, match="no time at all"):
+        parse_length(text)
