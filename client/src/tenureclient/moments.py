@@ -76,6 +76,14 @@ def parse_duration(text: str) -> timedelta:
         raise UnreadableDuration(f"'{text}' is too long.") from None
 
 
+def parse_length(text: str) -> timedelta:
+    """Return a duration as ``parse_duration`` does, of a second at least."""
+    duration = parse_duration(text)
+    if not duration:
+        raise UnreadableDuration(f"'{text}' is no time at all; write it like {DURATION_FORMS}.")
+    return duration
+
+
 def format_duration(duration: timedelta) -> str:
     """Return a duration in the form that ``parse_duration`` reads, to the second."""
     seconds = round(duration.total_seconds())
@@ -89,17 +97,20 @@ def format_duration(duration: timedelta) -> str:
     return sign + ("".join(parts) or "0s")
 
 
-def parse_moment(text: str, *, now: datetime, zone: tzinfo | None = None) -> Moment:
+def parse_moment(
+    text: str, *, now: datetime, zone: tzinfo | None = None, after: datetime | None = None
+) -> Moment:
     """Return the moment that a text means, in UTC; the word ``now`` stays a word for the server.
 
-    A time of day alone is its next occurrence, a day of the week alone its next beginning. A date
-    without a zone is one of ``zone``; a text may end in another zone's name.
+    A time of day alone is its next occurrence, a day of the week alone its next beginning: the next one
+    after ``after`` where that is given and later than now, as for an end after its start. A date without a
+    zone is one of ``zone``; a text may end in another zone's name.
     """
     words = text.split()
     if [word.lower() for word in words] == [NOW]:
         return NOW
     try:
-        return _read(text, words, now, zone)
+        return _read(text, words, now, zone, now if after is None else max(now, after))
     except OverflowError:
         raise UnreadableMoment(f"'{text}' is too far away.") from None
 
@@ -111,7 +122,7 @@ def format_moment(moment: datetime, zone: tzinfo | None = None) -> str:
     return local.strftime(f"%Y-%m-%d %H:%M{seconds} %Z")
 
 
-def _read(text: str, words: list[str], now: datetime, zone: tzinfo | None) -> datetime:
+def _read(text: str, words: list[str], now: datetime, zone: tzinfo | None, after: datetime) -> datetime:
     stripped = " ".join(words)
     if stripped.startswith("+"):
         return _after(now, parse_duration(stripped[1:]))
@@ -119,7 +130,7 @@ def _read(text: str, words: list[str], now: datetime, zone: tzinfo | None) -> da
         return _after(now, parse_duration(" ".join(words[1:])))
     if len(words) > 1 and (named := _zone_named(words[-1])) is not None:
         words, zone = words[:-1], named
-    moment = _date(text, " ".join(words), zone) or _day_and_clock(words, now, zone)
+    moment = _date(text, " ".join(words), zone) or _day_and_clock(words, now, zone, after)
     if moment is None:
         raise UnreadableMoment(f"'{text}' is not a date; write it like {MOMENT_FORMS}.")
     return moment
@@ -153,18 +164,19 @@ def _date(text: str, stripped: str, zone: tzinfo | None) -> datetime | None:
     return _on_the_clocks_of(zone, moment) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
-def _day_and_clock(words: list[str], now: datetime, zone: tzinfo | None) -> datetime | None:
-    """Read a day by name and a time of day, or one of the two."""
+def _day_and_clock(words: list[str], now: datetime, zone: tzinfo | None, after: datetime) -> datetime | None:
+    """Read a day by name and a time of day, or one of the two; today and tomorrow are those of now."""
     words = [word.lower() for word in words if word.lower() != "at"]
     if not words:
         return None
-    today = now.astimezone(zone).date()
+    counted = words[0] in ("today", "tomorrow")
+    today = (now if counted else after).astimezone(zone).date()
     days = _days_ahead(words[0], today.weekday())
     clock = _clock(" ".join(words if days is None else words[1:]), default=days is not None)
     if clock is None:
         return None
     moment = _on_the_clocks_of(zone, datetime.combine(today + timedelta(days=days or 0), clock))
-    if moment <= now and words[0] not in ("today", "tomorrow"):
+    if moment <= after and not counted:
         period = 1 if days is None else 7
         later = today + timedelta(days=(days or 0) + period)
         moment = _on_the_clocks_of(zone, datetime.combine(later, clock))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import ClassVar, TextIO, TypeVar
@@ -12,6 +12,7 @@ from typing import ClassVar, TextIO, TypeVar
 from osc_lib import exceptions
 from osc_lib.command import command
 
+from tenureclient.cli.printable import printable
 from tenureclient.cli.report import describe
 from tenureclient.client import Client
 from tenureclient.conditions import UnreadableCondition
@@ -72,20 +73,42 @@ class ReservationCommand(command.Command):
             self.app.client_manager, clock=self.surroundings.now, sleep=self.surroundings.sleep
         )
 
-    def moment(self, text: str, option: str, *, zone: tzinfo | None) -> Moment:
-        """Read a date of the command line; a complaint names the option."""
+    def moment(self, text: str, option: str, *, zone: tzinfo | None, after: datetime | None = None) -> Moment:
+        """Read a date of the command line; a complaint names the option. ``after``: see ``parse_moment``."""
         try:
-            return parse_moment(text, now=self.surroundings.now(), zone=zone)
+            return parse_moment(text, now=self.surroundings.now(), zone=zone, after=after)
         except (UnreadableMoment, UnreadableDuration) as error:
             raise exceptions.CommandError(f"{option}: {error}") from error
+
+
+#: How things can be printed for programs, which read everything as it is.
+_FOR_PROGRAMS = frozenset({"json", "yaml"})
 
 
 class ReservationLister(ReservationCommand, command.Lister):
     """A command that prints a table."""
 
+    def produce_output(
+        self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Sequence[object]]
+    ) -> int:
+        shown = data if parsed_args.formatter in _FOR_PROGRAMS else (_printable(row) for row in data)
+        code: int = super().produce_output(parsed_args, column_names, shown)
+        return code
+
 
 class ReservationShowOne(ReservationCommand, command.ShowOne):
     """A command that prints the fields of one thing."""
+
+    def produce_output(
+        self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Sequence[object]
+    ) -> int:
+        shown = data if parsed_args.formatter in _FOR_PROGRAMS else _printable(data)
+        code: int = super().produce_output(parsed_args, column_names, shown)
+        return code
+
+
+def _printable(row: Iterable[object]) -> tuple[object, ...]:
+    return tuple(printable(cell) if isinstance(cell, str) else cell for cell in row)
 
 
 def reading(read: Callable[[str], T]) -> Callable[[str], T]:

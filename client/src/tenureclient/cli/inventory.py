@@ -10,6 +10,8 @@ from osc_lib import exceptions
 
 from tenureclient.addresses import FloatingIP
 from tenureclient.cli.command import ReservationCommand, ReservationLister
+from tenureclient.cli.each import Each
+from tenureclient.cli.printable import printable
 from tenureclient.cli.render import affected_row, table
 from tenureclient.client import Client
 from tenureclient.floatingips import FloatingIPs
@@ -101,9 +103,14 @@ class DeleteCommand(OfInventory):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         inventory = self.inventory(self.client())
-        for name in parsed_args.resources:
+
+        def delete(name: str) -> None:
             inventory.delete(inventory.find(name).id)
-            self.output.write(f"Deleted {self.noun}: {name}\n")
+            self.output.write(f"Deleted {self.noun}: {printable(name)}\n")
+
+        each = Each()
+        each.do(dict.fromkeys(parsed_args.resources), delete)
+        each.complain(len(parsed_args.resources), f"{self.noun}s were not deleted")
 
 
 class ChangeCommand(OfInventory, ReservationLister):

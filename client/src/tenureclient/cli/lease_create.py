@@ -20,7 +20,7 @@ from tenureclient.cli.lease_options import (
 )
 from tenureclient.cli.render import fields, lease_row
 from tenureclient.cli.reservation_options import add_reservation_options, read_reservations
-from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, NOW, Moment, parse_duration
+from tenureclient.moments import DURATION_FORMS, MOMENT_FORMS, NOW, Moment, parse_length
 
 _DEFAULT_LENGTH = timedelta(hours=24)
 
@@ -70,7 +70,7 @@ class CreateLease(ReservationShowOne):
         parser.add_argument(
             "--hold",
             metavar="DURATION",
-            type=reading(parse_duration),
+            type=reading(parse_length),
             help="Book for so long only, at most 1h, unless 'lease confirm' follows; for scripts",
         )
         add_wait_options(parser, "until the lease is ACTIVE")
@@ -84,7 +84,7 @@ class CreateLease(ReservationShowOne):
             )
         start = read_date(self, parsed_args, "start", "start_date") or NOW
         end = self._end(parsed_args, start)
-        before_end = read_instant(self, parsed_args, "before_end", "before_end_date")
+        before_end = read_instant(self, parsed_args, "before_end", "before_end_date", after=start)
         if parsed_args.hold and parsed_args.wait:
             raise exceptions.CommandError("--hold: a held lease does not start; --wait waits for nothing.")
         if parsed_args.event:
@@ -96,7 +96,7 @@ class CreateLease(ReservationShowOne):
             end=end,
             before_end=before_end,
             reservations=reservations,
-            events=read_notify(self, parsed_args),
+            events=read_notify(self, parsed_args, after=start),
             hold_for=parsed_args.hold,
         )
         if parsed_args.wait:
@@ -104,7 +104,7 @@ class CreateLease(ReservationShowOne):
         return fields(lease_row(lease, self.surroundings.zone))
 
     def _end(self, parsed_args: argparse.Namespace, start: Moment) -> datetime:
-        end = read_instant(self, parsed_args, "end", "end_date")
+        end = read_instant(self, parsed_args, "end", "end_date", after=start)
         if end is not None:
             return end
         length: timedelta = parsed_args.length or _DEFAULT_LENGTH
@@ -124,10 +124,14 @@ def _add_dates(parser: argparse.ArgumentParser) -> None:
         "--for",
         dest="length",
         metavar="DURATION",
-        type=reading(parse_duration),
+        type=reading(parse_length),
         help=f"Length: {DURATION_FORMS} (default: 24h)",
     )
-    end.add_argument("--end", metavar="DATE", help="End, written like the start; +2h counts from now")
+    end.add_argument(
+        "--end",
+        metavar="DATE",
+        help="End, written like the start; +2h counts from now, a day or a time of day from the start",
+    )
     end.add_argument("--end-date", metavar="DATE", help=f"The same, but {BLAZAR_DATE}")
     before_end = parser.add_mutually_exclusive_group()
     before_end.add_argument(

@@ -12,6 +12,7 @@ from osc_lib import exceptions
 from tenureclient.cli.command import ReservationCommand, reading
 from tenureclient.cli.progress import ProgressDisplay
 from tenureclient.client import Client
+from tenureclient.errors import WaitTimedOut
 from tenureclient.leases import ACTIVE
 from tenureclient.models import Lease
 from tenureclient.moments import Moment, parse_duration
@@ -49,10 +50,17 @@ def wait_for(
     parsed_args: argparse.Namespace,
     statuses: Collection[str] = ACTIVE,
 ) -> Lease:
-    """Wait with a progress display on stderr."""
+    """Wait with a progress display on stderr; where that ends in vain, the lease is named that is there."""
     timeout: timedelta | None = parsed_args.wait_timeout
     with ProgressDisplay(sys.stderr) as display:
-        return client.leases.wait(lease_id, statuses, timeout=timeout, on_progress=display)
+        try:
+            return client.leases.wait(lease_id, statuses, timeout=timeout, on_progress=display)
+        except WaitTimedOut as error:
+            lease = client.leases.get(lease_id)
+            raise WaitTimedOut(
+                f"{error.message}\n  The lease is there and goes on without being waited for:"
+                f" {lease.name}, {lease.id}, {lease.status}"
+            ) from error
 
 
 def wait_deleted(client: Client, lease_id: str, parsed_args: argparse.Namespace, name: str) -> None:
@@ -73,11 +81,14 @@ def add_notify_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read_notify(command: ReservationCommand, parsed_args: argparse.Namespace) -> list[OwnEvent]:
-    """Return the moments at which something is to be told."""
+def read_notify(
+    command: ReservationCommand, parsed_args: argparse.Namespace, *, after: Moment | None = None
+) -> list[OwnEvent]:
+    """Return the moments at which something is to be told, in a lease that starts then."""
+    zone = command.surroundings.zone
     return [
         OwnEvent(
-            _instant(command.moment(date, "--notify", zone=command.surroundings.zone), "notify"), message
+            _instant(command.moment(date, "--notify", zone=zone, after=_known(after)), "notify"), message
         )
         for date, message in parsed_args.notify
     ]
@@ -88,19 +99,22 @@ def read_date(
     parsed_args: argparse.Namespace,
     friendly: str,
     compatible: str,
+    *,
+    after: Moment | None = None,
 ) -> Moment | None:
     """Return the date given by an option of ours, or by the one that python-blazarclient has.
 
-    They differ in one thing: without a zone ours is a local date, the other one is in UTC.
+    They differ in one thing: without a zone ours is a local date, the other one is in UTC. ``after`` is what
+    it comes after, such as the start: a day of the week or a time of day is the next one from then on.
     """
     text = getattr(parsed_args, friendly)
     if text is not None:
         option = "--" + friendly.replace("_", "-")
-        return command.moment(text, option, zone=command.surroundings.zone)
+        return command.moment(text, option, zone=command.surroundings.zone, after=_known(after))
     text = getattr(parsed_args, compatible)
     if text is None:
         return None
-    return command.moment(text, "--" + compatible.replace("_", "-"), zone=UTC)
+    return command.moment(text, "--" + compatible.replace("_", "-"), zone=UTC, after=_known(after))
 
 
 def read_instant(
@@ -108,10 +122,17 @@ def read_instant(
     parsed_args: argparse.Namespace,
     friendly: str,
     compatible: str,
+    *,
+    after: Moment | None = None,
 ) -> datetime | None:
     """The same for a date that the word "now" makes no sense for."""
-    moment = read_date(command, parsed_args, friendly, compatible)
+    moment = read_date(command, parsed_args, friendly, compatible, after=after)
     return None if moment is None else _instant(moment, friendly)
+
+
+def _known(moment: Moment | None) -> datetime | None:
+    """The instant, where it is not the word "now"."""
+    return moment if isinstance(moment, datetime) else None
 
 
 def _instant(moment: Moment, option: str) -> datetime:

@@ -21,7 +21,7 @@ from tenureclient.cli.lease_options import (
 )
 from tenureclient.leases import ACTIVE, SETTLED
 from tenureclient.models import Lease
-from tenureclient.moments import NOW, Moment, parse_duration
+from tenureclient.moments import NOW, Moment, parse_length
 from tenureclient.reservation_request import OwnEvent
 from tenureclient.reservation_text import parse_reservation_change
 
@@ -69,13 +69,15 @@ class SetLease(OfLease):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         start = read_date(self, parsed_args, "start", "start_date")
-        end = read_date(self, parsed_args, "end", "end_date")
-        before_end = read_instant(self, parsed_args, "before_end", "before_end_date")
+        read_date(self, parsed_args, "end", "end_date")  # what cannot be read is told first
         client = self.client()
         lease = client.leases.find(parsed_args.lease)
         start = start or _moved(lease.start_date, parsed_args.defer_by, parsed_args.advance_by)
+        begin = start or lease.start_date
+        end = read_date(self, parsed_args, "end", "end_date", after=begin)
+        before_end = read_instant(self, parsed_args, "before_end", "before_end_date", after=begin)
         end = end or _moved(lease.end_date, parsed_args.prolong_for, parsed_args.reduce_by)
-        events = self._events(lease, parsed_args)
+        events = self._events(lease, parsed_args, begin)
         dates = (start, end, before_end)
         if not (parsed_args.name or any(dates) or parsed_args.reservation or events is not None):
             raise exceptions.CommandError("Nothing to change: give a name, a date or a reservation.")
@@ -92,7 +94,7 @@ class SetLease(OfLease):
             wait_for(client, lease.id, parsed_args, _awaited(lease, start, end))
         self.output.write(f"Updated lease: {parsed_args.lease}\n")
 
-    def _events(self, lease: Lease, parsed_args: argparse.Namespace) -> list[OwnEvent] | None:
+    def _events(self, lease: Lease, parsed_args: argparse.Namespace, begin: Moment) -> list[OwnEvent] | None:
         """Everything that is to be told at moments of its own; None where that does not change."""
         if not (parsed_args.notify or parsed_args.drop_notify):
             return None
@@ -107,7 +109,7 @@ class SetLease(OfLease):
                 raise exceptions.CommandError(
                     f"--drop-notify: lease {lease.name} has no such event '{event_id}'; it has: {ids}"
                 )
-        return [*there.values(), *read_notify(self, parsed_args)]
+        return [*there.values(), *read_notify(self, parsed_args, after=begin)]
 
 
 class ProlongLease(OfLease):
@@ -123,7 +125,7 @@ class ProlongLease(OfLease):
         parser.add_argument(
             "--by",
             metavar="DURATION",
-            type=reading(parse_duration),
+            type=reading(parse_length),
             required=True,
             help="For how much longer, such as 12h or 30d",
         )
@@ -137,7 +139,7 @@ class ProlongLease(OfLease):
 
 
 def _add_dates(parser: argparse.ArgumentParser) -> None:
-    duration = reading(parse_duration)
+    duration = reading(parse_length)
     end = parser.add_mutually_exclusive_group()
     end.add_argument(
         "--prolong-for", "--prolong_for", metavar="DURATION", type=duration, help="Move the end back"

@@ -8,7 +8,8 @@ from datetime import datetime
 from itertools import islice
 
 from tenureclient import leases
-from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne
+from tenureclient.cli.command import ReservationCommand, ReservationLister, ReservationShowOne, reading
+from tenureclient.cli.each import Each
 from tenureclient.cli.lease_options import (
     OfLease,
     add_timeout_option,
@@ -16,6 +17,7 @@ from tenureclient.cli.lease_options import (
     wait_deleted,
     wait_for,
 )
+from tenureclient.cli.printable import printable
 from tenureclient.cli.render import (
     fields,
     history_row,
@@ -25,6 +27,18 @@ from tenureclient.cli.render import (
     table,
 )
 
+#: What a lease can be waited to be.
+_STATUSES = (
+    "CREATING",
+    "PENDING",
+    "STARTING",
+    "ACTIVE",
+    "UPDATING",
+    "TERMINATING",
+    "TERMINATED",
+    "DELETING",
+    "ERROR",
+)
 _LISTED = ("id", "name", "start_date", "end_date", "status")
 
 
@@ -94,7 +108,10 @@ class ShowLease(OfLease, ReservationShowOne):
 
 
 class DeleteLease(ReservationCommand):
-    """End leases and take them off the list. What runs on their resources is removed."""
+    """End leases and take them off the list. What runs on their resources is removed.
+
+    Of several all are deleted that can be; the others are named, and the command ends with an error then.
+    """
 
     examples = (("bio-42", "one lease"), ("bio-42 bio-43 --wait", "several, waiting until they are gone"))
 
@@ -106,15 +123,22 @@ class DeleteLease(ReservationCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         client = self.client()
-        deleted: list[tuple[str, str]] = []
-        for name in parsed_args.leases:
+        each = Each()
+
+        def delete(name: str) -> str:
             lease_id = client.leases.find(name).id
             client.leases.delete(lease_id)
-            deleted.append((name, lease_id))
-        for name, lease_id in deleted:
+            return lease_id
+
+        ids = each.do(dict.fromkeys(parsed_args.leases), delete)
+
+        def see_gone(name: str) -> None:
             if parsed_args.wait:
-                wait_deleted(client, lease_id, parsed_args, name)
-            self.output.write(f"Deleted lease: {name}\n")
+                wait_deleted(client, ids[name], parsed_args, name)
+            self.output.write(f"Deleted lease: {printable(name)}\n")
+
+        each.do(ids, see_gone)
+        each.complain(len(parsed_args.leases), "leases were not deleted")
 
 
 class ListLeaseHistory(OfLease, ReservationLister):
@@ -194,6 +218,7 @@ class WaitLease(OfLease, ReservationShowOne):
         parser.add_argument(
             "--until",
             metavar="STATUS",
+            type=reading(_status),
             action="append",
             help="The status to wait for (default: ACTIVE; may be repeated, any of them will do)",
         )
@@ -202,6 +227,14 @@ class WaitLease(OfLease, ReservationShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
         client = self.client()
-        statuses = {status.upper() for status in parsed_args.until or ["ACTIVE"]}
+        statuses = set(parsed_args.until or ["ACTIVE"])
         lease = wait_for(client, client.leases.find(parsed_args.lease).id, parsed_args, statuses)
         return fields(lease_row(lease, self.surroundings.zone))
+
+
+def _status(text: str) -> str:
+    """A status, however it is written; raises ``ValueError`` for what is none."""
+    status = text.upper()
+    if status not in _STATUSES:
+        raise ValueError(f"'{text}' is no status of a lease; there are {', '.join(_STATUSES)}.")
+    return status

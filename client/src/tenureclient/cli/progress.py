@@ -6,6 +6,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self, TextIO
 
+from tenureclient.cli.printable import printable
 from tenureclient.leases import WaitProgress
 from tenureclient.moments import format_duration
 
@@ -57,4 +58,4 @@ class ProgressDisplay:
 
 def _text(progress: WaitProgress, name: str, status: str) -> str:
     start = "" if progress.until_start is None else f", starts in {format_duration(progress.until_start)}"
-    return f"Lease {name}: {status}{start} ({format_duration(progress.elapsed)} elapsed)"
+    return f"Lease {printable(name)}: {status}{start} ({format_duration(progress.elapsed)} elapsed)"

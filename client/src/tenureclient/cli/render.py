@@ -10,6 +10,7 @@ from typing import TypeVar
 from cliff import columns
 
 from tenureclient.addresses import FloatingIP, LeaseFloatingIP
+from tenureclient.cli.printable import printable
 from tenureclient.models import (
     AffectedReservation,
     Allocation,
@@ -45,7 +46,7 @@ class DataColumn(columns.FormattableColumn[JsonValue]):
 
     def __init__(self, value: JsonValue, lines: Iterable[str]) -> None:
         super().__init__(value)
-        self._shown = "\n".join(lines)
+        self._shown = "\n".join(printable(line) for line in lines)
 
     def human_readable(self) -> str:
         return self._shown

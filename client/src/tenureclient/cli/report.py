@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tenureclient.cli.printable import printable
 from tenureclient.errors import ConnectionFailed, NotEnoughResources, Shortfall, TenureError, Unauthorized
 
 _STAGES = {
@@ -15,7 +16,7 @@ _STAGES = {
 
 def describe(error: TenureError) -> str:
     """Return the message of an error and, on further lines, what else is known of it."""
-    lines = [error.message]
+    lines = error.message.split("\n")
     if error.field is not None:
         lines.append(f"  field: {error.field}")
     if isinstance(error, NotEnoughResources) and error.shortfall is not None:
@@ -26,7 +27,7 @@ def describe(error: TenureError) -> str:
         lines.append("  Is the cloud, its address and its token right? See 'tenure --help' and clouds.yaml.")
     if error.request_id is not None:
         lines.append(f"  error: {error.code} {error.name}, request: {error.request_id}")
-    return "\n".join(lines)
+    return "\n".join(printable(line) for line in lines)
 
 
 def _describe_shortfall(shortfall: Shortfall, *, numbered: bool) -> list[str]:

@@ -1,0 +1,21 @@
+"""Text of others on a terminal: what a terminal would obey is shown, and not sent."""
+
+from __future__ import annotations
+
+import unicodedata
+
+#: Line and paragraph separators, and what turns the direction of text, beside all control characters.
+_OBEYED = frozenset("\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def printable(text: str) -> str:
+    """Return the text with each character that a terminal obeys as an escape, such as ``\\x1b``."""
+    if text.isprintable():
+        return text
+    return "".join(_shown(character) for character in text)
+
+
+def _shown(character: str) -> str:
+    if character in _OBEYED or unicodedata.category(character) == "Cc":
+        return character.encode("unicode_escape").decode("ascii")
+    return character
