@@ -10,9 +10,9 @@ from contextlib import suppress
 from types import FrameType
 
 from oslo_config.cfg import ConfigOpts
-from waitress.server import create_server
 
 from tenure.api.auth import TokenFileError
+from tenure.cmd.listening import listen
 from tenure.cmd.process import StartFailed, configure, run, show_metrics
 from tenure.deployment import ConfigurationError, open_api
 
@@ -32,15 +32,7 @@ def serve(conf: ConfigOpts) -> int:
     """Serve as configured; the exit code. Raises ``StartFailed``."""
     try:
         app = open_api(conf)
-        server = create_server(
-            app,
-            host=conf.host,
-            port=conf.port,
-            ipv6=":" in conf.host,
-            threads=conf.api.threads,
-            ident="tenure",
-            clear_untrusted_proxy_headers=True,
-        )
+        server = listen(app, host=conf.host, port=conf.port, threads=conf.api.threads)
     except (ConfigurationError, TokenFileError) as error:
         raise StartFailed(str(error)) from error
     except (OSError, ValueError) as error:

@@ -17,12 +17,12 @@ from types import FrameType, MappingProxyType
 import yaml
 from alembic.util import CommandError
 from sqlalchemy.exc import DatabaseError
-from waitress.server import create_server
 
 from tenure.api.app import create_app
 from tenure.api.auth import TokenFileAuth, TokenFileError, TokenUser, write_token_file
 from tenure.api.policies import Policies
 from tenure.clock import SystemClock
+from tenure.cmd.listening import listen
 from tenure.domain.errors import Unavailable
 from tenure.domain.regions import NAME
 from tenure.drivers.contract import ResourceRef
@@ -114,15 +114,7 @@ def _serve(
         service.parts.db.close()
         raise StartFailed(str(error)) from error
     try:
-        server = create_server(
-            app,
-            host=arguments.host,
-            port=arguments.port,
-            ipv6=":" in arguments.host,  # a name stands for one address: one socket, one port
-            threads=THREADS,
-            ident="tenure",
-            clear_untrusted_proxy_headers=True,
-        )
+        server = listen(app, host=arguments.host, port=arguments.port, threads=THREADS)
     except (OSError, ValueError) as error:
         service.parts.db.close()
         raise StartFailed(f"cannot listen on {arguments.host}:{arguments.port}: {error}") from error

@@ -1,0 +1,73 @@
+"""The HTTP server of our own programs: waitress, with bounds on what a client may take that nobody knows yet."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from waitress.channel import HTTPChannel
+from waitress.server import create_server
+
+from tenure.api.bodies import MAX_BYTES
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+#: How many connections are open at a time. Where there are as many, a new one takes the place of the one that has
+#: waited the longest for its client.
+MAX_CONNECTIONS = 1000
+#: For how long a request may arrive, from its first byte to its last, and for how long a connection may be idle.
+REQUEST_SECONDS = 30
+#: How often it is looked for connections whose time is over.
+LOOK_SECONDS = 5
+#: No headers are larger.
+MAX_HEADER_BYTES = 64 * 1024
+#: What is larger is refused before it is read. What is but a little too large gets the answer of the API.
+MAX_BODY_BYTES = 4 * MAX_BYTES
+
+
+class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
+    """A connection. A request that arrives byte by byte has no more time than others."""
+
+    def __init__(self, server: Any, *arguments: Any, **named: Any) -> None:
+        super().__init__(server, *arguments, **named)
+        self._began: float | None = None
+        waiting = [one for one in server.active_channels.values() if one is not self and not one.requests]
+        if len(server.active_channels) > MAX_CONNECTIONS and waiting:
+            min(waiting, key=lambda one: one.last_activity).will_close = True
+
+    def received(self, data: bytes) -> bool:
+        taken: bool = super().received(data)
+        if self.request is None:
+            self._began = None
+        else:
+            if self._began is None:
+                self._began = time.time()
+            self.last_activity = self._began
+        return taken
+
+
+def listen(app: WSGIApplication, *, host: str, port: int, threads: int, sockets: Any = None) -> Any:
+    """Return a server of waitress that listens, and serves in its ``run``.
+
+    ``sockets`` is the map of sockets that it waits for, the process's own unless given. Raises ``OSError`` and
+    ``ValueError`` for an address that it cannot listen on.
+    """
+    server = create_server(
+        app,
+        map=sockets,
+        host=host,
+        port=port,
+        ipv6=":" in host,  # a name stands for one address: one socket, one port
+        threads=threads,
+        ident="tenure",
+        clear_untrusted_proxy_headers=True,
+        connection_limit=MAX_CONNECTIONS + 100,  # those that are being closed are among them
+        asyncore_use_poll=True,  # select knows 1024 files at most
+        channel_timeout=REQUEST_SECONDS,
+        cleanup_interval=LOOK_SECONDS,
+        max_request_header_size=MAX_HEADER_BYTES,
+        max_request_body_size=MAX_BODY_BYTES,
+    )
+    server.channel_class = Channel
+    return server
