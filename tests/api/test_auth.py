@@ -23,7 +23,7 @@ UNAUTHORIZED = {
         "message": "The request you have made requires authentication.",
     }
 }
-USER = TokenUser("u", "user", "p", "project", ("member",), "0123456789abcdef")
+USER = TokenUser("u", "user", "p", "project", ("member", "reader"), "0123456789abcdef")
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", "token-of-demo-012345678", "token-of-demo-01234567890", "\u00e9"])
@@ -79,7 +79,7 @@ def test_the_application_is_told_what_keystone_would_tell(tmp_path: Path) -> Non
     testing.simulate_get(auth, "/", headers={"X-Auth-Token": USER.token, "X-Service-Roles": "admin"})
     told = {name: value for name, value in seen.items() if name.startswith("HTTP_X_")}
     assert told["HTTP_X_IDENTITY_STATUS"] == "Confirmed"
-    assert (told["HTTP_X_USER_ID"], told["HTTP_X_PROJECT_ID"], told["HTTP_X_ROLES"]) == ("u", "p", "member")
+    assert (told["HTTP_X_USER_ID"], told["HTTP_X_PROJECT_ID"], told["HTTP_X_ROLES"]) == ("u", "p", "member,reader")
     assert "HTTP_X_SERVICE_ROLES" not in told
 
 

@@ -43,7 +43,7 @@ def test_a_first_start_makes_everything_that_a_client_needs(tmp_path: Path):
         with standalone(data_dir, hosts=3) as service:
             assert {path.name for path in data_dir.iterdir()} >= {"tenure.db", "cloud.db", "tokens.yaml", "clouds.yaml"}
             assert mode(data_dir) == "0o700"
-            assert mode(data_dir / "tokens.yaml") == mode(data_dir / "clouds.yaml") == "0o600"
+            assert {mode(path) for path in data_dir.iterdir() if path.is_file()} == {"0o600"}
             clouds = yaml.safe_load((data_dir / "clouds.yaml").read_text())["clouds"]
             users = {one["user_name"]: one for one in yaml.safe_load((data_dir / "tokens.yaml").read_text())["users"]}
             # A command line takes what begins with "-" for an option, and not for the value of --os-token.
@@ -286,3 +286,64 @@ def test_it_says_what_it_takes():
     assert shown.returncode == 0
     for option in ("--host", "--port", "--data-dir", "--hosts"):
         assert option in shown.stdout
+
+
+def test_databases_of_earlier_releases_are_closed_to_others(tmp_path: Path):
+    with standalone(tmp_path / "data"):
+        pass
+    for database in (tmp_path / "data").glob("*.db"):
+        database.chmod(0o644)
+    with standalone(tmp_path / "data"):
+        assert {mode(path) for path in (tmp_path / "data").glob("*.db*")} == {"0o600"}
+
+
+def test_a_folder_that_anybody_may_write_to_is_refused(tmp_path: Path):
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(0o777)
+    refused = run("--port", 0, "--data-dir", data)
+    assert refused.returncode == 1
+    assert "anybody may write to" in refused.stderr
+    assert list(data.iterdir()) == []
+
+
+def test_tokens_go_into_no_file_that_was_there_before(tmp_path: Path):
+    """Whoever has made one that all may read, where the service was about to write, reads nothing."""
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("clouds.new", "clouds.yaml", "tokens.new"):
+        (data / name).touch(mode=0o644)
+    with standalone(data), (data / "clouds.new").open() as mine:
+        assert mine.read() == ""
+        assert mode(data / "clouds.yaml") == "0o600"
+
+
+def test_a_role_that_there_is_not_is_told(tmp_path: Path):
+    data = tmp_path / "data"
+    with standalone(data):
+        pass
+    tokens = data / "tokens.yaml"
+    tokens.write_text(tokens.read_text().replace("- reader", "- raeder"))
+    refused = run("--port", 0, "--data-dir", data)
+    assert refused.returncode == 1
+    assert "the role raeder, which is none of admin, member, reader" in refused.stderr
+
+
+def test_a_member_sees_what_he_has_booked(tmp_path: Path):
+    data = tmp_path / "data"
+    with standalone(data):
+        pass
+    tokens = data / "tokens.yaml"
+    users = yaml.safe_load(tokens.read_text())
+    users["users"][1]["roles"] = ["member"]
+    tokens.write_text(yaml.safe_dump(users))
+    with standalone(data) as service:
+        assert service.caller("demo").call("GET", "/leases")[0] == 200
+
+
+def test_the_line_for_clients_holds_wherever_it_is_copied_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    with standalone(Path("a data folder")) as service:
+        assert service.process.stdout is not None
+        line = service.process.stdout.readline().rstrip()
+    assert line == f"clients: export OS_CLIENT_CONFIG_FILE='{tmp_path}/a data folder/clouds.yaml' OS_CLOUD=tenure-demo"
