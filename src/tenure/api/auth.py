@@ -20,7 +20,7 @@ import hmac
 import json
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -88,8 +88,21 @@ class _File(BaseModel):
     users: Annotated[list[_Entry], Field(min_length=1)]
 
 
-def read_token_file(path: str | os.PathLike[str]) -> tuple[TokenUser, ...]:
-    """The users that a token file names. Raises ``TokenFileError`` where it is not safe or not understood."""
+#: What a role implies, as in Keystone.
+_IMPLIED = {"admin": ("member", "reader"), "member": ("reader",)}
+
+
+def _with_implied(roles: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(implied for role in roles for implied in (role, *_IMPLIED.get(role, ()))))
+
+
+def read_token_file(
+    path: str | os.PathLike[str], *, known_roles: Collection[str] | None = None
+) -> tuple[TokenUser, ...]:
+    """The users that a token file names, with the roles that theirs imply.
+
+    Raises ``TokenFileError`` where it is not safe or not understood, and for a role that is none of ``known_roles``.
+    """
     try:
         with open(path, "rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -110,8 +123,22 @@ def read_token_file(path: str | os.PathLike[str]) -> tuple[TokenUser, ...]:
         raise TokenFileError(f"The token file {path} is not as it must be: {problems}") from None
     if len({entry.token for entry in entries}) != len(entries):
         raise TokenFileError(f"The token file {path} gives the same token to two users")
+    for entry in entries:
+        unknown = sorted(set(entry.roles) - set(known_roles)) if known_roles is not None else []
+        if unknown:
+            raise TokenFileError(
+                f"The token file {path} gives {entry.user_name} the role {unknown[0]}, which is none of "
+                f"{', '.join(sorted(known_roles or ()))}"
+            )
     return tuple(
-        TokenUser(entry.user_id, entry.user_name, entry.project_id, entry.project_name, tuple(entry.roles), entry.token)
+        TokenUser(
+            entry.user_id,
+            entry.user_name,
+            entry.project_id,
+            entry.project_name,
+            _with_implied(entry.roles),
+            entry.token,
+        )
         for entry in entries
     )
 
@@ -143,9 +170,12 @@ class TokenFileAuth:
     What a client says of its own identity is dropped. The file is read once, when the process starts.
     """
 
-    def __init__(self, app: WSGIApplication, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, app: WSGIApplication, path: str | os.PathLike[str], *, known_roles: Collection[str] | None = None
+    ) -> None:
         self._app = app
-        self._users: Sequence[tuple[bytes, TokenUser]] = [(_digest(user.token), user) for user in read_token_file(path)]
+        users = read_token_file(path, known_roles=known_roles)
+        self._users: Sequence[tuple[bytes, TokenUser]] = [(_digest(user.token), user) for user in users]
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         for name in [name for name in environ if name.startswith(_IDENTITY_PREFIXES)]:

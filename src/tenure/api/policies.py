@@ -11,6 +11,8 @@ from oslo_policy import policy
 from tenure.domain.actor import Actor
 
 ADMIN = "admin"
+#: The roles that the default rules tell apart.
+ROLES = frozenset({ADMIN, "member", "reader"})
 
 _SINCE = "15.0.0"
 _REASON = "Any role in the project was enough; from now on the roles reader and member tell reading from writing."

@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import fcntl
 import logging
+import os
 import secrets
+import shlex
 import signal
 import sqlite3
+import stat
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +24,7 @@ from sqlalchemy.exc import DatabaseError
 
 from tenure.api.app import create_app
 from tenure.api.auth import TokenFileAuth, TokenFileError, TokenUser, write_token_file
-from tenure.api.policies import Policies
+from tenure.api.policies import ROLES, Policies
 from tenure.clock import SystemClock
 from tenure.cmd.listening import listen
 from tenure.domain.errors import Unavailable
@@ -54,11 +58,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    os.umask(0o077)  # the databases hold what is nobody else's business
     try:
         return serve(arguments)
     except StartFailed as failure:
         print(f"tenure-standalone: {failure}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # before it serves
+        return 128 + signal.SIGINT
 
 
 class StartFailed(Exception):
@@ -109,7 +116,11 @@ def _serve(
         write_token_file(unfinished, _first_users())
         unfinished.replace(tokens)  # whole or not at all, whenever the process ends
     try:
-        app = create_app(service.manager, service.parts.types, authenticate=lambda inner: TokenFileAuth(inner, tokens))
+        app = create_app(
+            service.manager,
+            service.parts.types,
+            authenticate=lambda inner: TokenFileAuth(inner, tokens, known_roles=ROLES),
+        )
     except TokenFileError as error:
         service.parts.db.close()
         raise StartFailed(str(error)) from error
@@ -125,7 +136,8 @@ def _serve(
         signal.signal(number, _leave)
     try:
         service.engine.start()
-        print(f"Tenure serves {url}\nclients: export OS_CLIENT_CONFIG_FILE={data_dir / 'clouds.yaml'}", flush=True)
+        file = shlex.quote(str((data_dir / "clouds.yaml").absolute()))
+        print(f"Tenure serves {url}\nclients: export OS_CLIENT_CONFIG_FILE={file} OS_CLOUD=tenure-demo", flush=True)
         server.run()  # ends by SystemExit, which it keeps to itself
     except SystemExit:
         pass
@@ -148,7 +160,11 @@ def _alone(data_dir: Path) -> Iterator[None]:
     """Keep others out of the folder, which is made if need be. The system lifts the lock when the process ends."""
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if data_dir.stat().st_mode & stat.S_IWOTH:
+            raise StartFailed(f"anybody may write to {data_dir}, and read your tokens so; chmod o-w {data_dir}")
         lock = (data_dir / "lock").open("a")
+        for database in data_dir.glob("*.db*"):
+            database.chmod(0o600)  # releases before this one made them as the umask said
     except OSError as error:
         raise StartFailed(f"cannot use {data_dir}: {error.strerror}") from error
     with lock:
@@ -254,10 +270,10 @@ def _write_clouds(path: Path, tokens: Path, url: str) -> None:
         for user in users
         if user["user_name"] in {"admin", "demo"}
     }
-    temporary = path.with_suffix(".new")
-    temporary.touch(mode=0o600)
-    temporary.write_text(yaml.safe_dump({"clouds": clouds}))
-    temporary.replace(path)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".clouds-")  # a new one, which is ours only
+    with open(descriptor, "w", encoding="utf-8") as file:
+        yaml.safe_dump({"clouds": clouds}, file)
+    os.replace(temporary, path)
 
 
 def _port(text: str) -> int:
