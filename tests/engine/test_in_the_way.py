@@ -64,7 +64,7 @@ def test_where_there_is_no_other_the_start_says_why_and_is_tried_again(world: Wo
 def test_where_nothing_helps_the_start_is_given_up(world: World):
     lease = world.book(4, start=1, hours=3)
     world.cloud.world.force_server("somebody", world.hosts_of(lease.id)[0])
-    world.pass_time(2 * HOUR)
+    world.pass_time(2 * HOUR + MINUTE)
     assert lease_of(world, lease.id).status is LeaseStatus.ERROR
     assert event_of(world, lease.id, EventType.START).status is EventStatus.ERROR
     assert_all_in_pool(world)
@@ -76,7 +76,7 @@ def test_a_start_that_is_moved_again_and_again_comes_to_an_end(world: World):
     lease = world.book(1, start=1, hours=3)
     for host in world.cloud.world.hosts():
         world.cloud.world.force_server("somebody", host.name)
-    world.pass_time(2 * HOUR)
+    world.pass_time(2 * HOUR + MINUTE)
     assert lease_of(world, lease.id).status is LeaseStatus.ERROR
     assert_all_in_pool(world)
     assert len(world.cloud.world.servers()) == 4

@@ -368,7 +368,7 @@ class TestOthersMeddle:
             register(world, "203.0.113.10")
             lease = book(world, instances(1, True), address_reservation(), start=1)
             world.cloud.world.addresses.take("203.0.113.10", "thief-project")
-            world.pass_time(2 * HOUR)
+            world.pass_time(2 * HOUR + MINUTE)
             found = lease_of(world, lease.id)
             assert found.status is LeaseStatus.ERROR
             assert "project thief-project has 203.0.113.10" in str(found.status_reason)

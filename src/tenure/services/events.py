@@ -676,6 +676,8 @@ class EventService:
             tx.events.change([stored.event.id], now=now, ready_at=None, claim_token=None, status="DONE")
             if stored.event.event_type is EventType.START and lease.status is not LeaseStatus.DELETING:
                 reason = "The start was missed: the lease had ended before it could be started."
+                if lease.status_reason:
+                    reason = f"{reason} The last attempt: {lease.status_reason}"
         return reason
 
     def _work(self, tx: Transaction, stored: StoredEvent, lease: Lease, token: str, *, attempts: int) -> Work:
