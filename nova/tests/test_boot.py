@@ -133,6 +133,25 @@ def test_the_server_is_marked_and_nova_never_sees_our_hints() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reference", "flavor"),
+    [
+        ("5", "5"),
+        (5, "5"),
+        ("http://nova/v2.1/flavors/5", "5"),
+        ("5?x=/1", "5"),
+        ("5#/1", "5"),
+        ("http://nova/flavors/5?x=1", "5"),
+        ("//1/5", "5"),
+    ],
+)
+def test_the_flavor_is_the_one_that_nova_reads(reference: object, flavor: str) -> None:
+    """Otherwise room would be booked for one flavor, and a server of another be booted in it."""
+    wish = wish_of(reserved(LEASE, flavorRef=reference))
+    assert wish is not None
+    assert wish.reservation["flavor_id"] == flavor
+
+
+@pytest.mark.parametrize(
     ("version", "legacy", "taken"),
     [
         (None, None, False),
@@ -144,6 +163,9 @@ def test_the_server_is_marked_and_nova_never_sees_our_hints() -> None:
         (None, "2.60", True),
         (None, "2.6", False),
         ("compute x", None, False),
+        ("compute ².²", None, False),
+        (None, "2.52²", False),
+        (None, f"2.{'9' * 5000}", False),
     ],
 )
 def test_tags_are_set_where_the_microversion_knows_them(version: str | None, legacy: str | None, taken: bool) -> None:

@@ -198,7 +198,7 @@ def test_what_is_no_request_is_for_nova_to_refuse(nova: Nova, tenure: Tenure, bo
     assert nova.asked == [("/servers", body)]
 
 
-@pytest.mark.parametrize("length", [str(MAX_BYTES + 1), "-1", "many", ""])
+@pytest.mark.parametrize("length", [str(MAX_BYTES + 1), "-1", "many", "", "²"])
 def test_a_body_that_nova_takes_from_nobody_is_not_even_read(nova: Nova, tenure: Tenure, length: str) -> None:
     body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": HINTS}
     unread = BytesIO(json.dumps(body).encode())
@@ -358,6 +358,13 @@ def test_the_service_is_found_in_the_catalogue_of_the_token(nova: Nova, tenure: 
 def test_a_server_that_nova_refuses_leaves_no_lease(nova: Nova, tenure: Tenure) -> None:
     nova.status, nova.document = "403 Forbidden", {"server": {"id": "none"}}
     assert boot(nova, tenure) == (403, nova.document)
+    assert tenure.calls == ["POST /v1/leases", "DELETE /v1/leases/L"]
+
+
+def test_a_version_that_is_none_leaves_no_lease(nova: Nova, tenure: Tenure) -> None:
+    """Nova refuses the request for it."""
+    nova.status, nova.document = "400 Bad Request", {}
+    assert boot(nova, tenure, HTTP_X_OPENSTACK_NOVA_API_VERSION="².²") == (400, {})
     assert tenure.calls == ["POST /v1/leases", "DELETE /v1/leases/L"]
 
 
