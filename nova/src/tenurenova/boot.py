@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
+from urllib.parse import urlsplit
 
 RESERVED, PARAMETERS = "reserved", "lease_params"
 #: Under which of these names Nova takes scheduler hints.
@@ -17,6 +19,7 @@ MAX_NAME = 80
 #: The compute microversion from which on a server can be booted with tags.
 TAGS_SINCE = (2, 52)
 
+_MICROVERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 _YES, _NO = ("1", "on", "t", "true", "y", "yes"), ("0", "off", "f", "false", "n", "no")
 #: What may stand in the lease's parameters, and which of it is the reservation's.
 _OF_LEASE, _OF_RESERVATION = ("name", "start", "end"), ("at_end", "resource_properties")
@@ -112,8 +115,8 @@ def takes_tags(version: str | None, legacy: str | None) -> bool:
             asked = words[1]
     if asked.strip().lower() == "latest":
         return True
-    major, _, minor = asked.strip().partition(".")
-    return major.isdigit() and minor.isdigit() and (int(major), int(minor)) >= TAGS_SINCE
+    named = _MICROVERSION.fullmatch(asked.strip())
+    return named is not None and (int(named[1]), int(named[2])) >= TAGS_SINCE
 
 
 def _server_of(document: Any) -> Mapping[str, Any] | None:
@@ -203,8 +206,11 @@ def _zone_of(server: Mapping[str, Any]) -> str:
 
 
 def _flavor_of(server: Mapping[str, Any]) -> str:
-    """The id of the flavor, which Nova takes as an id or as a link that ends with it."""
-    reference = str(server.get("flavorRef") or "").rstrip("/").rpartition("/")[2]
+    """The id of the flavor, which Nova takes as an id or as a link whose path ends with it, and reads just so."""
+    try:
+        reference = urlsplit(str(server.get("flavorRef") or "")).path.rpartition("/")[2]
+    except ValueError:
+        reference = ""
     if not reference:
         raise HintError("flavorRef: a flavor is needed.")
     return reference

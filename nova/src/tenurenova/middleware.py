@@ -176,10 +176,10 @@ class Middleware:
     def _boot(self, environ: Environ, document: Any, wish: Wish) -> _Answer:
         """Boot a server for a lease. Raises ``RefusedError`` and ``UnreachableError``, where no server was made."""
         ledger = self._ledger(environ)
-        held = ledger.hold(wish.to_lease(self._settings.hold_seconds, self._settings.lease_region))
         tagged = takes_tags(environ.get("HTTP_OPENSTACK_API_VERSION"), environ.get("HTTP_X_OPENSTACK_NOVA_API_VERSION"))
-        marked = with_reservation(document, held.lease_id, held.reservation_id, tagged=tagged)
+        held = ledger.hold(wish.to_lease(self._settings.hold_seconds, self._settings.lease_region))
         try:
+            marked = with_reservation(document, held.lease_id, held.reservation_id, tagged=tagged)
             answer = _ask(self._application, _with_body(environ, json.dumps(marked).encode()))
         except BaseException:
             ledger.release(held)
@@ -259,7 +259,7 @@ def _read(environ: Environ) -> bytes:
     """The body, which stays there to be read by who comes after."""
     length = environ.get("CONTENT_LENGTH") or ""
     chunked = not length and environ.get("wsgi.input_terminated")
-    size = MAX_BYTES if chunked else int(length) if length.isdigit() else 0
+    size = MAX_BYTES if chunked else int(length) if length.isascii() and length.isdigit() else 0
     if size > MAX_BYTES or size == 0:
         return b""  # for Nova to refuse
     body: bytes = environ["wsgi.input"].read(size)
