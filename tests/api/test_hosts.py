@@ -363,3 +363,15 @@ def test_mistakes_from_1_1_on(shared_admin: Api, method: str, path: str, body: o
     result = admin.call(method, f"/v1/os-hosts{path}", body)
     assert (result.status_code, result.json.get("field")) == (400, field), result.text
     assert admin.dump() == before
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_host_has_a_bounded_number_of_properties(api: Api, version: str) -> None:
+    admin = api.using("admin", version)
+    many = {f"p{number}": "x" for number in range(501)}
+    for given, status in ((many, 400), (dict(list(many.items())[:300]), 200), (dict(list(many.items())[300:]), 400)):
+        body: dict[str, object] = dict(given) if version == "1.0" else {"properties": given}
+        answer = admin.put("/v1/os-hosts/1", body)
+        assert answer.status_code == status, answer.text
+        if status == 400:
+            assert "no more than 500 properties" in answer.json["error_message"]
