@@ -37,6 +37,9 @@ from tenure.store.database import Database, Transaction
 
 #: The longest name that a property may have.
 MAX_PROPERTY_NAME = 64
+#: How many properties of its own a resource has at most.
+MAX_PROPERTIES = 500
+_TOO_MANY_PROPERTIES = f"A resource has no more than {MAX_PROPERTIES} properties of its own"
 MAX_PROPERTY_VALUE = 65_535
 
 
@@ -165,6 +168,8 @@ class ResourceService:
             given = {name: value for name, value in properties.items() if name not in hidden}
             after = {**resource.properties, **given}
             wanted = {name: value for name, value in after.items() if value is not None}
+            if len(wanted) > MAX_PROPERTIES:
+                raise InvalidParameter(_TOO_MANY_PROPERTIES, field="properties")
             changed = {name for name in given if resource.properties.get(name) != wanted.get(name)}
             if not changed:
                 return resource
@@ -425,6 +430,8 @@ class ResourceService:
         return [resources[number] for number in ids[: query.limit]], len(ids) > query.limit
 
     def _check_properties(self, properties: Mapping[str, str | None]) -> None:
+        if len(properties) > MAX_PROPERTIES:
+            raise InvalidParameter(_TOO_MANY_PROPERTIES, field="properties")
         for name, value in properties.items():
             if len(name) > MAX_PROPERTY_NAME:
                 raise InvalidParameter("Extra capability key too long", field=f"properties.{name[:80]}")

@@ -23,6 +23,7 @@ from tenure.api.schemas.resources import (
     show_standing,
 )
 from tenure.api.schemas.texts import (
+    MAX_PROPERTIES,
     MAX_PROPERTY_NAME,
     ExternalId,
     LenientProperty,
@@ -59,10 +60,14 @@ _DOTS = frozenset({".", ".."})
 _NAMES_OF_PROPERTIES: dict[str, Any] = {"minLength": 1, "maxLength": MAX_PROPERTY_NAME, "pattern": r"^[^\x00/]*$"}
 _UNREACHABLE: list[dict[str, Any]] = [{"enum": sorted(_DOTS)}, {"pattern": r"\.json$"}]
 #: In JSON Schema: what a property may be called that is sent beside the fields of a host, which are ignored.
-_NAMES: dict[str, Any] = {"propertyNames": {**_NAMES_OF_PROPERTIES, "not": {"anyOf": _UNREACHABLE}}}
+_NAMES: dict[str, Any] = {
+    "propertyNames": {**_NAMES_OF_PROPERTIES, "not": {"anyOf": _UNREACHABLE}},
+    "maxProperties": MAX_PROPERTIES,
+}
 #: In JSON Schema: what a property may be called.
 _FREE_NAMES: dict[str, Any] = {
-    "propertyNames": {**_NAMES_OF_PROPERTIES, "not": {"anyOf": [{"enum": sorted(_FIELDS)}, *_UNREACHABLE]}}
+    "propertyNames": {**_NAMES_OF_PROPERTIES, "not": {"anyOf": [{"enum": sorted(_FIELDS)}, *_UNREACHABLE]}},
+    "maxProperties": MAX_PROPERTIES,
 }
 
 

@@ -15,6 +15,8 @@ MAX_ID = 64
 MAX_EXTERNAL_ID = 255
 #: No property has a longer name, from now on.
 MAX_PROPERTY_NAME = 64
+#: How many properties of its own a resource has at most; the service counts them.
+MAX_PROPERTIES = 500
 #: No property has a longer value.
 MAX_PROPERTY_VALUE = 16384
 #: Every number in a body is nearer to zero.
