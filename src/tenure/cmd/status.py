@@ -44,6 +44,7 @@ class Checks(upgradecheck.UpgradeCommands):
         try:
             found, wrong = schema.current(db), wrong_with_schema(db)
             differences = schema.drift(db) if wrong is None else []
+            narrow = schema.texts_of_another_set(db) if wrong is None else []
         except Unavailable as error:
             return Result(Code.FAILURE, why_unavailable(error))
         finally:
@@ -53,6 +54,8 @@ class Checks(upgradecheck.UpgradeCommands):
             return Result(Code.WARNING if can_be_upgraded else Code.FAILURE, wrong)
         if differences:
             return Result(Code.FAILURE, f"the schema was changed by hand: {differences[0]}")
+        if narrow:
+            return Result(Code.FAILURE, f"not in utf8mb4, the character set of all texts: {', '.join(narrow)}")
         return Result(Code.SUCCESS)
 
     def _cloud(self) -> Result:

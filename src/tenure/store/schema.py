@@ -9,7 +9,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from tenure.store.database import Database
 from tenure.store.tables import Base
@@ -42,6 +42,19 @@ def drift(database: Database) -> list[object]:
     with database.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         return list(compare_metadata(context, Base.metadata))
+
+
+def texts_of_another_set(database: Database) -> list[str]:
+    """The columns of ours that cannot hold every character, as ``table.column``; only MariaDB has such."""
+    if database.dialect in {"sqlite", "postgresql"}:
+        return []
+    columns = text(
+        "SELECT table_name, column_name FROM information_schema.columns "
+        "WHERE table_schema = DATABASE() AND character_set_name <> 'utf8mb4' ORDER BY table_name, column_name"
+    )
+    with database.read() as tx:
+        found = tx.session.execute(columns).all()
+    return [f"{table}.{column}" for table, column in found if table in Base.metadata.tables]
 
 
 def _config(connection: Connection | None) -> Config:

@@ -65,6 +65,10 @@ KEY_LENGTH = 64
 BigId = BigInteger().with_variant(Integer, "sqlite")
 
 
+#: Text that is neither compared nor ordered. MariaDB would give it the character set of the database.
+LONG_TEXT = Text().with_variant(mysql.TEXT(charset="utf8mb4", collation="utf8mb4_nopad_bin"), "mysql", "mariadb")
+
+
 def text(length: int) -> String:
     """Text that is compared letter by letter, and ordered so, on every database."""
     return (
@@ -115,9 +119,9 @@ class ResourceRow(Base):
     reservable: Mapped[bool] = mapped_column(Boolean)
     registration: Mapped[str] = mapped_column(text(16), server_default="registered")
     enabled: Mapped[bool] = mapped_column(Boolean, server_default=true())
-    disabled_reason: Mapped[str | None] = mapped_column(Text)
+    disabled_reason: Mapped[str | None] = mapped_column(LONG_TEXT)
     health: Mapped[str] = mapped_column(text(16), server_default="well")
-    health_reason: Mapped[str | None] = mapped_column(Text)
+    health_reason: Mapped[str | None] = mapped_column(LONG_TEXT)
     health_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
     #: Whether the cloud describes it differently than when the leases on it were looked at last.
     unreviewed: Mapped[bool] = mapped_column(Boolean, server_default=false())
@@ -208,7 +212,7 @@ class LeaseRow(Base):
     starts_at: Mapped[datetime] = mapped_column(UtcDateTime)
     ends_at: Mapped[datetime] = mapped_column(UtcDateTime)
     status: Mapped[str] = mapped_column(text(16))
-    status_reason: Mapped[str | None] = mapped_column(Text)
+    status_reason: Mapped[str | None] = mapped_column(LONG_TEXT)
     degraded: Mapped[bool] = mapped_column(Boolean)
     trust_id: Mapped[str | None] = mapped_column(text(MAX_TRUSTS))
     version: Mapped[int] = mapped_column(BigInteger)
@@ -306,7 +310,7 @@ class HistoryRow(Base):
     action: Mapped[str] = mapped_column(text(32))
     from_status: Mapped[str | None] = mapped_column(text(16))
     to_status: Mapped[str] = mapped_column(text(16))
-    reason: Mapped[str | None] = mapped_column(Text)
+    reason: Mapped[str | None] = mapped_column(LONG_TEXT)
     request_id: Mapped[str | None] = mapped_column(text(64))
 
 
@@ -339,7 +343,7 @@ class OutboxRow(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     ready_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     attempts: Mapped[int] = mapped_column(Integer)
-    last_error: Mapped[str | None] = mapped_column(Text)
+    last_error: Mapped[str | None] = mapped_column(LONG_TEXT)
     delivered_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     failed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     refusals: Mapped[int] = mapped_column(Integer, server_default="0")
