@@ -411,3 +411,15 @@ def test_no_lease_lasts_for_less_than_a_second(api: Api, length: str):
     refused = api.put(f"/v1/leases/{lease['id']}", {"end_date": end})
     assert (refused.status_code, refused.json["field"]) == (400, "end_date")
     assert api.get(f"/v1/leases/{lease['id']}").json["lease"] == lease
+
+
+@pytest.mark.parametrize("name", ["a\x1b[2Jb", "a\nb", "a\r\nb", "a\x07", "a\x7f", "a\x9b31m", "\t"])
+def test_a_name_holds_nothing_that_a_terminal_obeys(api: Api, name: str):
+    refused = api.post("/v1/leases", api.lease_body(name=name))
+    assert (refused.status_code, refused.json["field"]) == (400, "name")
+    assert "control character" in refused.json["error_message"]
+    lease = api.book(start=1)
+    refused = api.put(f"/v1/leases/{lease['id']}", {"name": name})
+    assert (refused.status_code, refused.json["field"]) == (400, "name")
+    assert api.get(f"/v1/leases/{lease['id']}").json["lease"] == lease
+    assert api.using(version="1.0").put(f"/v1/leases/{lease['id']}", {"name": name}).status_code == 200
