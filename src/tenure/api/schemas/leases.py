@@ -31,7 +31,7 @@ from tenure.api.schemas.moments import (
     show_with_t,
 )
 from tenure.api.schemas.refusals import check
-from tenure.api.schemas.texts import MAX_ID, PRINTABLE, Identifier, LenientName, Message, Name, RegionName
+from tenure.api.schemas.texts import MAX_ID, PRINTABLE, GivenName, Identifier, LenientName, Message, RegionName
 from tenure.api.versions import Version
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import MAX_USER_EVENTS, Event, EventType, HistoryEntry, Lease, Reservation
@@ -110,7 +110,7 @@ class StrictLeaseCreate(_Strict):
 
     model_config = ConfigDict(json_schema_extra=_example("2090-03-01T09:30:00Z", "2090-03-04T18:00:00+01:00"))
 
-    name: Name
+    name: GivenName
     start_date: Rfc3339OrNow
     end_date: Rfc3339
     before_end_date: Rfc3339 | None = None
@@ -119,7 +119,7 @@ class StrictLeaseCreate(_Strict):
 class StrictLeaseUpdate(_Strict):
     """What changes in a lease; what is absent stays."""
 
-    name: Name = _OPTIONAL
+    name: GivenName = _OPTIONAL
     start_date: Rfc3339OrNow = _OPTIONAL
     end_date: Rfc3339OrNow = _OPTIONAL
     before_end_date: Rfc3339 = _OPTIONAL

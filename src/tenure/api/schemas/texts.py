@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from ipaddress import ip_address
 from typing import Annotated, Any
 
@@ -55,6 +56,14 @@ def _address(value: str) -> str:
         ) from None
 
 
+def _without_controls(value: str) -> str:
+    found = next((character for character in value if unicodedata.category(character) == "Cc"), None)
+    if found is not None:
+        code = f"U+{ord(found):04X}"
+        raise PydanticCustomError("control_character", "it holds the control character {code}", {"code": code})
+    return value
+
+
 #: A lease's name at 1.0, which takes numbers for text.
 LenientName = Annotated[
     Annotated[StrictStr, Field(max_length=MAX_NAME)],
@@ -62,6 +71,12 @@ LenientName = Annotated[
     WithJsonSchema(_LENIENT_NAME_SCHEMA),
 ]
 Name = Annotated[StrictStr, Field(min_length=1, max_length=MAX_NAME, pattern=PRINTABLE)]
+#: A name that is given from 1.1 on: without what a terminal would obey, such as escapes and line breaks.
+GivenName = Annotated[
+    StrictStr,
+    Field(min_length=1, max_length=MAX_NAME, json_schema_extra={"pattern": r"^[^\x00-\x1f\x7f-\x9f]*$"}),
+    AfterValidator(_without_controls),
+]
 Identifier = Annotated[StrictStr, Field(min_length=1, max_length=MAX_ID, pattern=PRINTABLE)]
 ExternalId = Annotated[StrictStr, Field(min_length=1, max_length=MAX_EXTERNAL_ID, pattern=PRINTABLE)]
 #: The id of a network; with an address behind it, after a ``/``, it names that address.
