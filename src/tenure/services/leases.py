@@ -12,7 +12,7 @@ from zlib import crc32
 from tenure.clock import Clock
 from tenure.domain.actor import Actor
 from tenure.domain.allocation import Demand, hardest_first
-from tenure.domain.errors import Conflict, InvalidParameter, LeaseBusy, NotFound, TenureError, Unavailable
+from tenure.domain.errors import Conflict, InvalidParameter, InvalidState, LeaseBusy, NotFound, TenureError, Unavailable
 from tenure.domain.lease import (
     BUSY,
     Action,
@@ -157,8 +157,7 @@ class LeaseService:
             lease = self._visible(tx, actor, lease_id, "blazar:leases:put", lock=True)
             if change.is_empty:
                 return lease, None, "", False
-            if lease.status in BUSY:
-                raise LeaseBusy(lease.status)
+            _refuse_busy(lease)
             entrusted = trust_id is not None and tx.leases.entrust(lease, trust_id)
             changer = LeaseChanger(tx, self._types, self._rules, actor, now, facts)
             return *changer.apply(lease, change), entrusted
@@ -254,8 +253,7 @@ class LeaseService:
             lease = self._visible(tx, actor, lease_id, "blazar:leases:put", lock=True)
             if any(one.id == reservation.id for one in lease.reservations):
                 return None, "", False
-            if lease.status in BUSY:
-                raise LeaseBusy(lease.status)
+            _refuse_busy(lease)
             entrusted = trust_id is not None and tx.leases.entrust(lease, trust_id)
             changer = LeaseChanger(tx, self._types, self._rules, actor, now)
             return *changer.add(lease, reservation), entrusted
@@ -282,8 +280,7 @@ class LeaseService:
                 raise NotFound(f"Object with {{'reservation_id': '{reservation_id}'}} not found")
             if reservation.status is ReservationStatus.DELETED:
                 return None, "", False
-            if lease.status in BUSY:
-                raise LeaseBusy(lease.status)
+            _refuse_busy(lease)
             changer = LeaseChanger(tx, self._types, self._rules, actor, now)
             return *changer.drop(lease, reservation), self._is_made(reservation)
 
@@ -571,3 +568,13 @@ def _preparation(lease: Lease) -> Event:
     """The event that makes what clients must see of a new lease. Its id follows from the lease's."""
     number = str(uuid.uuid5(uuid.UUID(lease.id), EventType.PREPARE.value))
     return Event(number, lease.id, EventType.PREPARE, lease.created_at, EventStatus.IN_PROGRESS, 1, lease.created_at)
+
+
+def _refuse_busy(lease: Lease) -> None:
+    """Raise ``LeaseBusy`` where something is being done for the lease, and ``InvalidState`` where it is held."""
+    if lease.hold_until is not None:
+        raise InvalidState(
+            f"The lease is held until {lease.hold_until:%Y-%m-%d %H:%M:%S} UTC: confirm it first, or delete it."
+        )
+    if lease.status in BUSY:
+        raise LeaseBusy(lease.status)
