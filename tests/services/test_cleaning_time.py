@@ -175,6 +175,13 @@ def test_a_host_that_is_replaced_is_cleaned_and_its_successor_after_the_end(worl
     assert_free_from(world, ALL, NOW + 9 * HOUR + CLEANING)
 
 
+def test_its_owner_sees_nothing_of_it(world: World):
+    waiting, lease = world.book(1, start=1, hours=1), running(world, 1, hours=1)
+    for one in (waiting, lease):
+        [shown] = world.leases.resources(OWNER, one.id, HOST)
+        assert (shown.period.start, shown.period.end) == (one.starts_at, one.ends_at)
+
+
 @pytest.mark.parametrize("how", ["dropped", "replaced", "refused"])
 def test_a_lease_that_runs_gets_no_more_cleaning_than_it_was_promised(database_url: str, how: str):
     """The operator lengthens the cleaning time; the time behind the lease is promised to another by then."""
