@@ -26,7 +26,7 @@ from tenure.domain.lease import (
     Reservation,
     ReservationStatus,
 )
-from tenure.domain.period import Period, minute_of
+from tenure.domain.period import ENDLESS, Period, minute_of
 from tenure.domain.regions import qualified, region_of
 from tenure.domain.request import (
     LeaseChange,
@@ -321,7 +321,10 @@ class LeaseService:
         }
         return tuple(
             LeasedResource(
-                shown[allocation.resource_id], allocation.reservation_id, allocation.period, allocation.state
+                shown[allocation.resource_id],
+                allocation.reservation_id,
+                _of_owner(allocation.period, lease),
+                allocation.state,
             )
             for allocation in allocations
             if allocation.resource_id in shown
@@ -562,6 +565,12 @@ class LeaseService:
         if stored is not None and (stored.payload or {}).get("undoing"):
             raise Conflict(f"The change was undone: {lease.status_reason}")
         return lease
+
+
+def _of_owner(period: Period, lease: Lease) -> Period:
+    """The part of an allocation's period in which it is its owner's: what is behind the lease is for cleaning."""
+    is_longer = lease.ends_at < period.end != ENDLESS
+    return Period(period.start, lease.ends_at) if is_longer and period.start < lease.ends_at else period
 
 
 def _preparation(lease: Lease) -> Event:
