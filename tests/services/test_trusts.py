@@ -190,6 +190,20 @@ def test_a_trust_that_cannot_be_deleted_holds_nothing_up(world: World):
     assert trusts(world) == set()
 
 
+def test_a_trust_that_no_lease_has_and_that_cannot_be_deleted_is_deleted_later(world: World):
+    """The request that it was made for is refused, while Keystone deletes nothing."""
+    world.cloud.inject(Fault(FaultKind.BUSY, verb="revoke", count=2))
+    with pytest.raises(NotEnoughResources):
+        world.book(99, before_end="snapshot")
+    assert len(trusts(world)) == 1
+    world.service.repair.run()
+    assert len(trusts(world)) == 1
+    world.service.repair.run()
+    assert trusts(world) == set()
+    with world.db.read() as tx:
+        assert tx.leases.idle_trusts(10) == []
+
+
 def test_a_keystone_that_does_not_answer_is_asked_once(world: World):
     """It would be waited for half a minute each time, and what was changed behind our back with it."""
     for _ in range(3):
