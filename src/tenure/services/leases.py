@@ -82,7 +82,7 @@ class LeaseService:
         self._rules = rules
         self._effects = effects
         self._enforcement = enforcement
-        self._trusts = Trusts(types, effects, rules.regions)
+        self._trusts = Trusts(db, types, effects, rules.regions)
 
     def create(self, actor: Actor, request: LeaseRequest, *, lease_id: str | None = None) -> Lease:
         """Book everything the request names, or nothing; with ``hold_for``, for so long unless it is confirmed.

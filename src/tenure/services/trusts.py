@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tenure.domain.actor import Actor
-from tenure.domain.errors import InvalidParameter, Unavailable
+from tenure.domain.errors import InvalidParameter, TenureError, Unavailable
 from tenure.domain.lease import Lease
 from tenure.domain.regions import trusts_in
 from tenure.domain.request import LeaseChange, ReservationRequest
 from tenure.drivers.contract import CloudBusy, CloudError
 from tenure.resources.contract import ResourceTypes
 from tenure.services.context import Effects
-from tenure.store.database import OutcomeUnknown
+from tenure.store.database import Database, OutcomeUnknown
 
 LOG = logging.getLogger(__name__)
 
@@ -31,7 +31,8 @@ class Need:
 class Trusts:
     """Makes a trust where a reservation asks for something that is done as the owner."""
 
-    def __init__(self, types: ResourceTypes, effects: Effects, regions: Collection[str] = ()) -> None:
+    def __init__(self, db: Database, types: ResourceTypes, effects: Effects, regions: Collection[str] = ()) -> None:
+        self._db = db
         self._types = types
         self._effects = effects
         self._home = next(iter(regions), "")
@@ -95,8 +96,12 @@ class Trusts:
             raise
 
     def revoke(self, trust_id: str) -> None:
-        """Forget a trust that nobody needs; what the cloud does not forget is harmless, and is told in the log."""
+        """Forget a trust that nobody needs; what the cloud does not forget now is left to the repair."""
         try:
             self._effects.revoke(trust_id)
         except CloudError as error:
-            LOG.warning("trust %s is of no use and could not be deleted: %s", trust_id, error)
+            LOG.warning("trust %s is of no use and will be deleted later: %s", trust_id, error)
+            try:
+                self._db.write(lambda tx: tx.leases.keep_surplus_trust(trust_id, now=tx.now()))
+            except TenureError as lost:
+                LOG.warning("trust %s is not deleted by anybody: %s", trust_id, lost)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, exists, insert, or_, select, update
+from sqlalchemy import and_, delete, exists, insert, or_, select, update
 from sqlalchemy import true as sql_true
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute, Session
@@ -26,7 +26,7 @@ from tenure.domain.lease import (
 from tenure.domain.regions import trusts_in
 from tenure.domain.request import LeaseOrder, LeaseQuery
 from tenure.store.conflict import Overtaken
-from tenure.store.tables import AllocationRow, EventRow, HistoryRow, LeaseRow, ReservationRow
+from tenure.store.tables import AllocationRow, EventRow, HistoryRow, LeaseRow, ReservationRow, SurplusTrustRow
 
 _KEYS: Mapping[LeaseOrder, InstrumentedAttribute[Any]] = {
     LeaseOrder.CREATED_AT: LeaseRow.created_at,
@@ -155,7 +155,10 @@ class LeaseStore:
         return bool(kept.rowcount == 1)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def idle_trusts(self, limit: int) -> list[str]:
-        """Trusts of leases that are over, and whose end has nothing left to do; no more than ``limit``."""
+        """Trusts of leases that are over, and whose end has nothing left to do, and those that no lease has.
+
+        No more than ``limit`` of either.
+        """
         over = (LeaseStatus.TERMINATED.value, LeaseStatus.DELETED.value, LeaseStatus.ERROR.value)
         ending = exists().where(
             EventRow.lease_id == LeaseRow.id, EventRow.rank == EventType.END.rank, EventRow.ready_at.is_not(None)
@@ -166,10 +169,19 @@ class LeaseStore:
             .order_by(LeaseRow.trust_id)
             .limit(limit)
         ).scalars()
-        return [trust_id for trust_id in found if trust_id is not None]
+        surplus = select(SurplusTrustRow.id).order_by(SurplusTrustRow.created_at, SurplusTrustRow.id).limit(limit)
+        return [trust_id for trust_id in (*found, *self._session.execute(surplus).scalars()) if trust_id is not None]
+
+    def keep_surplus_trust(self, trust_id: str, *, now: datetime) -> None:
+        """Note a trust that no lease has and that is still to be deleted."""
+        if self._session.get(SurplusTrustRow, trust_id) is None:
+            self._session.add(SurplusTrustRow(id=trust_id, created_at=now))
 
     def forget_trust(self, trust_id: str) -> None:
         """Note that a trust is no more."""
+        self._session.execute(
+            delete(SurplusTrustRow).where(SurplusTrustRow.id == trust_id).execution_options(synchronize_session=False)
+        )
         self._session.execute(
             update(LeaseRow)
             .where(LeaseRow.trust_id == trust_id)

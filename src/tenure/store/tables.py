@@ -323,6 +323,15 @@ class ProjectRow(Base):
     version: Mapped[int] = mapped_column(BigInteger)
 
 
+class SurplusTrustRow(Base):
+    """A trust that no lease has and that could not be deleted yet."""
+
+    __tablename__ = "surplus_trusts"
+
+    id: Mapped[str] = mapped_column(text(MAX_TRUSTS), primary_key=True)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
 class OutboxRow(Base):
     """What others must be told, written with the change and delivered afterwards."""
 
