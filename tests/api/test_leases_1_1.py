@@ -423,3 +423,35 @@ def test_a_name_holds_nothing_that_a_terminal_obeys(api: Api, name: str):
     assert (refused.status_code, refused.json["field"]) == (400, "name")
     assert api.get(f"/v1/leases/{lease['id']}").json["lease"] == lease
     assert api.using(version="1.0").put(f"/v1/leases/{lease['id']}", {"name": name}).status_code == 200
+
+
+def test_nobody_finds_out_a_private_property_by_asking(api: Api):
+    """From the hosts that match, in a refusal, a value could be found out comparison by comparison."""
+    admin = api.using("admin")
+    for host in ("1", "2"):
+        admin.put(f"/v1/os-hosts/{host}", {"properties": {"asset": "4711", "rack": "7"}})
+    assert admin.patch("/v1/os-hosts/properties/asset", {"private": True}).status_code == 200
+
+    def asking(caller: Api, expression: str) -> Any:
+        return caller.post("/v1/leases", caller.lease_body(reservations=[{**HOSTS, "resource_properties": expression}]))
+
+    lease = asking(api, '["==", "$rack", "7"]').json["lease"]
+    [reservation] = lease["reservations"]
+    for expression in (
+        '[">=", "$asset", "4000"]',
+        '["and", ["==", "$rack", "7"], ["not", ["<", "$asset", "4000"]]]',
+    ):
+        change = {"reservations": [{"id": reservation["id"], "resource_properties": expression}]}
+        more = {**HOSTS, "resource_properties": expression}
+        for refused in (
+            asking(api, expression),
+            api.put(f"/v1/leases/{lease['id']}", change),
+            api.post(f"/v1/leases/{lease['id']}/reservations", more),
+        ):
+            assert refused.status_code == 400, refused.text
+            assert "asset is private" in refused.json["error_message"]
+            assert refused.json["field"].endswith("resource_properties")
+        made = asking(admin, expression)
+        assert made.status_code == 201, made.text
+        assert admin.delete(f"/v1/leases/{made.json['lease']['id']}").status_code == 204
+    assert api.get(f"/v1/leases/{lease['id']}").json["lease"] == lease

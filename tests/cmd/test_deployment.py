@@ -411,6 +411,7 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
         "enable_polling_monitor": (Row("false", lambda it: it.parts.health_interval, None),),
         "polling_interval": (Row("7", lambda it: it.parts.health_interval, 7 * SECOND),),
         "healing_interval": (Row("7", of_rules("healing_horizon"), 7 * MINUTE),),
+        "private_properties_asked_for": (Row("true", of_rules("private_asked_for"), True),),
         "replace_after": (
             Row("7", of_rules("replace_after"), 7 * MINUTE),
             Row("0", of_rules("replace_after"), timedelta(0)),
