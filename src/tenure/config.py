@@ -486,6 +486,12 @@ _HOST = (
         help="Minutes for which a host must have been down before a running lease gets another one, and loses its "
         "servers there; -1 for never.",
     ),
+    cfg.BoolOpt(
+        "private_properties_asked_for",
+        default=False,
+        help="Whether users may ask for hosts by properties that are private. They see no value then, but can find it "
+        "out by asking.",
+    ),
 )
 
 #: All options by their groups, as they stand in the file.

@@ -350,4 +350,5 @@ def _rules(conf: ConfigOpts) -> Rules:
         preemption_notice=timedelta(seconds=conf.manager.preemption_notice),
         healing_horizon=timedelta(minutes=conf["physical:host"].healing_interval),
         replace_after=timedelta(minutes=replace_after) if replace_after >= 0 else None,
+        private_asked_for=conf["physical:host"].private_properties_asked_for,
     )

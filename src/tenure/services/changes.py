@@ -66,6 +66,23 @@ def check_notice(notice_at: datetime, starts_at: datetime, ends_at: datetime) ->
     return notice_at
 
 
+def check_asked_for(
+    tx: Transaction, rules: Rules, inventory: str, names: Collection[str], position: int, *, seen: bool
+) -> None:
+    """Raise ``InvalidParameter`` where a property is asked for that is private, by somebody who cannot see it.
+
+    Its value could be found out by asking again and again.
+    """
+    if seen or rules.private_asked_for or not names:
+        return
+    private = tx.resources.private_properties(inventory) & set(names)
+    if private:
+        raise InvalidParameter(
+            f"The property {min(private)} is private: only administrators can ask for it.",
+            field=f"reservations[{position}].resource_properties",
+        )
+
+
 def check_length(starts_at: datetime, ends_at: datetime) -> None:
     """Raise ``InvalidParameter`` for a lease that is over before anything can be handed over."""
     if ends_at - starts_at < SHORTEST:
@@ -182,8 +199,12 @@ class LeaseChanger:
         actor: Actor,
         now: datetime,
         facts: Facts = MappingProxyType({}),
+        *,
+        sees: bool = True,
     ) -> None:
         self._tx = tx
+        #: Whether the actor sees private properties.
+        self._sees = sees
         self._facts = facts
         self._types = types
         self._rules = rules
@@ -273,6 +294,7 @@ class LeaseChanger:
             raise InvalidState("A lease that lasts for no time gets no reservation.")
         position = len(lease.reservations)
         demand = placed_demand(self._types, reservation, position)
+        self._check_asked_for(demand, demand.expression.names, position)
         self._tx.leases.add_reservations([reservation], first=position)
         bind(self._tx, reservation.id, demand, position)
         planner = Planner(
@@ -375,7 +397,11 @@ class LeaseChanger:
                 parameters = kind.merge(reservation.parameters, given, running=lease.status is LeaseStatus.ACTIVE)
                 parameters = complete(kind, parameters, self._facts)
             demand = placed_demand(self._types, replace(reservation, parameters=parameters), position)
+            self._check_asked_for(demand, demand.expression.names - before.expression.names, position)
         return _Part(reservation, position, parameters, before, demand, bool(kind.growing & given.keys()))
+
+    def _check_asked_for(self, demand: Demand, names: Collection[str], position: int) -> None:
+        check_asked_for(self._tx, self._rules, demand.inventory, names, position, seen=self._sees)
 
     def _change_parts(self, lease: Lease, parts: Sequence[_Part], dates: _Dates) -> None:
         """Make the change in the ledger: first what asks for no more, and then the hardest first."""

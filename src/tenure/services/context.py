@@ -31,6 +31,8 @@ class Rules:
     notice_before_end: timedelta = timedelta(minutes=60)
     #: The regions that there are, the home region first; none where all is one cloud.
     regions: tuple[str, ...] = ()
+    #: Whether anybody may ask for properties that only administrators see.
+    private_asked_for: bool = False
     #: How many attempts at a start, an update or a before-end action before it is given up.
     max_attempts: int = 10
     #: For how long at least a start is tried from the start date on, however many attempts that takes.

@@ -43,6 +43,7 @@ from tenure.services.changes import (
     Facts,
     LeaseChanger,
     bind,
+    check_asked_for,
     check_length,
     check_notice,
     complete,
@@ -159,7 +160,7 @@ class LeaseService:
                 return lease, None, "", False
             _refuse_busy(lease)
             entrusted = trust_id is not None and tx.leases.entrust(lease, trust_id)
-            changer = LeaseChanger(tx, self._types, self._rules, actor, now, facts)
+            changer = LeaseChanger(tx, self._types, self._rules, actor, now, facts, sees=self._sees(actor, lease))
             return *changer.apply(lease, change), entrusted
 
         need, facts = self._needs(actor, lease_id, change)
@@ -193,7 +194,7 @@ class LeaseService:
                 check_confirmed(lease, changes)
                 return lease, None, "", False
             entrusted = trust_id is not None and tx.leases.entrust(lease, trust_id)
-            changer = LeaseChanger(tx, self._types, self._rules, actor, now, facts)
+            changer = LeaseChanger(tx, self._types, self._rules, actor, now, facts, sees=self._sees(actor, lease))
             event_id, token = changer.confirm(lease, changes)
             return tx.leases.get(lease.id) or lease, event_id, token, entrusted
 
@@ -255,7 +256,7 @@ class LeaseService:
                 return None, "", False
             _refuse_busy(lease)
             entrusted = trust_id is not None and tx.leases.entrust(lease, trust_id)
-            changer = LeaseChanger(tx, self._types, self._rules, actor, now)
+            changer = LeaseChanger(tx, self._types, self._rules, actor, now, sees=self._sees(actor, lease))
             return *changer.add(lease, reservation), entrusted
 
         need = self._trusts.needed_with(seen, request, actor)
@@ -309,7 +310,7 @@ class LeaseService:
             allocations = tx.allocations.of_reservations(whole)
             resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
             private = tx.resources.private_properties(resource_type)
-        if self._authorize("admin", actor, {"project_id": lease.project_id, "user_id": lease.user_id}):
+        if self._sees(actor, lease):
             private = frozenset()
         shown = {
             number: replace(
@@ -331,6 +332,10 @@ class LeaseService:
         )
 
     # --- inside
+
+    def _sees(self, actor: Actor, lease: Lease) -> bool:
+        """Whether the actor sees private properties."""
+        return self._authorize("admin", actor, {"project_id": lease.project_id, "user_id": lease.user_id})
 
     def _visible(
         self, tx: Transaction, actor: Actor, lease_id: str, rule: str, *, deleted: bool = False, lock: bool = False
@@ -376,12 +381,15 @@ class LeaseService:
     def _book(self, actor: Actor, lease: Lease, demands: Sequence[Demand]) -> Lease | None:
         """Write a new lease, with all that it asks for; the one of its id where the actor has booked it meanwhile."""
         now = lease.created_at
+        sees = self._sees(actor, lease)
         period = Period(max(lease.starts_at, now), lease.ends_at + self._rules.cleaning_time)
 
         def work(tx: Transaction) -> Lease | None:
             booked = self._booked_before(tx, actor, lease.id)
             if booked is not None:
                 return booked
+            for position, demand in enumerate(demands):
+                check_asked_for(tx, self._rules, demand.inventory, demand.expression.names, position, seen=sees)
             # First of all, so that of two with one id the second does nothing else before it waits.
             tx.leases.add(lease)
             tx.events.add(lease.events)
