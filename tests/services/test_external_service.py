@@ -25,7 +25,7 @@ from tenure.services.commitments import tell_changed
 from tenure.services.enforcement import PATIENCE
 from tenure.services.outbox import MAX_REFUSALS
 from tenure.store.tables import OutboxRow
-from tests.support.credits import Call, Credits
+from tests.support.credits import Call, Credits, filter_for
 from tests.support.engines import deliver_all
 from tests.support.waiting import patience, wait_for
 from tests.support.world import ADMIN, HOST, OWNER, World, open_world, reservation
@@ -92,6 +92,43 @@ def test_without_a_url_no_manager_starts():
     conf.set_override("external_service_check_create_endpoint", "check-create", group="enforcement")
     with pytest.raises(ValueError, match="external_service_check_create_endpoint: check-create"):
         ExternalServiceFilter(conf)
+
+
+def test_a_user_and_a_password_in_the_url_are_refused_and_not_repeated():
+    """Nobody would be sent them, and every log would have them."""
+    with pytest.raises(ValueError, match="are not sent") as refused:
+        filter_for("http://me:swordfish@credits")
+    assert "swordfish" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["token", "bearer_token"])
+@pytest.mark.parametrize("secret", ["swordfish\n", "sword\r\nX: fish", " swordfish", "sw\u00f6rdfish"])
+def test_a_token_that_no_header_can_hold_is_refused_and_not_repeated(name: str, secret: str):
+    with pytest.raises(ValueError, match=f"external_service_{name}: ") as refused:
+        filter_for("http://credits", **{name: secret})
+    assert "fish" not in str(refused.value)
+
+
+def test_what_the_service_repeats_of_its_headers_is_kept_nowhere(
+    tmp_path: Path, credits: Credits, caplog: pytest.LogCaptureFixture
+):
+    secrets = {"token": "swordfish", "bearer_token": "rosebud"}
+    filters = {"ExternalServiceFilter": credits.filter(**secrets)}
+    with open_world(tmp_path, filters=filters) as world:
+        world.book(1, start=1)
+        credits.mood, credits.status = "answers", 500
+        credits.body = b"no: X-Auth-Token: swordfish, Authorization: Bearer rosebud, " + b"x" * 180 + b"swordfish"
+        world.engine.settle()
+        with world.db.read() as tx:
+            kept = tx.session.scalars(select(OutboxRow.last_error)).all()
+        assert any("X-Auth-Token: ***" in str(error) for error in kept)
+        credits.status, credits.body = 403, json.dumps({"message": "your token swordfish is bad"}).encode()
+        with pytest.raises(Denied) as denied:
+            world.book(1, start=5)
+    for text in (*map(str, kept), caplog.text, str(denied.value)):
+        assert "swordfish" not in text
+        assert "rosebud" not in text
+        assert "sword" not in text  # nor a part of it, where a text is cut
 
 
 @pytest.mark.parametrize(
