@@ -11,7 +11,7 @@ import threading
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit, urlunsplit
 
 from oslo_config import cfg
 
@@ -48,6 +48,28 @@ class ExternalServiceFilter(EnforcementFilter):
         if not self._urls:
             raise ValueError("neither external_service_base_endpoint nor any other external_service_*_endpoint is set")
         self._tls = self._trust()
+        self._secrets = self._check_secrets()
+
+    def _check_secrets(self) -> tuple[str, ...]:
+        """What must stand in no log. Raises ``ValueError`` for what no header can hold, and does not repeat it."""
+        names = ("external_service_token", "external_service_bearer_token")
+        secrets = {name: str(getattr(self, name)) for name in names if getattr(self, name)}
+        for name, secret in secrets.items():
+            if not (secret.isascii() and secret.isprintable()) or secret != secret.strip():
+                raise ValueError(f"{name}: it holds a line end, a blank at its ends, or what is no ASCII")
+        for call, url in self._urls.items():
+            if urlsplit(url).username is not None or urlsplit(url).password is not None:
+                raise ValueError(
+                    f"external_service_{call}_endpoint: a user and a password in the URL are not sent; "
+                    "set external_service_bearer_token"
+                )
+        return tuple(secrets.values())
+
+    def _without_secrets(self, text: str) -> str:
+        """A text of the service's, which may repeat the headers that it was sent."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
 
     def _trust(self) -> ssl.SSLContext:
         """Which certificates are accepted. Raises ``ValueError``."""
@@ -68,7 +90,7 @@ class ExternalServiceFilter(EnforcementFilter):
                 continue
             url = urljoin(base, given) if base else given
             if urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname:
-                raise ValueError(f"external_service_{call}_endpoint: {url} is no http or https URL")
+                raise ValueError(f"external_service_{call}_endpoint: {_place(url)} is no http or https URL")
             urls[call] = url
         return urls
 
@@ -112,11 +134,11 @@ class ExternalServiceFilter(EnforcementFilter):
         if status == 204:
             return
         if status >= 500 and lenient:
-            LOG.error("%s: %s answered %d; allowed all the same", call, self._urls[call], status)
+            LOG.error("%s: %s answered %d; allowed all the same", call, _place(self._urls[call]), status)
             return
         if status != 403:
-            LOG.warning("%s: %s answered %d, which is taken for a denial", call, self._urls[call], status)
-        raise Denied(_reason(answer) if status == 403 else DENIED)
+            LOG.warning("%s: %s answered %d, which is taken for a denial", call, _place(self._urls[call]), status)
+        raise Denied(self._without_secrets(_reason(answer)) if status == 403 else DENIED)
 
     def _tell(self, call: str, body: Values, key: str, *, forgiving: bool = False) -> None:
         """Raise ``NotAnswered`` unless the service has taken note."""
@@ -125,8 +147,8 @@ class ExternalServiceFilter(EnforcementFilter):
         status, answer = self._post(self._urls[call], body, key)
         if 200 <= status < 300 or (forgiving and 400 <= status < 500 and status not in _PASSING):
             return
-        said = answer[:200].decode(errors="replace")
-        raise NotAnswered(f"{self._urls[call]} answered {status}: {said}")
+        said = self._without_secrets(answer.decode(errors="replace"))[:200]
+        raise NotAnswered(f"{_place(self._urls[call])} answered {status}: {said}")
 
     def _headers(self, key: str | None) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
@@ -151,9 +173,10 @@ class ExternalServiceFilter(EnforcementFilter):
         call.join(self.external_service_timeout)
         if call.answer is None and call.error is None:
             call.cut()
-            raise NotAnswered(f"{url} takes longer than {self.external_service_timeout} seconds to answer")
+            raise NotAnswered(f"{_place(url)} takes longer than {self.external_service_timeout} seconds to answer")
         if call.answer is None:
-            raise NotAnswered(f"{url} does not answer: {type(call.error).__name__}: {call.error}")
+            why = self._without_secrets(str(call.error))
+            raise NotAnswered(f"{_place(url)} does not answer: {type(call.error).__name__}: {why}")
         return call.answer
 
     def _connection(self, url: str) -> http.client.HTTPConnection:
@@ -202,6 +225,12 @@ class _Call(threading.Thread):
                 self._connection.sock.shutdown(socket.SHUT_RDWR)
             except OSError:
                 LOG.debug("the call has ended by itself")
+
+
+def _place(url: str) -> str:
+    """A URL without what may be secret in it: a user, a password, a query."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _reason(answer: bytes) -> str:
