@@ -345,15 +345,8 @@ class LeaseChanger:
         if ends_at < starts_at or (change.ends_at is not None and ends_at < this_minute):
             field = "end_date" if change.ends_at is not None else "start_date"
             raise InvalidParameter("End date must be later than current and start date", field=field)
-        if (
-            lease.status is LeaseStatus.PENDING
-            and starts_at < ends_at
-            and (starts_at, ends_at)
-            != (
-                lease.starts_at,
-                lease.ends_at,
-            )
-        ):
+        moves = (starts_at, ends_at) != (lease.starts_at, lease.ends_at)
+        if moves and lease.status is LeaseStatus.PENDING and starts_at < ends_at:
             check_length(starts_at, ends_at)
         notice_at = None
         if change.before_end_at is not None:
