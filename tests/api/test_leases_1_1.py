@@ -455,3 +455,26 @@ def test_nobody_finds_out_a_private_property_by_asking(api: Api):
         assert made.status_code == 201, made.text
         assert admin.delete(f"/v1/leases/{made.json['lease']['id']}").status_code == 204
     assert api.get(f"/v1/leases/{lease['id']}").json["lease"] == lease
+
+
+def test_a_lease_gets_no_more_reservations_than_one_is_made_with(api: Api):
+    none = {**HOSTS, "min": 1, "max": 1, "resource_properties": ""}
+    lease = api.post("/v1/leases", api.lease_body(reservations=[])).json["lease"]
+    path = f"/v1/leases/{lease['id']}/reservations"
+    floating = {"resource_type": "virtual:instance", "amount": 1, "vcpus": 1, "memory_mb": 1, "disk_gb": 0}
+    for _ in range(100):
+        assert api.post(path, floating).status_code == 201
+    refused = api.post(path, none)
+    assert refused.status_code == 409
+    assert "no lease has more than 100" in refused.json["error_message"]
+
+
+def test_what_is_kept_of_a_lease_is_bounded(api: Api):
+    """An expression may be 16 kB, and extra specs are dozens of values."""
+    long = json.dumps(["in", "$rack", *(f"{number:0200d}" for number in range(64))])
+    large = {**HOSTS, "resource_properties": long, "hypervisor_properties": long}
+    for count, status in ((9, 409), (11, 400)):  # there are no such hosts
+        answer = api.post("/v1/leases", api.lease_body(reservations=[large] * count))
+        assert answer.status_code == status, answer.text
+    assert answer.json["field"] == "reservations"
+    assert "too large" in answer.json["error_message"]
