@@ -36,6 +36,7 @@ from tenure.domain.lease import (
 from tenure.domain.period import ENDLESS, TICK, Period, minute_of
 from tenure.domain.request import LeaseChange, Moment, ReservationChange, ReservationRequest, When
 from tenure.resources.contract import ResourceType, ResourceTypes, Wanted
+from tenure.services.bounds import check_one_more, check_sizes
 from tenure.services.context import Rules, apply, new_id, remember, tell
 from tenure.services.default_leases import give_way
 from tenure.services.demands import demand_of
@@ -292,6 +293,8 @@ class LeaseChanger:
             raise InvalidState(f"A lease that is {lease.status} gets no reservation any more.")
         if lease.ends_at <= lease.starts_at:
             raise InvalidState("A lease that lasts for no time gets no reservation.")
+        check_one_more(lease)
+        check_sizes([one.parameters for one in (*lease.reservations, reservation)])
         position = len(lease.reservations)
         demand = placed_demand(self._types, reservation, position)
         self._check_asked_for(demand, demand.expression.names, position)
@@ -400,6 +403,8 @@ class LeaseChanger:
         """Make the change in the ledger: first what asks for no more, and then the hardest first."""
         if not parts:
             return
+        changed = {part.reservation.id: part.parameters for part in parts}
+        check_sizes([changed.get(one.id, one.parameters) for one in lease.reservations])
         self._tx.defer_checks()
         planner = Planner(
             self._tx, self._types, now=self._now, turn=crc32(lease.id.encode()), notice=self._rules.preemption_notice

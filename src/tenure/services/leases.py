@@ -39,6 +39,7 @@ from tenure.domain.request import (
 )
 from tenure.drivers.contract import CloudBusy, CloudError
 from tenure.resources.contract import ResourceTypes, Wanted
+from tenure.services.bounds import check_sizes
 from tenure.services.changes import (
     Facts,
     LeaseChanger,
@@ -112,6 +113,7 @@ class LeaseService:
         check_events(request.events, starts_at, ends_at)
         placed = (self._in_region(one, position) for position, one in enumerate(request.reservations))
         request = self._with_facts(actor, replace(request, reservations=tuple(placed)))
+        check_sizes([one.parameters for one in request.reservations])
         demands = [placed_demand(self._types, one, position) for position, one in enumerate(request.reservations)]
         lease = self._new_lease(lease_id or new_id(), actor, request, starts_at, ends_at, notice_at, now)
         with self._trusts.given_by(actor, self._trusts.needed_for(request.reservations)) as trust_id:

@@ -37,9 +37,8 @@ from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import MAX_USER_EVENTS, Event, EventType, HistoryEntry, Lease, Reservation
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest, UserEvent
 from tenure.resources.contract import Inventory
+from tenure.services.bounds import MAX_RESERVATIONS
 
-#: No lease has more reservations.
-MAX_RESERVATIONS = 100
 #: For how many seconds a lease can be held.
 LONGEST_HOLD = 3600
 #: The events that clients know; the others are the engine's own affair.

@@ -1,0 +1,41 @@
+"""How large a lease may be: what is kept of it is read, written and told again and again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+
+from tenure.domain.errors import InvalidParameter, InvalidState
+from tenure.domain.lease import Lease, ReservationStatus
+
+#: How many reservations a lease has at a time, and how many it may ever have had.
+MAX_RESERVATIONS = 100
+MAX_EVER = 500
+#: How many characters the parameters of a reservation, and those of all reservations of a lease, are as JSON.
+MAX_PARAMETERS = 64 * 1024
+MAX_LEASE = 256 * 1024
+
+
+def check_sizes(parameters: Collection[Mapping[str, object]]) -> None:
+    """Raise ``InvalidParameter`` where the reservations of a lease, with these parameters, are too large to be kept."""
+    sizes = [len(json.dumps(dict(one), default=str)) for one in parameters]
+    for position, size in enumerate(sizes):
+        if size > MAX_PARAMETERS:
+            raise InvalidParameter(
+                f"The reservation is too large: {size} characters, of {MAX_PARAMETERS} at most.",
+                field=f"reservations[{position}]",
+            )
+    if sum(sizes) > MAX_LEASE:
+        raise InvalidParameter(
+            f"The reservations of the lease are too large: {sum(sizes)} characters, of {MAX_LEASE} at most.",
+            field="reservations",
+        )
+
+
+def check_one_more(lease: Lease) -> None:
+    """Raise ``InvalidState`` where the lease has as many reservations as a lease can have."""
+    live = [one for one in lease.reservations if one.status is not ReservationStatus.DELETED]
+    if len(live) >= MAX_RESERVATIONS:
+        raise InvalidState(f"The lease has {len(live)} reservations; no lease has more than {MAX_RESERVATIONS}.")
+    if len(lease.reservations) >= MAX_EVER:
+        raise InvalidState(f"The lease has had {len(lease.reservations)} reservations, and gets no more.")
