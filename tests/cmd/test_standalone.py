@@ -347,3 +347,39 @@ def test_the_line_for_clients_holds_wherever_it_is_copied_to(tmp_path: Path, mon
         assert service.process.stdout is not None
         line = service.process.stdout.readline().rstrip()
     assert line == f"clients: export OS_CLIENT_CONFIG_FILE='{tmp_path}/a data folder/clouds.yaml' OS_CLOUD=tenure-demo"
+
+
+def test_projects_have_limits_that_the_operator_sets(tmp_path: Path):
+    data = tmp_path / "data"
+    with standalone(data) as service:
+        year = 366 * 24 * 3600
+        assert service.caller("demo").book(seconds=year + 60)[0] == 400
+        status, lease = service.caller("demo").book(2, seconds=year)
+        assert status == 201
+        assert service.caller("demo").call("DELETE", f"/leases/{lease['id']}")[0] in {200, 204}
+    limits = yaml.safe_load((data / "limits.yaml").read_text())
+    assert limits["limits"]["hosts"] > 0
+    (data / "limits.yaml").write_text(yaml.safe_dump({"longest_lease_days": -1, "limits": {"hosts": 1}}))
+    with standalone(data) as service:
+        assert service.caller("demo").book(1, seconds=2 * year)[0] == 201
+        status, refusal = service.caller("demo").book(1, seconds=60)
+        assert status in {403, 409, 413}, refusal
+        assert service.caller("admin").book(1, seconds=60)[0] == 201
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("limits: {hosts: 1}", "longest_lease_days"),
+        ("{longest_lease_days: 1, limits: {elephants: 1}}", "limits elephants, which there is not"),
+        ("{longest_lease_days: 1, limits: {hosts: many}}", "limits.hosts"),
+        (":", "limits.yaml"),
+    ],
+)
+def test_limits_that_are_none_are_told(tmp_path: Path, text: str, words: str):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "limits.yaml").write_text(text)
+    refused = run("--port", 0, "--data-dir", data)
+    assert refused.returncode == 1
+    assert words in refused.stderr

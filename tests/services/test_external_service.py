@@ -105,15 +105,14 @@ def test_a_user_and_a_password_in_the_url_are_refused_and_not_repeated():
 @pytest.mark.parametrize("secret", ["swordfish\n", "sword\r\nX: fish", " swordfish", "sw\u00f6rdfish"])
 def test_a_token_that_no_header_can_hold_is_refused_and_not_repeated(name: str, secret: str):
     with pytest.raises(ValueError, match=f"external_service_{name}: ") as refused:
-        filter_for("http://credits", **{name: secret})
+        filter_for("http://credits", commits=True, **{name: secret})
     assert "fish" not in str(refused.value)
 
 
 def test_what_the_service_repeats_of_its_headers_is_kept_nowhere(
     tmp_path: Path, credits: Credits, caplog: pytest.LogCaptureFixture
 ):
-    secrets = {"token": "swordfish", "bearer_token": "rosebud"}
-    filters = {"ExternalServiceFilter": credits.filter(**secrets)}
+    filters = {"ExternalServiceFilter": credits.filter(token="swordfish", bearer_token="rosebud")}
     with open_world(tmp_path, filters=filters) as world:
         world.book(1, start=1)
         credits.mood, credits.status = "answers", 500

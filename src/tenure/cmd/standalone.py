@@ -26,6 +26,7 @@ from tenure.api.app import create_app
 from tenure.api.auth import TokenFileAuth, TokenFileError, TokenUser, write_token_file
 from tenure.api.policies import ROLES, Policies
 from tenure.clock import SystemClock
+from tenure.cmd.limits import LimitsError, read_limits
 from tenure.cmd.listening import listen
 from tenure.domain.errors import Unavailable
 from tenure.domain.regions import NAME
@@ -34,6 +35,7 @@ from tenure.drivers.regions import RegionDriver, RegionRouter
 from tenure.drivers.simulated import EffectKind, SimulatedCloud
 from tenure.factory import Filters, Parts, Service, build, load_types, open_type_drivers
 from tenure.services.context import Rules
+from tenure.services.quotas import FixedLimits, Quotas, names_of
 from tenure.services.regions import RegionService
 from tenure.store import schema
 from tenure.store.database import Database
@@ -41,6 +43,8 @@ from tenure.store.database import Database
 LOG = logging.getLogger(__name__)
 
 HOST_TYPE = "physical:host"
+#: The project of the first administrator, which no limit is for.
+_ADMIN_PROJECT = "admin-project"
 THREADS = 16
 WORKERS = 16
 MAX_HOSTS = 100_000
@@ -102,6 +106,8 @@ def _serve(
             f"what is in {data_dir} was written by a newer release of Tenure ({error}); "
             "start that release, or choose another --data-dir"
         ) from error
+    except LimitsError as error:
+        raise StartFailed(str(error)) from error
     except (DatabaseError, sqlite3.DatabaseError, Unavailable, ValueError) as error:
         raise StartFailed(f"what is in {data_dir} cannot be used: {getattr(error, 'orig', error)}") from error
     events, messages = service.events.take_over(), service.outbox.take_over()
@@ -201,14 +207,17 @@ def open_service(
         raise ValueError(wrong)
     for name, cloud in clouds.items():
         _register_hosts(db, cloud, hosts, RegionDriver(name, cloud, home=name == next(iter(clouds))))
+    types = load_types()
+    limits = read_limits(data_dir, names_of(types))
     parts = Parts(
         db=db,
         driver=RegionRouter(clouds, workers=WORKERS) if regions else clouds[""],
         type_drivers=open_type_drivers(data_dir),
-        types=load_types(),
+        types=types,
         authorize=Policies().authorize,
         clock=SystemClock(),
-        rules=Rules(regions=tuple(regions)),
+        rules=Rules(regions=tuple(regions), longest_lease=limits.longest_lease),
+        quotas=Quotas(FixedLimits(limits.of_projects, exempt=[_ADMIN_PROJECT])),
         checkpoint=checkpoint,
         filters=filters,
         workers=WORKERS,

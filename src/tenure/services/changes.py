@@ -84,10 +84,18 @@ def check_asked_for(
         )
 
 
-def check_length(starts_at: datetime, ends_at: datetime) -> None:
-    """Raise ``InvalidParameter`` for a lease that is over before anything can be handed over."""
+def check_length(rules: Rules, starts_at: datetime, ends_at: datetime) -> None:
+    """Raise ``InvalidParameter`` for a lease that is over before anything can be handed over, or lasts too long."""
     if ends_at - starts_at < SHORTEST:
         raise InvalidParameter("A lease lasts for a second at least.", field="end_date")
+    check_longest(rules, starts_at, ends_at)
+
+
+def check_longest(rules: Rules, starts_at: datetime, ends_at: datetime) -> None:
+    """Raise ``InvalidParameter`` for a lease that lasts longer than any may."""
+    if rules.longest_lease is not None and ends_at - starts_at > rules.longest_lease:
+        days = rules.longest_lease / timedelta(days=1)
+        raise InvalidParameter(f"A lease lasts for {days:g} days at most.", field="end_date")
 
 
 def placed_demand(types: ResourceTypes, reservation: Reservation | ReservationRequest, position: int) -> Demand:
@@ -350,7 +358,9 @@ class LeaseChanger:
             raise InvalidParameter("End date must be later than current and start date", field=field)
         moves = (starts_at, ends_at) != (lease.starts_at, lease.ends_at)
         if moves and lease.status is LeaseStatus.PENDING and starts_at < ends_at:
-            check_length(starts_at, ends_at)
+            check_length(self._rules, starts_at, ends_at)
+        if ends_at - starts_at > lease.ends_at - lease.starts_at:
+            check_longest(self._rules, starts_at, ends_at)
         notice_at = None
         if change.before_end_at is not None:
             notice_at = check_notice(resolve(change.before_end_at, self._now), starts_at, ends_at)

@@ -31,6 +31,8 @@ class Rules:
     notice_before_end: timedelta = timedelta(minutes=60)
     #: The regions that there are, the home region first; none where all is one cloud.
     regions: tuple[str, ...] = ()
+    #: No lease lasts longer; None for as long as it likes.
+    longest_lease: timedelta | None = None
     #: Whether anybody may ask for properties that only administrators see.
     private_asked_for: bool = False
     #: How many attempts at a start, an update or a before-end action before it is given up.

@@ -108,7 +108,7 @@ class LeaseService:
             raise InvalidParameter("End date must be later than start date.", field="end_date")
         if ends_at <= now:
             raise InvalidParameter("End date must be later than current and start date", field="end_date")
-        check_length(starts_at, ends_at)
+        check_length(self._rules, starts_at, ends_at)
         notice_at = self._notice_at(request, starts_at, ends_at, now)
         check_events(request.events, starts_at, ends_at)
         placed = (self._in_region(one, position) for position, one in enumerate(request.reservations))

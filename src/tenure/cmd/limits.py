@@ -1,0 +1,74 @@
+"""The limits of ``tenure-standalone``: a file beside its databases, written on the first start and read on each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
+
+NAME = "limits.yaml"
+
+_FIRST = """\
+# How much a project may have, and how long a lease may last; -1 is no limit. Read when the service starts.
+# The project of the user "admin" is exempt.
+longest_lease_days: 366
+limits:
+  leases: 1000
+  hosts: 1000
+  instances: 10000
+  floating_ips: 1000
+  volumes: 10000
+  servers: 1000
+"""
+
+_Limit = Annotated[StrictInt, Field(ge=-1, le=2**31 - 1)]
+
+
+class LimitsError(Exception):
+    """The file is not as it must be; the text says what is wrong."""
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    longest_lease_days: _Limit
+    limits: dict[str, _Limit]
+
+
+@dataclass(frozen=True, slots=True)
+class StandaloneLimits:
+    """What the file says."""
+
+    #: How long a lease may last, None for as long as it likes.
+    longest_lease: timedelta | None
+    #: By name, of each project.
+    of_projects: Mapping[str, int]
+
+
+def read_limits(folder: Path, names: Collection[str]) -> StandaloneLimits:
+    """Return the limits of the file in the folder, which is made where it is missing.
+
+    ``names`` is what can be limited. Raises ``LimitsError`` for a file that is not understood.
+    """
+    path = folder / NAME
+    if not path.exists():
+        path.write_text(_FIRST)
+    try:
+        given = _File.model_validate(yaml.safe_load(path.read_text()))
+    except OSError as error:
+        raise LimitsError(f"{path} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise LimitsError(f"{path} is no YAML") from None
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'file'}: {one['msg']}" for one in error.errors())
+        raise LimitsError(f"{path} is not as it must be: {problems}") from None
+    unknown = sorted(given.limits.keys() - set(names))
+    if unknown:
+        raise LimitsError(f"{path} limits {unknown[0]}, which there is not; there is {', '.join(sorted(names))}")
+    days = given.longest_lease_days
+    return StandaloneLimits(None if days < 0 else timedelta(days=days), given.limits)
