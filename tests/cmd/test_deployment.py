@@ -160,7 +160,7 @@ class Deployed:
             told.update(options)
             raise OSError("not in a test")
 
-        self._patch.setattr(tenure.cmd.api, "create_server", refuse)
+        self._patch.setattr(tenure.cmd.api, "listen", refuse)
         with pytest.raises(StartFailed, match="cannot listen"):
             tenure.cmd.api.serve(self.conf)
         return told

@@ -37,7 +37,7 @@ HOST = "physical:host"
 NAMES = {str(number): f"sim-host-{number:03d}" for number in range(1, 9)}
 
 #: Since which revision there is a table that the first schema lacks.
-TABLES = {"resource_traits": "0005", "projects": "0006"}
+TABLES = {"resource_traits": "0005", "projects": "0006", "surplus_trusts": "0011"}
 #: Since which revision a table has a column that it was not made with.
 COLUMNS = {
     ("resources", "registration"): "0002",
@@ -288,6 +288,7 @@ _ROWS = (
     *(Row("resource_traits", {"resource_id": number, "trait": "COMPUTE_NODE"}) for number in range(1, 9)),
     Row("resource_traits", {"resource_id": 4, "trait": "HW_CPU_X86_AVX2"}),
     Row("projects", {"id": "demo-project", "version": 5}),
+    Row("surplus_trusts", {"id": "fedcba9876543210fedcba9876543210", "created_at": at("09:00")}),
 )  # fmt: skip
 
 

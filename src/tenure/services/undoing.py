@@ -138,7 +138,7 @@ def end_with_the_lease(
         for one in tx.allocations.of_reservations([one.id for one in lease.reservations])
         if one.state is AllocationState.HELD
         and one.id not in without
-        and one.period.start < until < one.period.end
+        and one.period.start < until
         and (one.period.end != ENDLESS or one.id in ending)
     ]
     tx.allocations.shorten(held, until)
