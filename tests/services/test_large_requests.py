@@ -1,0 +1,181 @@
+"""Large requests: quick where they can be, bounded where they cannot, and in no other request's way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+from sqlalchemy import event
+
+from tenure.domain.errors import NotEnoughResources, Unavailable
+from tenure.domain.lease import Lease
+from tenure.domain.request import LeaseQuery, ReservationRequest, ResourceQuery
+from tenure.enforcement.contract import EnforcementFilter
+from tenure.services.context import Rules
+from tenure.store.database import Database, Transaction
+from tests.support import ledger
+from tests.support.world import HOST, OWNER, World, instance_reservation, open_world, reservation
+
+HOSTS = 12
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with open_world(tmp_path, hosts=HOSTS) as world:
+        yield world
+
+
+def apart(count: int, amount: int = HOSTS, **parameters: object) -> list[ReservationRequest]:
+    """So many reservations of instances, those of each on different hosts."""
+    return [instance_reservation(amount, affinity=False, **parameters) for _ in range(count)]
+
+
+def statements(world: World, wanted: Sequence[ReservationRequest]) -> int:
+    """How many statements it takes to book a lease that starts later."""
+    run: list[str] = []
+
+    def note(_connection, _cursor, statement, *_more) -> None:
+        run.append(statement)
+
+    event.listen(world.db.engine, "before_cursor_execute", note)
+    try:
+        world.reserve(*wanted, start=1)
+    finally:
+        event.remove(world.db.engine, "before_cursor_execute", note)
+    return len(run)
+
+
+def test_alike_reservations_are_searched_for_once(world: World):
+    few, many = statements(world, apart(6)), statements(world, apart(18))
+    assert many - few < 12 * 4  # to bind and write a reservation takes statements, to place it none
+
+
+def test_a_large_lease_gets_what_it_asks_for(world: World):
+    lease = world.reserve(
+        *apart(3, 7),
+        reservation(2, 2),
+        instance_reservation(40),
+        instance_reservation(4, affinity=True),
+        reservation(1, 3),
+        *apart(2, 5, vcpus=2),
+        start=1,
+    )
+    with world.db.read() as tx:
+        parts = [tx.allocations.of_reservations([one.id]) for one in lease.reservations]
+    assert [sum(part.units for part in found) for found in parts] == [7, 7, 7, 2, 40, 4, 3, 5, 5]
+    assert [len(found) for found in parts[:3]] == [7] * 3
+    assert len(parts[5]) == 1
+    assert ledger.faults(str(world.db.engine.url)) == []
+
+
+def test_a_large_lease_takes_nothing_that_another_has(world: World):
+    other = world.reserve(*apart(6, 6), start=1, hours=2)
+    lease = world.reserve(*apart(6, 6, vcpus=8), start=2)
+    assert world.units(lease)
+    assert world.units(other)
+    assert ledger.faults(str(world.db.engine.url)) == []
+
+
+def test_a_large_lease_for_which_there_is_no_room_is_refused_with_the_reservation_that_has_none(world: World):
+    with pytest.raises(NotEnoughResources) as refused:
+        world.reserve(*apart(5), *apart(1, HOSTS + 1), start=1)
+    assert refused.value.field == "reservations[5].amount"
+    world.reserve(reservation(HOSTS, HOSTS), start=1)  # nothing of it was left
+
+
+class Overtaken(Database):
+    """A database on which others book between the search of a request and its transaction, once."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def write(self, work, *, survey=None):
+        if survey is None:
+            return super().write(work)
+
+        def look(tx: Transaction) -> object:
+            found = survey(tx)
+            meanwhile, self.meanwhile = self.meanwhile, None
+            if meanwhile is not None:
+                meanwhile()
+            return found
+
+        return super().write(work, survey=look)
+
+
+def test_what_others_have_got_since_room_was_looked_for_is_not_promised_again(tmp_path: Path):
+    with open_world(tmp_path, hosts=HOSTS, database=Overtaken) as world:
+        assert isinstance(world.db, Overtaken)
+        others: list[Lease] = []
+        world.db.meanwhile = lambda: others.append(world.reserve(reservation(4, 4), start=1))
+        lease = world.reserve(*apart(6, 8), start=1)
+        assert len(others) == 1
+        assert sum(units for _, units in world.units(lease)) == 48
+        assert ledger.faults(str(world.db.engine.url)) == []
+
+
+class Agreeing(EnforcementFilter):
+    """Agrees to everything, and counts how often it is asked."""
+
+    asked = 0
+
+    def check_create(self, context, lease_values):
+        self.asked += 1
+
+    def check_update(self, context, current_lease_values, new_lease_values):
+        raise NotImplementedError
+
+    def on_end(self, context, lease_values, *, key):
+        raise NotImplementedError
+
+
+def test_a_large_lease_is_judged_once_and_booked_as_it_was_judged(tmp_path: Path):
+    judge = Agreeing(cfg.ConfigOpts())
+    with open_world(tmp_path, hosts=HOSTS, filters={"judge": judge}) as world:
+        world.reserve(*apart(6, 8), start=1)
+        assert judge.asked == 1
+
+
+@pytest.mark.parametrize("wanted", [apart(6), apart(1)], ids=["large", "small"])
+def test_a_request_whose_time_is_over_is_refused_and_changes_nothing(tmp_path: Path, wanted):
+    with open_world(tmp_path, hosts=HOSTS, rules=Rules(planning_time=timedelta(0))) as world:
+        with pytest.raises(Unavailable, match="nothing has changed"):
+            world.reserve(*wanted, start=1)
+        assert world.leases.list(OWNER, LeaseQuery(10)).items == ()
+
+
+def test_what_looks_for_long_gives_way_to_those_who_wait(database_url: str):
+    """A transaction that has locked a host is undone for another that wants the host, and then tried again."""
+    with open_world(database_url, hosts=1, database=partial(Database, courtesy_seconds=0)) as world:
+        with world.db.read() as tx:
+            [host] = [found.id for found in tx.resources.page(ResourceQuery(HOST, 10))]
+        locked, done = threading.Event(), threading.Event()
+        attempts: list[bool] = []
+
+        def take(tx: Transaction) -> None:
+            tx.resources.raise_versions({number: one.version for number, one in tx.resources.by_ids([host]).items()})
+
+        def look(tx: Transaction) -> None:
+            take(tx)
+            attempts.append(done.is_set())
+            locked.set()
+            until = time.monotonic() + 20
+            while not done.is_set() and time.monotonic() < until:
+                tx.give_way()
+
+        def follow() -> None:
+            locked.wait(20)
+            world.db.write(take)
+            done.set()
+
+        other = threading.Thread(target=follow)
+        other.start()
+        world.db.write(look)
+        other.join()
+        assert attempts[0] is False
+        assert attempts[-1] is True
