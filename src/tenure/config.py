@@ -125,6 +125,12 @@ _MANAGER = (
         help="How often a start, a change or a before-end action is tried at least; an end is tried for ever.",
     ),
     cfg.IntOpt(
+        "planning_time",
+        default=5,
+        min=1,
+        help="For how many seconds a request may look for room. Then it is answered with 503, and nothing has changed.",
+    ),
+    cfg.IntOpt(
         "start_patience",
         default=60,
         min=0,

@@ -344,6 +344,7 @@ def _rules(conf: ConfigOpts) -> Rules:
         cleaning_time=timedelta(minutes=conf.cleaning_time),
         notice_before_end=timedelta(minutes=conf.manager.minutes_before_end_lease),
         max_attempts=conf.manager.max_attempts,
+        planning_time=timedelta(seconds=conf.manager.planning_time),
         start_patience=timedelta(minutes=conf.manager.start_patience),
         start_share=conf.manager.start_patience_percent / 100,
         before_end_patience=timedelta(minutes=conf.manager.before_end_patience),

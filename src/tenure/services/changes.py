@@ -37,6 +37,7 @@ from tenure.domain.period import ENDLESS, TICK, Period, minute_of
 from tenure.domain.request import LeaseChange, Moment, ReservationChange, ReservationRequest, When
 from tenure.resources.contract import ResourceType, ResourceTypes, Wanted
 from tenure.services.bounds import check_one_more, check_sizes
+from tenure.services.budget import Budget
 from tenure.services.context import Rules, apply, new_id, remember, tell
 from tenure.services.default_leases import give_way
 from tenure.services.demands import demand_of
@@ -210,8 +211,11 @@ class LeaseChanger:
         facts: Facts = MappingProxyType({}),
         *,
         sees: bool = True,
+        budget: Budget | None = None,
     ) -> None:
+        """``budget`` is the time for finding room in all attempts; each attempt has all of it unless given."""
         self._tx = tx
+        self._budget = budget or Budget(rules.planning_time)
         #: Whether the actor sees private properties.
         self._sees = sees
         self._facts = facts
@@ -314,11 +318,13 @@ class LeaseChanger:
             now=self._now,
             turn=crc32(reservation.id.encode()),
             notice=self._rules.preemption_notice,
+            budget=self._budget,
         )
         period = Period(max(lease.starts_at, self._now), lease.ends_at + self._rules.cleaning_time)
         running = lease.status is LeaseStatus.ACTIVE
         state = AllocationState.HELD if running else AllocationState.PLANNED
-        added = planner.book(reservation.id, demand, period, position=position, state=state)
+        with self._budget:
+            added = planner.book(reservation.id, demand, period, position=position, state=state)
         what = f"reservation {reservation.id} added"
         if running:
             payload = {"added": {reservation.id: added}, "new": [reservation.id]}
@@ -417,7 +423,12 @@ class LeaseChanger:
         check_sizes([changed.get(one.id, one.parameters) for one in lease.reservations])
         self._tx.defer_checks()
         planner = Planner(
-            self._tx, self._types, now=self._now, turn=crc32(lease.id.encode()), notice=self._rules.preemption_notice
+            self._tx,
+            self._types,
+            now=self._now,
+            turn=crc32(lease.id.encode()),
+            notice=self._rules.preemption_notice,
+            budget=self._budget,
         )
         order = hardest_first([part.demand for part in parts])
         order.sort(key=lambda number: not parts[number].asks_for_no_more)
@@ -428,7 +439,8 @@ class LeaseChanger:
         def place(number: int) -> None:
             self._change_part(planner, lease, parts[number], dates)
 
-        planner.place_all(order, place, begin=begin)
+        with self._budget:
+            planner.place_all(order, place, begin=begin)
 
     def _change_part(self, planner: Planner, lease: Lease, part: _Part, dates: _Dates) -> None:
         reservation, demand = part.reservation, part.demand

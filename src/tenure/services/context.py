@@ -33,6 +33,8 @@ class Rules:
     regions: tuple[str, ...] = ()
     #: No lease lasts longer; None for as long as it likes.
     longest_lease: timedelta | None = None
+    #: How long a request may look for room.
+    planning_time: timedelta = timedelta(seconds=5)
     #: Whether anybody may ask for properties that only administrators see.
     private_asked_for: bool = False
     #: How many attempts at a start, an update or a before-end action before it is given up.

@@ -31,6 +31,8 @@ from tenure.services.statements import Values, from_json, proposal, revision, se
 from tenure.store.database import Database, OutcomeUnknown, Transaction
 
 R = TypeVar("R")
+#: Looks for room before a transaction, reading only.
+Survey = Callable[[Transaction], object]
 
 #: How often filters are asked about a request at most, where others keep changing what it would get.
 ATTEMPTS = 10
@@ -112,8 +114,12 @@ class Enforcement:
         self._guard = threading.Lock()
         self._turn = threading.Lock()
 
-    def create(self, lease: Lease, book: Callable[[Transaction], Lease | None]) -> Lease | None:
+    def create(
+        self, lease: Lease, book: Callable[[Transaction], Lease | None], *, survey: Survey | None = None
+    ) -> Lease | None:
         """Book a lease that the filters allow. ``book`` gives one that was booked before, which nobody judges.
+
+        ``survey`` looks for room before each attempt, as ``Database.write`` has it.
 
         Raises what they raise, ``OverQuota``, ``TooManyConflicts``, and what ``book`` raises.
         """
@@ -125,10 +131,10 @@ class Enforcement:
             return booked, _Question(proposal(lease, served(tx, lease))) if booked is None else None
 
         if not self._filters:
-            return self._db.write(book)
+            return self._db.write(book, survey=survey)
         asked: list[str] = []
         try:
-            return self._judged(work, asked)
+            return self._judged(work, asked, survey=survey)
         except OutcomeUnknown:
             raise  # who was promised to be told is told, unless the lease is there
         except Exception:
@@ -169,7 +175,13 @@ class Enforcement:
     def _within_quotas(self, project_id: str, work: Callable[[Transaction], R]) -> Callable[[Transaction], R]:
         return self._quotas.within(project_id, self._types, self._clock.now(), work)
 
-    def _judged(self, work: Callable[[Transaction], tuple[R, _Question | None]], asked: list[str] | None = None) -> R:
+    def _judged(
+        self,
+        work: Callable[[Transaction], tuple[R, _Question | None]],
+        asked: list[str] | None = None,
+        *,
+        survey: Survey | None = None,
+    ) -> R:
         agreed: list[str] = [] if asked is None else asked
         mine = object()
         until = time.monotonic() + self._again_within
@@ -177,7 +189,7 @@ class Enforcement:
             for attempt in range(ATTEMPTS):
                 if attempt and time.monotonic() > until:
                     break
-                shown = self._have_judged(work, agreed, mine)
+                shown = self._have_judged(work, agreed, mine, survey)
                 try:
                     return self._db.write(partial(_as_judged, work=work, judged=shown, asked=tuple(agreed)))
                 except _Otherwise:
@@ -187,19 +199,25 @@ class Enforcement:
         raise TooManyConflicts
 
     def _have_judged(
-        self, work: Callable[[Transaction], tuple[R, _Question | None]], asked: list[str], mine: object
+        self,
+        work: Callable[[Transaction], tuple[R, _Question | None]],
+        asked: list[str],
+        mine: object,
+        survey: Survey | None,
     ) -> _Shown:
         """See what a request comes to, and ask the filters about it."""
-        shown = self._for_show(work, mine)
+        shown = self._for_show(work, mine, survey)
         if shown.question is not None:
             with self._place() as has_waited:
                 if has_waited:  # others have got something meanwhile
-                    shown = self._for_show(work, mine)
+                    shown = self._for_show(work, mine, survey)
                 if shown.question is not None:
                     self._ask(shown.question, asked)
         return shown
 
-    def _for_show(self, work: Callable[[Transaction], tuple[R, _Question | None]], mine: object) -> _Shown:
+    def _for_show(
+        self, work: Callable[[Transaction], tuple[R, _Question | None]], mine: object, survey: Survey | None
+    ) -> _Shown:
         """What a request comes to, beside what others are about to get; from now on it is about to get that."""
 
         def show(tx: Transaction) -> None:
@@ -210,7 +228,7 @@ class Enforcement:
         # One after the other, so that each knows of those before; but nobody waits for long to be that polite.
         is_in_turn = self._turn.acquire(timeout=TURN_SECONDS)
         try:
-            self._db.write(show)
+            self._db.write(show, survey=survey)
         except _ForShow as seen:
             if seen.shown.question is not None:
                 self._speak_for(mine, seen.shown.chosen.values())

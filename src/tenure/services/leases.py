@@ -40,6 +40,7 @@ from tenure.domain.request import (
 from tenure.drivers.contract import CloudBusy, CloudError
 from tenure.resources.contract import ResourceTypes, Wanted
 from tenure.services.bounds import check_sizes
+from tenure.services.budget import Budget
 from tenure.services.changes import (
     Facts,
     LeaseChanger,
@@ -58,6 +59,7 @@ from tenure.services.context import ENDED, Authorize, Effects, Rules, apply, new
 from tenure.services.enforcement import Enforcement
 from tenure.services.holds import check_confirmed, look_after, new_hold
 from tenure.services.planning import Planner
+from tenure.services.survey import found_before, is_large, survey
 from tenure.services.trusts import Need, Trusts
 from tenure.services.undoing import promise
 from tenure.services.user_events import check_events, new_events
@@ -155,6 +157,7 @@ class LeaseService:
         ``NotEnoughResources``, and ``Conflict`` where the cloud refuses what a running lease was to get.
         """
         now = self._clock.now()
+        budget = Budget(self._rules.planning_time)
 
         def work(tx: Transaction, trust_id: str | None) -> tuple[Lease, str | None, str, bool]:
             lease = self._visible(tx, actor, lease_id, "blazar:leases:put", lock=True)
@@ -162,7 +165,9 @@ class LeaseService:
                 return lease, None, "", False
             _refuse_busy(lease)
             entrusted = trust_id is not None and tx.leases.entrust(lease, trust_id)
-            changer = LeaseChanger(tx, self._types, self._rules, actor, now, facts, sees=self._sees(actor, lease))
+            changer = LeaseChanger(
+                tx, self._types, self._rules, actor, now, facts, sees=self._sees(actor, lease), budget=budget
+            )
             return *changer.apply(lease, change), entrusted
 
         need, facts = self._needs(actor, lease_id, change)
@@ -184,6 +189,7 @@ class LeaseService:
         the cloud refuses what clients must see of it: there is no lease any more then.
         """
         now = self._clock.now()
+        budget = Budget(self._rules.planning_time)
         with self._db.read() as tx:
             seen = self._visible(tx, actor, lease_id, "blazar:leases:put")
         if seen.hold_until is None:
@@ -196,7 +202,9 @@ class LeaseService:
                 check_confirmed(lease, changes)
                 return lease, None, "", False
             entrusted = trust_id is not None and tx.leases.entrust(lease, trust_id)
-            changer = LeaseChanger(tx, self._types, self._rules, actor, now, facts, sees=self._sees(actor, lease))
+            changer = LeaseChanger(
+                tx, self._types, self._rules, actor, now, facts, sees=self._sees(actor, lease), budget=budget
+            )
             event_id, token = changer.confirm(lease, changes)
             return tx.leases.get(lease.id) or lease, event_id, token, entrusted
 
@@ -242,6 +250,7 @@ class LeaseService:
         what ``update`` does.
         """
         now = self._clock.now()
+        budget = Budget(self._rules.planning_time)
         with self._db.read() as tx:
             seen = self._visible(tx, actor, lease_id, "blazar:leases:put")
         position = len(seen.reservations)
@@ -258,7 +267,9 @@ class LeaseService:
                 return None, "", False
             _refuse_busy(lease)
             entrusted = trust_id is not None and tx.leases.entrust(lease, trust_id)
-            changer = LeaseChanger(tx, self._types, self._rules, actor, now, sees=self._sees(actor, lease))
+            changer = LeaseChanger(
+                tx, self._types, self._rules, actor, now, sees=self._sees(actor, lease), budget=budget
+            )
             return *changer.add(lease, reservation), entrusted
 
         need = self._trusts.needed_with(seen, request, actor)
@@ -385,6 +396,8 @@ class LeaseService:
         now = lease.created_at
         sees = self._sees(actor, lease)
         period = Period(max(lease.starts_at, now), lease.ends_at + self._rules.cleaning_time)
+        budget = Budget(self._rules.planning_time)
+        turn = crc32(lease.id.encode())
 
         def work(tx: Transaction) -> Lease | None:
             booked = self._booked_before(tx, actor, lease.id)
@@ -399,20 +412,30 @@ class LeaseService:
                 tx.events.add([_preparation(lease)], claim=(lease.id, tx.now() + self._rules.claim_time))
             for position, demand in enumerate(demands):
                 bind(tx, lease.reservations[position].id, demand, position)
-            planner = Planner(
-                tx, self._types, now=now, turn=crc32(lease.id.encode()), notice=self._rules.preemption_notice
-            )
+            planner = Planner(tx, self._types, now=now, turn=turn, notice=self._rules.preemption_notice, budget=budget)
+            reservation_ids = [one.id for one in lease.reservations]
+            surveyed = found_before(tx, reservation_ids) if is_large(demands) else {}
+            booked_at_once: set[int] = set()
 
             def place(position: int) -> None:
-                planner.book(lease.reservations[position].id, demands[position], period, position=position)
+                nonlocal surveyed
+                if surveyed:
+                    booked_at_once.update(planner.book_surveyed(reservation_ids, surveyed))
+                    surveyed = {}
+                if position not in booked_at_once:
+                    planner.book(reservation_ids[position], demands[position], period, position=position)
 
-            planner.place_all(hardest_first(demands), place)
+            with budget:
+                planner.place_all(hardest_first(demands), place, begin=booked_at_once.clear)
             remember(tx, lease.id, "create", None, lease.status, actor=actor, now=now)
             if lease.status is LeaseStatus.PENDING:
                 tell(tx, "lease.create", lease, now=now)
             return None
 
-        return self._enforcement.create(lease, work)
+        if not is_large(demands):
+            return self._enforcement.create(lease, work)
+        look = partial(survey, demands=demands, period=period, now=now, turn=turn, budget=budget)
+        return self._enforcement.create(lease, work, survey=look)
 
     def _prepare(self, lease: Lease, event_id: str, token: str) -> Lease:
         """Have made what clients must see of a lease that was booked, and wait for it as long as may be.

@@ -16,6 +16,7 @@ from tenure.domain.period import Period
 from tenure.domain.requirement import Expression
 from tenure.domain.shortfall import Shortfall
 from tenure.resources.contract import ResourceTypes
+from tenure.services.budget import Budget
 from tenure.services.demands import demand_of
 from tenure.store.conditions import Fixed
 from tenure.store.conflict import Overtaken
@@ -81,8 +82,11 @@ class Planner:
         now: datetime,
         turn: int,
         notice: timedelta = timedelta(0),
+        budget: Budget | None = None,
     ) -> None:
+        """``budget`` is the time of the request that this is for; what the engine does takes as long as it takes."""
         self._tx = tx
+        self._budget = budget
         self._types = types
         self._now = now
         #: Who is in the way of what starts soon was told already, so that this moves for nobody.
@@ -100,6 +104,25 @@ class Planner:
         #: The highest id of the rows that this transaction has locked.
         self._highest = max(tx.hold({kind.inventory for kind in types}), default=0)
 
+    def book_surveyed(self, reservation_ids: Sequence[str], chosen: Mapping[int, Choice]) -> set[int]:
+        """Book what a survey has chosen for these reservations, by their places, if all of it is to be had still.
+
+        The places that are booked: all that were chosen, or none.
+        """
+        versions = self._tx.allocations.versions_of(chosen.values(), now=self._now)
+        if not versions:
+            return set()
+        self.touch(versions)
+        choices = {reservation_ids[place]: choice for place, choice in chosen.items()}
+        self._tx.chosen.update(choices)
+        self._tx.allocations.add_planned(choices)
+        return set(chosen)
+
+    def _spend(self) -> None:
+        """Go on looking. Raises what ``Budget.spend`` does."""
+        if self._budget is not None:
+            self._budget.spend(self._tx)
+
     def pick(self, found: Iterable[Candidate], demand: Demand, period: Period) -> list[Place]:
         """Where it goes, of the resources that were found to have room."""
         return choose(found, demand, period, turn=self._turn)
@@ -115,6 +138,7 @@ class Planner:
         only: Collection[int] | None,
     ) -> list[Place]:
         """Where a reservation goes, of what has room; where this transaction was told to, if that still can be."""
+        self._spend()
         search = partial(
             self._tx.allocations.candidates, demand, period, now=self._now, turn=self._turn, without=without
         )
@@ -223,6 +247,8 @@ class Planner:
                     return
             except NotEnoughResources as error:
                 refusal = refusal or error
+                if self._budget is not None:
+                    self._budget.refusal = refusal
                 following = (number, *(other for other in following if other != number))
         if refusal is not None:
             raise refusal
@@ -343,6 +369,7 @@ class Planner:
         self, allocation: Allocation, demand: Demand, period: Period, *, without: Collection[int]
     ) -> Place | None:
         """Another resource that has room for an allocation throughout the period."""
+        self._spend()
         gathered = self._gathered.get(allocation.reservation_id)
         part = demand.part(self._units_that_move(allocation, demand))
         apart = self._apart_from(allocation, demand)
@@ -406,6 +433,7 @@ class Planner:
         demands = self._demands(plan for _, plans in blocked.values() for plan in plans)
         made: dict[int, int] = {}
         for resource_id, (version, plans) in blocked.items():
+            self._spend()
             if sum(made.values()) >= missing:
                 break
             if resource_id in self._filled:
@@ -512,6 +540,7 @@ class Planner:
         """Move as many units of a plan as there is room for elsewhere; how many where, none where it is fewer."""
         if plan.period.end <= self._now:
             return {}
+        self._spend()
         period = Period(max(plan.period.start, self._now), plan.period.end)
         some = replace(demand, minimum=1, maximum=plan.units, named=())
         found = self._tx.allocations.candidates(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import (
@@ -19,10 +21,11 @@ from sqlalchemy import (
     union_all,
     update,
 )
+from sqlalchemy import false as sql_false
 from sqlalchemy import true as sql_true
 from sqlalchemy.orm import Session, aliased
 
-from tenure.domain.allocation import Allocation, Booking, Candidate, Demand, Spread
+from tenure.domain.allocation import Allocation, Booking, Candidate, Choice, Demand, Spread
 from tenure.domain.capacity import Capacity, idle_time, peak, units_free
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import ENDLESS, TICK, Period
@@ -50,6 +53,45 @@ _BEFORE, _BEHIND, _OTHER = aliased(AllocationRow), aliased(AllocationRow), alias
 _CURRENT = (AllocationState.PLANNED.value, AllocationState.HELD.value)
 
 
+class _Use:
+    """What the last look before a commit sees of an allocation."""
+
+    __slots__ = ("amounts", "exclusive", "id", "period", "reservation_id", "resource_id")
+
+    def __init__(
+        self,
+        number: int,
+        resource_id: int,
+        reservation_id: str,
+        starts_at: datetime,
+        ends_at: datetime,
+        amounts: dict[str, int],
+        exclusive: bool,
+    ) -> None:
+        self.id = number
+        self.resource_id = resource_id
+        self.reservation_id = reservation_id
+        self.period = Period(starts_at, ends_at)
+        self.amounts = amounts
+        self.exclusive = exclusive
+
+
+_SELECT_USES = select(
+    AllocationRow.id,
+    AllocationRow.resource_id,
+    AllocationRow.reservation_id,
+    AllocationRow.starts_at,
+    AllocationRow.ends_at,
+    AllocationRow.amounts,
+    AllocationRow.exclusive,
+)
+
+
+def _fit(uses: Iterable[_Use], capacity: Capacity, within: Period) -> bool:
+    """Whether all of these can be had of a resource at the same time."""
+    return capacity.fits(peak([(use.period, Capacity(use.amounts)) for use in uses], within))
+
+
 class AllocationStore:
     """The table of allocations."""
 
@@ -57,6 +99,8 @@ class AllocationStore:
         self._session = session
         #: What was given more than it had, or is new.
         self._grown: set[int] = set()
+        #: The reservations of which all that they have is new.
+        self._planned: set[str] = set()
 
     def verify(self) -> None:
         """Raise ``Overbooked`` where what this transaction has given out is promised to others as well.
@@ -64,50 +108,35 @@ class AllocationStore:
         Nothing comes to that unless the planning is wrong: it is the last look before the commit, at what was given
         out only. A resource that has less than is promised, because it has shrunk, is not given out again.
         """
-        if not self._grown:
+        if not self._grown and not self._planned:
             return
-        grown = [
-            _allocation(row)
-            for row in self._session.execute(
-                select(AllocationRow)
-                .where(conditions.among(AllocationRow.id, self._grown))
-                .execution_options(populate_existing=True)
-            ).scalars()
-        ]
-        self._grown.clear()
+        ours = or_(
+            conditions.among(AllocationRow.id, self._grown) if self._grown else sql_false(),
+            AllocationRow.reservation_id.in_(sorted(self._planned)) if self._planned else sql_false(),
+        )
+        self._grown, self._planned = set(), set()
+        grown = [_Use(*row) for row in self._session.execute(_SELECT_USES.where(ours))]
         if not grown:
             return
-        window = Period(min(one.period.start for one in grown), max(one.period.end for one in grown))
-        numbers = {one.resource_id for one in grown}
-        uses: dict[int, list[tuple[int, Period, Capacity, bool]]] = {}
-        for row in self._session.execute(
-            select(
-                AllocationRow.id,
-                AllocationRow.resource_id,
-                AllocationRow.starts_at,
-                AllocationRow.ends_at,
-                AllocationRow.amounts,
-                AllocationRow.exclusive,
-            ).where(conditions.among(AllocationRow.resource_id, numbers), conditions.overlaps(window))
-        ):
-            use = (row.id, Period(row.starts_at, row.ends_at), Capacity(row.amounts), row.exclusive)
-            uses.setdefault(row.resource_id, []).append(use)
-        parts = {one.resource_id for one in grown if not one.exclusive}
+        window = Period(min(use.period.start for use in grown), max(use.period.end for use in grown))
+        on_them = conditions.among(AllocationRow.resource_id, {use.resource_id for use in grown})
+        uses: dict[int, list[_Use]] = {use.resource_id: [] for use in grown}
+        for row in self._session.execute(_SELECT_USES.where(on_them, conditions.overlaps(window))):
+            uses[row.resource_id].append(_Use(*row))
+        parts = {use.resource_id for use in grown if not use.exclusive}
         capacities: dict[int, Capacity] = {}
         if parts:
-            found = self._session.execute(
-                select(ResourceRow.id, ResourceRow.capacity).where(conditions.among(ResourceRow.id, parts))
-            )
-            capacities = {number: Capacity(capacity) for number, capacity in found}
-        for one in grown:
-            beside = [use for use in uses[one.resource_id] if use[0] != one.id and use[1].overlaps(one.period)]
-            if any(one.exclusive or exclusive for _, _, _, exclusive in beside):
-                crowded = True
-            else:
-                had = peak([(period, amounts) for _, period, amounts, _ in beside], one.period)
-                crowded = not one.exclusive and not capacities[one.resource_id].fits(had + one.amounts)
-            if crowded:
-                raise Overbooked(f"resource {one.resource_id}: reservation {one.reservation_id} and others")
+            sizes = select(ResourceRow.id, ResourceRow.capacity).where(conditions.among(ResourceRow.id, parts))
+            capacities = {number: Capacity(capacity) for number, capacity in self._session.execute(sizes)}
+        for number, had in uses.items():
+            if not any(use.exclusive for use in had) and _fit(had, capacities[number], window):
+                continue  # at no time there is too much, so that it need not be asked who has grown
+            for use in (use for use in grown if use.resource_id == number):
+                beside = [other for other in had if other.id != use.id and other.period.overlaps(use.period)]
+                if any(use.exclusive or other.exclusive for other in beside) or not (
+                    use.exclusive or _fit([*beside, use], capacities[number], use.period)
+                ):
+                    raise Overbooked(f"resource {number}: reservation {use.reservation_id} and others")
 
     def candidates(
         self,
@@ -119,15 +148,16 @@ class AllocationStore:
         ignoring: str | None = None,
         without: Collection[int] = (),
         only: Collection[int] | None = None,
+        limit: int | None = None,
     ) -> list[Candidate]:
         """Some resources that match and have room throughout, in the order of preference, with their versions.
 
-        At most as many as the demand may need plus a bounded sample, whatever the size of the cloud. ``turn`` is where
-        the walk through the ids begins; allocations of the reservation ``ignoring`` do not count, resources in
+        At most as many as the demand may need plus a bounded sample, or ``limit``; never all of a cloud. ``turn``
+        is where the walk through the ids begins; allocations of the reservation ``ignoring`` do not count, resources in
         ``without`` are left out, and with ``only`` all others are. Version and availability come from one statement,
         so that the version is never newer than what was seen.
         """
-        limit = demand.maximum + SAMPLE
+        limit = demand.maximum + SAMPLE if limit is None else limit
         every = self._select_free(demand, period, now=now, ignoring=ignoring, without=without)
         if only is not None:
             every = every.where(conditions.among(ResourceRow.id, only))
@@ -298,6 +328,49 @@ class AllocationStore:
         rooms = self._rooms(demand, period, good, ignoring=ignoring)
         return {number: version for number, version in good.items() if rooms[number][0] >= wanted[number]}
 
+    def versions_of(self, choices: Collection[Choice], *, now: datetime) -> dict[int, int]:
+        """The versions of the resources where all of the choices can be had side by side; none where they cannot."""
+        versions: dict[int, int] = {}
+        totals: dict[int, Capacity] = {}
+        spans: dict[Period, set[int]] = {}
+        whole: Counter[int] = Counter()
+        kinds: list[tuple[Demand, Period, set[int]]] = []
+        for choice in choices:
+            kind = replace(choice.demand, minimum=1, maximum=1)
+            if choice.demand.spread is Spread.TOGETHER:
+                kind = choice.demand
+            numbers = next((known for one, span, known in kinds if (one, span) == (kind, choice.period)), None)
+            if numbers is None:
+                numbers = set()
+                kinds.append((kind, choice.period, numbers))
+            numbers.update(choice.units)
+            spans.setdefault(choice.period, set()).update(choice.units)
+            whole.update(choice.units.keys() if choice.demand.exclusive else ())
+            for number, count in choice.units.items():
+                totals[number] = totals.get(number, Capacity()) + choice.demand.amounts.times(count)
+        if sum(map(len, spans.values())) > len(totals) or any(count > 1 for count in whole.values()):
+            return {}
+        for kind, span, numbers in kinds:
+            select_room = self._select_free(kind, span, now=now, ignoring=None, without=())
+            rows = select_room.where(conditions.among(ResourceRow.id, numbers), *conditions.matching(kind))
+            found = {row.id: row.version for row in self._session.execute(rows)}
+            if found.keys() != numbers or any(versions.get(one, found[one]) != found[one] for one in numbers):
+                return {}
+            versions |= found
+        parts = totals.keys() - whole.keys()
+        capacities: dict[int, Capacity] = {}
+        if parts:
+            sizes = select(ResourceRow.id, ResourceRow.capacity).where(conditions.among(ResourceRow.id, parts))
+            capacities = {number: Capacity(capacity) for number, capacity in self._session.execute(sizes)}
+        for span, numbers in spans.items():
+            shared = numbers & parts
+            uses, had = self._uses(span, shared, ignoring=None, now=now) if shared else ({}, set())
+            for number in shared:
+                used = peak(uses.get(number, ()), span)
+                if number in had or not capacities[number].fits(used + totals[number]):
+                    return {}
+        return versions
+
     def stages(
         self, demand: Demand, period: Period, *, now: datetime, ignoring: str | None, without: Collection[int]
     ) -> tuple[Stage, ...]:
@@ -355,23 +428,24 @@ class AllocationStore:
             return {}
         added = self._session.execute(
             insert(AllocationRow).returning(AllocationRow.resource_id, AllocationRow.id),
-            [
-                {
-                    "resource_id": number,
-                    "reservation_id": reservation_id,
-                    "starts_at": period.start,
-                    "ends_at": period.end,
-                    "state": state.value,
-                    "exclusive": demand.exclusive,
-                    "units": count,
-                    "amounts": dict(demand.amounts.times(count)),
-                }
-                for number, count in units.items()
-            ],
+            _new_rows(reservation_id, Choice(demand, period, units), state),
         )
         ids = {row.resource_id: row.id for row in added}
         self._grown.update(ids.values())
         return ids
+
+    def add_planned(self, choices: Mapping[str, Choice]) -> None:
+        """Assign what was chosen for new reservations, by their ids, as a plan.
+
+        The caller raises the versions of the resources in the same transaction.
+        """
+        rows = [
+            row
+            for reservation_id, choice in choices.items()
+            for row in _new_rows(reservation_id, choice, AllocationState.PLANNED)
+        ]
+        self._session.execute(insert(AllocationRow), rows)
+        self._planned.update(choices)
 
     def of_reservations(self, reservation_ids: Collection[str]) -> list[Allocation]:
         """The allocations of these reservations, released ones too, in order of resource."""
@@ -796,6 +870,23 @@ class AllocationStore:
             select(ResourceRow.id, ResourceRow.capacity).where(conditions.among(ResourceRow.id, resource_ids))
         )
         return {number for number, capacity in capacities if not Capacity(capacity).fits(used[number])}
+
+
+def _new_rows(reservation_id: str, choice: Choice, state: AllocationState) -> list[dict[str, object]]:
+    amounts = {count: dict(choice.demand.amounts.times(count)) for count in set(choice.units.values())}
+    return [
+        {
+            "resource_id": number,
+            "reservation_id": reservation_id,
+            "starts_at": choice.period.start,
+            "ends_at": choice.period.end,
+            "state": state.value,
+            "exclusive": choice.demand.exclusive,
+            "units": count,
+            "amounts": amounts[count],
+        }
+        for number, count in choice.units.items()
+    ]
 
 
 def _all(conditions: list[ColumnElement[bool]]) -> ColumnElement[bool]:

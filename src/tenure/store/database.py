@@ -20,7 +20,7 @@ from tenure.clock import Clock
 from tenure.domain.allocation import Choice
 from tenure.domain.errors import TooManyConflicts, Unavailable
 from tenure.store.allocations import AllocationStore
-from tenure.store.conflict import Overbooked, Overtaken
+from tenure.store.conflict import GaveWay, Overbooked, Overtaken
 from tenure.store.events import EventStore
 from tenure.store.leases import LeaseStore
 from tenure.store.outbox import OutboxStore
@@ -38,6 +38,12 @@ ROW_WAIT_SECONDS = 10
 SQLITE_WAIT_SECONDS = 30
 #: After how long a transaction is not tried again, however few attempts there were.
 PATIENCE_SECONDS = 60.0
+
+#: For how long a transaction may keep others waiting that looks for room, and how often it looks whether any wait.
+COURTESY_SECONDS = 0.3
+COURTESY_INTERVAL = 0.1
+#: How long a transaction that gave way leaves to the others before it is tried again, at most.
+GIVE_WAY_SECONDS = 0.05
 
 #: How long to wait for a connection: to a server, and where others have all there are.
 CONNECT_SECONDS = 10
@@ -86,7 +92,10 @@ class Transaction:
         self._contended = contended
         self._last = last
         self._database = database
+        self._look_at = time.monotonic() + database.courtesy_seconds
         self.listeners = database.listeners
+        #: What was found outside of the transaction, before it began.
+        self.survey: Any = None
         #: What bookings choose in this transaction, by reservation.
         self.chosen: dict[str, Choice] = {}
         #: What they are to choose where it still can be had, by reservation; and what others are about to get.
@@ -114,6 +123,14 @@ class Transaction:
         if self._database.dialect == "postgresql":
             self.session.execute(text("SET CONSTRAINTS ALL DEFERRED"))
 
+    def give_way(self) -> None:
+        """Raise ``GaveWay`` where this transaction has locked for long what others wait for."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + COURTESY_INTERVAL
+        if self._database.others_wait(self.session):
+            raise GaveWay
+
     def now(self) -> datetime:
         """The time by which claims are timed: the database's own, unless a test's clock stands for it."""
         return self._database.now(self.session)
@@ -135,7 +152,9 @@ class Database:
         row_wait_seconds: int = ROW_WAIT_SECONDS,
         patience_seconds: float = PATIENCE_SECONDS,
         pool_wait_seconds: float = POOL_WAIT_SECONDS,
+        courtesy_seconds: float = COURTESY_SECONDS,
     ) -> None:
+        self.courtesy_seconds = courtesy_seconds
         self.engine = _engine(
             url, pool_size=pool_size, pool_wait_seconds=pool_wait_seconds, echo=echo, row_wait_seconds=row_wait_seconds
         )
@@ -144,6 +163,9 @@ class Database:
         #: Who is told what of leases beside notifications: topics by channel of the outbox.
         self.listeners: Mapping[str, frozenset[str]] = {}
         self._writing = threading.Lock()
+        #: How many transactions of this process wait for their turn to write, on SQLite.
+        self._waiting = 0
+        self._counting = threading.Lock()
 
     @property
     def dialect(self) -> str:
@@ -160,8 +182,11 @@ class Database:
         assert isinstance(moment, datetime)
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
-    def write(self, work: Callable[[Transaction], T]) -> T:
+    def write(self, work: Callable[[Transaction], T], *, survey: Callable[[Transaction], object] | None = None) -> T:
         """Do ``work`` in one transaction, again from the beginning when others got in between.
+
+        What takes long to find, and can be verified fast, is found by ``survey``: it reads in a transaction of its own
+        before each attempt, keeps nobody from writing, and its answer is the ``survey`` of the transaction.
 
         Raises ``TooManyConflicts`` when that does not help, and ``Unavailable`` where the database does not work; the
         transaction has written nothing then. Only where the connection is lost during the commit, nobody knows:
@@ -169,17 +194,28 @@ class Database:
         """
         contended: set[int] = set()
         began = time.monotonic()
-        for attempt in range(1, ATTEMPTS + 1):
+        attempt = 1
+        while attempt <= ATTEMPTS:
             wanted: set[int] = set()
+            found = None
+            if survey is not None:
+                with self.read() as reading:
+                    found = survey(reading)
             try:
                 with self._turn(), self._connection() as connection, _session(connection) as session:
                     tx = Transaction(session, self, contended=contended, last=attempt == ATTEMPTS)
+                    tx.survey = found
                     wanted = tx.resources.wanted
                     result = work(tx)
                     tx.allocations.verify()
                     session.flush()
                     _commit(session)
                     return result
+            except GaveWay:
+                if time.monotonic() - began > self._patience_seconds:
+                    break
+                time.sleep(random.uniform(0, GIVE_WAY_SECONDS))  # not secret
+                continue
             except (Overtaken, DBAPIError) as error:
                 if not _again(error):
                     raise
@@ -192,6 +228,7 @@ class Database:
                 break
             if attempt < ATTEMPTS:
                 time.sleep(random.uniform(0, 0.002 * 2**attempt))  # apart from each other, not secret
+            attempt += 1
         raise TooManyConflicts
 
     @contextmanager
@@ -201,12 +238,31 @@ class Database:
         For the file's own lock SQLite only asks again and again, at growing intervals: who has waited for long loses
         to those who have just come.
         """
-        mine = self.dialect == "sqlite" and self._writing.acquire(timeout=SQLITE_WAIT_SECONDS)
+        mine = self.dialect == "sqlite" and (self._writing.acquire(blocking=False) or self._wait_for_turn())
         try:
             yield
         finally:
             if mine:
                 self._writing.release()
+
+    def _wait_for_turn(self) -> bool:
+        with self._counting:
+            self._waiting += 1
+        try:
+            return self._writing.acquire(timeout=SQLITE_WAIT_SECONDS)
+        finally:
+            with self._counting:
+                self._waiting -= 1
+
+    def others_wait(self, session: Session) -> bool:
+        """Whether other transactions wait for what this session has locked; on MariaDB, for what any has."""
+        if self.dialect == "sqlite":
+            return self._waiting > 0
+        if self.dialect == "postgresql":
+            waiting = "SELECT FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
+            return bool(session.execute(text(f"SELECT EXISTS ({waiting})")).scalar_one())
+        [row] = session.execute(text("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'"))
+        return int(row[1]) > 0
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:

@@ -1,0 +1,48 @@
+"""The time that a request has for finding room."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from types import TracebackType
+
+from tenure.domain.errors import NotEnoughResources, Unavailable
+from tenure.store.database import Transaction
+
+
+class Budget:
+    """How long a request may look for room, over all attempts of its transaction: the time spent in ``with`` blocks."""
+
+    def __init__(self, allowed: timedelta, *, seconds: Callable[[], float] = time.monotonic) -> None:
+        self._allowed = allowed.total_seconds()
+        self._seconds = seconds
+        self._spent = 0.0
+        self._since: float | None = None
+        #: Why there is no room, where that was found in an order of the reservations that was not the last to be tried.
+        self.refusal: NotEnoughResources | None = None
+
+    def __enter__(self) -> None:
+        self._since = self._seconds()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._since is not None
+        self._spent += self._seconds() - self._since
+        self._since = None
+
+    def spend(self, tx: Transaction | None = None) -> None:
+        """Go on looking, in this transaction if in any.
+
+        Raises ``Unavailable`` where the time is over, or the refusal that was found before, and ``GaveWay`` where
+        others have waited for this transaction.
+        """
+        running = self._seconds() - self._since if self._since is not None else 0.0
+        if self._spent + running >= self._allowed:
+            raise self.refusal or Unavailable(
+                f"Room for this was looked for during {self._allowed:g} seconds, and was not found yet; nothing has "
+                "changed. Ask for less at once, or try again later."
+            )
+        if tx is not None:
+            tx.give_way()
