@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from amqp.exceptions import NotFound
 from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 
@@ -46,6 +47,8 @@ class Consumer:
                 self.listen()
             except (OperationalError, OSError):
                 return False  # the message bus is not back yet
+            except NotFound:
+                return False  # the first message makes the queue, also after the message bus was away
             return len(self.types(lease_id)) >= len(types)
 
         wait_for(f"{', '.join(types)} after {', '.join(self.types(lease_id))}", complete, pause=0.25)
