@@ -27,7 +27,7 @@ def is_large(demands: Sequence[Demand]) -> bool:
 def survey(
     tx: Transaction, demands: Sequence[Demand], period: Period, *, now: datetime, turn: int, budget: Budget
 ) -> dict[int, Choice]:
-    """Return where these demands can go side by side, by their places; without those for which room was not found.
+    """Return where these demands can go side by side, by their places; only those before the first without room.
 
     Demands that differ in their numbers only are answered by one search. ``turn`` is where its walk through the ids
     begins. Raises ``Unavailable`` where the ``budget`` is spent.
@@ -50,7 +50,7 @@ def _survey(
             demand = demands[place]
             units = {one.resource_id: one.units for one in choose(left.values(), demand, span, turn=turn)}
             if sum(units.values()) < demand.minimum:
-                continue
+                return chosen  # plans must move for it, or the request is refused
             choice = Choice(demand, span, units)
             chosen[place] = choice
             taken = [left.pop(number) for number in units]
