@@ -1,0 +1,290 @@
+"""What hostile requests cost the service: processor time and memory, request by request.
+
+Each request goes to a service that runs as a process of its own, over HTTP. What the process has used is read from the
+kernel before and after it, so that neither the client nor other programs of the machine count.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.support.standalone import Standalone, rfc3339, standalone
+from tests.support.waiting import patience
+
+#: What a request may cost at most, however it is made, unless room is looked for in the ledger.
+PROCESSOR_SECONDS = 0.3
+#: What it may cost then: no longer is looked for room.
+PLANNING_SECONDS = 5.0
+MEMORY_BYTES = 64 * 1024 * 1024
+#: How many requests are sent.
+REQUESTS = 2400
+#: The largest body that is read.
+LARGEST = 1024 * 1024
+#: One in so many bodies is that large: most faults show in small ones, and cost less time to find.
+ONE_IN = 12
+
+Random = random.Random
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A request as it goes over the wire."""
+
+    kind: str
+    method: str
+    path: str
+    body: bytes | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a process has used for a request."""
+
+    seconds: float
+    bytes: int
+
+
+class Meter:
+    """The use of processor and memory of a process, as the kernel counts it."""
+
+    def __init__(self, pid: int) -> None:
+        self._folder = Path(f"/proc/{pid}")
+
+    def begin(self) -> None:
+        """Count from now on."""
+        (self._folder / "clear_refs").write_text("5")  # the highest use of memory becomes the present one
+        self._memory = self._status("VmRSS")
+        self._nanoseconds = self._used()
+
+    def end(self) -> Cost:
+        return Cost((self._used() - self._nanoseconds) / 1e9, self._status("VmHWM") - self._memory)
+
+    def _used(self) -> int:
+        """The processor time of all threads that there are, in nanoseconds. Threads of the service do not end."""
+        return sum(int(path.read_text().split()[0]) for path in self._folder.glob("task/*/schedstat"))
+
+    def _status(self, name: str) -> int:
+        lines = (self._folder / "status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+
+
+# --- what is sent
+
+
+def _size(draw: Random) -> int:
+    return LARGEST - 4096 if draw.randrange(ONE_IN) == 0 else 2 ** draw.randrange(4, 15)
+
+
+def _text(draw: Random, size: int) -> str:
+    letters = draw.choice(["x", "\\", '"', "é", "😀", "\t", "a b", "%", "[", "$x ", "\u202e"])
+    return letters * max(1, size // len(json.dumps(letters)))
+
+
+def _fill(draw: Random, size: int, make: Callable[[int], str], ends: str = "[]") -> str:
+    """A list or an object of as many members as there is room for."""
+    members: list[str] = []
+    length = 2
+    while length < size:
+        members.append(make(len(members)))
+        length += len(members[-1]) + 1
+    return f"{ends[0]}{','.join(members)}{ends[1]}"
+
+
+def _value(draw: Random, size: int) -> str:
+    """JSON of about that size, of a shape that is dear to some parser."""
+    match draw.randrange(14):
+        case 0:
+            return "[" * (size // 2) + "]" * (size // 2)
+        case 1:
+            return '{"a":' * (size // 6) + "1" + "}" * (size // 6)
+        case 2:
+            return _fill(draw, size, lambda number: f'"{number}":0', "{}")
+        case 3:
+            return _fill(draw, size, lambda _: '"same":0', "{}")
+        case 4:
+            return _fill(draw, size, lambda _: draw.choice(["0", "{}", "[]", '""', "null"]))
+        case 5:
+            return "9" * size
+        case 6:
+            return f"1e{'9' * min(size, 4000)}"
+        case 7:
+            return f"0.{'1' * size}"
+        case 8:
+            return '"' + "\\u0041" * (size // 6) + '"'
+        case 9:
+            return '"' + "\\ud800" * (size // 6) + '"'
+        case 10:
+            return _fill(draw, size, lambda number: json.dumps("y" * (number % 200)))
+        case 11:
+            return '"' + "\\" * size
+        case 12:
+            return " " * size + "1"
+        case _:
+            return json.dumps(_text(draw, size))
+
+
+def _expression(draw: Random, size: int) -> str:
+    """An expression of properties of about that size, as text."""
+    comparison = json.dumps([draw.choice(["==", "!=", ">=", "<"]), "$vcpus", str(draw.randrange(100))])
+    match draw.randrange(5):
+        case 0:
+            return _fill(draw, size, lambda _: comparison).replace("[", '["or",', 1)
+        case 1:
+            return '["and",' + '["not",' * (size // 8) + comparison + "]" * (size // 8 + 1)
+        case 2:
+            return json.dumps(["in", "$vcpus", *(str(number) for number in range(size // 8))])
+        case 3:
+            return '["or",' * (size // 8) + comparison
+        case _:
+            return _fill(draw, size, lambda number: f'["==", "$property{number}", "x"]').replace("[", '["and",', 1)
+
+
+def _lease(draw: Random) -> str:
+    """A lease that is almost as it should be; a part of it is not."""
+    size = _size(draw)
+    later = datetime.now(UTC) + timedelta(hours=draw.randrange(1, 1000))
+    whole: dict[str, object] = {"resource_type": "physical:host", "min": 1, "max": 1}
+    parts: dict[str, object] = {
+        "resource_type": "virtual:instance", "amount": 1, "vcpus": 1, "memory_mb": 1, "disk_gb": 0
+    }  # fmt: skip
+    lease: dict[str, object] = {
+        "name": "lease",
+        "start_date": rfc3339(later),
+        "end_date": rfc3339(later + timedelta(hours=1)),
+        "reservations": [whole],
+    }
+    mark = "@"
+    match draw.randrange(10):
+        case 0:
+            lease["reservations"] = [whole] * min(size // 60, 2000)
+        case 1:
+            lease["reservations"] = [dict(parts, amount=2 ** draw.randrange(64), affinity=False)] * draw.randrange(120)
+        case 2:
+            whole[draw.choice(["hypervisor_properties", "resource_properties"])] = _expression(draw, size)
+        case 3:
+            lease["reservations"] = [dict(whole, resource_properties=_expression(draw, 600))] * draw.randrange(100)
+        case 4:
+            lease["events"] = [{"event_type": "before_end_lease", "time": rfc3339(later)}] * (size // 80)
+        case 5:
+            whole[draw.choice(["min", "max", "before_end", "resource_type", "region", "extra"])] = mark
+        case 6:
+            lease[draw.choice([*lease, "before_end_date", "hold_for", "extra"])] = mark
+        case 7:
+            lease["reservations"] = [
+                dict(parts, resource_traits={f"T{number}": "required" for number in range(size // 24)})
+            ]
+        case 8:
+            lease["reservations"] = [dict(parts, **{draw.choice([*parts, "affinity", "extra_specs"]): mark})]
+        case _:
+            lease["reservations"] = [
+                {"resource_type": "virtual:floatingip", "network_id": mark, "amount": 1, "required_floatingips": [mark]}
+            ]
+    return json.dumps(lease).replace(json.dumps(mark), _value(draw, size))
+
+
+def _request(draw: Random) -> Sent:
+    anything = "00000000-0000-4000-8000-000000000000"
+    match draw.randrange(12):
+        case 0 | 1 | 2 | 3:
+            return Sent("lease", "POST", "/v1/leases", _lease(draw).encode("utf-8", "surrogatepass"))
+        case 4 | 5:
+            value = _value(draw, _size(draw))
+            method, path = draw.choice(
+                [
+                    ("POST", "/v1/leases"),
+                    ("PUT", f"/v1/leases/{anything}"),
+                    ("POST", f"/v1/leases/{anything}/reservations"),
+                    ("POST", "/v1/os-hosts"),
+                    ("PUT", "/v1/os-hosts/1"),
+                    ("PATCH", "/v1/os-hosts/properties/gpu"),
+                    ("POST", "/v1/floatingips"),
+                    ("POST", "/v1/nosuch"),
+                ]
+            )
+            body = value if draw.randrange(2) else f'{{"name": {value}}}'
+            return Sent("value", method, path, body.encode("utf-8", "surrogatepass"))
+        case 6:
+            return Sent("bytes", "POST", "/v1/leases", draw.randbytes(_size(draw)))
+        case 7:
+            lease = _lease(draw).encode("utf-8", "surrogatepass")
+            place = draw.randrange(max(1, len(lease)))
+            return Sent(
+                "cut", "POST", "/v1/leases", lease[:place] + draw.randbytes(3) + lease[place + draw.randrange(9) :]
+            )
+        case 8:
+            properties = _fill(draw, _size(draw), lambda number: f'"p{number}": "{number}"', "{}")
+            return Sent("properties", "PUT", "/v1/os-hosts/1", properties.encode())
+        case 9:
+            name = draw.choice(["marker", "limit", "sort_by", "name", "status", "user_id", "nosuch", "available_from"])
+            value = quote(_text(draw, 2 ** draw.randrange(2, 12)))
+            query = "&".join([f"{name}={value}"] * draw.randrange(1, 4))
+            return Sent(
+                "query", "GET", draw.choice(["/v1/leases", "/v1/os-hosts", "/v1/os-hosts/allocations"]) + f"?{query}"
+            )
+        case 10:
+            name = quote(_text(draw, 2 ** draw.randrange(2, 12)), safe="")
+            kind = draw.choice(["leases", "os-hosts", "floatingips", "os-hosts/properties"])
+            return Sent("path", draw.choice(["GET", "DELETE", "PUT", "BREW"]), f"/v1/{kind}/{name}")
+        case _:
+            name = draw.choice(
+                ["X-Auth-Token", "OpenStack-API-Version", "Accept", "Content-Type", "X-Forwarded-For", "X-Odd"]
+            )
+            value = "".join(draw.choice("abc=;, q0.1/*é") for _ in range(2 ** draw.randrange(1, 13)))
+            return Sent("header", draw.choice(["GET", "POST"]), "/v1/leases", b"{}", ((name, value),))
+
+
+# --- the service
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with standalone(tmp_path_factory.mktemp("hostile") / "data", hosts=200) as running:
+        yield running
+
+
+def _send(service: Standalone, sent: Sent, *, user: str, version: str) -> tuple[int, bytes]:
+    caller = service.caller(user)
+    with closing(http.client.HTTPConnection("127.0.0.1", caller.port, timeout=patience())) as connection:
+        headers = {"X-Auth-Token": caller.token, "Content-Type": "application/json"}
+        headers |= {"OpenStack-API-Version": f"reservation {version}"}
+        headers |= {name: value.encode("latin-1").decode("latin-1") for name, value in sent.headers}
+        connection.request(sent.method, sent.path, sent.body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_request_costs_much(service: Standalone, seed: int) -> None:
+    draw = Random(seed)
+    meter = Meter(service.process.pid)
+    dear: list[str] = []
+    for number in range(REQUESTS // 8):
+        sent = _request(draw)
+        user, version = draw.choice(["demo", "admin"]), draw.choice(["1.0", "1.1", "1.2"])
+        meter.begin()
+        status, answer = _send(service, sent, user=user, version=version)
+        cost = meter.end()
+        is_planned = sent.method == "POST" and status in {201, 409, 503}
+        told = f"{seed}/{number} {sent.kind} as {user} {version}: {len(sent.body or b'')} bytes, {status}, {cost}"
+        assert status < 500 or (is_planned and status == 503) or status == 501, (
+            told,
+            sent.path,
+            (sent.body or b"")[:300],
+            answer,
+        )
+        if is_planned and status == 201 and "lease" in (made := json.loads(answer)):
+            service.caller().call("DELETE", f"/leases/{made['lease']['id']}")  # so that no request pays for another
+        if cost.seconds > (PLANNING_SECONDS if is_planned else PROCESSOR_SECONDS) or cost.bytes > MEMORY_BYTES:
+            dear.append(f"{told} {(sent.body or b'')[:200]!r}")
+    assert dear == []
