@@ -119,35 +119,36 @@ _Way = tuple["_Way", str | int] | tuple[()]
 
 def _check(document: JsonObject) -> None:
     """Refuse what no value, and no name, may be. Without recursion: the depth is the sender's choice."""
-    waiting: list[tuple[object, _Way, int]] = [(document, (), 0)]
+    waiting: list[tuple[dict[str, object] | list[object], _Way, int]] = [(document, (), 0)]
     while waiting:
-        value, way, depth = waiting.pop()
-        if depth > MAX_DEPTH:
-            raise _too_deep()
-        if isinstance(value, dict):
-            for name, inner in value.items():
-                below = (way, name)
-                _check_one(name, below)
-                waiting.append((inner, below, depth + 1))
-        elif isinstance(value, list):
-            waiting += [(inner, (way, index), depth + 1) for index, inner in enumerate(value)]
-        else:
-            _check_one(value, way)
+        group, way, depth = waiting.pop()
+        if isinstance(group, dict):
+            for name in group:
+                _check_scalar(name, way, name)
+        for last, value in group.items() if isinstance(group, dict) else enumerate(group):
+            if not isinstance(value, dict | list):
+                _check_scalar(value, way, last)
+            elif depth == MAX_DEPTH:
+                raise _too_deep()
+            else:
+                waiting.append((value, (way, last), depth + 1))
 
 
-def _check_one(value: object, way: _Way) -> None:
+def _check_scalar(value: object, way: _Way, last: str | int) -> None:
     if isinstance(value, _Huge):
-        raise InvalidParameter(f"{_path(way)}: the number {value.text} is too large.", field=_path(way))
+        path = _path((way, last))
+        raise InvalidParameter(f"{path}: the number {value.text} is too large.", field=path)
     if not isinstance(value, str):
         return
     if "\0" in value:
-        raise InvalidParameter(f"{_path(way)} holds a NUL character, which no text may.", field=_path(way))
+        path = _path((way, last))
+        raise InvalidParameter(f"{path} holds a NUL character, which no text may.", field=path)
     if not value.isascii():
         try:
             value.encode("utf-8")
         except UnicodeEncodeError:
-            message = f"{_path(way)} holds half of a character (a lone surrogate)."
-            raise InvalidParameter(message, field=_path(way)) from None
+            path = _path((way, last))
+            raise InvalidParameter(f"{path} holds half of a character (a lone surrogate).", field=path) from None
 
 
 def _path(way: _Way) -> str:

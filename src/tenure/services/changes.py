@@ -433,14 +433,14 @@ class LeaseChanger:
         order = hardest_first([part.demand for part in parts])
         order.sort(key=lambda number: not parts[number].asks_for_no_more)
 
-        def begin() -> None:
+        def begin(_order: Sequence[int]) -> None:
             self._outcome = _Outcome()
 
         def place(number: int) -> None:
             self._change_part(planner, lease, parts[number], dates)
 
         with self._budget:
-            planner.place_all(order, place, begin=begin)
+            planner.place_all([part.demand for part in parts], order, place, begin=begin)
 
     def _change_part(self, planner: Planner, lease: Lease, part: _Part, dates: _Dates) -> None:
         reservation, demand = part.reservation, part.demand

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -11,7 +11,7 @@ from zlib import crc32
 
 from tenure.clock import Clock
 from tenure.domain.actor import Actor
-from tenure.domain.allocation import Demand, hardest_first
+from tenure.domain.allocation import Choice, Demand, hardest_first
 from tenure.domain.errors import Conflict, InvalidParameter, InvalidState, LeaseBusy, NotFound, TenureError, Unavailable
 from tenure.domain.lease import (
     BUSY,
@@ -398,6 +398,8 @@ class LeaseService:
         period = Period(max(lease.starts_at, now), lease.ends_at + self._rules.cleaning_time)
         budget = Budget(self._rules.planning_time)
         turn = crc32(lease.id.encode())
+        large, order = is_large(demands), tuple(hardest_first(demands))
+        look = partial(survey, demands=demands, period=period, now=now, turn=turn, budget=budget)
 
         def work(tx: Transaction) -> Lease | None:
             booked = self._booked_before(tx, actor, lease.id)
@@ -414,28 +416,33 @@ class LeaseService:
                 bind(tx, lease.reservations[position].id, demand, position)
             planner = Planner(tx, self._types, now=now, turn=turn, notice=self._rules.preemption_notice, budget=budget)
             reservation_ids = [one.id for one in lease.reservations]
-            surveyed = found_before(tx, reservation_ids) if is_large(demands) else {}
-            booked_at_once: set[int] = set()
+            booked_at_once: Collection[int] = ()
+
+            def begin(this_order: Sequence[int]) -> None:
+                nonlocal booked_at_once
+                if not large:
+                    return
+                chosen = found_before(tx, reservation_ids) if this_order == order else {}
+                booked_at_once = planner.book_surveyed(reservation_ids, chosen)
+                if not booked_at_once and not tx.spoken_for:
+                    booked_at_once = planner.book_surveyed(reservation_ids, look(tx, order=this_order))
 
             def place(position: int) -> None:
-                nonlocal surveyed
-                if surveyed:
-                    booked_at_once.update(planner.book_surveyed(reservation_ids, surveyed))
-                    surveyed = {}
                 if position not in booked_at_once:
                     planner.book(reservation_ids[position], demands[position], period, position=position)
 
             with budget:
-                planner.place_all(hardest_first(demands), place, begin=booked_at_once.clear)
+                planner.place_all(demands, order, place, begin=begin)
             remember(tx, lease.id, "create", None, lease.status, actor=actor, now=now)
             if lease.status is LeaseStatus.PENDING:
                 tell(tx, "lease.create", lease, now=now)
             return None
 
-        if not is_large(demands):
-            return self._enforcement.create(lease, work)
-        look = partial(survey, demands=demands, period=period, now=now, turn=turn, budget=budget)
-        return self._enforcement.create(lease, work, survey=look)
+        def look_before(tx: Transaction) -> Mapping[int, Choice]:
+            with budget:
+                return look(tx, order=order)
+
+        return self._enforcement.create(lease, work, survey=look_before if large else None)
 
     def _prepare(self, lease: Lease, event_id: str, token: str) -> Lease:
         """Have made what clients must see of a lease that was booked, and wait for it as long as may be.

@@ -221,27 +221,34 @@ class Planner:
         return list(self._tx.allocations.add(reservation_id, units, period, demand, state=state).values())
 
     def place_all(
-        self, order: Sequence[int], place: Callable[[int], object], *, begin: Callable[[], object] = lambda: None
+        self,
+        demands: Sequence[Demand],
+        order: Sequence[int],
+        place: Callable[[int], object],
+        *,
+        begin: Callable[[Sequence[int]], object] = lambda _order: None,
     ) -> None:
-        """Call ``place`` with each number, in this order, where each may take what a later one needs.
+        """Call ``place`` with the place of each demand, in this order, where each may take what a later one needs.
 
-        Where one finds no room, all is taken back and placed anew with that one ahead of the others, in a bounded
-        number of orders: what is hard to place moves to the front ("Squeaky wheel" optimization, Joslin and Clements,
-        1999). ``begin`` is called before each. Raises the ``NotEnoughResources`` of the first order where none serves.
+        Where a demand finds no room, all is taken back and placed anew with that demand ahead of the others, in a
+        bounded number of orders: what is hard to place moves to the front ("Squeaky wheel" optimization, Joslin and
+        Clements, 1999). Equal demands are not placed in another order. ``begin`` is called with each order. Raises the
+        ``NotEnoughResources`` of the first order where none serves.
         """
         if len(order) == 1:
-            begin()
+            begin(order)
             place(order[0])
             return
+        first_equal = [demands.index(demand) for demand in demands]
         tried: set[tuple[int, ...]] = set()
         refusal: NotEnoughResources | None = None
         following = tuple(order)
-        while following not in tried and len(tried) < ORDERS:
-            tried.add(following)
-            begin()
+        while (kinds := tuple(first_equal[number] for number in following)) not in tried and len(tried) < ORDERS:
+            tried.add(kinds)
             number = 0
             try:
                 with self._tentatively():
+                    begin(following)
                     for number in following:
                         place(number)
                     return

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from tenure.domain.allocation import Candidate, Choice, Demand, beside, choose, hardest_first
+from tenure.domain.allocation import Candidate, Choice, Demand, beside, choose
 from tenure.domain.period import Period
 from tenure.services.budget import Budget
 from tenure.store.allocations import SAMPLE
@@ -25,22 +25,22 @@ def is_large(demands: Sequence[Demand]) -> bool:
 
 
 def survey(
-    tx: Transaction, demands: Sequence[Demand], period: Period, *, now: datetime, turn: int, budget: Budget
+    tx: Transaction,
+    demands: Sequence[Demand],
+    period: Period,
+    *,
+    order: Sequence[int],
+    now: datetime,
+    turn: int,
+    budget: Budget,
 ) -> dict[int, Choice]:
     """Return where these demands can go side by side, by their places; only those before the first without room.
 
-    Demands that differ in their numbers only are answered by one search. ``turn`` is where its walk through the ids
-    begins. Raises ``Unavailable`` where the ``budget`` is spent.
+    The demands are placed in this ``order``. Those that differ in their numbers only are answered by one search.
+    ``turn`` is where its walk through the ids begins. Raises ``Unavailable`` where the ``budget`` is spent.
     """
-    with budget:
-        return _survey(tx, demands, period, now=now, turn=turn, budget=budget)
-
-
-def _survey(
-    tx: Transaction, demands: Sequence[Demand], period: Period, *, now: datetime, turn: int, budget: Budget
-) -> dict[int, Choice]:
     chosen: dict[int, Choice] = {}
-    for places in _alike(demands):
+    for places in _alike(demands, order):
         budget.spend()
         span = demands[places[0]].span(period)
         found = _search(tx, [demands[place] for place in places], span, now=now, turn=turn)
@@ -58,10 +58,10 @@ def _survey(
     return chosen
 
 
-def _alike(demands: Sequence[Demand]) -> Iterator[list[int]]:
-    """The places of demands that differ in their numbers only, the hardest first."""
+def _alike(demands: Sequence[Demand], order: Sequence[int]) -> Iterator[list[int]]:
+    """The places of demands that differ in their numbers only, in order."""
     kinds: list[tuple[Demand, list[int]]] = []
-    for place in hardest_first(demands):
+    for place in order:
         kind = replace(demands[place], minimum=0, maximum=0)
         for known, places in kinds:
             if known == kind:
