@@ -103,7 +103,7 @@ def _fill(draw: Random, size: int, make: Callable[[int], str], ends: str = "[]")
 
 def _value(draw: Random, size: int) -> str:
     """JSON of about that size, of a shape that is dear to some parser."""
-    match draw.randrange(14):
+    match draw.randrange(17):
         case 0:
             return "[" * (size // 2) + "]" * (size // 2)
         case 1:
@@ -130,6 +130,13 @@ def _value(draw: Random, size: int) -> str:
             return '"' + "\\" * size
         case 12:
             return " " * size + "1"
+        case 13:  # the names of values are long, all together
+            return '{"' + "n" * (size // 2) + '":' + _fill(draw, size // 2, lambda _: "0") + "}"
+        case 14:  # the last name of all is there twice
+            return _fill(draw, size, lambda number: f'"{number}":0', "{}")[:-1] + ',"1":0}'
+        case 15:
+            last = size // 12
+            return "{" + ",".join(f'"{number}":0' for number in (*range(last), last - 1)) + "}"
         case _:
             return json.dumps(_text(draw, size))
 
@@ -249,7 +256,7 @@ def _request(draw: Random) -> Sent:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    with standalone(tmp_path_factory.mktemp("hostile") / "data", hosts=200) as running:
+    with standalone(tmp_path_factory.mktemp("hostile") / "data", hosts=50) as running:
         yield running
 
 
