@@ -15,6 +15,7 @@ from sqlalchemy import create_engine, text
 
 from bench.cloud import CloudFigures
 from bench.http import Throughput
+from bench.large import Crowd
 from bench.measure import Comparison, counts
 from bench.scale import Scale, described
 from bench.slow_end import Lateness
@@ -95,6 +96,21 @@ def lateness_table(found: Sequence[Lateness]) -> Iterator[str]:
         yield (
             f"| {one.starts} | {one.spread.total_seconds():.0f} s | {one.median.total_seconds():.2f} s "
             f"| {one.p95.total_seconds():.2f} s | {one.latest.total_seconds():.2f} s |"
+        )
+    yield ""
+
+
+def large_table(found: Sequence[Crowd]) -> Iterator[str]:
+    """How long large requests took, and small ones beside them."""
+    yield "### Large requests, and leases of one host beside them"
+    yield ""
+    yield "| database | request | outcome | taken | leases of one host beside it | median | longest |"
+    yield "|---|---|---|---:|---:|---:|---:|"
+    for crowd in found:
+        taken, median, longest = (one.total_seconds() for one in (crowd.taken, crowd.median, max(crowd.others)))
+        yield (
+            f"| {crowd.kind} | {crowd.name} | {crowd.outcome} | {taken:.2f} s "
+            f"| {len(crowd.others)} | {median:.2f} s | {longest:.2f} s |"
         )
     yield ""
 

@@ -40,7 +40,7 @@ SQLITE_WAIT_SECONDS = 30
 PATIENCE_SECONDS = 60.0
 
 #: For how long a transaction may keep others waiting that looks for room, and how often it looks whether any wait.
-COURTESY_SECONDS = 0.3
+COURTESY_SECONDS = 0.2
 COURTESY_INTERVAL = 0.1
 #: How long a transaction that gave way leaves to the others before it is tried again, at most.
 GIVE_WAY_SECONDS = 0.05

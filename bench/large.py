@@ -1,0 +1,118 @@
+"""Large requests: how long they take, and how long others wait for a lease of one host meanwhile."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+from tenure.domain.actor import Actor
+from tenure.domain.errors import TenureError
+from tenure.domain.request import ReservationRequest
+from tests.support.databases import KINDS, DatabaseServers
+from tests.support.world import STRANGER, World, instance_reservation, open_world, reservation
+
+#: How long a lease of one host may take while another project asks for as much as it may.
+LONGEST = timedelta(seconds=1)
+#: The reservations of a lease, and the instances of each, that may be asked for at most or usually are.
+RESERVATIONS = 100
+INSTANCES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """What became of a large request, and of the small ones beside it."""
+
+    kind: str
+    name: str
+    #: How the large request ended: ``booked``, or the name of the error.
+    outcome: str
+    taken: timedelta
+    others: Sequence[timedelta]
+
+    @property
+    def median(self) -> timedelta:
+        return timedelta(seconds=statistics.median(one.total_seconds() for one in self.others))
+
+    def complaints(self) -> Iterator[str]:
+        if max(self.others) > LONGEST:
+            yield f"{self.kind}: beside {self.name} a lease of one host took {max(self.others).total_seconds():.2f} s"
+
+
+def measure_large(servers: DatabaseServers, *, quick: bool, say: Callable[[str], None]) -> list[Crowd]:
+    """Send each large request to a cloud of 2,000 hosts on each database, and small ones beside it."""
+    hosts = 50 if quick else 2000
+    found: list[Crowd] = []
+    for kind in KINDS:
+        with servers.fresh_database(kind) as url, open_world(url, hosts=hosts) as world:
+            for name, wanted in _requests(hosts).items():
+                found.append(_beside(world, kind, name, wanted))
+                crowd = found[-1]
+                say(f"{kind}: {name}: {crowd.outcome} in {crowd.taken.total_seconds():.2f} s")
+    return found
+
+
+def _requests(hosts: int) -> dict[str, list[ReservationRequest]]:
+    """The large requests, in the order in which they are sent; what is booked stays."""
+    few = min(INSTANCES, hosts)
+    sizes = {"memory_mb": 65536, "vcpus": 16}
+    return {
+        "100 of 100 instances apart": [instance_reservation(few, affinity=False) for _ in range(RESERVATIONS)],
+        "100 with conditions of their own": [
+            reservation(1, 1, resource_properties=_condition(number)) for number in range(RESERVATIONS)
+        ],
+        "all hosts but one": [reservation(hosts - 200 if hosts > 400 else 1, hosts)],
+        "100 of 100 where plans must move": [
+            instance_reservation(few, affinity=False, **sizes) for _ in range(RESERVATIONS)
+        ],
+        "100 together where plans must move": [
+            instance_reservation(2, affinity=True, **sizes) for _ in range(RESERVATIONS)
+        ],
+    }
+
+
+def _condition(number: int) -> str:
+    """An expression that is true of every host, and that no other reservation has."""
+    return json.dumps(["or", *([">=", "$vcpus", str(least)] for least in range(-10 - number, 0 - number))])
+
+
+def _beside(world: World, kind: str, name: str, wanted: Sequence[ReservationRequest]) -> Crowd:
+    over = threading.Event()
+    outcome = ["booked"]
+    taken: list[float] = []
+
+    def ask() -> None:
+        began = time.monotonic()
+        try:
+            world.reserve(*wanted, start=1)
+        except TenureError as error:
+            outcome[0] = error.name
+        finally:
+            taken.append(time.monotonic() - began)
+            over.set()
+
+    others = [_one_host(world, STRANGER)]  # so that all that is made once is there
+    others.clear()
+    large = threading.Thread(target=ask)
+    large.start()
+    while not over.is_set() or not others:
+        others.append(_one_host(world, STRANGER))
+    large.join()
+    return Crowd(kind, name, outcome[0], timedelta(seconds=taken[0]), others)
+
+
+def _one_host(world: World, actor: Actor) -> timedelta:
+    """How long a lease of one host takes, on a day of its own; the lease is deleted again."""
+    began = time.monotonic()
+    lease = None
+    with suppress(TenureError):
+        lease = world.reserve(reservation(1, 1), start=1, actor=actor)
+    taken = timedelta(seconds=time.monotonic() - began)
+    if lease is not None:
+        world.leases.delete(actor, lease.id)
+    return taken
