@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -21,7 +22,6 @@ from sqlalchemy import (
     union_all,
     update,
 )
-from sqlalchemy import false as sql_false
 from sqlalchemy import true as sql_true
 from sqlalchemy.orm import Session, aliased
 
@@ -53,27 +53,14 @@ _BEFORE, _BEHIND, _OTHER = aliased(AllocationRow), aliased(AllocationRow), alias
 _CURRENT = (AllocationState.PLANNED.value, AllocationState.HELD.value)
 
 
-class _Use:
+class _Use(NamedTuple):
     """What the last look before a commit sees of an allocation."""
 
-    __slots__ = ("amounts", "exclusive", "id", "period", "reservation_id", "resource_id")
-
-    def __init__(
-        self,
-        number: int,
-        resource_id: int,
-        reservation_id: str,
-        starts_at: datetime,
-        ends_at: datetime,
-        amounts: dict[str, int],
-        exclusive: bool,
-    ) -> None:
-        self.id = number
-        self.resource_id = resource_id
-        self.reservation_id = reservation_id
-        self.period = Period(starts_at, ends_at)
-        self.amounts = amounts
-        self.exclusive = exclusive
+    id: int
+    reservation_id: str
+    period: Period
+    amounts: Capacity
+    exclusive: bool
 
 
 _SELECT_USES = select(
@@ -84,12 +71,13 @@ _SELECT_USES = select(
     AllocationRow.ends_at,
     AllocationRow.amounts,
     AllocationRow.exclusive,
-)
+    ResourceRow.capacity,
+).join(ResourceRow, ResourceRow.id == AllocationRow.resource_id)
 
 
 def _fit(uses: Iterable[_Use], capacity: Capacity, within: Period) -> bool:
     """Whether all of these can be had of a resource at the same time."""
-    return capacity.fits(peak([(use.period, Capacity(use.amounts)) for use in uses], within))
+    return capacity.fits(peak([(use.period, use.amounts) for use in uses], within))
 
 
 class AllocationStore:
@@ -97,8 +85,11 @@ class AllocationStore:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        #: What was given more than it had, or is new.
+        #: The allocations that were there and were given more than they had.
         self._grown: set[int] = set()
+        #: The new allocations, and which resources are theirs when.
+        self._added: set[int] = set()
+        self._taken: list[tuple[int, Period]] = []
         #: The reservations of which all that they have is new.
         self._planned: set[str] = set()
 
@@ -108,33 +99,33 @@ class AllocationStore:
         Nothing comes to that unless the planning is wrong: it is the last look before the commit, at what was given
         out only. A resource that has less than is promised, because it has shrunk, is not given out again.
         """
-        if not self._grown and not self._planned:
+        taken, ours, planned = self._taken, self._grown | self._added, self._planned
+        if self._grown:
+            rows = select(AllocationRow.resource_id, AllocationRow.starts_at, AllocationRow.ends_at)
+            found = self._session.execute(rows.where(conditions.among(AllocationRow.id, self._grown)))
+            taken += [(number, Period(start, end)) for number, start, end in found]
+        self._grown, self._added, self._planned, self._taken = set(), set(), set(), []
+        if not taken:
             return
-        ours = or_(
-            conditions.among(AllocationRow.id, self._grown) if self._grown else sql_false(),
-            AllocationRow.reservation_id.in_(sorted(self._planned)) if self._planned else sql_false(),
-        )
-        self._grown, self._planned = set(), set()
-        grown = [_Use(*row) for row in self._session.execute(_SELECT_USES.where(ours))]
-        if not grown:
-            return
-        window = Period(min(use.period.start for use in grown), max(use.period.end for use in grown))
-        on_them = conditions.among(AllocationRow.resource_id, {use.resource_id for use in grown})
-        uses: dict[int, list[_Use]] = {use.resource_id: [] for use in grown}
-        for row in self._session.execute(_SELECT_USES.where(on_them, conditions.overlaps(window))):
-            uses[row.resource_id].append(_Use(*row))
-        parts = {use.resource_id for use in grown if not use.exclusive}
-        capacities: dict[int, Capacity] = {}
-        if parts:
-            sizes = select(ResourceRow.id, ResourceRow.capacity).where(conditions.among(ResourceRow.id, parts))
-            capacities = {number: Capacity(capacity) for number, capacity in self._session.execute(sizes)}
+        window = Period(min(period.start for _, period in taken), max(period.end for _, period in taken))
+        uses: dict[int, list[_Use]] = {number: [] for number, _ in taken}
+        capacities: dict[int, Mapping[str, int]] = {}
+        statement = _SELECT_USES.where(conditions.among(AllocationRow.resource_id, uses), conditions.overlaps(window))
+        for row in self._session.execute(statement):
+            period = Period(row.starts_at, row.ends_at)
+            use = _Use(row.id, row.reservation_id, period, Capacity(row.amounts), row.exclusive)
+            uses[row.resource_id].append(use)
+            capacities[row.resource_id] = row.capacity
         for number, had in uses.items():
-            if not any(use.exclusive for use in had) and _fit(had, capacities[number], window):
+            is_shared = not any(use.exclusive for use in had)
+            if not had or (is_shared and _fit(had, Capacity(capacities[number]), window)):
                 continue  # at no time there is too much, so that it need not be asked who has grown
-            for use in (use for use in grown if use.resource_id == number):
+            for use in had:
+                if use.id not in ours and use.reservation_id not in planned:
+                    continue
                 beside = [other for other in had if other.id != use.id and other.period.overlaps(use.period)]
                 if any(use.exclusive or other.exclusive for other in beside) or not (
-                    use.exclusive or _fit([*beside, use], capacities[number], use.period)
+                    use.exclusive or _fit([*beside, use], Capacity(capacities[number]), use.period)
                 ):
                     raise Overbooked(f"resource {number}: reservation {use.reservation_id} and others")
 
@@ -431,7 +422,8 @@ class AllocationStore:
             _new_rows(reservation_id, Choice(demand, period, units), state),
         )
         ids = {row.resource_id: row.id for row in added}
-        self._grown.update(ids.values())
+        self._added.update(ids.values())
+        self._taken += [(number, period) for number in units]
         return ids
 
     def add_planned(self, choices: Mapping[str, Choice]) -> None:
@@ -446,6 +438,7 @@ class AllocationStore:
         ]
         self._session.execute(insert(AllocationRow), rows)
         self._planned.update(choices)
+        self._taken += {(number, choice.period) for choice in choices.values() for number in choice.units}
 
     def of_reservations(self, reservation_ids: Collection[str]) -> list[Allocation]:
         """The allocations of these reservations, released ones too, in order of resource."""
