@@ -203,8 +203,9 @@ class TestAsClientsOf10SayIt:
         [shown] = api.book(reservations=[{**INSTANCES, **text}])["reservations"]
         assert {name: shown[name] for name in text} == dict.fromkeys(text, 1)
 
-    def test_the_id_of_a_flavor(self, api: Api) -> None:
-        [shown] = api.book(reservations=[{**FLAVORS, "flavor_id": 2}])["reservations"]
+    @pytest.mark.parametrize("number", [2, 2.0])
+    def test_the_id_of_a_flavor(self, api: Api, number: float) -> None:
+        [shown] = api.book(reservations=[{**FLAVORS, "flavor_id": number}])["reservations"]
         assert json.loads(shown["resource_properties"])["id"] == "2"
 
     def test_what_nobody_knows(self, api: Api) -> None:

@@ -45,6 +45,7 @@ _RESERVATIONS = (
 )
 _EVENTS = ("The event must lie between the start and the end of the lease", "The time of the event has passed")
 _MARKER = r"marker: there is (no lease|nothing of id) (.|\n)* that a list could go on after\."
+_LENGTH = r"A lease lasts for \d+ days at most"
 #: The refusals with 400 that a request may meet although it fits the schema, by operation. Nothing else may be refused.
 EXPECTED = {
     "GET /v1/leases": (_MARKER,),
@@ -58,11 +59,12 @@ EXPECTED = {
     "POST /v1/floatingips": ("Failed to find network", _REGION),
     "POST /v1/volume-pools": ("The volume pool (.|\n)* has (.|\n)*; no more can be lent", _REGION),
     "PUT /v1/volume-pools/{volume_pool_id}": ("The volume pool (.|\n)* has (.|\n)*; no more can be lent",),
-    "POST /v1/leases": (*_DATES, *_CHOICE, *_EVENTS, "Datetime is out of lease limits"),
+    "POST /v1/leases": (*_DATES, _LENGTH, *_CHOICE, *_EVENTS, "Datetime is out of lease limits"),
     f"POST {_LEASE}/reservations": (*_CHOICE, "Invalid lease status"),
     f"POST {_LEASE}/confirm": (*_CHOICE, *_RESERVATIONS),
     f"PUT {_LEASE}": (
         *_DATES,
+        _LENGTH,
         *_CHOICE,
         *_EVENTS,
         "(.|\n)* is no event that the lease's owner has defined",

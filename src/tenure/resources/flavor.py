@@ -36,9 +36,16 @@ _LenientAmount = Annotated[LenientCount, check_amount]
 _KEPT = ("vcpus", "memory_mb", "disk_gb", "resource_properties")
 
 
+def _number_as_text(value: object) -> object:
+    """The text of a whole number, also of one that JSON writes as a fraction, such as 4.0; anything else as it is."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 _LenientFlavorId = Annotated[
     _FlavorId,
-    BeforeValidator(lambda value: str(value) if isinstance(value, int) and not isinstance(value, bool) else value),
+    BeforeValidator(_number_as_text),
     WithJsonSchema(
         {"anyOf": [{"type": "string", "minLength": 1, "maxLength": 255}, {"type": "integer", "minimum": 0}]}
     ),
