@@ -39,6 +39,7 @@ from tenure.domain.period import ENDLESS
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest, ResourceQuery
 from tenure.domain.resource import DiscoveredResource, Resource
 from tenure.drivers.simulated import Fault, FaultKind, HostHealth
+from tenure.services import survey
 from tenure.services.context import Rules
 from tenure.store.tables import AllocationRow
 from tests.scenarios.test_model import template
@@ -256,9 +257,11 @@ class LedgerMachine(RuleBasedStateMachine):
     HOSTS = 3
     world: World
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(surveyed=st.booleans())
+    def begin(self, surveyed: bool) -> None:
         self.stack = ExitStack()
+        if surveyed:  # each lease is placed as a large lease is
+            self.stack.enter_context(patch.object(survey, "FEW", 0))
         rng = random.Random(0)  # the choice of hosts turns on the ids of leases: a failure must come again
         self.stack.enter_context(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4)))
         folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="tenure-ledger-")))
