@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import yaml
 
 from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
 from tests.support.standalone import BIN, Standalone, standalone, start
-from tests.support.waiting import patience
+from tests.support.waiting import patience, wait_for
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -383,3 +384,26 @@ def test_limits_that_are_none_are_told(tmp_path: Path, text: str, words: str):
     refused = run("--port", 0, "--data-dir", data)
     assert refused.returncode == 1
     assert words in refused.stderr
+
+
+def test_a_message_that_was_under_way_is_delivered_at_the_next_start(tmp_path: Path):
+    data = tmp_path / "data"
+    with standalone(data) as service:
+        status, lease = service.caller("demo").book(seconds=3600)
+        assert status == 201
+        wait_for("the message to be delivered", lambda: _delivered(data, lease["id"]))
+    with closing(sqlite3.connect(data / "tenure.db")) as database:
+        again = "UPDATE outbox SET delivered_at = NULL, attempts = 1, ready_at = ?"
+        later = datetime.now(UTC) + timedelta(seconds=50)  # as if the delivery had just begun, or failed once
+        database.execute(f"{again} WHERE lease_id = ?", (f"{later:%Y-%m-%d %H:%M:%S.%f}", lease["id"]))
+        database.commit()
+    assert not _delivered(data, lease["id"])
+    with standalone(data):
+        wait_for("the message to be delivered again", lambda: _delivered(data, lease["id"]), seconds=20)
+
+
+def _delivered(data: Path, lease_id: str) -> bool:
+    """Whether every message about the lease was delivered."""
+    with closing(sqlite3.connect(data / "tenure.db")) as database:
+        rows = database.execute("SELECT delivered_at FROM outbox WHERE lease_id = ?", (lease_id,)).fetchall()
+    return bool(rows) and all(moment is not None for (moment,) in rows)
