@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
-from tenure.drivers.contract import Order, ResourceRef
+from tenure.drivers.contract import Order, Progress, ResourceRef
 from tenure.drivers.openstack import OpenStackCloud, OpenStackOptions, open_session
 from tenure.testing.breaking import Watched
 from tenure.testing.rig import order_of
@@ -36,6 +36,14 @@ def registered(driver: OpenStackCloud, cloud: FakeOpenStack, count: int) -> list
 
 def order(*hosts: ResourceRef, **more: str) -> Order:
     return order_of(*hosts, resource_type=HOST, **more)
+
+
+def ended(driver: OpenStackCloud, wanted: Order) -> Progress:
+    """How the end of the order stands when it is over, or after some attempts."""
+    attempts = 10
+    while not (progress := driver.ensure_ended(wanted)).done and attempts:
+        attempts -= 1
+    return progress
 
 
 class FakeRig:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
-from tenure.testing.hosts import DriverContract, Rig
+from tenure.drivers.contract import CloudBusy, ResourceRef
+from tenure.testing.hosts import DriverContract, Rig, ordered
 from tests.drivers.rigs import FakeRig
 from tests.support.openstack import FakeOpenStack
 
@@ -36,3 +38,34 @@ class TestOpenStackCloud(OpenStackContract):
 class TestOlderOpenStackCloud(OpenStackContract):
     nova = "2.96"
     tells_servers_apart = False
+
+
+class TestOpenStackCloudOfTwoZones(OpenStackContract):
+    """The first hosts are in two availability zones, by aggregates of the operator."""
+
+    nova = "2.103"
+    moves_occupied_hosts = False
+
+    @pytest.fixture
+    def rig(self) -> Iterator[Rig]:
+        with FakeOpenStack(nova=self.nova) as cloud:
+            cloud.add_aggregate("rack-1", "east", ("compute-1", "compute-2"))
+            cloud.add_aggregate("rack-2", "west", ("compute-3",))
+            rig = FakeRig(cloud)
+            yield rig
+            rig.close()
+
+    @pytest.mark.parametrize("reopened", [False, True])
+    @pytest.mark.parametrize("effects", range(12))
+    def test_a_start_that_broke_off_is_completed(
+        self, rig: Rig, hosts: list[ResourceRef], effects: int, reopened: bool
+    ):
+        """However much was done: what schedulers are told again is no further effect."""
+        order = ordered(rig, *hosts)
+        rig.fail("ensure_started", after_effects=effects)
+        with suppress(CloudBusy):
+            rig.driver.ensure_started(order)
+        if reopened:
+            rig.reopen()
+        rig.driver.ensure_started(order)
+        assert all(rig.boot(resource, rig.owner, "r-1") for resource in hosts)

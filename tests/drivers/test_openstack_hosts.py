@@ -21,12 +21,11 @@ from tenure.drivers.contract import (
     CloudError,
     CloudRefused,
     Order,
-    Progress,
     ResourceOccupied,
     ResourceRef,
 )
 from tenure.drivers.openstack import OpenStackCloud, OpenStackOptions, open_session
-from tests.drivers.rigs import HOST, options_of, order, ref, registered
+from tests.drivers.rigs import HOST, ended, options_of, order, ref, registered
 from tests.support.meddling import Wire
 from tests.support.openstack import (
     NEIGHBOUR,
@@ -62,13 +61,6 @@ def members(cloud: FakeOpenStack, name: str) -> set[str]:
 def trusting(cloud: FakeOpenStack, driver: OpenStackCloud, wanted: Order) -> Order:
     token = cloud.issue("an-owner", OWNER, ("member",))
     return replace(wanted, trust_id=driver.delegate(Actor("an-owner", OWNER, frozenset({"member"}), token=token)))
-
-
-def ended(driver: OpenStackCloud, wanted: Order) -> Progress:
-    attempts = 10
-    while not (progress := driver.ensure_ended(wanted)).done and attempts:
-        attempts -= 1
-    return progress
 
 
 def patient_options(cloud: FakeOpenStack) -> OpenStackOptions:
@@ -288,12 +280,6 @@ class TestRegistering:
             driver.ensure_registered(HOST, ref(cloud, 1))
         assert members(cloud, POOL) == set()
         assert len(cloud.servers) == 1
-
-    def test_refuses_a_host_of_another_zone(self, cloud: FakeOpenStack, driver: OpenStackCloud):
-        cloud.add_aggregate("rack-1", "az-1", ("compute-1",))
-        with pytest.raises(CloudRefused, match="az-1"):
-            driver.ensure_registered(HOST, ref(cloud, 1))
-        assert members(cloud, POOL) == set()
 
     def test_waits_for_placement(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         cloud.providers.clear()
