@@ -112,7 +112,7 @@ class Fleet:
         return Layout(self._compute.aggregates(), self._options)
 
     def _zones(self) -> dict[str, str]:
-        """The zone of each host, by its service. A reservation's zone is none of the host's own."""
+        """The zone of each host, by its service. One that is reserved has the zone that it will return to."""
         if not self._options.az_aware:
             return {}
         zones = self._compute.zones()
@@ -121,7 +121,8 @@ class Fleet:
         default = next((zone for zone in sorted(set(zones.values())) if zone not in made), _DEFAULT_ZONE)
         ours = self._options.zone_prefix
         return {
-            host: default if layout.is_held(host) or zone.startswith(ours) else zone for host, zone in zones.items()
+            host: layout.home_zone(host) or (default if layout.is_held(host) or zone.startswith(ours) else zone)
+            for host, zone in zones.items()
         }
 
     def _described(self, host: Hypervisor, zones: Mapping[str, str], stock: Stock) -> DiscoveredResource:

@@ -2,7 +2,8 @@
 
 A host is in Nova's aggregates by the name of its compute service. The scheduler's filter closes every host that is in
 the pool or in a reservation's aggregate to servers that do not name that reservation, so a host is always put into the
-one before it is taken out of the other: there is no moment at which it is open to everybody.
+one before it is taken out of the other: there is no moment at which it is open to everybody. In the pool a host is in
+its own availability zone, in a reservation's aggregate in that one's.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from tenure.drivers.contract import (
 from tenure.drivers.openstack.aggregates import Aggregates
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
 from tenure.drivers.openstack.deletions import delete_servers
-from tenure.drivers.openstack.layout import FORMER_OWNER, Layout
+from tenure.drivers.openstack.homes import Homes
+from tenure.drivers.openstack.layout import FORMER_OWNER, Layout, homes_kept
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.placement import PREFIX, Placement
 from tenure.drivers.openstack.session import BadRequest, Conflict
@@ -42,6 +44,7 @@ class Hosts:
     def __init__(self, compute: Compute, placement: Placement, options: OpenStackOptions, now: datetime) -> None:
         self._compute = compute
         self._aggregates = Aggregates(compute, options)
+        self._homes = Homes(compute, self._aggregates, now)
         self._placement = placement
         self._options = options
         self._now = now
@@ -49,16 +52,23 @@ class Hosts:
     # Registering
 
     def pool(self, host: Hypervisor) -> bool:
-        """Set the host aside, if it is neither in the pool nor in a reservation; whether that was to be done."""
+        """Set the host aside, if it is neither in the pool nor in a reservation; whether that was to be done.
+
+        It stays in its availability zone. One of the pool that is yet to come back into that is put there.
+        """
         layout = self._aggregates.look()
-        if host.service_host in layout.pool.hosts or layout.is_held(host.service_host):
+        if layout.is_held(host.service_host):
             return False
-        zone = layout.foreign_zone(host.service_host)
-        if zone is not None:
+        if host.service_host in layout.pool.hosts:
+            self._bring_home(layout, host.service_host)
+            return False
+        if layout.pool.zone is not None:
             raise CloudRefused(
-                f"{host.name} is in the availability zone {zone} by an aggregate. Nova has a host in one zone only, "
-                "and the zone of a reservation would be the second."
+                f"The aggregate {layout.pool.name} of the free hosts must not have an availability zone."
             )
+        zone = layout.stranger_zone(host.service_host)
+        if zone is not None:
+            raise CloudRefused(f"{host.name} is in the availability zone {zone} of what looks like a reservation.")
         sharing = frozenset(layout.sharers(host.service_host))
         self._refuse_lasting(host, sharing)
         self._aggregates.add(layout.pool, [host.service_host])
@@ -73,12 +83,24 @@ class Hosts:
     def unpool(self, host: Hypervisor) -> None:
         """Give the host back to general use; raises ``CloudBusy`` while a reservation or anybody's server has it."""
         layout = self._aggregates.look()
+        if self._bring_home(layout, host.service_host):
+            layout = self._aggregates.look()
         holders = layout.holders(host.service_host, but="")
         if holders:
             raise CloudBusy(f"{host.name} is still held by reservation {holders[0]}.")
         if host.service_host in layout.pool.hosts:
             self._refuse([host], self._compute.servers_on([host.service_host]), frozenset())
             self._aggregates.remove(layout.pool, [host.service_host])
+
+    def _bring_home(self, layout: Layout, host: str) -> bool:
+        """Have a free host in its zone that was left on the way there; whether there was any."""
+        keepers = layout.keepers(host)
+        for group in keepers:
+            unfinished = self._homes.restore(layout, group, [host])
+            if unfinished is not None:
+                raise CloudBusy(unfinished.reason or "")
+            self._compute.set_metadata(group, self._homes.forget(group, [host]))
+        return bool(keepers)
 
     # Starting
 
@@ -105,7 +127,7 @@ class Hosts:
         fresh = hosts.keys() - had
         free = [hosts[host] for host in sorted(fresh) if not layout.holders(host, but=order.reservation_id)]
         self._clear(free, order.reservation_id)
-        surplus = had - hosts.keys()
+        surplus = (had | homes_kept(group).keys() if group is not None else had) - hosts.keys()
         if missing:
             surplus &= returning  # among the others may be one that Nova lists by another id now
         # What the reservation gives up goes first: of two that trade hosts, neither then waits for the other.
@@ -114,6 +136,7 @@ class Hosts:
         group = self._ensure_group(layout, order, group)
         # One that somebody took out of everything is closed first.
         self._aggregates.add(pool, [host for host in fresh if host not in pool.hosts])
+        self._homes.leave(layout, group, fresh)
         if fresh:
             self._aggregates.add(group, fresh, announce=False)
         changes = layout.wanted_metadata(order, group)
@@ -145,9 +168,9 @@ class Hosts:
         for host in hosts:
             for holder in layout.holders(host.service_host, but=order.reservation_id):
                 raise CloudBusy(f"{host.name} is not released yet by reservation {holder}.")
-            zone = layout.foreign_zone(host.service_host)
+            zone = layout.stranger_zone(host.service_host)
             if zone is not None:
-                raise CloudBusy(f"{host.name} is in the availability zone {zone}, so that Nova reserves it for nobody.")
+                raise CloudBusy(f"{host.name} is in the availability zone {zone} of the pool, or of a reservation.")
 
     def _clear(self, hosts: Sequence[Hypervisor], reservation_id: str) -> None:
         """Delete preemptible servers there, and refuse hosts with others that were not booted for the reservation.
@@ -196,7 +219,7 @@ class Hosts:
             return self._delete_servers(order, elsewhere, frozenset(), "") or DONE
         if group.hosts:
             self._close(layout, group)
-        unfinished = self._return(layout, order, group, group.hosts, own, elsewhere)
+        unfinished = self._return(layout, order, group, group.hosts | homes_kept(group).keys(), own, elsewhere)
         if unfinished is not None:
             return unfinished
         try:
@@ -248,27 +271,29 @@ class Hosts:
         own: frozenset[str],
         elsewhere: frozenset[str] = frozenset(),
     ) -> Progress | None:
-        """Give these hosts of the group to the pool, when its servers are gone from there; what keeps them, if any.
+        """Give these hosts to the pool and their zones, when the group's servers are gone; what keeps them, if any.
 
-        ``own`` are those that the ledger knows to be the reservation's, or to have been.
+        Those that have left the group already are put into their zones. ``own`` are the hosts that the ledger knows to
+        be the reservation's, or to have been.
         """
         if not hosts | elsewhere:
             return None
         pool = layout.pool
         owner = layout.owner_of(group)
-        unfinished = self._delete_servers(order, hosts | elsewhere, own & group.hosts, owner)
+        leaving = hosts & group.hosts
+        unfinished = self._delete_servers(order, leaving | elsewhere, own & group.hosts, owner)
         if unfinished is not None:
             return unfinished
-        self._aggregates.add(pool, self._bookable(hosts, own) - pool.hosts, missing_ok=True)
-        errors = self._compute.remove_hosts(group, hosts)
-        if not errors:
-            if hosts < group.hosts:
-                self._compute.announce(group)
-            return None
+        self._aggregates.add(pool, self._bookable(leaving, own) - pool.hosts, missing_ok=True)
+        errors = self._compute.remove_hosts(group, leaving)
+        gone = hosts - errors.keys()
+        unfinished = self._homes.restore(layout, group, gone)
+        if not group.hosts <= gone:  # else the next change of the group, or its end, says so
+            self._compute.set_metadata(group, {} if unfinished is not None else self._homes.forget(group, gone))
         for _, error in sorted(errors.items()):
             if not isinstance(error, Conflict):
                 raise error
-        return self._what_keeps(order, sorted(errors), own & group.hosts, owner)
+        return self._what_keeps(order, sorted(errors), own & group.hosts, owner) if errors else unfinished
 
     def _bookable(self, hosts: frozenset[str], own: frozenset[str]) -> frozenset[str]:
         """Those of the hosts that were registered: what somebody else has put into a reservation need not be."""

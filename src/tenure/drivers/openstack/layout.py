@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from tenure.drivers.contract import CloudBusy, Drift, Order, ResourceRef
@@ -15,6 +16,27 @@ _RESERVATION_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 RESERVATION_KEY: Final = "reservation"
 #: Where an aggregate that was closed before its end keeps whose it was.
 FORMER_OWNER = "tenure:former_owner"
+#: Where the group of a reservation of whole hosts keeps the homes of a host; the name of its service follows.
+_HOME: Final = "tenure:home:"
+
+
+def home_key(host: str) -> str:
+    """Under which name a group keeps the homes of a host."""
+    return f"{_HOME}{host}"
+
+
+def homes_text(homes: Iterable[int]) -> str:
+    """What a group keeps there: the ids of aggregates, as their names may change."""
+    return ",".join(str(number) for number in sorted(homes))
+
+
+def homes_kept(group: Aggregate) -> dict[str, frozenset[int]]:
+    """The homes that the group keeps, by host; what is no id is passed over."""
+    return {
+        key.removeprefix(_HOME): frozenset(int(part) for part in value.split(",") if part.isascii() and part.isdigit())
+        for key, value in group.metadata.items()
+        if key.startswith(_HOME)
+    }
 
 
 class Layout:
@@ -28,10 +50,15 @@ class Layout:
     def __init__(self, aggregates: Sequence[Aggregate], options: OpenStackOptions) -> None:
         self._options = options
         self._by_name = {one.name: one for one in aggregates}
+        self._by_id = {one.id: one for one in aggregates}
         self._pool = self._by_name.get(options.freepool_name)
         self._groups = {one.name: one for one in aggregates if self._is_group(one)}
         self._shared = {one.name: one for one in aggregates if self._is_shared(one)}
         self._others = [one for one in aggregates if one.zone is not None and one.name not in self._groups]
+        self._kept: dict[str, list[tuple[Aggregate, frozenset[int]]]] = defaultdict(list)
+        for one in aggregates:
+            for host, homes in homes_kept(one).items():
+                self._kept[host].append((one, homes))
 
     @property
     def pooled(self) -> frozenset[str]:
@@ -75,8 +102,9 @@ class Layout:
         return group.metadata.get(self._options.owner_key) or group.metadata.get(FORMER_OWNER) or ""
 
     def holders(self, host: str, but: str) -> list[str]:
-        """The other reservations that have the host, or instances on it."""
-        return sorted({*self.exclusive_holders(host, but), *self.sharers(host)} - {but})
+        """The other reservations that have the host, or instances on it, or have not put it back into its zone."""
+        keepers = (one.name for one in self.keepers(host))
+        return sorted({*self.exclusive_holders(host, but), *self.sharers(host), *keepers} - {but})
 
     def exclusive_holders(self, host: str, but: str) -> list[str]:
         """The other reservations that have the host for themselves."""
@@ -93,6 +121,55 @@ class Layout:
     def foreign_zone(self, host: str) -> str | None:
         """The zone that the host is in by an aggregate that is no reservation's."""
         return next((one.zone for one in self._others if host in one.hosts), None)
+
+    def stranger_zone(self, host: str) -> str | None:
+        """The zone that the host is in by the pool, or by what looks like a reservation's and is none."""
+        return next((one.zone for one in self._others if host in one.hosts and not self._may_be_home(one)), None)
+
+    # The zones of hosts
+
+    def aggregates_of(self, numbers: Iterable[int]) -> list[Aggregate]:
+        """Those of these ids that are there and belong to the operator."""
+        found = (self._by_id[number] for number in sorted(numbers) if number in self._by_id)
+        return [one for one in found if self._may_be_home(one)]
+
+    def homes_to_keep(self, host: str, kept: frozenset[int]) -> frozenset[int]:
+        """What a group that has kept these as the host's homes is to keep before the host leaves them.
+
+        Where the host is in a zone now, what was kept for another one is outdated.
+        """
+        present = self._present_homes(host)
+        if not present:
+            return kept
+        zones = {home.zone for home in present}
+        return frozenset(home.id for home in (*present, *self.aggregates_of(kept)) if home.zone in zones)
+
+    def home_zone(self, host: str) -> str | None:
+        """The zone of the host's own, also while it is reserved; None where it has none."""
+        kept = {number for _, homes in self._kept.get(host, ()) for number in homes}
+        homes = self._present_homes(host) or self.aggregates_of(kept)
+        return next((home.zone for home in homes if home.zone is not None), None)
+
+    def keepers(self, host: str) -> list[Aggregate]:
+        """The groups of reservations that have given up the host, and have not put it back into its homes yet."""
+        if self.is_held(host):
+            return []
+        zone = self.foreign_zone(host)
+        return [
+            group
+            for group, homes in self._kept.get(host, ())
+            if any(
+                host not in home.hosts and (zone is None or home.zone in (None, zone))
+                for home in self.aggregates_of(homes)
+            )
+        ]
+
+    def _present_homes(self, host: str) -> list[Aggregate]:
+        """The aggregates by which the host is in a zone of the operator's now."""
+        return [one for one in self._others if host in one.hosts and self._may_be_home(one)]
+
+    def _may_be_home(self, one: Aggregate) -> bool:
+        return one.name != self._options.freepool_name and self.group(one.name) is None
 
     def own_zones(self) -> frozenset[str]:
         """The zones that exist by aggregates, of whatever kind."""
@@ -133,6 +210,9 @@ class Layout:
                 continue
             if self._pool is None or found.service_host not in self._pool.hosts:
                 yield Drift(None, resource, f"{resource.name} is not in the pool")
+            elif self.keepers(found.service_host):
+                zone = self.home_zone(found.service_host)
+                yield Drift(None, resource, f"{resource.name} is not in its availability zone {zone}")
 
     def _drift_of_group(self, order: Order) -> Iterator[Drift]:
         group = self.group(order.reservation_id)
