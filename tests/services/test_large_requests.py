@@ -119,6 +119,22 @@ def test_what_others_have_got_since_room_was_looked_for_is_not_promised_again(tm
         assert ledger.faults(str(world.db.engine.url)) == []
 
 
+def test_a_part_of_the_room_that_others_have_got_is_not_promised_again(tmp_path: Path):
+    """Of each host there is room for some of the instances still, and not for all that were to lie there."""
+    with open_world(tmp_path, hosts=HOSTS, database=Overtaken) as world:
+        assert isinstance(world.db, Overtaken)
+        world.resize(*[8] * HOSTS)
+
+        def take_five_of_eight() -> None:
+            for number in range(1, HOSTS + 1):
+                world.reserve_on(number, instance_reservation(vcpus=5), start=1)
+
+        world.db.meanwhile = take_five_of_eight
+        lease = world.reserve(*apart(6, HOSTS // 2), start=1)
+        assert sum(units for _, units in world.units(lease)) == 36
+        assert ledger.faults(str(world.db.engine.url)) == []
+
+
 class Agreeing(EnforcementFilter):
     """Agrees to everything, and counts how often it is asked."""
 
@@ -164,7 +180,7 @@ def test_what_looks_for_long_gives_way_to_those_who_wait(database_url: str):
             take(tx)
             attempts.append(done.is_set())
             locked.set()
-            until = time.monotonic() + 20
+            until = time.monotonic() + 10
             while not done.is_set() and time.monotonic() < until:
                 tx.give_way()
 
