@@ -587,7 +587,7 @@ class TestEnding:
         driver.ensure_started(order(host))
         cloud.instead = lambda seen: (404, {}) if "remove_host" in (seen.body or {}) else None
         progress = driver.ensure_ended(order(host))
-        assert "compute-1" in (progress.reason or "")
+        assert "compute-1" in str(progress.reason)
         assert progress.look_again_after >= timedelta(seconds=30)
         cloud.instead = lambda _seen: None
         assert ended(driver, order(host)).done
@@ -663,7 +663,7 @@ class TestEnding:
         cloud.observe = sneak
         progress = driver.ensure_ended(order(host))
         assert not progress.done
-        assert "not empty" in (progress.reason or "")
+        assert "not empty" in str(progress.reason)
         assert ended(driver, order(host)).done
 
 
@@ -729,7 +729,7 @@ class TestSnapshots:
         cloud.servers[server or ""].task = "resize_prep"
         progress = driver.before_end(wanted, "snapshot")
         assert not progress.done
-        assert "web" in (progress.reason or "")
+        assert "web" in str(progress.reason)
         cloud.servers[server or ""].task = None
         assert driver.before_end(wanted, "snapshot").done
 

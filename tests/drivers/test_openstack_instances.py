@@ -277,7 +277,7 @@ class TestUnits:
 
         cloud.instead = in_use
         progress = driver.ensure_ended(wanted(host))
-        assert (progress.done, progress.reason) == (
+        assert (progress.done, str(progress.reason)) == (
             False,
             "Placement still counts servers of the reservation on node-1.lab.",
         )

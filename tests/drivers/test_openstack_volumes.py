@@ -67,7 +67,7 @@ class TestVolumes(VolumeContract):
 def test_a_start_waits_until_the_volumes_are_there(rig: FakeVolumeRig):
     progress = rig.driver.ensure_started(ordered(rig))
     assert (progress.done, progress.awaited) == (False, True)
-    assert progress.reason == "Volume a lease-1 is creating."
+    assert str(progress.reason) == "Volume a lease-1 is creating."
 
 
 def test_one_that_cannot_be_made_is_made_again(rig: FakeVolumeRig):
@@ -80,7 +80,7 @@ def test_one_that_cannot_be_made_is_made_again(rig: FakeVolumeRig):
 def test_one_that_lies_elsewhere_than_booked_is_not_handed_over(rig: FakeVolumeRig):
     rig.cloud.stray_pool = "storage@slow#disk"
     order = ordered(rig)
-    reasons = [rig.driver.ensure_started(order).reason for _ in range(2)]
+    reasons = [str(rig.driver.ensure_started(order).reason) for _ in range(2)]
     assert reasons[1] == (
         "Volume a lease-1 goes: Cinder put it into storage@slow#disk, and storage@fast#nvme was booked."
     )

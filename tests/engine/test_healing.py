@@ -358,7 +358,8 @@ class TestPlans:
         assert flags(world, lease) == (True, True, False)
         degraded = lease_of(world, lease.id)
         assert degraded.status is LeaseStatus.PENDING
-        assert degraded.status_reason == "sim-host-001 is down: The hypervisor is down."
+        assert degraded.status_reason == "sim-host-001 is down."
+        assert degraded.status_detail == "sim-host-001 is down: The hypervisor is down."
         world.service.health_check.run()
         assert lease_of(world, lease.id) == degraded  # told once
         come_back(world, "sim-host-001")

@@ -17,6 +17,7 @@ from tenure.domain.errors import (
     NotFound,
 )
 from tenure.domain.lease import EventType, Lease, LeaseStatus
+from tenure.domain.reason import Reason
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest
 from tenure.drivers.contract import CloudRefused
 from tenure.drivers.simulated import Fault, FaultKind, HostHealth
@@ -249,7 +250,7 @@ def test_a_confirmation_that_asks_for_the_owners_name_gets_a_trust(world: World)
 def test_there_is_no_lease_where_the_cloud_refuses(world: World, told: list[Message]):
     def refuse(verb: str, *_: object) -> None:
         if verb == "ensure_prepared":
-            raise CloudRefused("Quota exceeded, too many server groups.")
+            raise CloudRefused(Reason("Quota exceeded, too many server groups."))
 
     lease = hold(world, TOGETHER)
     watch(world, refuse)

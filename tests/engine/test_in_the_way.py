@@ -53,7 +53,8 @@ def test_where_there_is_no_other_the_start_says_why_and_is_tried_again(world: Wo
     world.pass_time(HOUR + 10 * SECOND)
     waiting = lease_of(world, lease.id)
     assert waiting.status is LeaseStatus.STARTING
-    assert waiting.status_reason == f"1: 1 servers of others run on {host}"
+    assert waiting.status_reason == "Others still use what the lease is to have."
+    assert waiting.status_detail == f"1: 1 servers of others run on {host}"
     assert effects_of(world, EffectKind.HOST_TAKEN) == []
     world.cloud.world.delete_server(server)
     world.pass_time(10 * SECOND)

@@ -50,7 +50,10 @@ def reason_of(world: World, lease: Lease) -> str:
 def test_what_a_driver_does_not_mark_as_the_owners_is_not_shown_to_him(world: World, verb: str, error: Exception):
     failing(world, verb, error)
     lease = world.book(1, hours=1)
-    world.pass_time(HOUR + MINUTE)
+    world.engine.settle()
+    if verb == "ensure_ended":
+        world.clock.advance(HOUR)
+        world.engine.settle()
     assert reason_of(world, lease)
     assert FOREIGN not in told(world, lease)
     assert "sim-host-001 is not released" not in told(world, lease)
@@ -71,7 +74,8 @@ def test_what_is_waited_for_is_told_as_far_as_it_is_the_owners(world: World, mon
     world.engine.settle()
     foreign = f"Servers of others are in the way, and are not deleted: {FOREIGN}."
     monkeypatch.setattr(world.cloud, "ensure_ended", lambda _order: Progress(False, SECOND, foreign))
-    world.pass_time(HOUR + MINUTE)
+    world.clock.advance(HOUR)
+    world.engine.settle()
     assert world.leases.get(OWNER, lease.id).status is LeaseStatus.TERMINATING
     assert reason_of(world, lease)
     assert FOREIGN not in told(world, lease)
@@ -81,7 +85,9 @@ def test_what_is_waited_for_is_told_as_far_as_it_is_the_owners(world: World, mon
 def test_what_was_missed_does_not_repeat_what_is_not_the_owners(world: World):
     failing(world, "ensure_started", CloudBusy(SECRET))
     lease = world.book(1, hours=0.5)
-    world.pass_time(HOUR)
+    world.engine.settle()
+    world.clock.advance(HOUR)
+    world.engine.settle()
     assert reason_of(world, lease).startswith("The start was missed")
     assert FOREIGN not in told(world, lease)
     assert SECRET in told(world, lease, ADMIN)
@@ -136,7 +142,7 @@ def test_of_volumes_the_owner_is_told_no_pool(world: World):
 def test_of_an_address_in_use_the_owner_is_told_no_project(world: World):
     taken = "203.0.113.10"
     world.resources.register(ADMIN, ADDRESS, f"{world.cloud.world.addresses.public}/{taken}", {})
-    lease = world.reserve(address_reservation(), start=1)
+    lease = world.reserve(address_reservation(), start=1, hours=5)
     world.cloud.world.addresses.take(taken, "thief-project")
     world.pass_time(2 * HOUR + MINUTE)
     assert world.leases.get(OWNER, lease.id).status is LeaseStatus.ERROR

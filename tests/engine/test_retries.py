@@ -10,6 +10,7 @@ import pytest
 
 from tenure.domain.errors import Conflict, LeaseBusy, NotFound, Unavailable
 from tenure.domain.lease import EventStatus, EventType, LeaseStatus, ReservationStatus
+from tenure.domain.reason import Reason
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange
 from tenure.drivers.contract import CloudBusy
 from tenure.drivers.simulated import EffectKind, Fault, FaultKind
@@ -47,7 +48,7 @@ def attempts_of(world: World, verb: str, **parts: Any) -> list[float]:
     def fail(called: str, *_: object) -> None:
         if called == verb:
             attempts.append((world.clock.now() - began).total_seconds())
-            raise CloudBusy("the cloud is busy")
+            raise CloudBusy(Reason("the cloud is busy"))
 
     watch(world, fail, **parts)
     return attempts
@@ -114,9 +115,9 @@ def test_an_error_that_nobody_expects_is_tried_again(world: World):
     watch(world, fail)
     lease = world.book(1)
     world.engine.settle()
-    assert lease_of(world, lease.id).status_reason == "odd"
+    assert lease_of(world, lease.id).status_detail == "odd"
     world.pass_time(SECOND)
-    assert lease_of(world, lease.id).status_reason == "OSError"
+    assert lease_of(world, lease.id).status_detail == "OSError"
     world.pass_time(2 * SECOND)
     assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
 

@@ -153,7 +153,7 @@ class TestHostsFail:
             [host] = {name for name, units in where(world, plan).items() if units == max(where(world, plan).values())}
             fail(world, host)
             assert flags(world, plan) == LACKING
-            assert host in str(lease_of(world, plan.id).status_reason)
+            assert host in str(lease_of(world, plan.id).status_detail)
             world.leases.delete(OWNER, other.id)
             fail(world, host, health=HostHealth.UP)
             assert flags(world, plan) == WELL
@@ -256,7 +256,7 @@ class TestInventoriesChange:
             assert where(world, running) == {host: 2}
             assert flags(world, running) == LACKING
             assert (
-                lease_of(world, running.id).status_reason == f"{host} has no room any more for what was promised there"
+                lease_of(world, running.id).status_detail == f"{host} has no room any more for what was promised there"
             )
             assert where(world, plan).get(host, 0) <= 1
             assert flags(world, plan) == WELL
@@ -301,7 +301,7 @@ class TestInventoriesChange:
             [other] = where(world, plan)
             assert where(world, running) == {host: 1}
             assert flags(world, running) == LACKING
-            assert lease_of(world, running.id).status_reason == f"{host} is not any more what was asked for"
+            assert lease_of(world, running.id).status_detail == f"{host} is not any more what was asked for"
             assert (flags(world, plan), other != host) == (WELL, True)
             world.cloud.world.change_host(other, traits=["COMPUTE_NODE"])
             look(world, refresh=True)
@@ -371,7 +371,7 @@ class TestOthersMeddle:
             world.pass_time(2 * HOUR + MINUTE)
             found = lease_of(world, lease.id)
             assert found.status is LeaseStatus.ERROR
-            assert "project thief-project has 203.0.113.10" in str(found.status_reason)
+            assert "project thief-project has 203.0.113.10" in str(found.status_detail)
             world.cloud.world.addresses.release("203.0.113.10")
             assert_sound(world, one_database_url)  # also nothing of the instances
 

@@ -6,6 +6,7 @@ import pytest
 
 from tenure.domain.errors import Conflict
 from tenure.domain.lease import Lease, LeaseStatus
+from tenure.domain.reason import Reason
 from tenure.domain.request import LeaseChange, ReservationRequest
 from tenure.drivers.contract import CloudRefused
 from tenure.drivers.simulated import Fault, FaultKind
@@ -51,7 +52,7 @@ def test_it_goes_with_a_lease_that_cannot_be_made(world: World):
     def refuse(verb: str, *_: object) -> None:
         asked.append(verb)
         if verb == "ensure_prepared" and asked.count(verb) == 2:
-            raise CloudRefused("Quota exceeded, too many server groups.")
+            raise CloudRefused(Reason("Quota exceeded, too many server groups."))
 
     watch(world, refuse)
     with pytest.raises(Conflict, match="Quota exceeded"):

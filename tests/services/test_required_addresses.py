@@ -119,7 +119,7 @@ def test_a_start_without_it_fails_and_says_so(world: World):
     found = lease_of(world, lease.id)
     assert found.status is LeaseStatus.TERMINATED
     assert "The start was missed" in str(found.status_reason)
-    assert THIRD in str(found.status_reason)
+    assert THIRD in str(found.status_detail)
 
 
 def test_one_that_runs_waits_for_it_however_long(world: World):

@@ -32,6 +32,9 @@ RESERVATION_STATUS = {
 TRUST = "0123456789abcdef0123456789abcdef"
 NOTICE = "The running lease ends in half an hour."
 
+#: All that is known of why the deleted lease failed.
+WHOLE = "The cloud refused it: no host has room."
+
 HOST = "physical:host"
 #: The names of hosts by external id, as the simulated cloud has them.
 NAMES = {str(number): f"sim-host-{number:03d}" for number in range(1, 9)}
@@ -56,6 +59,8 @@ COLUMNS = {
     ("outbox", "channel"): "0006",
     ("reservations", "subject"): "0007",
     ("reservations", "region"): "0008",
+    ("leases", "status_detail"): "0012",
+    ("history", "detail"): "0012",
 }
 
 
@@ -138,8 +143,16 @@ def _leases() -> Iterator[Row]:
     # The subject and the effects are there so that all columns have values.
     over, hosts, effects = ("08:00", "09:00"), {4: "released"}, '{"aggregate_id": 1}'
     yield from _lease(ENDED, "ended", "TERMINATED", over, hosts, trust_id=TRUST, subject="server 7d0a", effects=effects)
-    why = "The cloud refused it."
-    yield from _lease(DELETED, "deleted", "DELETED", ("17:00", "18:00"), {}, status_reason=why, deleted_at=at("08:30"))
+    yield from _lease(
+        DELETED,
+        "deleted",
+        "DELETED",
+        ("17:00", "18:00"),
+        {},
+        status_reason="The cloud refused it.",
+        status_detail=WHOLE,
+        deleted_at=at("08:30"),
+    )
 
 
 def _lease(
@@ -154,6 +167,7 @@ def _lease(
     effects: str = "{}",
     trust_id: str | None = None,
     status_reason: str | None = None,
+    status_detail: str | None = None,
     deleted_at: datetime | None = None,
 ) -> Iterator[Row]:
     starts_at, ends_at = map(at, period)
@@ -166,6 +180,7 @@ def _lease(
         "ends_at": ends_at,
         "status": status,
         "status_reason": status_reason,
+        "status_detail": status_detail,
         "degraded": False,
         "trust_id": trust_id,
         "version": 3,
@@ -221,7 +236,14 @@ def _event(lease_id: str, kind: str, due: str, status: str, *, since: str = "000
 
 def _history(lease_id: str, time: str, action: str, before: str | None, after: str, **more: object) -> Row:
     values = {"lease_id": lease_id, "at": at(time), "actor": "demo-user" if before is None else "tenure"}
-    moved = {"action": action, "from_status": before, "to_status": after, "reason": None, "request_id": None}
+    moved = {
+        "action": action,
+        "from_status": before,
+        "to_status": after,
+        "reason": None,
+        "detail": None,
+        "request_id": None,
+    }
     return Row("history", {**values, **moved, **more})
 
 
@@ -270,7 +292,7 @@ _ROWS = (
     _history(ENDED, "08:00", "started", "STARTING", "ACTIVE"),
     _history(ENDED, "09:00", "end", "ACTIVE", "TERMINATING"),
     _history(ENDED, "09:00", "ended", "TERMINATING", "TERMINATED"),
-    _history(DELETED, "08:30", "deleted", "DELETING", "DELETED", reason="The cloud refused it."),
+    _history(DELETED, "08:30", "deleted", "DELETING", "DELETED", reason="The cloud refused it.", detail=WHOLE),
     _message("aa", RUNNING, "lease.create", "running", ready_at=None, attempts=1, delivered_at=at("08:00")),
     _message("aa", PENDING, "lease.create", "pending"),
     _message("aa", STARTING, "lease.create", "starting", attempts=2, last_error="no bus", failed_at=at("09:00")),

@@ -145,6 +145,8 @@ class Lease:
     events: tuple[Event, ...]
     hold_until: datetime | None = None
     """Until when it waits to be confirmed, before it is gone; None for one that does not."""
+    detail: str | None = None
+    """For administrators: all that is known of the reason, where ``status_reason`` leaves something out."""
 
     @property
     def duration(self) -> timedelta:
@@ -173,6 +175,7 @@ class Lease:
             reservations=fields.each("reservations", Reservation.from_wire),
             events=events,
             hold_until=fields.maybe_moment("hold_until"),
+            detail=fields.maybe_text("detail"),
         )
 
 
@@ -187,6 +190,8 @@ class HistoryEntry:
     to_status: str | None
     reason: str | None
     request_id: str | None
+    detail: str | None = None
+    """For administrators: all that is known of the reason, where ``reason`` leaves something out."""
 
     @classmethod
     def from_wire(cls, document: JsonValue) -> HistoryEntry:
@@ -199,6 +204,7 @@ class HistoryEntry:
             to_status=fields.maybe_text("to_status"),
             reason=fields.maybe_text("reason"),
             request_id=fields.maybe_text("request_id"),
+            detail=fields.maybe_text("detail"),
         )
 
 

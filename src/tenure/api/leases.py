@@ -12,10 +12,7 @@ from tenure.api.answers import PAGE, answer, answer_list, answer_nothing
 from tenure.api.bodies import read_object
 from tenure.api.context import actor_of, version_of
 from tenure.api.links import Links
-from tenure.api.schemas.leases import (
-    LeaseSchemas,
-    show_history_entry,
-)
+from tenure.api.schemas.leases import LeaseSchemas
 from tenure.api.schemas.queries import LeaseListQuery, query_of, read_query, refuse_query
 from tenure.api.schemas.resources import WireInventory
 from tenure.api.schemas.texts import MAX_ID
@@ -124,14 +121,15 @@ class LeaseHistory:
 
     since = Version.V1_1
 
-    def __init__(self, manager: Manager) -> None:
+    def __init__(self, manager: Manager, schemas: Schemas) -> None:
         self._manager = manager
+        self._schemas = schemas
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
-        actor = actor_of(req)
+        actor, show = actor_of(req), self._schemas[version_of(req)].show_history_entry
         refuse_query(req)
         entries = self._manager.leases.history(actor, _possible(lease_id))
-        answer(resp, {"history": [show_history_entry(entry) for entry in entries]})
+        answer(resp, {"history": [show(entry) for entry in entries]})
 
 
 class LeaseResources:

@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from tenure.domain.errors import InvalidState
+from tenure.domain.reason import Reason, reason_from
 
 
 class LeaseStatus(StrEnum):
@@ -193,6 +194,13 @@ class Lease:
     updated_at: datetime | None = None
     #: The trust with which to act as the owner, None where nothing is to be done in his name.
     trust_id: str | None = field(default=None, repr=False)
+    #: All that is known of the reason, for administrators; None where ``status_reason`` is all.
+    status_detail: str | None = None
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why it is as it is."""
+        return reason_from(self.status_reason, self.status_detail)
 
     def event(self, event_type: EventType) -> Event | None:
         """The lease's event of that type; the latest where there are several."""
@@ -218,3 +226,5 @@ class HistoryEntry:
     to_status: str
     reason: str | None
     request_id: str | None
+    #: All that is known of the reason, for administrators; None where ``reason`` is all.
+    detail: str | None = None

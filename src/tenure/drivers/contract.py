@@ -15,6 +15,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from tenure.domain.actor import Actor
 from tenure.domain.period import Period
+from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
 
 #: How long after the end of a hold that may still come through which was begun in it.
@@ -22,11 +23,27 @@ SLOWEST_BOOT: Final = timedelta(minutes=15)
 
 
 class CloudError(Exception):
-    """The root of what a driver raises; the text is for people to read."""
+    """The root of what a driver raises; the text is for operators to read.
+
+    The owner of a lease reads it only where it is a ``Reason``, and then its ``text``; else what its class says.
+    """
+
+    #: What the owner reads of an error that has no text for him.
+    unexplained = "The cloud did not do what was asked of it."
+
+    @property
+    def reason(self) -> Reason:
+        """What is said of it: to the owner of the lease, and to operators."""
+        given = self.args[0] if self.args else None
+        if isinstance(given, Reason):
+            return given
+        return Reason(self.unexplained, str(self) or type(self).__name__)
 
 
 class CloudBusy(CloudError):
     """It did not work now and may work later: a time-out, an overload, a lost connection. Will be tried again."""
+
+    unexplained = "The cloud cannot do what was asked of it at the moment."
 
 
 class CloudRefused(CloudError):
@@ -35,6 +52,8 @@ class CloudRefused(CloudError):
     ``about`` is the fact that is wrong where a reference is made of several, such as ``floating_network_id``.
     """
 
+    unexplained = "The cloud refuses what was asked of it."
+
     def __init__(self, *args: object, about: str | None = None) -> None:
         super().__init__(*args)
         self.about = about
@@ -42,6 +61,8 @@ class CloudRefused(CloudError):
 
 class CloudNotFound(CloudRefused):
     """The cloud does not know the thing that was named."""
+
+    unexplained = "The cloud does not know something that was named or is needed."
 
 
 class CloudAmbiguous(CloudRefused):
@@ -54,6 +75,8 @@ class ResourceOccupied(CloudBusy):
     Nothing was deleted, and nothing was handed over. ``resources`` maps external ids to what is in the way.
     """
 
+    unexplained = "Others still use what the lease is to have."
+
     def __init__(self, resources: Mapping[str, str]) -> None:
         self.resources = dict(resources)
         super().__init__("; ".join(f"{name}: {reason}" for name, reason in sorted(self.resources.items())))
@@ -64,6 +87,8 @@ class ResourceMissing(CloudBusy):
 
     ``resources`` maps external ids to what is known of each.
     """
+
+    unexplained = "The cloud does not know all that the lease is to have."
 
     def __init__(self, resources: Mapping[str, str]) -> None:
         self.resources = dict(resources)
@@ -119,16 +144,24 @@ class Order:
 class Progress:
     """How far a verb got: done, or still going on, with the time after which to look again.
 
+    ``reason`` is for operators; the owner of the lease reads it only where it is a ``Reason``, and then its ``text``.
     ``effects`` is what it made that clients are told of, such as the id of an aggregate; what is not named stays. With
     ``awaited`` a start is not over before it is done; else it goes on while servers vanish on what is given up.
     """
 
     done: bool
     look_again_after: timedelta = timedelta(0)
-    reason: str | None = None
+    reason: Reason | str | None = None
     effects: Mapping[str, object] = field(default_factory=dict)
     #: Whether what is not done is something that its owner was promised, so that a start waits for it.
     awaited: bool = False
+
+    @property
+    def told(self) -> Reason | None:
+        """What is said of what is not done: to the owner of the lease, and to operators."""
+        if self.reason is None or isinstance(self.reason, Reason):
+            return self.reason
+        return Reason("The cloud is not done with it yet.", self.reason)
 
 
 DONE = Progress(done=True)

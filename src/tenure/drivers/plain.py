@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from tenure.domain.actor import Actor
+from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import (
     DONE,
@@ -54,13 +55,13 @@ class PlainDriver(ABC):
             one for one in known if one.name == reference
         ]
         if not found:
-            raise CloudNotFound(f"There is no {reference}.")
+            raise CloudNotFound(Reason(f"There is no {reference}."))
         if len(found) > 1:
-            raise CloudAmbiguous(f"There are {len(found)} that are called {reference}.")
+            raise CloudAmbiguous(Reason(f"There are {len(found)} that are called {reference}."))
         return found[0]
 
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
-        raise CloudNotFound(f"There is no {kind} {reference}.")
+        raise CloudNotFound(Reason(f"There is no {kind} {reference}."))
 
     def ensure_registered(self, resource_type: str, resource: ResourceRef) -> None:  # noqa: B027  # nothing is what it does
         pass
@@ -75,7 +76,7 @@ class PlainDriver(ABC):
         return ()
 
     def before_end(self, order: Order, action: str) -> Progress:
-        raise CloudRefused(f"{action!r} cannot be done before the end of {order.resource_type}.")
+        raise CloudRefused(Reason(f"{action!r} cannot be done before the end of {order.resource_type}."))
 
     def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
         return {}
@@ -94,7 +95,7 @@ class PlainDriver(ABC):
         return ()
 
     def delegate(self, actor: Actor) -> str:
-        raise CloudRefused("Nothing can be done in somebody's name here.")
+        raise CloudRefused(Reason("Nothing can be done in somebody's name here."))
 
     def revoke(self, trust_id: str) -> None:  # noqa: B027  # nothing is what it does
         pass

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
 from tenure.domain.actor import Actor
+from tenure.domain.reason import Reason
 from tenure.domain.regions import qualified, together, trusts_in, unqualified
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import (
@@ -177,10 +178,10 @@ class RegionDriver:
         except (ResourceOccupied, ResourceMissing) as error:
             found = {qualified(self._prefix, number): reason for number, reason in error.resources.items()}
             named = type(error)(found)
-            named.args = (f"Region {self.region}: {named}",)
+            named.args = (named.reason.after(f"Region {self.region}: "),)
             raise named from error
         except CloudError as error:
-            error.args = (f"Region {self.region}: {error}", *error.args[1:])
+            error.args = (error.reason.after(f"Region {self.region}: "), *error.args[1:])
             raise
 
 
@@ -312,7 +313,7 @@ class RegionRouter:
     def _at(self, region: str) -> RegionDriver:
         name = region or self._home
         if name not in self._regions:
-            raise CloudBusy(f"There is no region {name} any more.")
+            raise CloudBusy(Reason(f"There is no region {name} any more."))
         return self._regions[name]
 
     def _named_by(self, reference: str) -> RegionDriver:
@@ -320,7 +321,7 @@ class RegionRouter:
         for name, region in self._regions.items():
             if unqualified(name, reference) != reference:
                 return region
-        raise CloudNotFound(f"{reference} is in no region that there is.")
+        raise CloudNotFound(Reason(f"{reference} is in no region that there is."))
 
     def _entrusted(self, order: Order) -> Order:
         """The order with the trust that its owner has given us in its region."""

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from tenure.domain.actor import Actor
+from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import CloudBusy, CloudDriver, ResourceRef, trust_in
 from tenure.engine.performer import Performer
@@ -124,7 +125,7 @@ class AtOnce:
     @contextmanager
     def _place(self) -> Iterator[None]:
         if not self.places.acquire(timeout=QUEUE_SECONDS):
-            raise CloudBusy("too many requests wait for it")
+            raise CloudBusy(Reason("too many requests wait for it"))
         try:
             yield
         finally:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from tenure.clock import Clock
 from tenure.domain.errors import TooManyConflicts, Unavailable
 from tenure.domain.lease import EventType
+from tenure.domain.reason import Reason
 from tenure.drivers.contract import (
     DONE,
     CloudBusy,
@@ -101,11 +102,11 @@ class Performer:
         except ResourceOccupied as error:
             LOG.warning("%s of lease %s: resources are occupied: %s", kind, work.lease.id, error)
             if not self._events.move_off(work, error.resources):
-                self._events.failed(work, _reason(error), final=False)
+                self._events.failed(work, error.reason.cut(), final=False)
             return "occupied"
         except CloudBusy as error:
             LOG.warning("%s of lease %s will be tried again: %s", kind, work.lease.id, error)
-            self._events.failed(work, _reason(error), final=False)
+            self._events.failed(work, error.reason.cut(), final=False)
             return "busy"
         except CloudRefused as error:
             LOG.error("%s of lease %s failed: %s", kind, work.lease.id, error)
@@ -114,8 +115,8 @@ class Performer:
         except (Unavailable, TooManyConflicts):
             raise  # no fault of the cloud's, and no attempt; the claim expires
         except Exception as error:
-            LOG.exception("%s of lease %s met an unexpected error", kind, work.lease.id)
-            self._events.failed(work, _reason(error), final=False)
+            LOG.exception("%s of lease %s met an unexpected error (event %s)", kind, work.lease.id, work.event_id)
+            self._events.failed(work, _unexpected(work, error), final=False)
             return "defect"
         self._checkpoint(f"{kind}:after_act")
         if not progress.done:
@@ -234,11 +235,11 @@ class Performer:
         except CloudError as error:
             if work.retries and not isinstance(error, CloudRefused):
                 raise
-            reason = _reason(error)
+            reason = error.reason.cut()
         else:
             if not progress.done and work.waits:
                 return progress
-            reason = None if progress.done else f"{progress.reason} This was not waited for any longer."
+            reason = None if progress.done else _given_up(progress)
         if reason is not None:
             LOG.error("%s of reservation %s is given up: %s", action, order.reservation_id, reason)
             unsaved.add(order.reservation_id)
@@ -270,7 +271,7 @@ class Performer:
                     self._mended(order.resource_type)
 
     def _fail(self, work: Work, error: CloudRefused) -> None:
-        self._events.failed(work, _reason(error), final=True)
+        self._events.failed(work, error.reason.cut(), final=True)
         if work.event_type is EventType.UPDATE and not work.undoing:
             undoing = self._events.claim(work.event_id)  # makes the cloud match the lease as it was before
             if undoing is not None:
@@ -278,9 +279,15 @@ class Performer:
         self._wake()
 
 
-def _reason(error: Exception) -> str:
-    text = str(error) or type(error).__name__
-    return text[:1000]
+def _unexpected(work: Work, error: Exception) -> Reason:
+    """What is said of an error that no driver may raise: nothing of it is for the owner."""
+    told = f"An internal error; the operator finds it in the log under {work.event_id}."
+    return Reason(told, str(error) or type(error).__name__).cut()
+
+
+def _given_up(progress: Progress) -> Reason:
+    told = progress.told or Reason("The cloud is not done with it yet.")
+    return (told + " This was not waited for any longer.").cut()
 
 
 def _together(made: Iterable[Progress]) -> Progress:

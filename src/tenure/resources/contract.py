@@ -47,6 +47,8 @@ class Inventory:
     reference: str
     rules: str
     refusal: type[TenureError] = Conflict
+    #: Whether the owner of a lease is told the names of those that serve it where something is wrong with them.
+    is_named: bool = True
     #: Whether the cloud has a list of all there are, which is looked through for what has changed.
     is_listed: bool = True
     missing: str = "{Noun} {id} not found."

@@ -105,7 +105,12 @@ class VolumeType:
     noun = "volumes"
     inventory = "virtual:volume"
     stock = Inventory(
-        "virtual:volume", noun="volume pool", reference="name", rules="tenure:volumepools", is_listed=False
+        "virtual:volume",
+        noun="volume pool",
+        reference="name",
+        rules="tenure:volumepools",
+        is_named=False,
+        is_listed=False,
     )
     growing = frozenset({"amount"})
     additions: type[BaseModel] | None = None
@@ -140,7 +145,7 @@ class VolumeType:
         pools = fact.get("pools")
         names = [str(one) for one in pools] if isinstance(pools, list | tuple) else []
         if len(names) != 1:
-            lies = f"in any of {', '.join(sorted(names))}" if names else "in no pool at all"
+            lies = "in any of several pools" if names else "in no pool at all"
             raise InvalidParameter(
                 f"Volumes of the type {fact['name']} lie {lies}; only a type that leads to one pool can be reserved.",
                 field="volume_type",

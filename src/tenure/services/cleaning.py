@@ -13,8 +13,9 @@ from tenure.domain.lease import AllocationState, EventType, LeaseStatus
 from tenure.domain.period import ENDLESS, Period
 from tenure.domain.requirement import Expression
 from tenure.resources.contract import ResourceTypes
-from tenure.services.context import Rules, remember
+from tenure.services.context import Rules, columns_of, remember
 from tenure.services.demands import demand_of
+from tenure.services.naming import said_of
 from tenure.services.planning import Planner
 from tenure.store.database import Transaction
 
@@ -50,11 +51,18 @@ def release(
     reservations = tx.leases.reservations_by_ids({one.reservation_id for one in late})
     for one in late:
         if one.period.end != ENDLESS:
-            _clean(tx, planner, rules, one, demand_of(types, reservations[one.reservation_id]), now=now)
+            _clean(tx, types, planner, rules, one, demand_of(types, reservations[one.reservation_id]), now=now)
 
 
 def _clean(
-    tx: Transaction, planner: Planner, rules: Rules, allocation: Allocation, demand: Demand, *, now: datetime
+    tx: Transaction,
+    types: ResourceTypes,
+    planner: Planner,
+    rules: Rules,
+    allocation: Allocation,
+    demand: Demand,
+    *,
+    now: datetime,
 ) -> None:
     """Let an allocation last until its resource is clean, unless that would take all the time of a lease behind it."""
     demand = replace(demand, expression=Expression(), required=frozenset(), forbidden=frozenset())  # it was its already
@@ -73,14 +81,14 @@ def _clean(
         if any(plan.period.end - rules.cleaning_time <= until for plan in plans):
             return
         for plan in plans:
-            _start_later(tx, plan, until, now=now)
+            _start_later(tx, types, plan, until, now=now)
             if is_free():
                 break
     if is_free():
         tx.allocations.lengthen([allocation.id], until)
 
 
-def _start_later(tx: Transaction, plan: Allocation, until: datetime, *, now: datetime) -> None:
+def _start_later(tx: Transaction, types: ResourceTypes, plan: Allocation, until: datetime, *, now: datetime) -> None:
     """Have a plan, and the start of its lease, wait until its resource is clean."""
     tx.allocations.shorten([plan.id], start=until)
     reservation = tx.leases.reservations_by_ids([plan.reservation_id])[plan.reservation_id]
@@ -90,6 +98,7 @@ def _start_later(tx: Transaction, plan: Allocation, until: datetime, *, now: dat
         return
     tx.events.change([start.id], now=now, ready_at=until)
     [resource] = tx.resources.by_ids([plan.resource_id]).values()
-    reason = f"{resource.name} was given back late, and is cleaned until {until:%Y-%m-%d %H:%M:%S} UTC."
-    tx.leases.change(lease, now=now, status_reason=reason)
+    late = f"was given back late, and is cleaned until {until:%Y-%m-%d %H:%M:%S} UTC."
+    reason = said_of(types, reservation, resource, late)
+    tx.leases.change(lease, now=now, **columns_of(reason))
     remember(tx, lease.id, "wait", lease.status, lease.status, actor=ENGINE, now=now, reason=reason)

@@ -11,6 +11,7 @@ from typing import Protocol
 from tenure.domain.actor import Actor
 from tenure.domain.errors import Forbidden
 from tenure.domain.lease import Action, HistoryEntry, Lease, LeaseStatus, next_status
+from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import ResourceRef
 from tenure.services.commitments import tell_changed, tell_end, tell_made
@@ -132,7 +133,7 @@ def apply(
     *,
     actor: Actor,
     now: datetime,
-    reason: str | None = None,
+    reason: Reason | str | None = None,
     keep_reason: bool = False,
     **values: object,
 ) -> Lease:
@@ -140,26 +141,39 @@ def apply(
 
     Compares and swaps version and status (raises ``Overtaken``), writes a history row where the status changes, and
     returns the lease as it is now. ``reason`` becomes the lease's ``status_reason``; without one it is cleared unless
-    ``keep_reason``. ``values`` are further columns to write.
+    ``keep_reason``. A text is one that the owner may read. ``values`` are further columns to write.
     """
     status = next_status(lease.status, action)
-    status_reason = reason if reason is not None or not keep_reason else lease.status_reason
+    shown = lease.reason if reason is None and keep_reason else reason_of(reason)
     if status in ENDED and lease.status not in ENDED:
         tell_end(tx, replace(lease, status=status), now=now)
     if status is LeaseStatus.DELETED and lease.status is not LeaseStatus.DELETED:
         values["deleted_at"] = now
-    tx.leases.change(lease, now=now, status=status.value, status_reason=status_reason, **values)
+    tx.leases.change(lease, now=now, status=status.value, **columns_of(shown), **values)
     if status is not lease.status:
         remember(tx, lease.id, action.value, lease.status, status, actor=actor, now=now, reason=reason)
     known = {name: value for name, value in values.items() if name in {"name", "starts_at", "ends_at", "degraded"}}
     return replace(
         lease,
         status=status,
-        status_reason=status_reason,
+        status_reason=None if shown is None else shown.text,
+        status_detail=None if shown is None else shown.detail,
         version=lease.version + 1,
         updated_at=now,
         **known,  # type: ignore[arg-type]  # columns and fields of these names have the same types
     )
+
+
+def reason_of(reason: Reason | str | None) -> Reason | None:
+    """The reason, where a text is one of ours that the owner may read."""
+    return Reason(reason) if isinstance(reason, str) else reason
+
+
+def columns_of(reason: Reason | None) -> dict[str, str | None]:
+    """What a lease's row has of a reason."""
+    if reason is None:
+        return {"status_reason": None, "status_detail": None}
+    return {"status_reason": reason.text, "status_detail": reason.detail}
 
 
 def remember(
@@ -171,9 +185,10 @@ def remember(
     *,
     actor: Actor,
     now: datetime,
-    reason: str | None = None,
+    reason: Reason | str | None = None,
 ) -> None:
-    """Write a history row."""
+    """Write a history row; a text is a reason that the owner may read."""
+    shown = reason_of(reason)
     tx.leases.remember(
         HistoryEntry(
             lease_id=lease_id,
@@ -182,8 +197,9 @@ def remember(
             action=action,
             from_status=before.value if before else None,
             to_status=after.value,
-            reason=reason,
+            reason=None if shown is None else shown.text,
             request_id=actor.request_id,
+            detail=None if shown is None else shown.detail,
         )
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from tenure.domain.lease import EventType, Lease, LeaseStatus
+from tenure.domain.reason import Reason
 from tenure.services.context import ENDED, tell
 from tenure.services.undoing import unmake
 from tenure.store.database import Database, Transaction
@@ -33,7 +34,7 @@ def give_way(tx: Transaction, subject: str, reservation_id: str) -> None:
         return
     now = tx.now()
     tx.events.change([one.id for one in lease.events], now=now, claim_token=None)
-    unmake(tx, lease, "The server has another lease now.", now=now)
+    unmake(tx, lease, Reason("The server has another lease now."), now=now)
     # The server bears the marks of this one until it gets those of the other: nothing is to be done with it for them.
     tx.leases.change_reservations([holder], now=now, effects={})
     tell(tx, "lease.delete", lease, now=now)

@@ -19,6 +19,7 @@ from tenure.domain.lease import (
     LeaseStatus,
     ReservationStatus,
 )
+from tenure.domain.reason import Reason
 from tenure.domain.resource import Registration
 from tenure.drivers.contract import SLOWEST_BOOT, Order, Progress, ResourceRef
 from tenure.resources.contract import ResourceTypes
@@ -33,7 +34,7 @@ from tenure.services.before_end import (
     tell_of_the_end,
 )
 from tenure.services.cleaning import release
-from tenure.services.context import Rules, apply, new_id, remember, tell
+from tenure.services.context import Rules, apply, columns_of, new_id, remember, tell
 from tenure.services.demands import demand_of
 from tenure.services.healing import flag, lacking, want_mended
 from tenure.services.orders import kept_orders, leftover_order, orders_of, planned_orders
@@ -260,7 +261,7 @@ class EventService:
                 # An earlier end has waited for this, and so has what is not to be kept any more.
                 end_with_the_lease(tx, lease, self._rules, ending=payload.get("ending", ()))
                 if work.replaced:
-                    lease = flag(tx, lease, lacking(tx, lease, lease.status_reason), now=now)
+                    lease = flag(tx, lease, lacking(tx, self._types, lease, lease.reason), now=now)
                 apply(tx, lease, Action.UPDATED, actor=ENGINE, now=now, keep_reason=lease.degraded)
                 topic = "lease.resources_changed" if work.replaced else "lease.update"
                 tell(tx, topic, self._lease(tx, work), now=now)
@@ -281,7 +282,7 @@ class EventService:
 
         return self._db.write(record)
 
-    def settled(self, work: Work, reservation_id: str, reason: str | None = None) -> None:
+    def settled(self, work: Work, reservation_id: str, reason: Reason | None = None) -> None:
         """Record that what was to be done before a reservation's end is done, or for what ``reason`` it is given up.
 
         Nothing is recorded where the claim is lost.
@@ -331,7 +332,7 @@ class EventService:
             now = tx.now()
             if not _is_looked_after(work.event_type, work.lease):
                 if self._done(tx, work, now):
-                    unmake(tx, self._lease(tx, work), "It was not confirmed in time.", now=now)
+                    unmake(tx, self._lease(tx, work), Reason("It was not confirmed in time."), now=now)
             elif (last_at := work.due_at + SLOWEST_BOOT) > now:
                 self._look_then(tx, work, last_at, now)
             else:
@@ -386,12 +387,12 @@ class EventService:
                 ready_at=again_at,
                 attempts=max(0, work.attempts - 1),
             )
-            if finished and progress.reason:
-                self._say(tx, work, progress.reason, now)
+            if finished and progress.told is not None:
+                self._say(tx, work, progress.told.cut(), now)
 
         self._db.write(record)
 
-    def failed(self, work: Work, reason: str, *, final: bool) -> None:
+    def failed(self, work: Work, reason: Reason, *, final: bool) -> None:
         """Record a failed attempt; ``final`` when trying again is of no use.
 
         An end is tried for as long as it takes, at growing intervals; the lease says why it lasts. What else has failed
@@ -577,7 +578,7 @@ class EventService:
             lease = tx.leases.get(found.lease_id, lock=True) if found else None
             if lease is None or lease.status is not LeaseStatus.ACTIVE or lease.status_reason == what:
                 return False
-            tx.leases.change(lease, now=now, status_reason=what)
+            tx.leases.change(lease, now=now, **columns_of(Reason(what)))
             remember(tx, lease.id, "drift", lease.status, lease.status, actor=ENGINE, now=now, reason=what)
             return True
 
@@ -667,7 +668,7 @@ class EventService:
         tx.leases.change_reservations(ids, now=now, status=status.value, subject=None)
         return failed
 
-    def _cancel_others(self, tx: Transaction, lease: Lease, event_id: str, now: datetime) -> str | None:
+    def _cancel_others(self, tx: Transaction, lease: Lease, event_id: str, now: datetime) -> Reason | None:
         """End what has not run: a lease that is over does not start. Says so where that broke the promise."""
         reason = None
         for stored in tx.events.of_lease(lease.id):
@@ -675,9 +676,9 @@ class EventService:
                 continue
             tx.events.change([stored.event.id], now=now, ready_at=None, claim_token=None, status="DONE")
             if stored.event.event_type is EventType.START and lease.status is not LeaseStatus.DELETING:
-                reason = "The start was missed: the lease had ended before it could be started."
-                if lease.status_reason:
-                    reason = f"{reason} The last attempt: {lease.status_reason}"
+                reason = Reason("The start was missed: the lease had ended before it could be started.")
+                if lease.reason is not None:
+                    reason = lease.reason.after(f"{reason} The last attempt: ")
         return reason
 
     def _work(self, tx: Transaction, stored: StoredEvent, lease: Lease, token: str, *, attempts: int) -> Work:
@@ -718,7 +719,7 @@ class EventService:
         """Give the claim back for good; False when it is lost and nothing may be recorded."""
         return tx.events.finish(work.event_id, token=work.token, now=now, status=outcome.value, ready_at=None)
 
-    def _try_later(self, tx: Transaction, work: Work, reason: str, now: datetime, *, exhausted: bool) -> None:
+    def _try_later(self, tx: Transaction, work: Work, reason: Reason, now: datetime, *, exhausted: bool) -> None:
         again_at = now + self._rules.delay_after(work.attempts)
         if not tx.events.finish(
             work.event_id, token=work.token, now=now, status=EventStatus.UNDONE.value, ready_at=again_at
@@ -743,7 +744,7 @@ class EventService:
         again_at = now + self._rules.delay_after(work.attempts)
         tx.events.finish(work.event_id, token=work.token, now=now, status=EventStatus.UNDONE.value, ready_at=again_at)
 
-    def _give_up(self, tx: Transaction, work: Work, reason: str, now: datetime) -> None:
+    def _give_up(self, tx: Transaction, work: Work, reason: Reason, now: datetime) -> None:
         lease = self._lease(tx, work)
         if work.event_type is EventType.START and lease.status is LeaseStatus.STARTING:
             ids = [one.id for one in lease.reservations if one.status is not ReservationStatus.DELETED]
@@ -760,11 +761,11 @@ class EventService:
         else:
             self._say(tx, work, reason, now)
 
-    def _say(self, tx: Transaction, work: Work, reason: str, now: datetime) -> None:
+    def _say(self, tx: Transaction, work: Work, reason: Reason, now: datetime) -> None:
         """Show a reason on the lease without changing its status."""
         lease = self._lease(tx, work)
-        if lease.status_reason != reason:
-            tx.leases.change(lease, now=now, status_reason=reason)
+        if lease.reason != reason:
+            tx.leases.change(lease, now=now, **columns_of(reason))
             remember(
                 tx, lease.id, work.event_type.value, lease.status, lease.status, actor=ENGINE, now=now, reason=reason
             )

@@ -26,12 +26,14 @@ from tenure.domain.lease import (
     ReservationStatus,
 )
 from tenure.domain.period import Period
+from tenure.domain.reason import Reason, together
 from tenure.domain.request import AffectedPart
 from tenure.domain.resource import KnownHealth, Resource, ResourceHealth
 from tenure.drivers.contract import Health, ResourceRef
 from tenure.resources.contract import ResourceTypes
-from tenure.services.context import Rules, apply, new_id, remember, tell
+from tenure.services.context import Rules, apply, columns_of, new_id, remember, tell
 from tenure.services.demands import demand_of
+from tenure.services.naming import name_for_owner, said_of
 from tenure.services.planning import Planner
 from tenure.store.database import Database, Transaction
 
@@ -59,11 +61,11 @@ class _Look:
     now: datetime
     planner: Planner
     #: What a reservation lacks, in words.
-    missing: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, Reason] = field(default_factory=dict)
     #: The allocations that a running lease got, and that go once the cloud has followed; by reservation.
     added: dict[str, list[int]] = field(default_factory=dict)
     replaced: dict[str, list[int]] = field(default_factory=dict)
-    words: list[str] = field(default_factory=list)
+    words: list[Reason] = field(default_factory=list)
     #: By allocation: the resource it moves to.
     moved: dict[int, int] = field(default_factory=dict)
     #: The failed resources whose health this rests on: several parts may lie on one, and its version is raised once.
@@ -177,13 +179,15 @@ class Healer:
 
     def _what_ails(
         self, tx: Transaction, reservation: Reservation, parts: Sequence[tuple[Allocation, Resource]]
-    ) -> dict[int, str]:
+    ) -> dict[int, Reason]:
         """Why the reservation does not have in these parts what it was promised, by allocation; those ailing only."""
-        found: dict[int, str] = {}
+        found: dict[int, Reason] = {}
         for part, resource in parts:
             held = part.state is AllocationState.HELD
             if not (resource.health.works if held else resource.health is ResourceHealth.WELL):
-                found[part.id] = f"{resource.name} is {_WORDS[resource.health]}: {resource.health_reason}"
+                found[part.id] = self._said(
+                    reservation, resource, f"is {_WORDS[resource.health]}", str(resource.health_reason)
+                )
         serving = [(part, resource) for part, resource in parts if part.id not in found]
         if not serving:
             return found
@@ -191,12 +195,15 @@ class Healer:
         matching = tx.allocations.matching(demand.part(1), {resource.id for _, resource in serving})
         for part, resource in serving:
             if resource.id not in matching:
-                found[part.id] = f"{resource.name} is not any more what was asked for"
+                found[part.id] = self._said(reservation, resource, "is not any more what was asked for")
         if not demand.exclusive:
             fitting = [(part, resource) for part, resource in serving if part.id not in found]
             for part, resource in self._crowded(tx, reservation, demand, fitting):
-                found[part.id] = f"{resource.name} has no room any more for what was promised there"
+                found[part.id] = self._said(reservation, resource, "has no room any more for what was promised there")
         return found
+
+    def _said(self, reservation: Reservation, resource: Resource, text: str, more: str = "") -> Reason:
+        return said_of(self._types, reservation, resource, text, more)
 
     def _crowded(
         self,
@@ -264,8 +271,10 @@ class Healer:
         look.added.setdefault(reservation.id, []).append(added)
         look.replaced.setdefault(reservation.id, []).append(part.id)
         look.moved[part.id] = other
-        name = tx.resources.by_ids([other])[other].name
-        look.words.append(f"{resource.name} is replaced by {name}")
+        taken = tx.resources.by_ids([other])[other]
+        shown, whole = name_for_owner(self._types, reservation, taken), f"{resource.name} is replaced by {taken.name}"
+        told = f"{name_for_owner(self._types, reservation, resource)} is replaced"
+        look.words.append(Reason(f"{told} by {shown}") if shown == taken.name else Reason(told, whole))
         return True
 
     def _move_off(
@@ -308,7 +317,7 @@ class Healer:
             event = Event(new_id(), lease.id, EventType.UPDATE, look.now, EventStatus.UNDONE, 0, look.now)
             tx.events.add([event], payload={"added": look.added, "replaced": look.replaced})
             lease = apply(tx, lease, Action.UPDATE, actor=actor, now=look.now, keep_reason=True)
-            words = "; ".join(look.words)
+            words = together(look.words)
             remember(tx, lease.id, "replace", lease.status, lease.status, actor=actor, now=look.now, reason=words)
         elif look.moved and lease is look.lease:
             tx.leases.change(lease, now=lease.updated_at)  # silently, and so that whoever has read it looks again
@@ -358,21 +367,21 @@ def _live(lease: Lease) -> list[Reservation]:
     return [one for one in lease.reservations if one.status is not ReservationStatus.DELETED]
 
 
-def flag(tx: Transaction, lease: Lease, missing: Mapping[str, str], *, now: datetime) -> Lease:
+def flag(tx: Transaction, lease: Lease, missing: Mapping[str, Reason], *, now: datetime) -> Lease:
     """Let the flags of a lease say what its reservations lack, and tell others where that changed.
 
     ``missing`` says in words what each reservation lacks. Compares and swaps the lease where anything changed; the
     lease as it is then.
     """
     before = {one.id for one in lease.reservations if one.missing_resources}
-    reason = "; ".join(dict.fromkeys(missing.values())) or None
-    if before == missing.keys() and lease.degraded == bool(missing) and (not missing or reason == lease.status_reason):
+    reason = together(missing.values())
+    if before == missing.keys() and lease.degraded == bool(missing) and (not missing or reason == lease.reason):
         return lease
     tx.leases.change_reservations(missing.keys() - before, now=now, missing_resources=True)
     tx.leases.change_reservations(before - missing.keys(), now=now, missing_resources=False)
     # The reason is ours to take back as long as the lease lacks something; else it may be about something else.
-    shown = reason if missing or lease.degraded else lease.status_reason
-    tx.leases.change(lease, now=now, degraded=bool(missing), status_reason=shown)
+    shown = reason if missing or lease.degraded else lease.reason
+    tx.leases.change(lease, now=now, degraded=bool(missing), **columns_of(shown))
     flagged = tx.leases.get(lease.id)
     assert flagged is not None
     if before != missing.keys():
@@ -382,12 +391,14 @@ def flag(tx: Transaction, lease: Lease, missing: Mapping[str, str], *, now: date
     return flagged
 
 
-def lacking(tx: Transaction, lease: Lease, reason: str | None) -> dict[str, str]:
+def lacking(tx: Transaction, types: ResourceTypes, lease: Lease, reason: Reason | None) -> dict[str, Reason]:
     """The reservations of a running lease that hold what does not work, with the reason that is known."""
     allocations, _ = tx.allocations.with_versions([one.id for one in _live(lease)])
     resources = tx.resources.by_ids(one.resource_id for one in allocations)
+    reservations = {reservation.id: reservation for reservation in lease.reservations}
     return {
-        one.reservation_id: reason or f"{resources[one.resource_id].name} does not work"
+        one.reservation_id: reason
+        or said_of(types, reservations[one.reservation_id], resources[one.resource_id], "does not work")
         for one in allocations
         if one.state is AllocationState.HELD and not resources[one.resource_id].health.works
     }

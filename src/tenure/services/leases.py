@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -65,6 +66,8 @@ from tenure.services.undoing import promise
 from tenure.services.user_events import check_events, new_events
 from tenure.store.database import Database, Transaction
 
+LOG = logging.getLogger(__name__)
+
 
 class LeaseService:
     """The use cases of leases; each is one transaction, and one more where the cloud must follow at once."""
@@ -101,7 +104,7 @@ class LeaseService:
             with self._db.read() as tx:
                 booked = self._booked_before(tx, actor, lease_id)
             if booked is not None:
-                return self._promised(lease_id) or booked
+                return self._shown(actor, self._promised(lease_id) or booked)
         now = self._clock.now()
         starts_at, ends_at = resolve(request.starts_at, now), resolve(request.ends_at, now)
         if starts_at < minute_of(now):
@@ -125,12 +128,12 @@ class LeaseService:
         if booked is None and lease.status is LeaseStatus.CREATING and request.hold_for is None:
             lease = self._prepare(lease, _preparation(lease).id, lease.id)
         self._effects.wake()
-        return booked or lease
+        return self._shown(actor, booked or lease)
 
     def get(self, actor: Actor, lease_id: str) -> Lease:
         """The lease; raises ``NotFound`` where there is none that the actor may see."""
         with self._db.read() as tx:
-            return self._visible(tx, actor, lease_id, "blazar:leases:get")
+            return self._shown(actor, self._visible(tx, actor, lease_id, "blazar:leases:get"))
 
     def list(self, actor: Actor, query: LeaseQuery) -> Page[Lease]:
         """A page of the project's leases; of all projects' for an administrator.
@@ -146,7 +149,7 @@ class LeaseService:
         with self._db.read() as tx:
             found = tx.leases.page(query)
         more = len(found) > query.limit
-        items = tuple(found[: query.limit])
+        items = tuple(self._shown(actor, lease) for lease in found[: query.limit])
         return Page(items, items[-1].id if more else None)
 
     def update(self, actor: Actor, lease_id: str, change: LeaseChange) -> Lease:
@@ -179,7 +182,7 @@ class LeaseService:
             self._effects.carry_out(event_id, token)
             lease = self._outcome(lease_id, event_id)
         self._effects.wake()
-        return lease
+        return self._shown(actor, lease)
 
     def confirm(self, actor: Actor, lease_id: str, changes: tuple[ReservationChange, ...] = ()) -> Lease:
         """Keep a lease that is held, with what ``changes`` say of its reservations, all of it or nothing.
@@ -194,7 +197,7 @@ class LeaseService:
             seen = self._visible(tx, actor, lease_id, "blazar:leases:put")
         if seen.hold_until is None:
             check_confirmed(seen, changes)
-            return self._promised(lease_id) or seen
+            return self._shown(actor, self._promised(lease_id) or seen)
 
         def work(tx: Transaction, trust_id: str | None) -> tuple[Lease, str | None, str, bool]:
             lease = self._visible(tx, actor, lease_id, "blazar:leases:put", lock=True)
@@ -216,7 +219,7 @@ class LeaseService:
         if event_id is not None:
             lease = self._prepare(lease, event_id, token)
         self._effects.wake()
-        return lease
+        return self._shown(actor, lease)
 
     def delete(self, actor: Actor, lease_id: str, *, reason: str | None = None) -> None:
         """Take everything back and forget the lease, for the ``reason``; no error for one that is deleted.
@@ -310,7 +313,10 @@ class LeaseService:
         """What happened to the lease, oldest first."""
         with self._db.read() as tx:
             lease = self._visible(tx, actor, lease_id, "blazar:leases:get")
-            return tx.leases.history(lease.id)
+            entries = tx.leases.history(lease.id)
+        if self._sees(actor, lease):
+            return entries
+        return tuple(replace(entry, detail=None) for entry in entries)
 
     def resources(self, actor: Actor, lease_id: str, resource_type: str) -> tuple[LeasedResource, ...]:
         """The resources of a type that the lease has, had or will have, without the properties kept private.
@@ -347,8 +353,14 @@ class LeaseService:
     # --- inside
 
     def _sees(self, actor: Actor, lease: Lease) -> bool:
-        """Whether the actor sees private properties."""
+        """Whether the actor sees private properties, and the details of reasons."""
         return self._authorize("admin", actor, {"project_id": lease.project_id, "user_id": lease.user_id})
+
+    def _shown(self, actor: Actor, lease: Lease) -> Lease:
+        """The lease as the actor may see it: the details of its reason are for administrators."""
+        if lease.status_detail is None or self._sees(actor, lease):
+            return lease
+        return replace(lease, status_detail=None)
 
     def _visible(
         self, tx: Transaction, actor: Actor, lease_id: str, rule: str, *, deleted: bool = False, lock: bool = False
@@ -491,9 +503,11 @@ class LeaseService:
         try:
             return {wanted: self._effects.fetch(wanted.kind, qualified(asked.region, wanted.reference), actor)}
         except CloudBusy as error:
-            raise Unavailable(f"The cloud does not answer as it should: {error}") from None
+            LOG.warning("the cloud does not tell of %s %s: %s", wanted.kind, wanted.reference, error)
+            raise Unavailable(f"The cloud does not answer as it should: {error.reason.text}") from None
         except CloudError as error:
-            raise InvalidParameter(str(error), field=f"reservations[{position}].{wanted.field}") from None
+            LOG.info("the cloud does not tell of %s %s: %s", wanted.kind, wanted.reference, error)
+            raise InvalidParameter(error.reason.text, field=f"reservations[{position}].{wanted.field}") from None
 
     def _notice_at(
         self, request: LeaseRequest, starts_at: datetime, ends_at: datetime, now: datetime

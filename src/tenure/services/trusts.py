@@ -82,9 +82,12 @@ class Trusts:
         try:
             trust_id = self._effects.delegate(actor, need.regions)
         except CloudBusy as error:
-            raise Unavailable(f"The cloud does not answer as it should: {error}") from None
+            LOG.warning("no trust can be had of user %s: %s", actor.user_id, error)
+            raise Unavailable(f"The cloud does not answer as it should: {error.reason.text}") from None
         except CloudError as error:
-            raise InvalidParameter(f"What is done in your name needs a trust: {error}", field=need.field) from None
+            LOG.info("no trust can be had of user %s: %s", actor.user_id, error)
+            said = f"What is done in your name needs a trust: {error.reason.text}"
+            raise InvalidParameter(said, field=need.field) from None
         try:
             yield trust_id
         except OutcomeUnknown:

@@ -18,14 +18,15 @@ from tenure.domain.lease import (
     ReservationStatus,
 )
 from tenure.domain.period import ENDLESS
+from tenure.domain.reason import Reason
 from tenure.services.commitments import tell_changed, tell_end
-from tenure.services.context import Rules, apply, remember, tell
+from tenure.services.context import Rules, apply, columns_of, remember, tell
 from tenure.services.holds import look_after
 from tenure.services.user_events import restore_events
 from tenure.store.database import Transaction
 
 
-def unmake(tx: Transaction, lease: Lease, reason: str, *, now: datetime) -> None:
+def unmake(tx: Transaction, lease: Lease, reason: Reason, *, now: datetime) -> None:
     """Have no lease, where the cloud refuses what clients must see of it, or nobody has confirmed it.
 
     The repair takes back what is there.
@@ -35,17 +36,17 @@ def unmake(tx: Transaction, lease: Lease, reason: str, *, now: datetime) -> None
     apply(tx, lease, Action.DELETED, actor=ENGINE, now=now, keep_reason=True)
 
 
-def give_up(tx: Transaction, lease: Lease, reason: str, *, now: datetime) -> None:
+def give_up(tx: Transaction, lease: Lease, reason: Reason, *, now: datetime) -> None:
     """Have a lease fail that was promised to its owner, and of which the cloud refuses what clients must see.
 
     It holds nothing any more; it stays, with the reason, and others are told. The repair takes back what is there.
     """
-    reason = f"{reason} The room is given back, and so is what was made for the lease."
+    reason += " The room is given back, and so is what was made for the lease."
     _empty(tx, lease, ReservationStatus.ERROR, now)
     apply(tx, lease, Action.FAIL, actor=ENGINE, now=now, reason=reason)
     failed = tx.leases.get(lease.id)
     if failed is not None:
-        tell(tx, "lease.create", failed, now=now, status_reason=reason)
+        tell(tx, "lease.create", failed, now=now, status_reason=reason.text)
 
 
 def promise(tx: Transaction, lease_id: str) -> Lease | None:
@@ -77,7 +78,7 @@ def _empty(tx: Transaction, lease: Lease, status: ReservationStatus, now: dateti
     look_after(tx, lease.id, now=now)
 
 
-def undo_update(tx: Transaction, event_id: str, lease: Lease, rules: Rules, reason: str, *, now: datetime) -> None:
+def undo_update(tx: Transaction, event_id: str, lease: Lease, rules: Rules, reason: Reason, *, now: datetime) -> None:
     """Make the lease what it was before the update of that event; then the cloud has to follow once more.
 
     What the update had added stays the lease's until the cloud has it back.
@@ -87,7 +88,7 @@ def undo_update(tx: Transaction, event_id: str, lease: Lease, rules: Rules, reas
     for reservation_id, parameters in payload.get("parameters", {}).items():
         tx.leases.change_reservations([reservation_id], now=now, parameters=parameters)
     tx.leases.change_reservations(payload.get("bound", ()), now=now, subject=None)
-    values: dict[str, object] = {"status_reason": reason}
+    values: dict[str, object] = {**columns_of(reason)}
     if before := payload.get("before"):
         ends_at = datetime.fromisoformat(before["ends_at"])
         values.update(name=before["name"], starts_at=datetime.fromisoformat(before["starts_at"]), ends_at=ends_at)

@@ -53,6 +53,7 @@ class LeaseStore:
             "ends_at": lease.ends_at,
             "status": lease.status.value,
             "status_reason": lease.status_reason,
+            "status_detail": lease.status_detail,
             "degraded": lease.degraded,
             "trust_id": lease.trust_id,
             "version": lease.version,
@@ -347,6 +348,7 @@ class LeaseStore:
                     "from_status": entry.from_status,
                     "to_status": entry.to_status,
                     "reason": entry.reason,
+                    "detail": entry.detail,
                     "request_id": entry.request_id,
                 }
             ],
@@ -358,7 +360,15 @@ class LeaseStore:
         ).scalars()
         return tuple(
             HistoryEntry(
-                row.lease_id, row.at, row.actor, row.action, row.from_status, row.to_status, row.reason, row.request_id
+                lease_id=row.lease_id,
+                at=row.at,
+                actor=row.actor,
+                action=row.action,
+                from_status=row.from_status,
+                to_status=row.to_status,
+                reason=row.reason,
+                request_id=row.request_id,
+                detail=row.detail,
             )
             for row in rows
         )
@@ -405,6 +415,7 @@ def _lease(row: LeaseRow, reservations: Iterable[Reservation], events: Iterable[
         created_at=row.created_at,
         updated_at=row.updated_at,
         trust_id=row.trust_id,
+        status_detail=row.status_detail,
     )
 
 

@@ -213,6 +213,8 @@ class LeaseRow(Base):
     ends_at: Mapped[datetime] = mapped_column(UtcDateTime)
     status: Mapped[str] = mapped_column(text(16))
     status_reason: Mapped[str | None] = mapped_column(LONG_TEXT)
+    #: All that is known of the reason, where the owner is not told all.
+    status_detail: Mapped[str | None] = mapped_column(LONG_TEXT)
     degraded: Mapped[bool] = mapped_column(Boolean)
     trust_id: Mapped[str | None] = mapped_column(text(MAX_TRUSTS))
     version: Mapped[int] = mapped_column(BigInteger)
@@ -311,6 +313,8 @@ class HistoryRow(Base):
     from_status: Mapped[str | None] = mapped_column(text(16))
     to_status: Mapped[str] = mapped_column(text(16))
     reason: Mapped[str | None] = mapped_column(LONG_TEXT)
+    #: All that is known of the reason, where the owner is not told all.
+    detail: Mapped[str | None] = mapped_column(LONG_TEXT)
     request_id: Mapped[str | None] = mapped_column(text(64))
 
 

@@ -328,9 +328,9 @@ class DriverContract:
             assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
             assert rig.servers() == {foreign}
             return
-        progress = until(rig, lambda: rig.driver.ensure_ended(order), lambda one: foreign in (one.reason or ""))
+        progress = until(rig, lambda: rig.driver.ensure_ended(order), lambda one: foreign in str(one.reason))
         assert not progress.done
-        assert foreign in (progress.reason or "")
+        assert foreign in str(progress.reason)
         assert rig.servers() == {foreign}
         assert rig.boot(hosts[0], rig.owner, "r-1") is None
         assert list(rig.driver.held(rig.resource_type)) == ["r-1"]

@@ -59,6 +59,7 @@ def lease_row(lease: Lease, zone: tzinfo | None) -> Row:
         "name": lease.name,
         "status": lease.status,
         "status_reason": lease.status_reason,
+        **({"detail": lease.detail} if lease.detail is not None else {}),
         "start_date": MomentColumn(lease.start_date, zone),
         "end_date": MomentColumn(lease.end_date, zone),
         "before_end_date": _moment(lease.before_end_date, zone),
@@ -87,6 +88,7 @@ def history_row(entry: HistoryEntry, zone: tzinfo | None) -> Row:
         "from_status": entry.from_status,
         "to_status": entry.to_status,
         "reason": entry.reason,
+        "detail": entry.detail,
         "request_id": entry.request_id,
     }
 

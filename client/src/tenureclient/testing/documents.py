@@ -160,6 +160,7 @@ def lease_document(lease: FakeLease, version: Version, flavors: Mapping[str, Fak
         document["before_end_date"] = date(lease.before_end, version)
         document["status_reason"] = lease.status_reason
     if version is Version.V1_2:
+        document["detail"] = None
         document["hold_until"] = None if lease.hold_until is None else rfc3339(lease.hold_until)
     return document
 

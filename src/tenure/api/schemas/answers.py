@@ -7,7 +7,14 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from tenure.api.schemas.leases import SHOWN_EVENTS, ReservationKind, additions_of, has_regions, has_user_events
+from tenure.api.schemas.leases import (
+    SHOWN_EVENTS,
+    ReservationKind,
+    additions_of,
+    has_details,
+    has_regions,
+    has_user_events,
+)
 from tenure.api.schemas.moments import RFC3339_PATTERN
 from tenure.api.schemas.resources import WireInventory
 from tenure.api.schemas.texts import MAX_PROPERTY_NAME
@@ -213,8 +220,13 @@ class EventWithMessage(EventDocument):
 
 
 class LeaseWithEvents(Lease):
-    """A lease from 1.2 on; until ``hold_until`` one that is held waits to be confirmed."""
+    """A lease from 1.2 on; until ``hold_until`` one that is held waits to be confirmed.
 
+    ``detail`` is for administrators: all that is known of why its status is what it is, where ``status_reason``, which
+    is the owner's, leaves something out. Null for all others.
+    """
+
+    detail: str | None
     hold_until: Rfc3339Text | None
     events: list[EventWithMessage]  # type: ignore[assignment]  # nobody writes to it
 
@@ -229,8 +241,21 @@ class HistoryEntryDocument(Answer):
     request_id: str | None
 
 
+class HistoryEntryWithDetail(HistoryEntryDocument):
+    """What happened to a lease, from 1.2 on.
+
+    ``detail`` is for administrators: all that is known of why, where ``reason`` leaves something out; else null.
+    """
+
+    detail: str | None
+
+
 class HistoryDocument(Answer):
     history: list[HistoryEntryDocument]
+
+
+class HistoryWithDetails(Answer):
+    history: list[HistoryEntryWithDetail]
 
 
 class AllowanceDocument(Answer):
@@ -435,7 +460,7 @@ class Answers:
         self.allocations: type[BaseModel] = AllocationOf10List if old else AllocationList
         self.properties: type[BaseModel] = PropertyList
         self.property_setting: type[BaseModel] = PropertySettingOf10Document if old else PropertySettingDocument
-        self.history: type[BaseModel] = HistoryDocument
+        self.history: type[BaseModel] = HistoryWithDetails if has_details(version) else HistoryDocument
 
 
 class InventoryAnswers:

@@ -278,7 +278,12 @@ class LeaseSchemas:
         if not can_be_held(self._version):
             return _show(lease, parameters, _show_event_with_message if self._has_events else _show_event)
         shown = _show(lease, parameters, _show_event_with_message)
-        return {**shown, "hold_until": show_maybe_rfc3339(lease.hold_until)}
+        return {**shown, "detail": lease.status_detail, "hold_until": show_maybe_rfc3339(lease.hold_until)}
+
+    def show_history_entry(self, entry: HistoryEntry) -> Document:
+        """What happened to a lease, as it is at this version."""
+        shown = _show_history_entry(entry)
+        return {**shown, "detail": entry.detail} if has_details(self._version) else shown
 
     def _placed_parameters(self, reservation: Reservation) -> Document:
         """What the type shows of a reservation, and where it is."""
@@ -340,6 +345,11 @@ def has_user_events(version: Version) -> bool:
 
 def can_be_held(version: Version) -> bool:
     """Whether a lease can be booked for a while, until it is confirmed."""
+    return not version < Version.V1_2
+
+
+def has_details(version: Version) -> bool:
+    """Whether administrators are shown all that is known of a reason."""
     return not version < Version.V1_2
 
 
@@ -542,7 +552,7 @@ def _show_event_with_message(event: Event) -> Document:
     return {**_show_event(event), "message": event.message}
 
 
-def show_history_entry(entry: HistoryEntry) -> Document:
+def _show_history_entry(entry: HistoryEntry) -> Document:
     return {
         "at": show_rfc3339(entry.at),
         "actor": entry.actor,

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from tenure.domain.address import address_id
 from tenure.domain.capacity import WHOLE, Capacity
+from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import (
     DONE,
@@ -63,22 +64,22 @@ class Addresses:
         try:
             address = str(ip_address(text))
         except ValueError:
-            raise CloudNotFound(f"{text[:80]} is no address.") from None
+            raise CloudNotFound(Reason(f"{text[:80]} is no address.")) from None
         try:
             is_external = bool(_NETWORK_ID.fullmatch(network_id)) and self._network.is_external(network_id)
         except CloudNotFound:
             is_external = False
         if not is_external:
-            raise CloudRefused(f"Failed to find network {network_id[:80]}", about="floating_network_id")
+            raise CloudRefused(Reason(f"Failed to find network {network_id[:80]}"), about="floating_network_id")
         subnet = _subnet_of(self._network.subnets(network_id), address)
         if subnet is None:
-            raise CloudNotFound(f"Valid subnet for the floating IP {address} is not found.")
+            raise CloudNotFound(Reason(f"Valid subnet for the floating IP {address} is not found."))
         if subnet.hands_out(address):
             raise CloudRefused(
                 f"The floating IP {address} is used in allocation_pools or gateway_ip in subnet {subnet.id} ."
             )
         if ip_address(address).version != 4:
-            raise CloudRefused(f"Neutron makes no floating IP of {address}: it has them of version 4 only.")
+            raise CloudRefused(Reason(f"Neutron makes no floating IP of {address}: it has them of version 4 only."))
         return DiscoveredResource(
             resource_type=ADDRESS,
             external_id=address_id(network_id, address),
@@ -161,7 +162,7 @@ class Addresses:
         return DONE
 
     def servers_of(self, order: Order) -> list[Server]:
-        raise CloudRefused("Nothing can be saved of a floating IP.")
+        raise CloudRefused(Reason("Nothing can be saved of a floating IP."))
 
     def take_back(self, order: Order) -> Progress:
         """Delete the floating IPs of the reservation, whatever they lead to, and no others.

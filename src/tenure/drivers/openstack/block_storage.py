@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from keystoneauth1 import plugin
 
+from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudError, CloudNotFound
 from tenure.drivers.openstack.session import Calls, Request
 
@@ -82,7 +83,7 @@ class BlockStorage:
                 if reference in {found.id, found.name}:
                     return found
             if len(page) < int(_PAGE):
-                raise CloudNotFound(f"There is no volume type {reference}.")
+                raise CloudNotFound(Reason(f"There is no volume type {reference}."))
             params["marker"] = types[-1].id
 
     def projects_of(self, volume_type: VolumeType) -> set[str]:

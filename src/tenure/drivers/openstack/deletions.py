@@ -6,6 +6,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Final
 
+from tenure.domain.reason import Reason
 from tenure.drivers.contract import Progress
 from tenure.drivers.openstack.compute import Compute, Server
 
@@ -23,7 +24,7 @@ def delete_servers(compute: Compute, servers: Collection[Server], *, now: dateti
     ordered = [one for one in servers if not one.vanishing or _is_stuck(one, now)]
     compute.delete_servers(ordered)
     what = "1 server is" if len(servers) == 1 else f"{len(servers)} servers are"
-    return Progress(False, _SOON if ordered else _LATER, f"{what} still vanishing.")
+    return Progress(False, _SOON if ordered else _LATER, Reason(f"{what} still vanishing."))
 
 
 def _is_stuck(server: Server, now: datetime) -> bool:

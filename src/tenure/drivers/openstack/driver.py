@@ -12,6 +12,7 @@ from keystoneauth1.session import Session
 
 from tenure.clock import Clock, SystemClock
 from tenure.domain.actor import Actor
+from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers import reserved_servers
 from tenure.drivers.contract import (
@@ -126,7 +127,7 @@ class OpenStackCloud:
     def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
         inventory = self._inventory("look_up", resource_type)
         if inventory is None:
-            raise CloudNotFound(f"This cloud has no {resource_type}.")
+            raise CloudNotFound(Reason(f"This cloud has no {resource_type}."))
         return inventory.look_up(reference)
 
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
@@ -135,7 +136,7 @@ class OpenStackCloud:
         if kind == "server":
             return self._facts_of_server(reference, actor)
         if kind != "flavor":
-            raise CloudNotFound(f"This cloud has no {kind} {reference}.")
+            raise CloudNotFound(Reason(f"This cloud has no {kind} {reference}."))
         found = Flavors(self._http.begin("fetch")).seen_by(actor, reference)
         names = ("id", "name", "vcpus", "ram", "swap", "disk", "ephemeral")
         return {**{name: getattr(found, name) for name in names}, "extra_specs": dict(found.extra_specs)}
@@ -146,7 +147,7 @@ class OpenStackCloud:
     def _facts_of_server(self, server_id: str, actor: Actor) -> Mapping[str, object]:
         found = self._compute(self._http.begin("fetch")).described_server(server_id)
         if found is None or found["tenant_id"] != actor.project_id:
-            raise CloudNotFound(f"Server {server_id[:64]} could not be found.")
+            raise CloudNotFound(Reason(f"Server {server_id[:64]} could not be found."))
         flavor = found["flavor"]
         sizes = {name: int(flavor.get(name) or 0) for name in ("vcpus", "ram", "disk", "swap", "ephemeral")}
         name = flavor.get("original_name")
@@ -208,25 +209,27 @@ class OpenStackCloud:
         calls = self._http.begin("before_end")
         enforcement = self._enforcement(calls, order.resource_type)
         if action not in {"snapshot", "last_snapshot"}:
-            raise CloudRefused(f"This cloud cannot do {action!r} before the end.")
+            raise CloudRefused(Reason(f"This cloud cannot do {action!r} before the end."))
         servers_of = enforcement.servers_of(order)
         found = of_project(servers_of, order.project_id)
         is_one = order.resource_type == reserved_servers.SERVER
         if is_one and len(found) < len(servers_of):
             states = ", ".join(sorted({one.status for one in servers_of}))
-            raise CloudRefused(f"No image can be made of a server in {states}; it is kept.")
+            raise CloudRefused(Reason(f"No image can be made of a server in {states}; it is kept."))
         if not found:
             return DONE
         if order.trust_id is None:
-            raise CloudRefused("Images cannot be made: the lease's owner did not trust the reservation service.")
+            raise CloudRefused(
+                Reason("Images cannot be made: the lease's owner did not trust the reservation service.")
+            )
         owner = owner_by(calls, self._session, self._options, order.trust_id)
         images = Images(calls, owner, self._clock.now()).ensure_of(
             found, order.reservation_id, self._options.image_prefix
         )
         if images.waiting_for:
-            return Progress(False, _IMAGES, f"Images are being saved of {', '.join(images.waiting_for[:10])}.")
+            return Progress(False, _IMAGES, Reason(f"Images are being saved of {', '.join(images.waiting_for[:10])}."))
         if is_one and images.without:
-            raise CloudRefused(f"No image came to be of {', '.join(images.without)}; it is kept.")
+            raise CloudRefused(Reason(f"No image came to be of {', '.join(images.without)}; it is kept."))
         return DONE
 
     def ensure_ended(self, order: Order) -> Progress:
@@ -298,4 +301,4 @@ class OpenStackCloud:
 
 
 def _no(resource_type: str) -> CloudRefused:
-    return CloudRefused(f"This cloud has no {resource_type}.")
+    return CloudRefused(Reason(f"This cloud has no {resource_type}."))

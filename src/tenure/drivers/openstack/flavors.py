@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from tenure.domain.actor import Actor
 from tenure.domain.footprint import footprint_of
+from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudError, CloudNotFound, CloudRefused, Order
 from tenure.drivers.openstack.compute import FLAVOR_PREFIX, SCOPED_KEY, is_preemptible
 from tenure.drivers.openstack.placement import OWN_CLASSES
@@ -94,9 +95,9 @@ class Flavors:
     def seen_by(self, actor: Actor, reference: str) -> Flavor:
         """The flavor of that id, if the caller's project may use it; raises ``CloudNotFound``."""
         if actor.token is None:
-            raise CloudRefused("Only somebody with a token can name a flavor.")
+            raise CloudRefused(Reason("Only somebody with a token can name a flavor."))
         if not _ID.fullmatch(reference) or reference.strip(" .") == "":
-            raise CloudNotFound(f"Flavor {reference[:255]} could not be found.")
+            raise CloudNotFound(Reason(f"Flavor {reference[:255]} could not be found."))
         path = f"/flavors/{quote(reference)}"
         try:
             found = self._calls.send(Request("compute", "GET", path, microversion=_VERSION, token=actor.token))
@@ -104,7 +105,7 @@ class Flavors:
                 specs = self._calls.send(Request("compute", "GET", f"{path}/os-extra_specs", token=actor.token))
                 found["flavor"]["extra_specs"] = specs["extra_specs"]
         except CloudNotFound:
-            raise CloudNotFound(f"Flavor {reference} could not be found.") from None
+            raise CloudNotFound(Reason(f"Flavor {reference} could not be found.")) from None
         return _flavor(found["flavor"])
 
     def get(self, flavor_id: str) -> Flavor | None:

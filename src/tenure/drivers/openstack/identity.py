@@ -8,6 +8,7 @@ from keystoneauth1 import plugin
 from keystoneauth1.session import Session
 
 from tenure.domain.actor import Actor
+from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudNotFound, CloudRefused
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.session import Calls, Forbidden, Request, Unauthorized, password_of
@@ -26,9 +27,11 @@ class Identity:
     def make_trust(self, actor: Actor) -> str:
         """A trust of the caller in us, with all his roles in his project, for as long as it is not revoked."""
         if actor.token is None or not actor.project_id:
-            raise CloudRefused("Only somebody with a token of a project can trust the reservation service.")
+            raise CloudRefused(Reason("Only somebody with a token of a project can trust the reservation service."))
         if not actor.roles:
-            raise CloudRefused("Somebody without a role in his project cannot trust the reservation service with any.")
+            raise CloudRefused(
+                Reason("Somebody without a role in his project cannot trust the reservation service with any.")
+            )
         trustee = self._calls.do(self._session.get_user_id, "identity")
         body = {
             "trust": {
@@ -43,7 +46,9 @@ class Identity:
         try:
             made = self._calls.send(request)
         except (Unauthorized, Forbidden, CloudNotFound) as error:
-            raise CloudRefused(f"Keystone does not let the caller trust the reservation service: {error}") from None
+            raise CloudRefused(
+                error.reason.after("Keystone does not let the caller trust the reservation service: ")
+            ) from None
         return str(made["trust"]["id"])
 
     def delete_trust(self, trust_id: str) -> None:
@@ -76,5 +81,5 @@ def owner_by(calls: Calls, session: Session, options: OpenStackOptions, trust_id
     try:
         calls.do(lambda: owner.get_access(session), "identity")
     except (Unauthorized, Forbidden, CloudNotFound) as error:
-        raise CloudRefused(f"The trust of the lease's owner does not work any more: {error}") from None
+        raise CloudRefused(error.reason.after("The trust of the lease's owner does not work any more: ")) from None
     return owner

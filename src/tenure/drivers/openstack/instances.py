@@ -15,6 +15,7 @@ from typing import Final
 
 from keystoneauth1 import plugin
 
+from tenure.domain.reason import Reason
 from tenure.drivers.contract import (
     DONE,
     CloudBusy,
@@ -88,7 +89,9 @@ class Instances:
         kept = next((one for one in fitting if one.id == told), fitting[0] if fitting else None)
         if kept is None and policy is not None:
             if order.trust_id is None:
-                raise CloudRefused("The server group cannot be made: its owner did not trust the reservation service.")
+                raise CloudRefused(
+                    Reason("The server group cannot be made: its owner did not trust the reservation service.")
+                )
             kept = self._groups.make(order.reservation_id, policy, self._as_owner(order.trust_id))
         for one in found:
             if kept is None or one.id != kept.id:
@@ -243,7 +246,11 @@ class Instances:
     def _clear(self, order: Order) -> Progress | None:
         """Delete the preemptible servers whose room the reservation needs."""
         vanishing = Preemption(self._calls, self._compute, self._options, self._now).clear(order)
-        return Progress(False, _SOON, f"{vanishing} preemptible servers are still vanishing.") if vanishing else None
+        return (
+            Progress(False, _SOON, Reason(f"{vanishing} preemptible servers are still vanishing."))
+            if vanishing
+            else None
+        )
 
     # Ending
 
@@ -278,7 +285,7 @@ class Instances:
         providers = self._placement.own_providers([one.name for one in hosts.values() if one is not None])
         unfinished = self._in_use(units.drop(providers.values()), providers)
         if unfinished is None and not units.drop_class(self._placement):
-            return Progress(False, _SOON, "Placement still counts servers of the reservation on some host.")
+            return Progress(False, _SOON, Reason("Placement still counts servers of the reservation on some host."))
         return unfinished
 
     def _drop_aggregate(self, aggregate: Aggregate | None) -> Progress | None:
@@ -290,14 +297,15 @@ class Instances:
         except CloudNotFound:
             pass
         except BadRequest as error:  # it is not empty
-            return Progress(False, _OTHERS, f"The aggregate of the reservation cannot be deleted: {error}")
+            return Progress(False, _OTHERS, error.reason.after("The aggregate of the reservation cannot be deleted: "))
         return None
 
     def _in_use(self, providers: Collection[str], named: Mapping[str, str]) -> Progress | None:
         hosts = sorted(name for name, uuid in named.items() if uuid in providers)
         if not hosts:
             return None
-        return Progress(False, _SOON, f"Placement still counts servers of the reservation on {', '.join(hosts[:5])}.")
+        counted = "Placement still counts servers of the reservation"
+        return Progress(False, _SOON, Reason(f"{counted}.", f"{counted} on {', '.join(hosts[:5])}."))
 
     # Its servers
 

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from tenure.domain.footprint import footprint_of
+from tenure.domain.reason import Reason
 from tenure.drivers.contract import (
     DONE,
     BootedServer,
@@ -87,7 +88,7 @@ class Servers:
             return DONE
         server = self._named(order)
         if server is None:
-            raise CloudRefused(f"There is no server {named_server(order)} any more.")
+            raise CloudRefused(Reason(f"There is no server {named_server(order)} any more."))
         adopted = Progress(True, effects={ADOPTED: server.id})
         if server.status in _SHELVED:  # Nova lets nobody write on it now
             if server.status == "SHELVED" and server.task is None:
@@ -177,7 +178,7 @@ class Servers:
             return busy
         if server.status == "SHELVED":
             self._act(server, {"shelveOffload": None})
-            return Progress(False, _SOON, "The server is being shelved.")
+            return Progress(False, _SOON, Reason("The server is being shelved."))
         if server.status == "SHELVED_OFFLOADED":
             return self._unshelve(order, server, host, aggregate)
         if server.service_host == host.service_host:
@@ -188,10 +189,12 @@ class Servers:
             return None
         if self._is_down(server.service_host):
             self._act(server, {"evacuate": {"host": host.service_host}}, "2.68")
-            return Progress(False, _SOON, f"The server is being rebuilt on {host.name}.")
+            return Progress(
+                False, _SOON, Reason("The server is being rebuilt.", f"The server is being rebuilt on {host.name}.")
+            )
         if self._tell(server, marks_of(order)):
             self._shelve(server)
-        return Progress(False, _SOON, "The server is being shelved, to move.")
+        return Progress(False, _SOON, Reason("The server is being shelved, to move."))
 
     def _unshelve(self, order: Order, server: Server, host: Hypervisor, aggregate: Aggregate) -> Progress:
         if aggregate.metadata.get(WAKING) == host.service_host:  # and it sleeps still
@@ -199,11 +202,13 @@ class Servers:
             raise ResourceOccupied({host.external_id: f"Nova could not wake the server on {host.name}."})
         vanishing = Preemption(self._calls, self._compute, self._options, self._now).clear(order)
         if vanishing:
-            return Progress(False, _SOON, f"{vanishing} preemptible servers are still vanishing.")
+            return Progress(False, _SOON, Reason(f"{vanishing} preemptible servers are still vanishing."))
         self._compute.set_metadata(aggregate, {WAKING: host.service_host})
         where = {"host": host.service_host, "availability_zone": None}
         self._act(server, {"unshelve": where}, "2.91")
-        return Progress(False, _SOON, f"The server is being woken on {host.name}.")
+        return Progress(
+            False, _SOON, Reason("The server is being woken.", f"The server is being woken on {host.name}.")
+        )
 
     def _withdraw(self, order: Order, pool: Collection[str], aggregate: Aggregate) -> Progress | None:
         """Have the server as it was that a change named which was refused; None when it is.
@@ -220,18 +225,18 @@ class Servers:
             return _wait(server)
         if server.status == "SHELVED":
             self._act(server, {"shelveOffload": None})
-            return Progress(False, _SOON, "The server is being shelved.")
+            return Progress(False, _SOON, Reason("The server is being shelved."))
         if server.status == "SHELVED_OFFLOADED":
             if aggregate.metadata.get(WAKING) == _ANYWHERE:
                 return None
             self._compute.set_metadata(aggregate, {WAKING: _ANYWHERE})
             self._act(server, {"unshelve": None})
-            return Progress(False, _SOON, "The server is being woken where it may be.")
+            return Progress(False, _SOON, Reason("The server is being woken where it may be."))
         if server.status not in _LISTENING:
             return None
         if server.service_host in pool:
             self._shelve(server)
-            return Progress(False, _SOON, "The server leaves its reserved host.")
+            return Progress(False, _SOON, Reason("The server leaves its reserved host."))
         return None if self._forget(server) else _wait(server)
 
     def _is_down(self, service_host: str) -> bool:
@@ -257,7 +262,9 @@ class Servers:
             except CloudNotFound:
                 pass
             except BadRequest as error:  # it is not empty
-                return Progress(False, _SOON, f"The aggregate of the reservation cannot be deleted: {error}")
+                return Progress(
+                    False, _SOON, error.reason.after("The aggregate of the reservation cannot be deleted: ")
+                )
         return DONE
 
     def _end(self, order: Order, server: Server, pool: Collection[str]) -> Progress | None:
@@ -278,7 +285,7 @@ class Servers:
             return _wait(server)
         if server.status in _LISTENING and (fate == "shelve" or (fate == "stop" and leaves)):
             self._shelve(server)
-            return Progress(False, _SOON, "The server is being shelved.")
+            return Progress(False, _SOON, Reason("The server is being shelved."))
         return None
 
     def _rouse(self, server: Server) -> Progress | None:
@@ -290,10 +297,10 @@ class Servers:
             return _wait(server)
         if server.status == "ERROR":
             self._act(server, {"os-resetState": {"state": "active"}})
-            raise CloudBusy(f"The server {server.id} is in ERROR.")
+            raise CloudBusy(Reason(f"The server {server.id} is in ERROR."))
         if server.status in _REMEDIES:
             self._act(server, {_REMEDIES[server.status]: None})
-            return Progress(False, _SOON, f"The server is no more to be in {server.status}.")
+            return Progress(False, _SOON, Reason(f"The server is no more to be in {server.status}."))
         return self._busy(server)
 
     def _stop(self, server: Server, *, leaves: bool) -> Progress | None:
@@ -303,14 +310,14 @@ class Servers:
         """
         if server.status in _TO_STOP:
             self._act(server, {_TO_STOP[server.status]: None})
-            return Progress(False, _SOON, "The server is being shut down.")
+            return Progress(False, _SOON, Reason("The server is being shut down."))
         if server.status != "SHUTOFF" or not leaves or self._compute.last_action(server.id) == "migrate":
             return None
         try:
             self._act(server, {"migrate": None})
         except BadRequest:
             return None
-        return Progress(False, _SOON, "The server leaves its reserved host.")
+        return Progress(False, _SOON, Reason("The server leaves its reserved host."))
 
     def _all(self, order: Order) -> list[Server]:
         """The reservation's servers: the one that it names, or what was booted for it before it was confirmed."""
@@ -354,7 +361,7 @@ class Servers:
         if server.task is not None or server.status == "BUILD":
             return _wait(server)
         if server.status not in _LISTENING | _SHELVED:
-            raise CloudRefused(f"The server {server.id} is in {server.status}.")
+            raise CloudRefused(Reason(f"The server {server.id} is in {server.status}."))
         return None
 
     def _tell(self, server: Server, wanted: Mapping[str, str]) -> bool:

@@ -20,6 +20,7 @@ from keystoneauth1 import exceptions, plugin
 from keystoneauth1.identity import v3
 from keystoneauth1.session import Session, TCPKeepAliveAdapter
 
+from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudBusy, CloudError, CloudNotFound, CloudRefused
 from tenure.drivers.openstack.options import OpenStackOptions
 
@@ -81,6 +82,11 @@ class Request:
     microversion: str | None = None
     auth: plugin.BaseAuthPlugin | None = None
     token: str | None = field(default=None, repr=False)
+
+    @property
+    def is_of_owner(self) -> bool:
+        """Whether it is made in the name of who owns what it is about, who may read what is answered."""
+        return self.auth is not None or self.token is not None
 
 
 #: Asking Keystone for a token, which a session does by itself where it has none that lasts.
@@ -148,7 +154,7 @@ class Http:
         try:
             return self._threads.submit(call)
         except RuntimeError:  # closed meanwhile
-            raise CloudBusy("The connection to the cloud is being closed.") from None
+            raise CloudBusy(Reason("The connection to the cloud is being closed.")) from None
 
     def send(self, request: Request, verb: str, seconds: float, request_id: str | None) -> Any:
         """The JSON that a call answers with, None for an empty answer; raises a ``CloudError``."""
@@ -297,14 +303,14 @@ class Calls:
             return future.result(timeout=max(0.0, self._deadline - time.monotonic()))
         except FutureTimeout:
             future.cancel()
-            return CloudBusy(f"The cloud took too long for {self._verb}.")
+            return CloudBusy(Reason(f"The cloud took too long for {self._verb}."))
         except CloudError as error:
             return error
 
     def _send(self, request: Request) -> Any:
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise CloudBusy(f"The cloud took too long for {self._verb}.")
+            raise CloudBusy(Reason(f"The cloud took too long for {self._verb}."))
         return self._http.send(request, self._verb, left, self._request_id)
 
 
@@ -319,11 +325,11 @@ def translated(request: Request) -> Iterator[None]:
     try:
         yield
     except exceptions.ConnectTimeout:
-        raise _TimedOut(f"{name} did not answer in time.") from None
+        raise _TimedOut(Reason(f"{name} did not answer in time.")) from None
     except exceptions.SSLError as error:
         raise CloudBusy(_without_tls(name, error)) from None
     except exceptions.ConnectionError:
-        raise CloudBusy(f"{name} cannot be reached.") from None
+        raise CloudBusy(Reason(f"{name} cannot be reached.")) from None
     except exceptions.HttpError as error:  # from Keystone, when a token was asked for
         status = error.http_status or 500
         text = error.response.text if error.response is not None else ""
@@ -351,7 +357,10 @@ def _without_tls(name: str, error: BaseException) -> str:
 def refusal(request: Request, status: int, text: str) -> CloudError:
     """What an answer with such a status means."""
     name = _NAMES.get(request.service, request.service)
-    said = f"{name}: {_message(text) or 'no reason is given'} (HTTP {status})"
+    whole = f"{name}: {_message(text) or 'no reason is given'} (HTTP {status})"
+    said = (
+        Reason(whole) if request.is_of_owner and status < 500 else Reason(f"{name} answers with HTTP {status}.", whole)
+    )
     match status:
         case 400:
             return BadRequest(said)

@@ -9,6 +9,7 @@ from typing import Final
 from keystoneauth1 import plugin
 
 from tenure.domain.capacity import Capacity
+from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
 from tenure.domain.volume import pool_id
 from tenure.drivers.contract import (
@@ -75,7 +76,7 @@ class Volumes:
         """A volume type by its name or id, and the pools that it leads to; raises ``CloudNotFound``."""
         found = self._cinder.volume_type(reference)
         if not found.is_public and project_id not in self._cinder.projects_of(found):
-            raise CloudNotFound(f"There is no volume type {reference}.")
+            raise CloudNotFound(Reason(f"There is no volume type {reference}."))
         return {"id": found.id, "name": found.name, "pools": [one.name for one in self._cinder.pools(found.id)]}
 
     def register(self, resource: ResourceRef) -> None:
@@ -150,7 +151,9 @@ class Volumes:
             found |= dict(zip(missing, made, strict=True))
         waiting = [one for one in found.values() if one.status not in {"available", "in-use"} and not one.attachments]
         if waiting:
-            return Progress(False, _LOOK_AGAIN, f"Volume {waiting[0].name} is {waiting[0].status}.", awaited=True)
+            return Progress(
+                False, _LOOK_AGAIN, Reason(f"Volume {waiting[0].name} is {waiting[0].status}."), awaited=True
+            )
         return Progress(True, effects={"volume_ids": [found[number].id for number in sorted(found)]})
 
     def take_back(self, order: Order) -> Progress:
@@ -166,7 +169,7 @@ class Volumes:
             self._cinder.detach(attached)
         self._cinder.delete_all(one for one in gone if one.status in _FREE and not one.attachments)
         progress = self._snapshot(order, kept) if at_end == "snapshot" else DONE
-        return Progress(False, _LOOK_AGAIN, f"Volume {gone[0].name} is being deleted.") if gone else progress
+        return Progress(False, _LOOK_AGAIN, Reason(f"Volume {gone[0].name} is being deleted.")) if gone else progress
 
     def _snapshot(self, order: Order, found: Sequence[Volume]) -> Progress:
         """Have a snapshot of each volume, then call it kept."""
@@ -180,12 +183,14 @@ class Volumes:
         done = [one for one in found if one.id in taken and taken[one.id].status == "available"]
         self._cinder.mark(done, {STATE: KEPT, RESERVATION: order.reservation_id})
         if len(done) < len(found):
-            return Progress(False, _LOOK_AGAIN, "Snapshots of volumes are being made.")
+            return Progress(False, _LOOK_AGAIN, Reason("Snapshots of volumes are being made."))
         return DONE
 
     def _owner(self, order: Order) -> plugin.BaseAuthPlugin:
         if order.trust_id is None:
-            raise CloudRefused("Volumes cannot be made: the lease's owner did not trust the reservation service.")
+            raise CloudRefused(
+                Reason("Volumes cannot be made: the lease's owner did not trust the reservation service.")
+            )
         return self._log_in(order.trust_id)
 
     def _own(self, order: Order) -> list[Volume]:

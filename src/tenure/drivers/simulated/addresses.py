@@ -10,6 +10,7 @@ from typing import Final
 
 from tenure.domain.address import address_id, lies_in
 from tenure.domain.capacity import WHOLE, Capacity
+from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import (
     DONE,
@@ -51,7 +52,7 @@ class Addresses:
             if not text or (network is None and not network_id):
                 raise CloudNotFound(f"There is no floating IP {reference}.")
             if network is None:
-                raise CloudRefused(f"Failed to find network {network_id}", about="floating_network_id")
+                raise CloudRefused(Reason(f"Failed to find network {network_id}"), about="floating_network_id")
             if not network["external"]:
                 raise CloudRefused(f"The network {network_id} is not external.", about="floating_network_id")
             subnet, address = _subnet_of(tx, network_id, text)
@@ -267,11 +268,11 @@ def _subnet_of(tx: sqlite3.Connection, network_id: str, text: str) -> tuple[sqli
     try:
         address = ip_address(text)
     except ValueError:
-        raise CloudRefused(f"{text} is no address.") from None
+        raise CloudRefused(Reason(f"{text} is no address.")) from None
     for subnet in tx.execute("SELECT * FROM subnet WHERE network_id = ? ORDER BY id", (network_id,)).fetchall():
         if lies_in(str(address), subnet["cidr"]):
             return subnet, str(address)
-    raise CloudNotFound(f"Valid subnet for the floating IP {address} is not found.")
+    raise CloudNotFound(Reason(f"Valid subnet for the floating IP {address} is not found."))
 
 
 def _is_used_by(subnet: sqlite3.Row, text: str) -> bool:

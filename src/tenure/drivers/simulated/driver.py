@@ -15,6 +15,7 @@ from typing import Protocol
 
 from tenure.clock import Clock, SystemClock
 from tenure.domain.actor import Actor
+from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import (
     DONE,
@@ -161,7 +162,7 @@ class SimulatedCloud:
     def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
         with self._faults.call(Scope("look_up", hosts=frozenset({reference}))):
             if resource_type not in self._inventories:
-                raise CloudNotFound(f"The simulated cloud has no {resource_type}.")
+                raise CloudNotFound(Reason(f"The simulated cloud has no {resource_type}."))
             return self._inventories[resource_type].look_up(reference)
 
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
@@ -169,7 +170,7 @@ class SimulatedCloud:
             if kind == "volume_type":
                 return self._volumes.facts_of_type(reference)
             if kind not in {"flavor", "server"}:
-                raise CloudNotFound(f"The simulated cloud has no {kind} {reference}.")
+                raise CloudNotFound(Reason(f"The simulated cloud has no {kind} {reference}."))
             with self._state.look() as tx:
                 if kind == "server":
                     return facts_of_server(tx, reference, actor.project_id)
@@ -198,13 +199,13 @@ class SimulatedCloud:
     def before_end(self, order: Order, action: str) -> Progress:
         with self._order_call("before_end", order) as call:
             if action not in {"snapshot", "last_snapshot"} or order.resource_type in _ELSEWHERE:
-                raise CloudRefused(f"The simulated cloud cannot do {action!r} before the end.")
+                raise CloudRefused(Reason(f"The simulated cloud cannot do {action!r} before the end."))
             with self._state.look() as tx:
                 is_one = order.resource_type == SERVER
                 servers = its_own_servers(tx, order) if is_one else servers_of(tx, order.reservation_id)
                 refuse_broken_trust(tx, order)
             if is_one and any(server["host_id"] is None for server in servers):
-                raise CloudRefused("No image can be made of a server that is shelved; it is kept.")
+                raise CloudRefused(Reason("No image can be made of a server that is shelved; it is kept."))
             for server in servers:
                 if not server["vanishing"]:
                     self._effects.ensure_image(call, order, server)
@@ -290,7 +291,7 @@ class SimulatedCloud:
     @contextmanager
     def _order_call(self, verb: str, order: Order) -> Iterator[Call]:
         if order.resource_type not in self._kinds:
-            raise CloudRefused(f"The simulated cloud has no {order.resource_type}.")
+            raise CloudRefused(Reason(f"The simulated cloud has no {order.resource_type}."))
         hosts = frozenset(name for resource in order.resources for name in (resource.external_id, resource.name))
         with self._faults.call(Scope(verb, order.reservation_id, order.lease_name, hosts)) as call:
             yield call
@@ -298,7 +299,7 @@ class SimulatedCloud:
     @contextmanager
     def _resource_call(self, verb: str, resource_type: str, resource: ResourceRef) -> Iterator[Call]:
         if resource_type not in self._inventories:
-            raise CloudRefused(f"The simulated cloud has no {resource_type}.")
+            raise CloudRefused(Reason(f"The simulated cloud has no {resource_type}."))
         hosts = frozenset({resource.external_id, resource.name})
         with self._faults.call(Scope(verb, hosts=hosts)) as call:
             yield call

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 from typing import Final
 
+from tenure.domain.reason import Reason
 from tenure.drivers.contract import (
     DONE,
     CloudBusy,
@@ -157,7 +158,9 @@ class Effects:
     def remove_group(self, call: Call, reservation_id: str) -> Progress:
         with self._state.change() as tx:
             if hosts_held(tx, reservation_id) or servers_of(tx, reservation_id):
-                return Progress(False, timedelta(seconds=1), "The reservation got more while it was taken back.")
+                return Progress(
+                    False, timedelta(seconds=1), Reason("The reservation got more while it was taken back.")
+                )
             removed = tx.execute("DELETE FROM host_group WHERE reservation_id = ?", (reservation_id,)).rowcount
             if removed:
                 self._state.record(tx, call.verb, EffectKind.GROUP_REMOVED, reservation_id=reservation_id)
@@ -229,7 +232,7 @@ def refuse_broken_trust(tx: sqlite3.Connection, order: Order) -> None:
     if order.trust_id is None:
         return
     if tx.execute("SELECT 1 FROM trust WHERE id = ?", (order.trust_id,)).fetchone() is None:
-        raise CloudRefused("The trust of the lease's owner does not exist any more.")
+        raise CloudRefused(Reason("The trust of the lease's owner does not exist any more."))
 
 
 def host_of(tx: sqlite3.Connection, resource: ResourceRef) -> sqlite3.Row:

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Final
 
 from tenure.clock import Clock
+from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudBusy, CloudRefused, Progress
 from tenure.drivers.simulated.state import StateFile
 
@@ -112,7 +113,7 @@ class Call:
         """What to answer where something does not finish yet; None where nothing holds it up."""
         for _, fault in self._armed:
             if fault.kind is FaultKind.SLOW and (left := self._faults.left(fault)):
-                return Progress(False, min(left, _LOOK_AGAIN), fault.reason or reason)
+                return Progress(False, min(left, _LOOK_AGAIN), Reason(fault.reason or reason))
         return None
 
 
@@ -194,9 +195,9 @@ class Faults:
             case FaultKind.BLOCK:
                 self._stand_still(fault_id)
             case FaultKind.REFUSED:
-                raise CloudRefused(about)
+                raise CloudRefused(Reason(about))
             case _:
-                raise CloudBusy(about)
+                raise CloudBusy(Reason(about))
 
     def _use_up(self, fault_id: int, kind: FaultKind) -> bool:
         """Count the strike; of several calls at once no more than the count are struck."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tenure.domain.capacity import Capacity
 from tenure.domain.footprint import footprint_of
+from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudNotFound
 
 _RESOURCES: Final = re.compile(r"resources([\w-]*):(\w+)")
@@ -26,7 +27,7 @@ def facts_of_flavor(tx: sqlite3.Connection, flavor_id: str, project_id: str | No
         (flavor_id, project_id),
     ).fetchone()
     if row is None:
-        raise CloudNotFound(f"Flavor {flavor_id} could not be found.")
+        raise CloudNotFound(Reason(f"Flavor {flavor_id} could not be found."))
     facts = {name: row[name] for name in ("id", "name", "vcpus", "ram", "disk", "ephemeral", "swap")}
     return {**facts, "extra_specs": json.loads(row["extra_specs"])}
 

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import Final
 
+from tenure.domain.reason import Reason
 from tenure.drivers.contract import (
     DONE,
     CloudBusy,
@@ -31,7 +32,7 @@ from tenure.drivers.simulated.wanted import (
     wanted_of,
 )
 
-_GOT_MORE: Final = Progress(False, timedelta(seconds=1), "The reservation got more while it was taken back.")
+_GOT_MORE: Final = Progress(False, timedelta(seconds=1), Reason("The reservation got more while it was taken back."))
 
 
 class Instances:
@@ -161,7 +162,7 @@ class Instances:
 
     def _refuse_without_trust(self, order: Order) -> None:
         if order.trust_id is None:
-            raise CloudRefused("A server group is made as the lease's owner, who has given no trust.")
+            raise CloudRefused(Reason("A server group is made as the lease's owner, who has given no trust."))
         with self._state.look() as tx:
             refuse_broken_trust(tx, order)
 

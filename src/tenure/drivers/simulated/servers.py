@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from tenure.domain.capacity import Capacity
+from tenure.domain.reason import Reason
 from tenure.drivers.contract import (
     DONE,
     BootedServer,
@@ -63,7 +64,7 @@ class Servers:
         with self._state.look() as tx:
             server = server_of(tx, order)
         if server is None:
-            raise CloudRefused(f"There is no server {wanted} any more.")
+            raise CloudRefused(Reason(f"There is no server {wanted} any more."))
         self._mark(call, order, server, {} if is_in_place(order) else {WOKEN: None})
         is_early = order.starts_at is not None and order.starts_at > self._state.now()
         if is_early and server["host_id"] is not None and not is_in_place(order):
@@ -330,7 +331,7 @@ def facts_of_server(tx: sqlite3.Connection, reference: str, project_id: str) -> 
         (number_of(reference), project_id),
     ).fetchone()
     if row is None:
-        raise CloudNotFound(f"There is no server {reference}.")
+        raise CloudNotFound(Reason(f"There is no server {reference}."))
     return {
         "id": reference,
         "name": row["name"],

@@ -22,6 +22,7 @@ from os import PathLike, fspath
 from typing import Final
 
 from tenure.clock import Clock
+from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudBusy
 from tenure.drivers.simulated.tables import ADDED, FORMAT, TABLES
 
@@ -186,7 +187,7 @@ class StateFile:
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise
-            raise CloudBusy("the simulated cloud is busy with others") from error
+            raise CloudBusy(Reason("the simulated cloud is busy with others")) from error
 
     def _use_write_ahead_log(self) -> None:
         # Another process that opens the file at the same moment makes the switch fail at once, without the
@@ -200,7 +201,7 @@ class StateFile:
                 threading.Event().wait(0.005)
             else:
                 return
-        raise CloudBusy("the simulated cloud is busy with others")
+        raise CloudBusy(Reason("the simulated cloud is busy with others"))
 
     def _make_tables(self) -> None:
         with self.change() as tx:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from tenure.domain.capacity import Capacity
+from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
 from tenure.domain.volume import pool_id
 from tenure.drivers.contract import DONE, CloudNotFound, CloudRefused, Health, Order, Progress, ResourceRef
@@ -60,7 +61,7 @@ class Volumes:
             ).fetchone()
             pools = [row["name"] for row in tx.execute("SELECT name FROM pool ORDER BY name")]
         if found is None:
-            raise CloudNotFound(f"There is no volume type {reference}.")
+            raise CloudNotFound(Reason(f"There is no volume type {reference}."))
         leads = [one for one in pools if found["pool"] in (None, one)]
         return {"id": found["id"], "name": found["name"], "pools": leads}
 
@@ -148,7 +149,7 @@ class Volumes:
             if any(_number(row, order) == number for row in self._rows_of(tx, order)):
                 return
             if order.trust_id is None:
-                raise CloudRefused("Volumes are made as the lease's owner, who has given no trust.")
+                raise CloudRefused(Reason("Volumes are made as the lease's owner, who has given no trust."))
             refuse_broken_trust(tx, order)
             pool = tx.execute("SELECT * FROM pool WHERE name = ?", (parameters["pool"],)).fetchone()
             if pool is None:

@@ -1,0 +1,53 @@
+"""What the owner of a lease is told of what a cloud answers."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from keystoneauth1.identity import v3
+
+from tenure.domain.reason import Reason
+from tenure.drivers.contract import CloudError, CloudRefused, ResourceOccupied
+from tenure.drivers.openstack.session import Request, refusal
+from tenure.drivers.regions import RegionDriver
+
+OURS = Request("compute", "POST", "/servers")
+OF_OWNER = Request("compute", "POST", "/servers", auth=v3.Token("http://keystone", "token"))
+BODY = '{"conflictingRequest": {"message": "host compute-7 has server 77"}}'
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 409, 500])
+def test_what_the_cloud_tells_the_service_is_for_operators(status: int):
+    error = refusal(OURS, status, BODY)
+    assert str(error) == f"Nova: host compute-7 has server 77 (HTTP {status})"
+    assert error.reason.text == f"Nova answers with HTTP {status}."
+
+
+@pytest.mark.parametrize(("status", "is_told"), [(403, True), (409, True), (500, False)])
+def test_what_the_cloud_tells_in_the_owners_name_is_told_but_for_its_defects(status: int, is_told: bool):
+    assert ("compute-7" in refusal(OF_OWNER, status, BODY).reason.text) is is_told
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (CloudRefused("host compute-7"), "Region south: The cloud refuses what was asked of it."),
+        (CloudRefused(Reason("No.", "host compute-7")), "Region south: No."),
+        (ResourceOccupied({"7": "host compute-7"}), "Region south: Others still use what the lease is to have."),
+    ],
+    ids=repr,
+)
+def test_a_region_is_named_to_the_owner_and_the_rest_to_operators(error: CloudError, told: str):
+    class Failing:
+        longest_call = timedelta(seconds=1)
+
+        def discover(self, _resource_type: str) -> None:
+            raise error
+
+    driver = RegionDriver("south", Failing(), home=False)  # type: ignore[arg-type]  # has one verb only
+    with pytest.raises(type(error)) as raised:
+        driver.discover("physical:host")
+    assert raised.value.reason.text == told
+    assert "host compute-7" in str(raised.value)
+    assert str(raised.value).startswith("Region south: ")
