@@ -421,6 +421,9 @@ class FakeOpenStack(FakePlacement, FakeFlavors, FakeNeutron, FakeCinder, FakeLim
     def _list_hypervisors(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
         version_is(seen, "compute 2.33")
         found = sorted(self.hosts.values(), key=lambda host: host.number)
+        marker = seen.params.get("marker")
+        if marker is not None and not any(host.id == marker for host in found):
+            raise Refused(400, f"Marker {marker} could not be found.")
         page, more = page_of(found, seen, lambda host: host.id, self.page)
         links = {"hypervisors_links": [{"rel": "next", "href": "next"}]} if more else {}
         return 200, {"hypervisors": [_shown_host(host) for host in page], **links}

@@ -1,0 +1,126 @@
+"""Ten thousand hosts: Nova is asked for them in small pages, and a page that does not arrive takes nothing with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tenure.drivers.contract import CloudBusy, Health, ResourceRef
+from tenure.drivers.openstack import OpenStackCloud
+from tests.drivers.rigs import HOST, options_of
+from tests.support.openstack import FakeOpenStack
+from tests.support.waiting import patience
+
+HOSTS = 10_000
+#: How many hosts this Nova can describe before whoever asks gives up.
+BEARABLE = 100
+TIMED_OUT = (504, {"message": "the gateway timed out"})
+
+
+@pytest.fixture(scope="module")
+def whole_cloud() -> Iterator[FakeOpenStack]:
+    with FakeOpenStack(hosts=HOSTS) as cloud:
+        yield cloud
+
+
+@pytest.fixture
+def cloud(whole_cloud: FakeOpenStack) -> Iterator[FakeOpenStack]:
+    whole_cloud.instead = lambda seen: TIMED_OUT if size_of(seen) > BEARABLE else None
+    whole_cloud.seen.clear()
+    yield whole_cloud
+    whole_cloud.instead = lambda _seen: None
+    whole_cloud.observe = lambda _seen: None
+
+
+@pytest.fixture
+def driver(cloud: FakeOpenStack) -> Iterator[OpenStackCloud]:
+    with OpenStackCloud(options_of(cloud)) as opened:
+        yield opened
+
+
+def size_of(seen: Any) -> int:
+    """How many hosts a request asks for; 0 for a request of another kind."""
+    if not seen.path.endswith("/os-hypervisors/detail"):
+        return 0
+    return int(seen.params.get("limit", 10**6))
+
+
+def markers_asked(cloud: FakeOpenStack) -> list[str | None]:
+    return [seen.params.get("marker") for seen in cloud.seen if size_of(seen)]
+
+
+def lose_page_after(cloud: FakeOpenStack, marker: str) -> None:
+    """Have the page that begins behind this host not arrive."""
+
+    def answer(seen: Any) -> tuple[int, Any] | None:
+        lost = size_of(seen) and seen.params.get("marker") == marker
+        return TIMED_OUT if lost or size_of(seen) > BEARABLE else None
+
+    cloud.instead = answer
+
+
+def registered(cloud: FakeOpenStack) -> list[ResourceRef]:
+    return [ResourceRef(host.id, host.name) for host in cloud.hosts.values()]
+
+
+def test_the_health_of_ten_thousand_hosts_is_known(cloud: FakeOpenStack, driver: OpenStackCloud):
+    healths = driver.check(HOST, iter(registered(cloud)))
+    assert len(healths) == HOSTS
+    assert set(healths.values()) == {Health(True)}
+
+
+@pytest.mark.slow
+def test_ten_thousand_hosts_are_discovered(cloud: FakeOpenStack, driver: OpenStackCloud):
+    assert len(driver.discover(HOST)) == HOSTS
+
+
+def test_pages_come_side_by_side(cloud: FakeOpenStack, driver: OpenStackCloud):
+    together = threading.Barrier(2)
+    paired = iter([True, True])
+
+    def wait_for_another(seen: Any) -> None:
+        if size_of(seen) and next(paired, False):
+            together.wait(patience())  # raises where pages come one after the other
+
+    cloud.observe = wait_for_another
+    assert len(driver.check(HOST, registered(cloud))) == HOSTS
+    assert not together.broken
+
+
+def test_hosts_on_a_page_that_does_not_arrive_are_unknown_and_all_others_known(
+    cloud: FakeOpenStack, driver: OpenStackCloud
+):
+    lose_page_after(cloud, "5000")
+    healths = driver.check(HOST, registered(cloud))
+    assert set(healths) == {host.id for host in cloud.hosts.values()}
+    unknown = {external_id for external_id, health in healths.items() if health != Health(True)}
+    assert unknown == {str(number) for number in range(5001, 5101)}
+
+
+def test_what_does_not_arrive_is_not_discovered_as_gone(cloud: FakeOpenStack, driver: OpenStackCloud):
+    driver.check(HOST, registered(cloud))
+    lose_page_after(cloud, "5000")
+    with pytest.raises(CloudBusy, match="the hosts after 5000"):
+        driver.discover(HOST)
+
+
+def test_where_nothing_arrives_the_look_fails_at_once(cloud: FakeOpenStack, driver: OpenStackCloud):
+    cloud.instead = lambda seen: TIMED_OUT if size_of(seen) else None
+    with pytest.raises(CloudBusy, match="504"):
+        driver.check(HOST, registered(cloud))
+    assert len(markers_asked(cloud)) <= 8
+
+
+def test_a_host_where_a_page_began_may_go(cloud: FakeOpenStack, driver: OpenStackCloud):
+    refs = registered(cloud)
+    driver.check(HOST, refs)
+    asked = [marker for marker in markers_asked(cloud) if marker is not None]
+    cloud.remove_host(asked[3])
+    added = cloud.add_host("new-node.lab")
+    healths = driver.check(HOST, refs)
+    assert asked[3] not in healths
+    assert added.id in healths
+    assert set(healths) == {host.id for host in cloud.hosts.values()}
