@@ -51,7 +51,7 @@ class _Places:
         if self._places is None:
             return act()
         if not self._free.acquire(blocking=False):
-            reason = f"{self._places} {self._what} are under way there, as many as one region may have."
+            reason = Reason(f"{self._places} {self._what} are under way there, as many as one region may have.")
             return Progress(False, _SOON, reason, awaited=True)
         try:
             return act()
