@@ -178,6 +178,12 @@ class Health:
     well: bool
     reason: str | None = None
     works: bool = False
+    #: Whether the cloud has told it; what it did not tell this time keeps the health that it had.
+    is_known: bool = True
+
+
+#: Of a resource that the cloud may have and has not told of this time.
+UNKNOWN = Health(False, "The cloud has not told.", is_known=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +231,8 @@ class CloudDriver(Protocol):
 
     Every method may raise ``CloudBusy`` (the engine tries again, later and later) and ``CloudRefused`` (it does not).
     No method takes longer than the driver's ``longest_call``: what takes longer in the cloud is begun, reported as not
-    done, and asked for again.
+    done, and asked for again. Only ``discover``, ``check`` and ``drift``, which are called under no claim, may take
+    that long for each part of what they look at.
     """
 
     #: An upper bound of how long one call takes; the engine's claims outlive it.
@@ -325,7 +332,8 @@ class CloudDriver(Protocol):
         """The health of every resource of the type, by external id. Reads only.
 
         ``registered`` are those of the ledger, read when they are looked at: a driver whose cloud has a list of its own
-        need not look. Complete or an error: a resource that is missing here counts as gone.
+        need not look. Complete or an error: a resource that is missing here counts as gone. ``UNKNOWN`` are those that
+        did not arrive while others did.
         """
 
     def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:

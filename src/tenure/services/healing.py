@@ -465,15 +465,21 @@ class HealingService:
     ) -> int:
         """Take over the health of all resources of a type, or those of a region, by external id; how many changed.
 
-        What is not among them is gone. An answer that names nothing at all is not believed. ``before`` is what was
-        known when the cloud was asked: what was learnt since is newer than the answer, and stays until the next one.
+        What is not among them is gone, what is not known keeps its health. An answer that names nothing at all is not
+        believed. ``before`` is what was known when the cloud was asked: what was learnt since is newer than the answer,
+        and stays until the next one.
         """
         known = self.known(resource_type, region=region)
         if known and not healths:
             LOG.error("the cloud names no resource of type %s at all; nothing is concluded from that", resource_type)
             return 0
         told = {external_id: _judge(healths.get(external_id)) for external_id in known}
-        changed = [external_id for external_id, one in known.items() if told[external_id][0] is not one.health]
+        unknown = {external_id for external_id, health in healths.items() if not health.is_known}
+        changed = [
+            external_id
+            for external_id, one in known.items()
+            if external_id not in unknown and told[external_id][0] is not one.health
+        ]
         heard = [self._learn(resource_type, one, *told[one], before=before) for one in changed]
         return heard.count(_Heard.NEWS)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,6 +12,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from tenure.drivers.contract import CloudAmbiguous, CloudBusy, CloudError, CloudNotFound, ResourceRef
+from tenure.drivers.openstack.pages import PageStarts, read_pages, starts_among
 from tenure.drivers.openstack.session import Calls, Conflict, Request
 
 #: The newest version with paging of hypervisors that has their sizes and calls them by numbers, as Blazar does.
@@ -97,22 +98,40 @@ class Server:
 class Compute:
     """What is asked of Nova, with the calls of one verb."""
 
-    def __init__(self, calls: Calls, tells_hints: bool) -> None:
+    def __init__(self, calls: Calls, tells_hints: bool, starts: PageStarts | None = None) -> None:
+        """``starts`` is what is remembered from one verb to the next of where the pages of hypervisors begin."""
         self._calls = calls
         self.tells_hints = tells_hints
+        self._starts = starts or PageStarts()
 
     # Hypervisors
 
     def hypervisors(self) -> list[Hypervisor]:
-        """All of them, in no order."""
-        found: list[Hypervisor] = []
-        params = {"limit": _PAGE}
-        while True:
-            page = self._get("/os-hypervisors/detail", params, _HYPERVISORS)
-            found += map(_hypervisor, page["hypervisors"])
-            if not _has_next(page.get("hypervisors_links")):
-                return found
-            params["marker"] = found[-1].external_id
+        """All of them, in no order; raises ``CloudBusy`` where a part does not arrive."""
+        found, missing = self.hypervisors_arrived(tuple)
+        if missing is not None:
+            raise CloudBusy(missing)
+        return found
+
+    def hypervisors_arrived(self, known: Callable[[], Sequence[str]]) -> tuple[list[Hypervisor], str | None]:
+        """Those that Nova has sent, in no order, and which part is missing, in words; None where that is all.
+
+        ``known`` are ids of some that are there, asked for where nothing is remembered. Raises ``CloudError`` where
+        nothing arrives.
+        """
+        found, missing = read_pages(
+            self._calls,
+            lambda params: Request(
+                "compute", "GET", "/os-hypervisors/detail", params=params, microversion=_HYPERVISORS
+            ),
+            self._starts.markers or starts_among(known()),
+        )
+        hypervisors = list(map(_hypervisor, found.values()))
+        if not missing:
+            self._starts.remember(list(found))
+            return hypervisors, None
+        parts = ", ".join("the first hosts" if marker is None else f"the hosts after {marker}" for marker in missing)
+        return hypervisors, f"Nova has not sent {parts}: {next(iter(missing.values()))}"
 
     def hypervisor(self, reference: str) -> Hypervisor:
         """The one of that id, or else that name."""

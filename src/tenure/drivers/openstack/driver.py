@@ -39,6 +39,7 @@ from tenure.drivers.openstack.instances import Instances
 from tenure.drivers.openstack.layout import Layout
 from tenure.drivers.openstack.network import Network
 from tenure.drivers.openstack.options import OpenStackOptions
+from tenure.drivers.openstack.pages import PageStarts
 from tenure.drivers.openstack.placement import Placement
 from tenure.drivers.openstack.preemption import Preemption
 from tenure.drivers.openstack.session import Calls, Http, OnCall, open_session
@@ -79,6 +80,10 @@ class Enforcement(Protocol):
     def take_back(self, order: Order) -> Progress: ...
 
 
+#: The verbs that look at all hosts, and are called under no claim.
+_LONG: Final = frozenset({"discover", "check", "drift"})
+
+
 class OpenStackCloud:
     """A ``CloudDriver`` for the compute hosts of an OpenStack cloud, whole or in parts, its floating IPs and volumes.
 
@@ -106,6 +111,7 @@ class OpenStackCloud:
         self._http = Http(self._session, options, on_call=on_call, request_id=request_id)
         self._clock = clock or SystemClock()
         self._tells_hints = False
+        self._starts = PageStarts()
         self._ask_again_at = 0.0
 
     def close(self) -> None:
@@ -248,7 +254,7 @@ class OpenStackCloud:
     def _inventory(self, verb: str, resource_type: str) -> Inventory | None:
         match resource_type:
             case fleet.HOST:
-                calls = self._http.begin(verb)
+                calls = self._http.begin(verb, is_long=verb in _LONG)
                 compute = self._compute(calls)
                 now = self._clock.now()
                 drift = InstanceDrift(calls, compute, self._options, now)
@@ -297,7 +303,7 @@ class OpenStackCloud:
         if now >= self._ask_again_at:
             self._tells_hints = tells_hints(calls)
             self._ask_again_at = now + _NOVA_STAYS.total_seconds()
-        return Compute(calls, self._tells_hints)
+        return Compute(calls, self._tells_hints, self._starts)
 
 
 def _no(resource_type: str) -> CloudRefused:

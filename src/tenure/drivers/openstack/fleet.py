@@ -9,7 +9,7 @@ from typing import Final
 
 from tenure.domain.capacity import Capacity
 from tenure.domain.resource import DiscoveredResource
-from tenure.drivers.contract import CloudBusy, CloudRefused, Drift, Health, Order, ResourceRef
+from tenure.drivers.contract import UNKNOWN, CloudBusy, CloudRefused, Drift, Health, Order, ResourceRef
 from tenure.drivers.openstack import servers
 from tenure.drivers.openstack.compute import Compute, Hypervisor
 from tenure.drivers.openstack.hosts import Hosts
@@ -81,8 +81,20 @@ class Fleet:
         return sorted({*self._layout().reservations(), *self._instances.held(), *servers.held(self._compute)})
 
     def check(self, registered: Iterable[ResourceRef]) -> dict[str, Health]:
-        """Of all that Nova lists."""
-        return {one.external_id: _health(one) for one in self._compute.hypervisors()}
+        """Of all that Nova lists; of what is registered and on a page that does not arrive it is unknown."""
+        ids: list[str] = []
+
+        def registered_ids() -> list[str]:
+            if not ids:
+                ids.extend(resource.external_id for resource in registered)
+            return ids
+
+        arrived, missing = self._compute.hypervisors_arrived(registered_ids)
+        healths = {hypervisor.external_id: _health(hypervisor) for hypervisor in arrived}
+        if missing is None:
+            return healths
+        LOG.warning("hosts that did not arrive keep their health: %s", missing)
+        return dict.fromkeys(registered_ids(), UNKNOWN) | healths
 
     def drift(self, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Iterator[Drift]:
         layout = self._layout()

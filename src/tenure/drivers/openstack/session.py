@@ -142,9 +142,9 @@ class Http:
         self._request_id = request_id
         self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="openstack")
 
-    def begin(self, verb: str) -> Calls:
-        """The calls of one verb, which together have ``verb_timeout``."""
-        return Calls(self, verb, self._options.verb_timeout.total_seconds(), self._request_id())
+    def begin(self, verb: str, *, is_long: bool = False) -> Calls:
+        """The calls of one verb, which together have ``verb_timeout``; with ``is_long``, from each answer on anew."""
+        return Calls(self, verb, self._options.verb_timeout.total_seconds(), self._request_id(), is_long=is_long)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -251,11 +251,18 @@ class Http:
 class Calls:
     """The HTTP calls of one verb."""
 
-    def __init__(self, http: Http, verb: str, seconds: float, request_id: str | None) -> None:
+    def __init__(self, http: Http, verb: str, seconds: float, request_id: str | None, *, is_long: bool = False) -> None:
         self._http = http
         self._verb = verb
+        self._seconds = seconds
+        self._is_long = is_long
         self._deadline = time.monotonic() + seconds
         self._request_id = request_id
+
+    @property
+    def concurrency(self) -> int:
+        """How many calls are made side by side."""
+        return self._http.concurrency
 
     def send(self, request: Request) -> Any:
         """The JSON that the call answers with; raises a ``CloudError``."""
@@ -300,7 +307,10 @@ class Calls:
 
     def _answer(self, future: Future[Any]) -> Any:
         try:
-            return future.result(timeout=max(0.0, self._deadline - time.monotonic()))
+            answer = future.result(timeout=max(0.0, self._deadline - time.monotonic()))
+            if self._is_long:  # only what arrives gives more time: an outage is over after that of one verb
+                self._deadline = time.monotonic() + self._seconds
+            return answer
         except FutureTimeout:
             future.cancel()
             return CloudBusy(Reason(f"The cloud took too long for {self._verb}."))
