@@ -97,6 +97,7 @@ class VolumePool(answers.Answer):
     reservable: bool
     created_at: answers.Rfc3339Text
     updated_at: answers.Rfc3339Text | None
+    region: str | None
     enabled: bool
     disabled_reason: str | None
     health: answers.HEALTHS
