@@ -157,6 +157,17 @@ def test_lists_follow_their_pages() -> None:
         assert [page.query["sort_dir"] for page in pages] == ["desc"] * 3
 
 
+def test_a_history_follows_its_pages() -> None:
+    with FakeServer(now=BEGINNING, page_size=1) as server:
+        server.add_host("c1")
+        client = server.client()
+        lease = book(client)
+        server.advance(DAY)
+        assert [entry.action for entry in client.leases.history(lease.id)] == ["create", "start"]
+        asked = [request for request in server.requests if request.path.endswith("/history")]
+        assert len(asked) == 2
+
+
 def test_pages_are_fetched_only_as_they_are_needed() -> None:
     with FakeServer(now=BEGINNING, page_size=2) as server:
         client = server.client()
