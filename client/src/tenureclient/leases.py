@@ -231,9 +231,17 @@ class Leases:
 
     def history(self, lease_id: str) -> tuple[HistoryEntry, ...]:
         """Return what happened to the lease, oldest first."""
-        answer = self._transport.call("GET", "leases", lease_id, "history", feature="the history of a lease")
-        return parsed(
-            lambda body: Fields(body, "the answer").each("history", HistoryEntry.from_wire), answer.body
+        return tuple(
+            self._transport.pages(
+                "leases",
+                lease_id,
+                "history",
+                items="history",
+                query={},
+                read=HistoryEntry.from_wire,
+                feature="the history of a lease",
+                newest=True,
+            )
         )
 
     def hosts(self, lease_id: str) -> tuple[LeaseHost, ...]:

@@ -97,7 +97,7 @@ def _routes(
         "/v1/leases": Leases(manager, schemas, links),
         "/v1/leases/{lease_id}": OneLease(manager, schemas),
         "/v1/leases/{lease_id}/confirm": LeaseConfirmation(manager, schemas),
-        "/v1/leases/{lease_id}/history": LeaseHistory(manager, schemas),
+        "/v1/leases/{lease_id}/history": LeaseHistory(manager, schemas, links),
         "/v1/limits": Limits(manager),
         "/v1/leases/{lease_id}/reservations": LeaseReservations(manager, schemas),
         "/v1/leases/{lease_id}/reservations/{reservation_id}": LeaseReservation(manager),

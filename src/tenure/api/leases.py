@@ -13,7 +13,7 @@ from tenure.api.bodies import read_object
 from tenure.api.context import actor_of, version_of
 from tenure.api.links import Links
 from tenure.api.schemas.leases import LeaseSchemas
-from tenure.api.schemas.queries import LeaseListQuery, query_of, read_query, refuse_query
+from tenure.api.schemas.queries import HistoryQuery, LeaseListQuery, query_of, read_query, refuse_query
 from tenure.api.schemas.resources import WireInventory
 from tenure.api.schemas.texts import MAX_ID
 from tenure.api.versions import OLDEST, Version
@@ -121,15 +121,20 @@ class LeaseHistory:
 
     since = Version.V1_1
 
-    def __init__(self, manager: Manager, schemas: Schemas) -> None:
+    def __init__(self, manager: Manager, schemas: Schemas, links: Links) -> None:
         self._manager = manager
         self._schemas = schemas
+        self._links = links
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
         actor, show = actor_of(req), self._schemas[version_of(req)].show_history_entry
-        refuse_query(req)
-        entries = self._manager.leases.history(actor, _possible(lease_id))
-        answer(resp, {"history": [show(entry) for entry in entries]})
+        query = read_query(req, HistoryQuery)
+        entries = self._manager.leases.history(actor, _possible(lease_id), limit=query.limit + 1, marker=query.marker)
+        shown = entries[: query.limit]
+        document: dict[str, object] = {"history": [show(entry) for entry in shown]}
+        if len(entries) > query.limit:
+            document["history_links"] = self._links.next_page(req, query_of(req), shown[-1].id)
+        answer(resp, document)
 
 
 class LeaseResources:

@@ -95,7 +95,15 @@ def _leases(schemas: LeaseSchemas, shown: Answers, version: Version) -> tuple[Op
             if can_be_held(version)
             else []
         ),
-        Operation("get", f"{one}/history", "Show what happened", 200, shown.history, refusals=(404,)),
+        Operation(
+            "get",
+            f"{one}/history",
+            "Show what happened",
+            200,
+            shown.history,
+            query=queries.HistoryQuery,
+            refusals=(404,),
+        ),
         Operation(
             "post",
             f"{one}/reservations",

@@ -228,3 +228,5 @@ class HistoryEntry:
     request_id: str | None
     #: All that is known of the reason, for administrators; None where ``reason`` is all.
     detail: str | None = None
+    #: By which a page of the history goes on behind it; empty before it is written.
+    id: str = ""

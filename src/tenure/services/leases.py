@@ -309,11 +309,16 @@ class LeaseService:
             self._effects.take_back([reservation_id])
         self._effects.wake()
 
-    def history(self, actor: Actor, lease_id: str) -> tuple[HistoryEntry, ...]:
-        """What happened to the lease, oldest first."""
+    def history(
+        self, actor: Actor, lease_id: str, *, limit: int | None = None, marker: str | None = None
+    ) -> tuple[HistoryEntry, ...]:
+        """What happened to the lease, oldest first: at most so much, and only what is behind the marker.
+
+        Raises ``InvalidParameter`` for a marker that is no entry of this history.
+        """
         with self._db.read() as tx:
             lease = self._visible(tx, actor, lease_id, "blazar:leases:get")
-            entries = tx.leases.history(lease.id)
+            entries = tx.leases.history(lease.id, limit=limit, marker=marker)
         if self._sees(actor, lease):
             return entries
         return tuple(replace(entry, detail=None) for entry in entries)

@@ -35,6 +35,9 @@ _KEYS: Mapping[LeaseOrder, InstrumentedAttribute[Any]] = {
     LeaseOrder.ENDS_AT: LeaseRow.ends_at,
 }
 
+#: No number of a row has more digits that every database takes.
+_DIGITS = 18
+
 
 class LeaseStore:
     """The tables of leases, reservations and history. Events are written by the event store."""
@@ -354,10 +357,19 @@ class LeaseStore:
             ],
         )
 
-    def history(self, lease_id: str) -> tuple[HistoryEntry, ...]:
-        rows = self._session.execute(
-            select(HistoryRow).where(HistoryRow.lease_id == lease_id).order_by(HistoryRow.id)
-        ).scalars()
+    def history(
+        self, lease_id: str, *, limit: int | None = None, marker: str | None = None
+    ) -> tuple[HistoryEntry, ...]:
+        """What happened to the lease, oldest first: at most so much, and only what is behind the marker.
+
+        Raises ``InvalidParameter`` for a marker that is no entry of this history.
+        """
+        statement = select(HistoryRow).where(HistoryRow.lease_id == lease_id).order_by(HistoryRow.id)
+        if marker is not None:
+            statement = statement.where(HistoryRow.id > self._place_in_history(lease_id, marker))
+        if limit is not None:
+            statement = statement.limit(limit)
+        rows = self._session.execute(statement).scalars()
         return tuple(
             HistoryEntry(
                 lease_id=row.lease_id,
@@ -369,9 +381,20 @@ class LeaseStore:
                 reason=row.reason,
                 request_id=row.request_id,
                 detail=row.detail,
+                id=str(row.id),
             )
             for row in rows
         )
+
+    def _place_in_history(self, lease_id: str, marker: str) -> int:
+        """The row of that id; raises ``InvalidParameter`` where there is none in the history of the lease."""
+        is_number = marker.isascii() and marker.isdigit() and len(marker) <= _DIGITS
+        row = self._session.get(HistoryRow, int(marker)) if is_number else None
+        if row is None or row.lease_id != lease_id:
+            raise InvalidParameter(
+                f"marker: there is no entry {marker} that the history could go on after.", field="marker"
+            )
+        return row.id
 
     # --- rows to values
 

@@ -49,7 +49,7 @@ class Routes:
             case ("POST", "v1", "leases", lease_id, "confirm") if call.version is Version.V1_2:
                 return 200, self._confirm_lease(self._cloud.lease(lease_id), call)
             case ("GET", "v1", "leases", lease_id, "history") if newer:
-                return 200, {"history": list(self._cloud.lease(lease_id).history)}
+                return 200, self._history(self._cloud.lease(lease_id), call)
             case ("GET", "v1", "leases", lease_id, "hosts") if newer:
                 return 200, self._lease_hosts(self._cloud.lease(lease_id))
             case ("GET", "v1", "leases", lease_id, "floatingips") if newer:
@@ -76,6 +76,22 @@ class Routes:
 
     def _document(self, lease: FakeLease, call: Call) -> JsonObject:
         return documents.lease_document(lease, call.version, self._cloud.flavors)
+
+    def _history(self, lease: FakeLease, call: Call) -> JsonObject:
+        entries: list[dict[str, JsonValue]] = [
+            {**entry, "id": str(number), "detail": None} for number, entry in enumerate(lease.history, 1)
+        ]
+        older = call.version is Version.V1_1
+        return one_page(
+            call,
+            self._page_size,
+            "history",
+            entries,
+            lambda entry: str(entry["id"]),
+            lambda entry: {
+                name: value for name, value in entry.items() if not (older and name in {"id", "detail"})
+            },
+        )
 
     def _list_leases(self, call: Call) -> JsonObject:
         leases = list(self._cloud.leases.values())

@@ -247,15 +247,18 @@ class HistoryEntryWithDetail(HistoryEntryDocument):
     ``detail`` is for administrators: all that is known of why, where ``reason`` leaves something out; else null.
     """
 
+    id: str
     detail: str | None
 
 
 class HistoryDocument(Answer):
     history: list[HistoryEntryDocument]
+    history_links: list[Link] = Field(default_factory=list)
 
 
 class HistoryWithDetails(Answer):
     history: list[HistoryEntryWithDetail]
+    history_links: list[Link] = Field(default_factory=list)
 
 
 class AllowanceDocument(Answer):

@@ -283,7 +283,7 @@ class LeaseSchemas:
     def show_history_entry(self, entry: HistoryEntry) -> Document:
         """What happened to a lease, as it is at this version."""
         shown = _show_history_entry(entry)
-        return {**shown, "detail": entry.detail} if has_details(self._version) else shown
+        return {**shown, "id": entry.id, "detail": entry.detail} if has_details(self._version) else shown
 
     def _placed_parameters(self, reservation: Reservation) -> Document:
         """What the type shows of a reservation, and where it is."""

@@ -101,6 +101,11 @@ class LeaseListQuery(Query):
         )
 
 
+class HistoryQuery(Query):
+    limit: Limit = DEFAULT_LIMIT
+    marker: Identifier | None = None
+
+
 class ResourceListQuery(Query):
     """A list of resources; each inventory has words of its own for their names."""
 
