@@ -63,8 +63,8 @@ Failing = Callable[[Interception], None]
 
 #: What goes wrong, and what the lease's owner is told of it.
 OUTAGES: dict[str, tuple[Failing, str]] = {
-    "nova answers 500": (lambda between: between.compute.fail(Fault(status=500)), "Nova: made to fail (HTTP 500)"),
-    "nova answers 503": (lambda between: between.compute.fail(Fault(status=503)), "Nova: made to fail (HTTP 503)"),
+    "nova answers 500": (lambda between: between.compute.fail(Fault(status=500)), "Nova answers with HTTP 500."),
+    "nova answers 503": (lambda between: between.compute.fail(Fault(status=503)), "Nova answers with HTTP 503."),
     "nova refuses": (lambda between: between.compute.refuse(), "Nova cannot be reached"),
     "nova is slow": (
         lambda between: between.compute.fail(Fault(delay=REQUEST_SECONDS + 1)),
@@ -101,7 +101,7 @@ def test_nova_is_away_at_the_start_and_at_the_end(rig: Rig, demo: Session, outag
 
 #: The same of Keystone.
 WITHOUT_KEYSTONE: dict[str, tuple[Failing, str]] = {
-    "answers 503": (lambda between: between.identity.fail(Fault(status=503)), "Keystone: made to fail (HTTP 503)"),
+    "answers 503": (lambda between: between.identity.fail(Fault(status=503)), "Keystone answers with HTTP 503."),
     "refuses": (lambda between: between.identity.refuse(), "Keystone cannot be reached"),
     "is slow": (
         lambda between: between.identity.fail(Fault(delay=REQUEST_SECONDS + 1)),
