@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
+from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudAmbiguous, CloudNotFound, CloudRefused
 
 #: How many servers each of several clouds may have had.
@@ -35,5 +36,5 @@ def server_id(number: int) -> str:
 def number_of(server: str) -> int:
     prefix, _, number = server.partition("-")
     if prefix != "server" or not (number.isascii() and number.isdigit()):
-        raise CloudNotFound(f"There is no server {server}.")
+        raise CloudNotFound(Reason(f"There is no server {server}."))
     return int(number)
