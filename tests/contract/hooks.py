@@ -60,6 +60,7 @@ EXPECTED = {
     "POST /v1/volume-pools": ("The volume pool (.|\n)* has (.|\n)*; no more can be lent", _REGION),
     "PUT /v1/volume-pools/{volume_pool_id}": ("The volume pool (.|\n)* has (.|\n)*; no more can be lent",),
     "POST /v1/leases": (*_DATES, _LENGTH, *_CHOICE, *_EVENTS, "Datetime is out of lease limits"),
+    f"GET {_LEASE}/history": (r"marker: there is no entry (.|\n)* that the history could go on after\.",),
     f"POST {_LEASE}/reservations": (*_CHOICE, "Invalid lease status"),
     f"POST {_LEASE}/confirm": (*_CHOICE, *_RESERVATIONS),
     f"PUT {_LEASE}": (
