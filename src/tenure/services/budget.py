@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 
@@ -12,9 +13,16 @@ from tenure.store.database import Transaction
 
 
 class Budget:
-    """How long a request may look for room, over all attempts of its transaction: the time spent in ``with`` blocks."""
+    """How long a request may look for room: the time spent in ``with`` blocks.
 
-    def __init__(self, allowed: timedelta, *, seconds: Callable[[], float] = time.monotonic) -> None:
+    A ``large`` request has so long for all attempts of its transaction together, and gives way to others that wait for
+    it. Any other has so long for each attempt, and is not interrupted: where many want the same, it would never end.
+    """
+
+    def __init__(
+        self, allowed: timedelta, *, large: bool = False, seconds: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._large = large
         self._allowed = allowed.total_seconds()
         self._seconds = seconds
         self._spent = 0.0
@@ -24,6 +32,8 @@ class Budget:
 
     def __enter__(self) -> None:
         self._since = self._seconds()
+        if not self._large:
+            self._spent = 0.0
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -31,6 +41,15 @@ class Budget:
         assert self._since is not None
         self._spent += self._seconds() - self._since
         self._since = None
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count none of the time inside: there others are waited for, and no room is looked for."""
+        began = self._seconds()
+        try:
+            yield
+        finally:
+            self._spent -= self._seconds() - began
 
     def spend(self, tx: Transaction | None = None) -> None:
         """Go on looking, in this transaction if in any.
@@ -44,5 +63,5 @@ class Budget:
                 f"Room for this was looked for during {self._allowed:g} seconds, and was not found yet; nothing has "
                 "changed. Ask for less at once, or try again later."
             )
-        if tx is not None:
+        if tx is not None and self._large:
             tx.give_way()

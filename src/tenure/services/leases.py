@@ -413,9 +413,9 @@ class LeaseService:
         now = lease.created_at
         sees = self._sees(actor, lease)
         period = Period(max(lease.starts_at, now), lease.ends_at + self._rules.cleaning_time)
-        budget = Budget(self._rules.planning_time)
         turn = crc32(lease.id.encode())
         large, order = is_large(demands), tuple(hardest_first(demands))
+        budget = Budget(self._rules.planning_time, large=large)
         look = partial(survey, demands=demands, period=period, now=now, turn=turn, budget=budget)
 
         def work(tx: Transaction) -> Lease | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -163,7 +163,8 @@ class Planner:
         if not new:
             return
         # Nobody who holds a row waits for one before it: no two can wait for each other.
-        self._tx.resources.raise_versions(new, wait=self._highest < min(new))
+        with self._budget.waiting() if self._budget is not None else nullcontext():
+            self._tx.resources.raise_versions(new, wait=self._highest < min(new))
         self._highest = max(self._highest, *new)
         self._raised.update({number: version + 1 for number, version in new.items()})
 
