@@ -211,9 +211,7 @@ def test_a_lease_that_runs_gets_no_more_cleaning_than_it_was_promised(database_u
 
 def end_late(world: World, lease: Lease, by: timedelta) -> None:
     """Have the teardown of the lease last until so long after its end."""
-    until = lease.ends_at + by
-    slow = Fault(FaultKind.SLOW, verb="ensure_ended", reservation_id=lease.reservations[0].id, until=until)
-    world.cloud.inject(slow)
+    world.teardown_lasts(lease, until=lease.ends_at + by)
 
 
 @pytest.mark.parametrize("by", [CLEANING / 2, CLEANING, 2 * CLEANING], ids=["half", "all", "twice"])
@@ -250,6 +248,21 @@ def test_what_comes_next_gets_another_host_where_there_is_one(tmp_path: Path):
         world.pass_until(after.starts_at + timedelta(minutes=1))
         assert world.leases.get(OWNER, after.id).status is LeaseStatus.ACTIVE
         assert world.hosts_of(after.id) == ["sim-host-002"]
+
+
+def test_a_lease_that_waits_for_cleaning_waits_beyond_a_restart(tmp_path: Path) -> None:
+    with open_world(tmp_path, hosts=1, rules=Rules(cleaning_time=CLEANING)) as world:
+        ending = world.reserve(reservation(1, 1))
+        following = world.reserve(reservation(1, 1), start=1.5, hours=3)
+        world.teardown_lasts(ending, until=ending.ends_at + CLEANING)
+        world.pass_until(ending.ends_at + CLEANING + timedelta(minutes=1))
+        world.restart()
+        world.service.clock_watch.run()  # which takes nothing for granted when it runs first
+        world.engine.settle()
+        waiting = world.leases.get(OWNER, following.id)
+        assert (waiting.status, "is cleaned until" in str(waiting.status_reason)) == (LeaseStatus.PENDING, True)
+        world.pass_time(CLEANING)
+        assert world.leases.get(OWNER, following.id).status is LeaseStatus.ACTIVE
 
 
 def test_a_teardown_that_takes_a_moment_makes_nothing_late(tmp_path: Path):

@@ -19,7 +19,7 @@ from tenure.domain.lease import Lease
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest, ResourceQuery
 from tenure.domain.resource import DiscoveredResource, Resource
 from tenure.drivers.contract import ResourceRef
-from tenure.drivers.simulated import SimulatedCloud
+from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.factory import Parts, Service, build, load_types
@@ -141,6 +141,11 @@ class World:
         if chosen.resource_type == HOST:
             return self.cloud.world.boot_server(lease.project_id, reservation_id=chosen.id, host=host)
         return self.cloud.world.instances.boot(lease.project_id, chosen.id, host=host)
+
+    def teardown_lasts(self, lease: Lease, *, until: datetime) -> None:
+        """Have the cloud take until then to give back what the first reservation of the lease holds."""
+        slow = Fault(FaultKind.SLOW, verb="ensure_ended", reservation_id=lease.reservations[0].id, until=until)
+        self.cloud.inject(slow)
 
     def hosts_of(self, lease_id: str, actor: Actor = ADMIN) -> list[str]:
         return sorted(one.resource.name for one in self.leases.resources(actor, lease_id, HOST))

@@ -1,0 +1,68 @@
+"""The last look before a commit refuses nothing that fits: it judges what was given out, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tenure.domain.lease import LeaseStatus
+from tenure.domain.request import LeaseChange
+from tenure.services.context import Rules
+from tests.support import ledger
+from tests.support.world import ADMIN, HOST, OWNER, World, instance_reservation, open_world
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with open_world(tmp_path, hosts=3) as world:
+        yield world
+
+
+def test_a_lease_on_a_host_that_has_shrunk_is_prolonged_into_time_that_is_free(world: World) -> None:
+    world.resize(8, 1, 1)
+    prolonged = world.reserve(instance_reservation(vcpus=4), hours=4)
+    beside = world.reserve(instance_reservation(vcpus=4), hours=2)
+    world.engine.settle()
+    world.resize(4, 1, 1)
+    for passed in (timedelta(0), 3 * HOUR):
+        world.pass_time(passed)
+        end = world.leases.get(OWNER, prolonged.id).ends_at + HOUR
+        changed = world.leases.update(OWNER, prolonged.id, LeaseChange(ends_at=end))
+        assert (changed.status, changed.ends_at) == (LeaseStatus.ACTIVE, end)
+    assert world.leases.get(OWNER, beside.id).status is LeaseStatus.TERMINATED
+
+
+def test_a_move_that_was_taken_back_is_not_judged(world: World) -> None:
+    """Two plans on a host that has shrunk: the first could move, the second cannot, so that both stay."""
+    for number, rack in enumerate(("r1", "r2", "r1"), start=1):
+        world.resources.update(ADMIN, HOST, str(number), {"rack": rack})
+    world.resize(8, 4, 4)
+    crowded = [world.reserve_on(1, instance_reservation(vcpus=4, affinity=True), start=1) for _ in range(2)]
+    moving = [world.reserve_on(3, instance_reservation(vcpus=2), start=1) for _ in range(2)]
+    world.resize(4, 4, 4)
+    in_r1 = instance_reservation(vcpus=4, resource_properties='["==", "$rack", "r1"]')
+    lease = world.reserve(in_r1, start=1)
+    assert world.units(lease) == [("sim-host-003", 1)]
+    assert [world.units(plan) for plan in crowded] == [[("sim-host-001", 1)]] * 2
+    assert [world.units(plan) for plan in moving] == [[("sim-host-002", 1)]] * 2
+
+
+def test_a_host_with_two_allocations_of_a_lease_is_cleaned_as_far_as_there_is_room(tmp_path: Path) -> None:
+    cleaning = timedelta(minutes=30)
+    with open_world(tmp_path, hosts=1, rules=Rules(cleaning_time=cleaning)) as world:
+        world.resize(8)
+        ending = world.reserve(instance_reservation(vcpus=4))
+        world.engine.settle()
+        world.change(ending, amount=2)
+        following = world.reserve(instance_reservation(vcpus=4), start=1.5, hours=3)
+        world.teardown_lasts(ending, until=ending.ends_at + timedelta(minutes=20))
+        world.pass_until(ending.ends_at + timedelta(minutes=21))
+        assert world.leases.get(OWNER, ending.id).status is LeaseStatus.TERMINATED
+        world.pass_until(ending.ends_at + timedelta(minutes=55))
+        assert world.leases.get(OWNER, following.id).status is LeaseStatus.ACTIVE
+        assert ledger.faults(str(world.db.engine.url)) == []
