@@ -24,6 +24,7 @@ from tenure.domain.request import LeaseChange, LeaseRequest, ReservationRequest
 from tenure.drivers.simulated.catalogue import PUBLIC_NETWORK
 from tenure.store.allocations import AllocationStore
 from tenure.store.database import Database, begin_immediate
+from tenure.store.gains import Gains
 from tests.support import ledger
 from tests.support.collisions import Meeting, drop_constraint, without_versions
 from tests.support.databases import MARIADB, POSTGRESQL, SQLITE
@@ -109,7 +110,7 @@ def race(
             patch.setattr(AllocationStore, name, searched(getattr(AllocationStore, name)))
         patch.setattr(Database, "_turn", lambda _database: nullcontext())  # of the writers of one process
         # The last look before a commit, which finds it only where the other has committed before.
-        patch.setattr(AllocationStore, "verify", lambda _store: None)
+        patch.setattr(Gains, "verify", lambda _gains: None)
         done = [one.result(patience(2 * SECONDS)) for one in [pool.submit(granted, work) for work in works]]
     url = world.db.engine.url.render_as_string(hide_password=False)
     twice = ledger.overlaps(url) + ledger.overbooked(url)

@@ -42,6 +42,11 @@ class Period:
         """Whether every instant of ``other`` lies in this period."""
         return self.start <= other.start and other.end <= self.end
 
+    def without(self, other: Period) -> list[Period]:
+        """The parts of this period that do not lie in the other: none, one or two, in order."""
+        bounds = [(self.start, min(self.end, other.start)), (max(self.start, other.end), self.end)]
+        return [Period(start, end) for start, end in bounds if start < end]
+
 
 def minute_of(instant: datetime) -> datetime:
     """The minute that ``instant`` lies in, in UTC: the grain of Blazar's dates."""

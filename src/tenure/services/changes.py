@@ -485,7 +485,7 @@ class LeaseChanger:
         lost = len(demand.named) - len(named.keys() & good)  # for which there must be a place, so that they are missed
         kept = sorted(good, key=lambda number: (number not in named, number))[: max(0, demand.maximum - lost)]
         self._tx.allocations.remove([one.id for number, one in mine.items() if number not in kept])
-        self._tx.allocations.reschedule([mine[number].id for number in kept], period)
+        self._tx.allocations.reschedule([mine[number] for number in kept], period)
         missing = demand.maximum - len(kept)
         if missing:
             rest = replace(demand, minimum=max(0, demand.minimum - len(kept)), maximum=missing)
@@ -572,7 +572,7 @@ class LeaseChanger:
                     planner.shortfall(demand, extension, position=position, kept=kept, requested=kept),
                     field="end_date" if not part.grows else f"reservations[{position}]",
                 )
-            self._tx.allocations.lengthen([one.id for one in longer], period.end)
+            self._tx.allocations.lengthen(longer, period.end, now=self._now)
         # Not yet: where the cloud must agree, nothing else gets what would be given up before it has.
         self._outcome.shorter.setdefault(period.end, []).extend(one.id for one in held if one.period.end > period.end)
         lasted = [one.id for one in held if one.period.end == ENDLESS]

@@ -62,8 +62,8 @@ class _Nowhere:
         )
 
 
-class _Stuck(Exception):
-    """Too few of the plans on a resource can move."""
+class Stuck(Exception):
+    """Something that must move cannot."""
 
 
 class Planner:
@@ -107,15 +107,20 @@ class Planner:
     def book_surveyed(self, reservation_ids: Sequence[str], chosen: Mapping[int, Choice]) -> set[int]:
         """Book what a survey has chosen for these reservations, by their places, if all of it is to be had still.
 
-        The places that are booked: all that were chosen, or none.
+        The places that are booked: all that were chosen, or none. Where some are missing, what takes long follows, so
+        that others need not wait for this as well: it is interrupted as that is.
         """
+        interrupt = self._spend if len(chosen) < len(reservation_ids) else lambda: None
+        interrupt()
         versions = self._tx.allocations.versions_of(chosen.values(), now=self._now)
         if not versions:
             return set()
         self.touch(versions)
+        interrupt()
         choices = {reservation_ids[place]: choice for place, choice in chosen.items()}
         self._tx.chosen.update(choices)
         self._tx.allocations.add_planned(choices)
+        interrupt()
         return set(chosen)
 
     def _spend(self) -> None:
@@ -266,14 +271,20 @@ class Planner:
         """Take back what is done inside where that raises, the versions that were raised as well."""
         raised, gathered, nowhere = dict(self._raised), dict(self._gathered), list(self._nowhere)
         try:
-            with self._tx.session.begin_nested():
+            with self._tx.tentatively():
                 yield
         except BaseException:
             self._raised, self._gathered, self._nowhere = raised, gathered, nowhere
             raise
 
     def clear(
-        self, demand: Demand, period: Period, units: Mapping[int, int], *, ignoring: str, without: Collection[int]
+        self,
+        demand: Demand,
+        period: Period,
+        units: Mapping[int, int],
+        *,
+        ignoring: str | None,
+        without: Collection[int],
     ) -> bool:
         """Move the plans of others off, until these resources have room for so many units; whether all of them do.
 
@@ -287,7 +298,7 @@ class Planner:
         )
 
     def _clear(
-        self, part: Demand, period: Period, resource_id: int, *, ignoring: str, without: Collection[int]
+        self, part: Demand, period: Period, resource_id: int, *, ignoring: str | None, without: Collection[int]
     ) -> bool:
         blocked = self._tx.allocations.blocked_by_plans(
             part, period, now=self._now, fixed=self._fixed, only=[resource_id], ignoring=ignoring, limit=1
@@ -524,12 +535,12 @@ class Planner:
                     else:
                         moved = bool(self._scatter(plan, demand, without=without))
                     if fits is None and not moved:
-                        raise _Stuck
+                        raise Stuck
                     if fits is not None and moved and fits():
                         return True
                 if fits is not None:
-                    raise _Stuck
-        except _Stuck:
+                    raise Stuck
+        except Stuck:
             return False
         return True
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -33,7 +32,9 @@ from tenure.domain.regions import ids_in
 from tenure.domain.resource import ResourceHealth
 from tenure.domain.shortfall import Stage
 from tenure.store import conditions
-from tenure.store.conflict import Overbooked, Overtaken
+from tenure.store.amounts import AMOUNTS, capacities_of, capacity_of
+from tenure.store.conflict import Overtaken
+from tenure.store.gains import Gains
 from tenure.store.tables import (
     AllocationRow,
     LeaseRow,
@@ -53,81 +54,12 @@ _BEFORE, _BEHIND, _OTHER = aliased(AllocationRow), aliased(AllocationRow), alias
 _CURRENT = (AllocationState.PLANNED.value, AllocationState.HELD.value)
 
 
-class _Use(NamedTuple):
-    """What the last look before a commit sees of an allocation."""
-
-    id: int
-    reservation_id: str
-    period: Period
-    amounts: Capacity
-    exclusive: bool
-
-
-_SELECT_USES = select(
-    AllocationRow.id,
-    AllocationRow.resource_id,
-    AllocationRow.reservation_id,
-    AllocationRow.starts_at,
-    AllocationRow.ends_at,
-    AllocationRow.amounts,
-    AllocationRow.exclusive,
-    ResourceRow.capacity,
-).join(ResourceRow, ResourceRow.id == AllocationRow.resource_id)
-
-
-def _fit(uses: Iterable[_Use], capacity: Capacity, within: Period) -> bool:
-    """Whether all of these can be had of a resource at the same time."""
-    return capacity.fits(peak([(use.period, use.amounts) for use in uses], within))
-
-
 class AllocationStore:
     """The table of allocations."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, gains: Gains) -> None:
         self._session = session
-        #: The allocations that were there and were given more than they had.
-        self._grown: set[int] = set()
-        #: The new allocations, and which resources are theirs when.
-        self._added: set[int] = set()
-        self._taken: list[tuple[int, Period]] = []
-        #: The reservations of which all that they have is new.
-        self._planned: set[str] = set()
-
-    def verify(self) -> None:
-        """Raise ``Overbooked`` where what this transaction has given out is promised to others as well.
-
-        Nothing comes to that unless the planning is wrong: it is the last look before the commit, at what was given
-        out only. A resource that has less than is promised, because it has shrunk, is not given out again.
-        """
-        taken, ours, planned = self._taken, self._grown | self._added, self._planned
-        if self._grown:
-            rows = select(AllocationRow.resource_id, AllocationRow.starts_at, AllocationRow.ends_at)
-            found = self._session.execute(rows.where(conditions.among(AllocationRow.id, self._grown)))
-            taken += [(number, Period(start, end)) for number, start, end in found]
-        self._grown, self._added, self._planned, self._taken = set(), set(), set(), []
-        if not taken:
-            return
-        window = Period(min(period.start for _, period in taken), max(period.end for _, period in taken))
-        uses: dict[int, list[_Use]] = {number: [] for number, _ in taken}
-        capacities: dict[int, Mapping[str, int]] = {}
-        statement = _SELECT_USES.where(conditions.among(AllocationRow.resource_id, uses), conditions.overlaps(window))
-        for row in self._session.execute(statement):
-            period = Period(row.starts_at, row.ends_at)
-            use = _Use(row.id, row.reservation_id, period, Capacity(row.amounts), row.exclusive)
-            uses[row.resource_id].append(use)
-            capacities[row.resource_id] = row.capacity
-        for number, had in uses.items():
-            is_shared = not any(use.exclusive for use in had)
-            if not had or (is_shared and _fit(had, Capacity(capacities[number]), window)):
-                continue  # at no time there is too much, so that it need not be asked who has grown
-            for use in had:
-                if use.id not in ours and use.reservation_id not in planned:
-                    continue
-                beside = [other for other in had if other.id != use.id and other.period.overlaps(use.period)]
-                if any(use.exclusive or other.exclusive for other in beside) or not (
-                    use.exclusive or _fit([*beside, use], Capacity(capacities[number]), use.period)
-                ):
-                    raise Overbooked(f"resource {number}: reservation {use.reservation_id} and others")
+        self._gains = gains
 
     def candidates(
         self,
@@ -251,23 +183,21 @@ class AllocationStore:
         """
         if not resource_ids:
             return {}
-        capacities = self._session.execute(
-            select(ResourceRow.id, ResourceRow.capacity).where(conditions.among(ResourceRow.id, resource_ids))
-        )
+        capacities = capacities_of(self._session, resource_ids)
         uses, whole = self._uses(period, resource_ids, ignoring=ignoring, now=now)
         return {
             number: (
-                0 if number in whole else units_free(Capacity(capacity), uses.get(number, ()), demand.amounts, period),
-                idle_time((one for one, _ in uses.get(number, ())), period),
+                0 if number in whole else units_free(capacity, uses.get(number, ()), demand.amounts, period),
+                idle_time((busy for busy, _ in uses.get(number, ())), period),
             )
-            for number, capacity in capacities
+            for number, capacity in capacities.items()
         }
 
     def _uses(
         self, period: Period, resource_ids: Collection[int], *, ignoring: str | None, now: datetime | None
     ) -> tuple[dict[int, list[tuple[Period, Capacity]]], set[int]]:
         """What is had in the period of each of the resources, and those of which somebody has all."""
-        columns = (AllocationRow.resource_id, AllocationRow.amounts, AllocationRow.exclusive)
+        columns = (AllocationRow.resource_id, AMOUNTS, AllocationRow.exclusive)
         on_them = conditions.among(AllocationRow.resource_id, resource_ids)
         booked = self._session.execute(
             select(*columns, AllocationRow.starts_at, AllocationRow.ends_at).where(
@@ -284,7 +214,7 @@ class AllocationStore:
         uses: dict[int, list[tuple[Period, Capacity]]] = {}
         whole: set[int] = set()
         for (number, amounts, exclusive), had in found:
-            uses.setdefault(number, []).append((had, Capacity(amounts)))
+            uses.setdefault(number, []).append((had, capacity_of(amounts)))
             if exclusive:
                 whole.add(number)
         return uses, whole
@@ -295,7 +225,7 @@ class AllocationStore:
         period: Period,
         wanted: Mapping[int, int],
         *,
-        ignoring: str,
+        ignoring: str | None,
         keep_unreservable: bool,
     ) -> dict[int, int]:
         """Those of the resources that match and have room for so many units throughout, with versions.
@@ -349,10 +279,7 @@ class AllocationStore:
                 return {}
             versions |= found
         parts = totals.keys() - whole.keys()
-        capacities: dict[int, Capacity] = {}
-        if parts:
-            sizes = select(ResourceRow.id, ResourceRow.capacity).where(conditions.among(ResourceRow.id, parts))
-            capacities = {number: Capacity(capacity) for number, capacity in self._session.execute(sizes)}
+        capacities = capacities_of(self._session, parts)
         for span, numbers in spans.items():
             shared = numbers & parts
             uses, had = self._uses(span, shared, ignoring=None, now=now) if shared else ({}, set())
@@ -421,10 +348,8 @@ class AllocationStore:
             insert(AllocationRow).returning(AllocationRow.resource_id, AllocationRow.id),
             _new_rows(reservation_id, Choice(demand, period, units), state),
         )
-        ids = {row.resource_id: row.id for row in added}
-        self._added.update(ids.values())
-        self._taken += [(number, period) for number in units]
-        return ids
+        self._gains.add(units, period)
+        return {row.resource_id: row.id for row in added}
 
     def add_planned(self, choices: Mapping[str, Choice]) -> None:
         """Assign what was chosen for new reservations, by their ids, as a plan.
@@ -437,8 +362,8 @@ class AllocationStore:
             for row in _new_rows(reservation_id, choice, AllocationState.PLANNED)
         ]
         self._session.execute(insert(AllocationRow), rows)
-        self._planned.update(choices)
-        self._taken += {(number, choice.period) for choice in choices.values() for number in choice.units}
+        for choice in choices.values():
+            self._gains.add(choice.units, choice.period)
 
     def of_reservations(self, reservation_ids: Collection[str]) -> list[Allocation]:
         """The allocations of these reservations, released ones too, in order of resource."""
@@ -549,7 +474,7 @@ class AllocationStore:
         )
         if moved.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE's result counts rows
             raise Overtaken
-        self._grown.add(allocation.id)
+        self._gains.add([resource_id], Period(start, allocation.period.end))
 
     def shrink(self, allocation: Allocation, units: int, demand: Demand) -> None:
         """Leave so many units of an allocation; raises ``Overtaken`` when it is not what was read any more."""
@@ -579,10 +504,17 @@ class AllocationStore:
         if dropped.rowcount != 1:  # type: ignore[attr-defined]  # a DELETE's result counts rows
             raise Overtaken
 
-    def lengthen(self, allocation_ids: Collection[int], until: datetime) -> None:
-        """Give allocations a later end. The caller has looked whether there is room, and raised the versions."""
-        self._grown.update(allocation_ids)
-        self._set_period(allocation_ids, AllocationRow.ends_at < until, {"ends_at": until})
+    def lengthen(self, allocations: Collection[Allocation], until: datetime, *, now: datetime) -> None:
+        """Give allocations a later end, what ends later stays as it is.
+
+        The caller has looked whether there is room from ``now`` on, and raised the versions.
+        """
+        longer = [allocation for allocation in allocations if allocation.period.end < until]
+        for allocation in longer:
+            if until > now:
+                self._gains.add([allocation.resource_id], Period(max(allocation.period.end, now), until))
+        ids = [allocation.id for allocation in longer]
+        self._set_period(ids, AllocationRow.ends_at < until, {"ends_at": until})
 
     def shorten(
         self, allocation_ids: Collection[int], until: datetime | None = None, *, start: datetime | None = None
@@ -593,10 +525,13 @@ class AllocationStore:
         if start is not None:
             self._set_period(allocation_ids, AllocationRow.starts_at < start, {"starts_at": start})
 
-    def reschedule(self, allocation_ids: Collection[int], period: Period) -> None:
+    def reschedule(self, allocations: Collection[Allocation], period: Period) -> None:
         """Give allocations another period. The caller has looked whether there is room, and raised the versions."""
-        self._grown.update(allocation_ids)
-        self._set_period(allocation_ids, sql_true(), {"starts_at": period.start, "ends_at": period.end})
+        for allocation in allocations:
+            for gained in period.without(allocation.period):
+                self._gains.add([allocation.resource_id], gained)
+        ids = [allocation.id for allocation in allocations]
+        self._set_period(ids, sql_true(), {"starts_at": period.start, "ends_at": period.end})
 
     def _set_period(
         self, allocation_ids: Collection[int], where: ColumnElement[bool], values: dict[str, datetime]

@@ -1,4 +1,6 @@
-"""When transactions meet, and when one is wrong."""
+"""When transactions meet, and when a transaction is wrong."""
+
+from collections.abc import Sequence
 
 
 class Overtaken(Exception):
@@ -10,4 +12,7 @@ class GaveWay(Overtaken):
 
 
 class Overbooked(Exception):
-    """This transaction would promise something twice: a mistake of ours, so that it is of no use to try it again."""
+    """This transaction would promise a resource twice: a mistake of ours, so that it is of no use to try it again."""
+
+    def __init__(self, resource_id: int, reservation_ids: Sequence[str]) -> None:
+        super().__init__(f"resource {resource_id} would be promised to reservations {', '.join(reservation_ids)}")

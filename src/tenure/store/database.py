@@ -22,6 +22,7 @@ from tenure.domain.errors import TooManyConflicts, Unavailable
 from tenure.store.allocations import AllocationStore
 from tenure.store.conflict import GaveWay, Overbooked, Overtaken
 from tenure.store.events import EventStore
+from tenure.store.gains import Gains
 from tenure.store.leases import LeaseStore
 from tenure.store.outbox import OutboxStore
 from tenure.store.projects import ProjectStore
@@ -53,6 +54,10 @@ SILENCE_SECONDS = 60
 
 #: What is said of a database that does not work; the log has the rest.
 _DOWN = "The database does not work right now; try again later."
+_WRONG = (
+    "The service made a mistake: this would have promised a resource to two reservations. Nothing was changed; "
+    "its log says more."
+)
 _UNKNOWN = (
     "The database stopped working while a change was being written, which may have been made or not; "
     "look before you try again later."
@@ -103,7 +108,8 @@ class Transaction:
         self.spoken_for: Collection[Choice] = ()
         self.leases = LeaseStore(session)
         self.resources = ResourceStore(session)
-        self.allocations = AllocationStore(session)
+        self.gains = Gains(session)
+        self.allocations = AllocationStore(session, self.gains)
         self.events = EventStore(session)
         self.outbox = OutboxStore(session)
         self.projects = ProjectStore(session)
@@ -122,6 +128,12 @@ class Transaction:
         """Let the exclusion constraint judge the end of the transaction, so that resources can be swapped in it."""
         if self._database.dialect == "postgresql":
             self.session.execute(text("SET CONSTRAINTS ALL DEFERRED"))
+
+    @contextmanager
+    def tentatively(self) -> Iterator[None]:
+        """Take back what is written inside where that raises."""
+        with self.gains.kept(), self.session.begin_nested():
+            yield
 
     def give_way(self) -> None:
         """Raise ``GaveWay`` where this transaction has locked for long what others wait for."""
@@ -188,9 +200,9 @@ class Database:
         What takes long to find, and can be verified fast, is found by ``survey``: it reads in a transaction of its own
         before each attempt, keeps nobody from writing, and its answer is the ``survey`` of the transaction.
 
-        Raises ``TooManyConflicts`` when that does not help, and ``Unavailable`` where the database does not work; the
-        transaction has written nothing then. Only where the connection is lost during the commit, nobody knows:
-        ``OutcomeUnknown``, which is an ``Unavailable``.
+        Raises ``TooManyConflicts`` when that does not help, and ``Unavailable`` where the database does not work, or
+        where a resource would be promised twice; the transaction has written nothing then. Only where the connection is
+        lost during the commit it is not known: ``OutcomeUnknown``, which is an ``Unavailable``.
         """
         contended: set[int] = set()
         began = time.monotonic()
@@ -207,7 +219,7 @@ class Database:
                     tx.survey = found
                     wanted = tx.resources.wanted
                     result = work(tx)
-                    tx.allocations.verify()
+                    tx.gains.verify()
                     session.flush()
                     _commit(session)
                     return result
@@ -220,9 +232,9 @@ class Database:
                 if not _again(error):
                     raise
                 LOG.debug("attempt %d met another transaction: %s", attempt, error)
-            except Overbooked:
-                LOG.exception("a transaction would have promised something twice; it was rolled back")
-                break
+            except Overbooked as error:
+                LOG.exception("a transaction was rolled back that would have promised a resource twice")
+                raise Unavailable(_WRONG) from error
             contended |= wanted
             if time.monotonic() - began > self._patience_seconds:
                 break

@@ -1,0 +1,85 @@
+"""The last look before a commit: that nothing which a transaction gives out is promised to others as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from tenure.domain.capacity import Capacity, peak
+from tenure.domain.period import Period
+from tenure.store import conditions
+from tenure.store.amounts import AMOUNTS, capacities_of, capacity_of
+from tenure.store.conflict import Overbooked
+from tenure.store.tables import AllocationRow
+
+
+class _Use(NamedTuple):
+    """An allocation, as far as it takes room from others."""
+
+    reservation_id: str
+    period: Period
+    amounts: Capacity
+    exclusive: bool
+
+
+class Gains:
+    """Which resources a transaction gives out, and when.
+
+    Only what writes allocations records gains: new allocations, moved ones, and the time by which one lasts longer.
+    Time that an allocation had before is none, so that a host that has shrunk keeps what it had promised.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._gained: set[tuple[int, Period]] = set()
+
+    def add(self, resource_ids: Iterable[int], period: Period) -> None:
+        """Have these resources looked at before the commit, in this period."""
+        self._gained.update((resource_id, period) for resource_id in resource_ids)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Forget the gains inside where that raises: they are taken back."""
+        before = set(self._gained)
+        try:
+            yield
+        except BaseException:
+            self._gained = before
+            raise
+
+    def verify(self) -> None:
+        """Raise ``Overbooked`` where more is promised of what was given out than there is.
+
+        Nothing comes to that unless the planning is wrong. It is the guard that PostgreSQL has for whole resources by
+        its exclusion constraint, for all databases and for parts of resources, in two statements.
+        """
+        gained, self._gained = self._gained, set()
+        if not gained:
+            return
+        window = Period(min(period.start for _, period in gained), max(period.end for _, period in gained))
+        uses: dict[int, list[_Use]] = {resource_id: [] for resource_id, _ in gained}
+        rows = select(
+            AllocationRow.resource_id,
+            AllocationRow.reservation_id,
+            AllocationRow.starts_at,
+            AllocationRow.ends_at,
+            AMOUNTS,
+            AllocationRow.exclusive,
+        ).where(conditions.among(AllocationRow.resource_id, uses), conditions.overlaps(window))
+        for resource_id, reservation_id, starts_at, ends_at, amounts, exclusive in self._session.execute(rows):
+            use = _Use(reservation_id, Period(starts_at, ends_at), capacity_of(amounts), exclusive)
+            uses[resource_id].append(use)
+        shared = [resource_id for resource_id, had in uses.items() if not all(use.exclusive for use in had)]
+        capacities = capacities_of(self._session, shared)
+        for resource_id, period in gained:
+            had = [use for use in uses[resource_id] if use.period.overlaps(period)]
+            if len(had) > 1 and any(use.exclusive for use in had):
+                raise Overbooked(resource_id, [use.reservation_id for use in had])
+            if had and not had[0].exclusive:
+                used = peak([(use.period, use.amounts) for use in had], period)
+                if not capacities[resource_id].fits(used):
+                    raise Overbooked(resource_id, [use.reservation_id for use in had])
