@@ -9,7 +9,7 @@ from zlib import crc32
 
 from tenure.domain.actor import ENGINE
 from tenure.domain.allocation import Allocation, Demand
-from tenure.domain.lease import AllocationState, EventType, LeaseStatus
+from tenure.domain.lease import AllocationState, EventStatus, EventType
 from tenure.domain.period import ENDLESS, Period
 from tenure.domain.requirement import Expression
 from tenure.resources.contract import ResourceTypes
@@ -18,9 +18,12 @@ from tenure.services.demands import demand_of
 from tenure.services.naming import said_of
 from tenure.services.planning import Planner
 from tenure.store.database import Transaction
+from tenure.store.events import StoredEvent
 
 #: Which share of the time for cleaning may be lost because a resource was given back late: a teardown takes a moment.
 TOLERANCE = 0.1
+#: In the payload of a start: when its resources are clean.
+NOT_BEFORE = "not_before"
 
 
 def release(
@@ -69,14 +72,14 @@ def _clean(
     until = now + rules.cleaning_time
     period = Period(max(allocation.period.end, now), until)
     room = {allocation.resource_id: allocation.units}
-    ignoring = allocation.reservation_id
 
     def is_free() -> bool:
-        versions = tx.allocations.still_good(demand, period, room, ignoring=ignoring, keep_unreservable=True)
+        # The allocation itself has ended by then; another of its reservation that lasts as long may be cleaned as well.
+        versions = tx.allocations.still_good(demand, period, room, ignoring=None, keep_unreservable=True)
         planner.touch(versions)
         return bool(versions)
 
-    if not is_free() and not planner.clear(demand, period, room, ignoring=ignoring, without=room):
+    if not is_free() and not planner.clear(demand, period, room, ignoring=None, without=room):
         plans = tx.allocations.plans_on(allocation.resource_id, period)
         if any(plan.period.end - rules.cleaning_time <= until for plan in plans):
             return
@@ -85,20 +88,28 @@ def _clean(
             if is_free():
                 break
     if is_free():
-        tx.allocations.lengthen([allocation.id], until)
+        tx.allocations.lengthen([allocation], until, now=now)
 
 
 def _start_later(tx: Transaction, types: ResourceTypes, plan: Allocation, until: datetime, *, now: datetime) -> None:
-    """Have a plan, and the start of its lease, wait until its resource is clean."""
-    tx.allocations.shorten([plan.id], start=until)
+    """Have a plan, and the start of its lease, wait until its resource is clean; not where the lease has begun."""
     reservation = tx.leases.reservations_by_ids([plan.reservation_id])[plan.reservation_id]
     lease = tx.leases.get(reservation.lease_id, lock=True)
     start = lease.event(EventType.START) if lease is not None else None
-    if lease is None or start is None or lease.status is not LeaseStatus.PENDING or start.due_at >= until:
+    if lease is None or start is None or start.status is not EventStatus.UNDONE:
         return
-    tx.events.change([start.id], now=now, ready_at=until)
+    stored = tx.events.get(start.id)
+    payload = (stored.payload if stored is not None else None) or {}
+    tx.allocations.shorten([plan.id], start=until)
+    tx.events.change([start.id], now=now, ready_at=until, payload={**payload, NOT_BEFORE: until.isoformat()})
     [resource] = tx.resources.by_ids([plan.resource_id]).values()
     late = f"was given back late, and is cleaned until {until:%Y-%m-%d %H:%M:%S} UTC."
     reason = said_of(types, reservation, resource, late)
     tx.leases.change(lease, now=now, **columns_of(reason))
     remember(tx, lease.id, "wait", lease.status, lease.status, actor=ENGINE, now=now, reason=reason)
+
+
+def cleaned_at(start: StoredEvent) -> datetime | None:
+    """When what a lease starts on is clean, None where that was never asked for."""
+    until = (start.payload or {}).get(NOT_BEFORE)
+    return None if until is None else datetime.fromisoformat(until)

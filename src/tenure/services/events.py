@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -33,12 +34,12 @@ from tenure.services.before_end import (
     settle,
     tell_of_the_end,
 )
-from tenure.services.cleaning import release
+from tenure.services.cleaning import cleaned_at, release
 from tenure.services.context import Rules, apply, columns_of, new_id, remember, tell
 from tenure.services.demands import demand_of
 from tenure.services.healing import flag, lacking, want_mended
 from tenure.services.orders import kept_orders, leftover_order, orders_of, planned_orders
-from tenure.services.planning import Planner
+from tenure.services.planning import Planner, Stuck
 from tenure.services.undoing import (
     end_with_the_lease,
     give_up,
@@ -142,7 +143,7 @@ class EventService:
             lease = tx.leases.get(stored.event.lease_id, deleted=True, lock=True) if stored else None
             if stored is None or lease is None or not tx.events.is_claimable(event_id, now):
                 return None
-            if stored.event.event_type is EventType.START and not self._pin(tx, lease, now):
+            if stored.event.event_type is EventType.START and not self._can_start(tx, stored, lease, now):
                 return None
             return self._take(tx, stored, lease, now)
 
@@ -605,6 +606,14 @@ class EventService:
 
     # --- inside
 
+    def _can_start(self, tx: Transaction, stored: StoredEvent, lease: Lease, now: datetime) -> bool:
+        """Make the plan of a lease what it holds; False where its resources are not given back, or not clean."""
+        clean_at = cleaned_at(stored)
+        if clean_at is not None and clean_at > now:
+            tx.events.change([stored.event.id], now=now, ready_at=clean_at)
+            return False
+        return self._pin(tx, lease, now)
+
     def _pin(self, tx: Transaction, lease: Lease, now: datetime) -> bool:
         """Make the plan what the lease holds; False when somebody before has not given back."""
         ids = [reservation.id for reservation in lease.reservations]
@@ -785,19 +794,19 @@ class EventService:
         """
         planner = Planner(tx, self._types, now=now, turn=crc32(lease.id.encode()), notice=self._rules.preemption_notice)
         moved: dict[int, int] = {}
-        with tx.session.begin_nested() as attempt:
+        with suppress(Stuck), tx.tentatively():
             for reservation in lease.reservations:
                 allocations, versions = tx.allocations.with_versions([reservation.id])
                 planner.touch(versions)
                 demand = demand_of(self._types, reservation)
-                for one in allocations:
-                    if one.state not in states or one.resource_id not in resource_ids:
+                for allocation in allocations:
+                    if allocation.state not in states or allocation.resource_id not in resource_ids:
                         continue
-                    other = planner.relocate(one, demand, without=resource_ids)
+                    other = planner.relocate(allocation, demand, without=resource_ids)
                     if other is None:
-                        attempt.rollback()
-                        return {}
-                    moved[one.resource_id] = other
+                        moved.clear()
+                        raise Stuck
+                    moved[allocation.resource_id] = other
         if moved:
             tx.leases.change(lease, now=now)
         return moved
