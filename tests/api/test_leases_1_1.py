@@ -477,3 +477,41 @@ def test_what_is_kept_of_a_lease_is_bounded(api: Api):
     assert [answer.status_code for answer in answers] == [409, 400]  # there are no such hosts
     assert answers[1].json["field"] == "reservations"
     assert "too large" in answers[1].json["error_message"]
+
+
+SIZED = ("memory_mb", ">=", "1t")
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "value"), [SIZED, ("vcpus", ">=", "1,000"), ("vcpus", "==", "many"), ("ssd_gb", "<", "1t")]
+)
+def test_what_is_no_number_is_held_against_no_number(api: Api, name: str, op: str, value: str):
+    """As text 524288 is more than 1t."""
+    for host in ("1", "2"):
+        api.using("admin").put(f"/v1/os-hosts/{host}", {"properties": {"ssd_gb": "960", "rack": "r1"}})
+    wanted = {**HOSTS, "resource_properties": json.dumps([op, f"${name}", value])}
+    refused = api.post("/v1/leases", api.lease_body(reservations=[wanted]))
+    assert refused.status_code == 400, refused.text
+    assert refused.json["field"] == "reservations[0].resource_properties"
+    assert f"The property {name} is a number everywhere" in refused.json["error_message"]
+    lease = api.book()
+    change = {"id": lease["reservations"][0]["id"], "resource_properties": wanted["resource_properties"]}
+    for answer in (
+        api.put(f"/v1/leases/{lease['id']}", {"reservations": [change]}),
+        api.post(f"/v1/leases/{lease['id']}/reservations", wanted),
+    ):
+        assert answer.status_code == 400, answer.text
+        assert "is a number everywhere" in answer.json["error_message"]
+
+
+def test_numbers_and_texts_that_may_be_asked_for(api: Api):
+    """What is a text somewhere is compared as text, and at 1.0 everything is that no number is asked for, as in Blazar."""
+    for host, slot in (("1", "12"), ("2", "12b")):
+        api.using("admin").put(f"/v1/os-hosts/{host}", {"properties": {"slot": slot, "rack": "r1"}})
+    for expression in (["==", "$slot", "12b"], [">=", "$rack", "r0"], ["==", "$vcpus", "64"], ["!=", "$nosuch", "x"]):
+        wanted = {**HOSTS, "resource_properties": json.dumps(expression)}
+        answer = api.post("/v1/leases", api.lease_body(reservations=[wanted]))
+        assert answer.status_code in {201, 409}, answer.text
+    old = api.using(version="1.0")
+    wanted = {**HOSTS, "resource_properties": json.dumps([">=", "$memory_mb", "1t"])}
+    assert old.post("/v1/leases", old.lease_body(reservations=[wanted])).status_code == 201

@@ -36,6 +36,7 @@ _CHOICE = (
     r"(.|\n)*: only properties and what is in the scope capabilities can be asked for",
     r"(.|\n)* is none of the forms of a value",
     _REGION,
+    r"(reservations\[\d+\]\.resource_properties: )?The property (.|\n)* is a number everywhere, and (.|\n)* is none",
 )
 _RESERVATIONS = (
     "Please enter valid reservation IDs",
