@@ -35,6 +35,8 @@ class ReservationRequest:
     parameters: Mapping[str, object]
     #: As the request names it; the services say which it is where it names none.
     region: str = ""
+    #: Whether a value that is asked for must be a number where the property is: from API 1.1 on.
+    checks_values: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class ReservationChange:
     reservation_id: str
     parameters: Mapping[str, object] = field(default_factory=dict)
     resource_type: str | None = None
+    #: As in ``ReservationRequest``.
+    checks_values: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -35,6 +35,7 @@ from tenure.domain.lease import (
 )
 from tenure.domain.period import ENDLESS, TICK, Period, minute_of
 from tenure.domain.request import LeaseChange, Moment, ReservationChange, ReservationRequest, When
+from tenure.domain.requirement import Comparison
 from tenure.resources.contract import ResourceType, ResourceTypes, Wanted
 from tenure.services.bounds import check_one_more, check_sizes
 from tenure.services.budget import Budget
@@ -49,6 +50,8 @@ from tenure.store.events import StoredEvent
 
 #: No lease is shorter. One that waits may be given its start as its end, as in Blazar: it holds nothing then.
 SHORTEST = timedelta(seconds=1)
+#: Of how many properties it is looked whether they are numbers, where a request holds them against texts.
+MOST_NAMES = 32
 
 
 def resolve(when: When, now: datetime) -> datetime:
@@ -81,6 +84,22 @@ def check_asked_for(
     if private:
         raise InvalidParameter(
             f"The property {min(private)} is private: only administrators can ask for it.",
+            field=f"reservations[{position}].resource_properties",
+        )
+
+
+def check_values(tx: Transaction, demand: Demand, asked: Iterable[Comparison], position: int) -> None:
+    """Raise ``InvalidParameter`` where a property that is a number everywhere is held against what is none.
+
+    As text ``512000`` is more than ``1t``, so that the request would get what it did not ask for.
+    """
+    if not demand.names_are_asked:
+        return
+    texts = {comparison.name: comparison.value for comparison in asked if comparison.number is None}
+    numeric = tx.resources.numeric_names(demand.inventory, sorted(texts)[:MOST_NAMES])
+    for name in sorted(numeric):
+        raise InvalidParameter(
+            f"The property {name} is a number everywhere, and {texts[name][:80]!r} is none.",
             field=f"reservations[{position}].resource_properties",
         )
 
@@ -299,8 +318,11 @@ class LeaseChanger:
             return None, ""
         return self._follow(lease, payload={"dropped": [reservation.id]}, reason=f"drop {reservation.id}")
 
-    def add(self, lease: Lease, reservation: Reservation) -> tuple[str | None, str]:
-        """Give the lease one more reservation; the claimed event that the cloud must follow, if it must."""
+    def add(self, lease: Lease, reservation: Reservation, *, checks_values: bool = False) -> tuple[str | None, str]:
+        """Give the lease one more reservation; the claimed event that the cloud must follow, if it must.
+
+        ``checks_values`` as in ``ReservationRequest``.
+        """
         if lease.status not in {LeaseStatus.PENDING, LeaseStatus.ACTIVE} or lease.ends_at <= self._now:
             raise InvalidState(f"A lease that is {lease.status} gets no reservation any more.")
         if lease.ends_at <= lease.starts_at:
@@ -310,6 +332,8 @@ class LeaseChanger:
         position = len(lease.reservations)
         demand = placed_demand(self._types, reservation, position)
         self._check_asked_for(demand, demand.expression.names, position)
+        if checks_values:
+            check_values(self._tx, demand, demand.expression.comparisons, position)
         self._tx.leases.add_reservations([reservation], first=position)
         bind(self._tx, reservation.id, demand, position)
         planner = Planner(
@@ -410,6 +434,9 @@ class LeaseChanger:
                 parameters = complete(kind, parameters, self._facts)
             demand = placed_demand(self._types, replace(reservation, parameters=parameters), position)
             self._check_asked_for(demand, demand.expression.names - before.expression.names, position)
+            if asked is not None and asked.checks_values:
+                fresh = set(demand.expression.comparisons) - set(before.expression.comparisons)
+                check_values(self._tx, demand, fresh, position)
         return _Part(reservation, position, parameters, before, demand, bool(kind.growing & given.keys()))
 
     def _check_asked_for(self, demand: Demand, names: Collection[str], position: int) -> None:

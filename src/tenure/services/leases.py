@@ -49,6 +49,7 @@ from tenure.services.changes import (
     check_asked_for,
     check_length,
     check_notice,
+    check_values,
     complete,
     named_by_place,
     news,
@@ -122,7 +123,8 @@ class LeaseService:
         demands = [placed_demand(self._types, one, position) for position, one in enumerate(request.reservations)]
         lease = self._new_lease(lease_id or new_id(), actor, request, starts_at, ends_at, notice_at, now)
         with self._trusts.given_by(actor, self._trusts.needed_for(request.reservations)) as trust_id:
-            booked = self._book(actor, replace(lease, trust_id=trust_id), demands)
+            checked = [one.checks_values for one in request.reservations]
+            booked = self._book(actor, replace(lease, trust_id=trust_id), demands, checked)
         if booked is not None and trust_id is not None:
             self._trusts.revoke(trust_id)  # the one who has booked it has made another
         if booked is None and lease.status is LeaseStatus.CREATING and request.hold_for is None:
@@ -273,7 +275,7 @@ class LeaseService:
             changer = LeaseChanger(
                 tx, self._types, self._rules, actor, now, sees=self._sees(actor, lease), budget=budget
             )
-            return *changer.add(lease, reservation), entrusted
+            return *changer.add(lease, reservation, checks_values=request.checks_values), entrusted
 
         need = self._trusts.needed_with(seen, request, actor)
         with self._trusts.given_by(actor, need) as trust_id:
@@ -408,8 +410,11 @@ class LeaseService:
             raise Conflict("There is a lease of this id already.")
         return lease
 
-    def _book(self, actor: Actor, lease: Lease, demands: Sequence[Demand]) -> Lease | None:
-        """Write a new lease, with all that it asks for; the one of its id where the actor has booked it meanwhile."""
+    def _book(self, actor: Actor, lease: Lease, demands: Sequence[Demand], checked: Sequence[bool]) -> Lease | None:
+        """Write a new lease, with all that it asks for; the one of its id where the actor has booked it meanwhile.
+
+        ``checked`` is ``checks_values`` of each request of a reservation.
+        """
         now = lease.created_at
         sees = self._sees(actor, lease)
         period = Period(max(lease.starts_at, now), lease.ends_at + self._rules.cleaning_time)
@@ -424,6 +429,8 @@ class LeaseService:
                 return booked
             for position, demand in enumerate(demands):
                 check_asked_for(tx, self._rules, demand.inventory, demand.expression.names, position, seen=sees)
+                if checked[position]:
+                    check_values(tx, demand, demand.expression.comparisons, position)
             # First of all, so that of two with one id the second does nothing else before it waits.
             tx.leases.add(lease)
             tx.events.add(lease.events)

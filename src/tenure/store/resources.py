@@ -499,6 +499,28 @@ class ResourceStore:
         )
         return tuple(name for name in wanted if name not in known)
 
+    def numeric_names(self, resource_type: str, names: Iterable[str]) -> set[str]:
+        """Those of ``names`` that resources of the type have, each of them with a number."""
+        known = [name for name in names if self._has(resource_type, name)]
+        return {name for name in known if not self._has(resource_type, name, text=True)}
+
+    def _has(self, resource_type: str, name: str, *, text: bool = False) -> bool:
+        """Whether a resource of the type has a property of that name, or with ``text`` such that is no number."""
+        beginning = key_of(name, "")
+        found = (
+            select(AttributeRow.resource_id)
+            .join(ResourceRow, ResourceRow.id == AttributeRow.resource_id)
+            .where(
+                # All keys of the name, and of no other: its length stands in front, and a blank behind it.
+                AttributeRow.key >= beginning,
+                AttributeRow.key < f"{beginning[:-1]}!",
+                ResourceRow.resource_type == resource_type,
+                AttributeRow.number.is_(None) if text else sql_true(),
+            )
+            .limit(1)
+        )
+        return self._session.execute(found).first() is not None
+
     def highest_id(self) -> int:
         return self._session.execute(select(func.max(ResourceRow.id))).scalar_one_or_none() or 0
 

@@ -226,7 +226,9 @@ class LeaseSchemas:
     def _asked(self, given: Any) -> ReservationRequest:
         parameters = given.model_dump(exclude={"resource_type", *(["region"] if has_regions(self._version) else [])})
         region = given.region if has_regions(self._version) else None
-        return ReservationRequest(given.resource_type, parameters, region or "")
+        return ReservationRequest(
+            given.resource_type, parameters, region or "", checks_values=self._version is not Version.V1_0
+        )
 
     def read_change(self, body: Mapping[str, object], find_lease: Callable[[], Lease]) -> LeaseChange:
         """What ``body`` asks to change. The lease is looked at only where it decides how the body is to be read."""
@@ -250,7 +252,11 @@ class LeaseSchemas:
     def _changes(self, body: Mapping[str, object], given: Iterable[Any]) -> tuple[ReservationChange, ...]:
         """What changes in reservations, each with the type that the client says it has."""
         told = _told_types(body)
-        return tuple(ReservationChange(one.id, self._changed(one), told[index]) for index, one in enumerate(given))
+        checks_values = self._version is not Version.V1_0
+        return tuple(
+            ReservationChange(one.id, self._changed(one), told[index], checks_values=checks_values)
+            for index, one in enumerate(given)
+        )
 
     def _hold_for(self, given: Any) -> timedelta | None:
         """For how long a lease is to be held, None for one that is to be at once."""
