@@ -457,6 +457,24 @@ def test_nobody_finds_out_a_private_property_by_asking(api: Api):
     assert api.get(f"/v1/leases/{lease['id']}").json["lease"] == lease
 
 
+def test_nobody_finds_out_by_changes_what_has_become_private(api: Api):
+    admin = api.using("admin")
+    for host in ("1", "2"):
+        admin.put(f"/v1/os-hosts/{host}", {"properties": {"asset": "4711"}})
+    asked = {**HOSTS, "resource_properties": '[">=", "$asset", "4000"]'}
+    path = f"/v1/leases/{api.post('/v1/leases', api.lease_body(reservations=[asked])).json['lease']['id']}"
+    assert admin.patch("/v1/os-hosts/properties/asset", {"private": True}).status_code == 200
+    [reservation] = api.get(path).json["lease"]["reservations"]
+
+    def changing(**parameters: object) -> Any:
+        return api.put(path, {"reservations": [{"id": reservation["id"], **parameters}]})
+
+    refused = changing(resource_properties='[">=", "$asset", "4711"]')
+    assert refused.status_code == 400, refused.text
+    assert "asset is private" in refused.json["error_message"]
+    assert changing(resource_properties=asked["resource_properties"], before_end="snapshot").status_code == 200
+
+
 def test_a_lease_gets_no_more_reservations_than_one_is_made_with(api: Api):
     none = {**HOSTS, "min": 1, "max": 1, "resource_properties": ""}
     lease = api.post("/v1/leases", api.lease_body(reservations=[])).json["lease"]

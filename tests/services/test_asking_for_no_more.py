@@ -11,7 +11,10 @@ import pytest
 from tenure.domain.lease import Lease, LeaseStatus
 from tenure.domain.request import LeaseChange, Moment, ReservationChange, ReservationRequest
 from tenure.drivers.simulated import Fault, FaultKind
+from tenure.services import bounds
+from tenure.services.context import Rules
 from tests.support import ledger
+from tests.support.engines import rebuild
 from tests.support.world import ADMIN, HOST, OWNER, World, instance_reservation, open_world, reservation, url_in
 
 HOUR = timedelta(hours=1)
@@ -141,3 +144,39 @@ def test_what_is_given_up_can_be_had_by_others(tmp_path: Path):
         for number in ("1", "2"):
             world.resources.enable(ADMIN, HOST, number)
         world.book(2, start=1)
+
+
+def test_a_waiting_lease_gives_up_time_after_the_cleaning_time_was_raised(world: World, tmp_path: Path):
+    """Another lease follows at once, so that there is no time to clean, neither before the change nor after it."""
+    waiting = {kind: world.reserve(asked, start=1 + 2 * place) for place, (kind, asked) in enumerate(KINDS.items())}
+    for place in range(len(KINDS)):
+        world.book(1, start=2 + 2 * place)
+    rebuild(world, rules=Rules(cleaning_time=30 * MINUTE))
+    for lease in waiting.values():
+        world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at - 15 * MINUTE))
+    world.change(waiting["instances"], amount=1)
+    assert ledger.overlaps(url_in(tmp_path)) == []
+
+
+def test_a_lease_that_waits_for_cleaning_gives_up_time(tmp_path: Path):
+    with open_world(tmp_path, hosts=1, rules=Rules(cleaning_time=30 * MINUTE)) as world:
+        ending = world.book(1)
+        waiting = world.book(1, start=1.5, hours=3)
+        world.book(1, start=5, hours=3)
+        world.teardown_lasts(ending, until=ending.ends_at + 30 * MINUTE)
+        world.pass_until(ending.ends_at + 31 * MINUTE)
+        world.leases.update(OWNER, waiting.id, LeaseChange(ends_at=waiting.ends_at - HOUR))
+        world.pass_time(HOUR)
+        assert world.leases.get(OWNER, waiting.id).status is LeaseStatus.ACTIVE
+        assert ledger.faults(url_in(tmp_path)) == []
+
+
+def test_a_lease_from_before_a_limit_gives_up_time(world: World, monkeypatch: pytest.MonkeyPatch):
+    running, waiting = (world.book(1, start=start, hours=3 * 24) for start in (0, 4 * 24))
+    world.engine.settle()
+    rebuild(world, rules=Rules(longest_lease=timedelta(days=1)))
+    monkeypatch.setattr(bounds, "MAX_PARAMETERS", 10)
+    monkeypatch.setattr(bounds, "MAX_LEASE", 10)
+    for lease in (running, waiting):
+        changed = world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at - HOUR))
+        assert changed.ends_at == lease.ends_at - HOUR
