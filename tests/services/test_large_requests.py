@@ -15,12 +15,22 @@ from sqlalchemy import event
 
 from tenure.domain.errors import NotEnoughResources, Unavailable
 from tenure.domain.lease import Lease
-from tenure.domain.request import LeaseQuery, ReservationRequest, ResourceQuery
+from tenure.domain.request import LeaseChange, LeaseQuery, ReservationRequest, ResourceQuery
 from tenure.enforcement.contract import EnforcementFilter
 from tenure.services.context import Rules
+from tenure.store.conflict import GaveWay
 from tenure.store.database import Database, Transaction
 from tests.support import ledger
-from tests.support.world import HOST, OWNER, World, instance_reservation, open_world, reservation
+from tests.support.world import (
+    ADMIN,
+    HOST,
+    OWNER,
+    World,
+    address_reservation,
+    instance_reservation,
+    open_world,
+    reservation,
+)
 
 HOSTS = 12
 
@@ -33,7 +43,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def apart(count: int, amount: int = HOSTS, **parameters: object) -> list[ReservationRequest]:
     """So many reservations of instances, those of each on different hosts."""
-    return [instance_reservation(amount, affinity=False, **parameters) for _ in range(count)]
+    return [instance_reservation(amount, **{"affinity": False, **parameters}) for _ in range(count)]
 
 
 def statements(world: World, wanted: Sequence[ReservationRequest]) -> int:
@@ -195,3 +205,49 @@ def test_what_looks_for_long_gives_way_to_those_who_wait(database_url: str):
         other.join()
         assert attempts[0] is False
         assert attempts[-1] is True
+
+
+def book_with_an_address_by_name(world: World) -> object:
+    address = "203.0.113.10"
+    world.resources.register(ADMIN, "virtual:floatingip", f"{world.cloud.world.addresses.public}/{address}", {})
+    return world.reserve(*apart(6), address_reservation(1, address), start=1)
+
+
+def prolong(world: World, lease: Lease) -> object:
+    return world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + timedelta(hours=1)))
+
+
+def add(world: World, lease: Lease) -> object:
+    [more] = apart(1, 66, affinity=None)
+    return world.leases.add_reservation(OWNER, lease.id, more)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        book_with_an_address_by_name,
+        lambda world: prolong(world, world.reserve(*apart(6), start=1)),
+        lambda world: add(world, world.reserve(*apart(1), start=1)),
+    ],
+    ids=["booking with an address by name", "change", "addition"],
+)
+def test_a_large_request_that_is_not_surveyed_gives_way_and_is_made_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, ask: Callable[[World], object]
+):
+    asked: list[Transaction] = []
+
+    def give_way(tx: Transaction) -> None:
+        asked.append(tx)
+        if len(asked) == 1:
+            raise GaveWay
+
+    monkeypatch.setattr(Transaction, "give_way", give_way)
+    ask(world)
+    assert len(set(map(id, asked))) > 1
+    assert ledger.faults(str(world.db.engine.url)) == []
+
+
+def test_a_small_change_does_not_give_way(world: World, monkeypatch: pytest.MonkeyPatch):
+    lease = world.reserve(*apart(2, 2), start=1)
+    monkeypatch.setattr(Transaction, "give_way", lambda _tx: pytest.fail("it gave way"))
+    prolong(world, lease)
