@@ -22,7 +22,7 @@ class Budget:
     def __init__(
         self, allowed: timedelta, *, large: bool = False, seconds: Callable[[], float] = time.monotonic
     ) -> None:
-        self._large = large
+        self.large = large
         self._allowed = allowed.total_seconds()
         self._seconds = seconds
         self._spent = 0.0
@@ -32,7 +32,7 @@ class Budget:
 
     def __enter__(self) -> None:
         self._since = self._seconds()
-        if not self._large:
+        if not self.large:
             self._spent = 0.0
 
     def __exit__(
@@ -63,5 +63,5 @@ class Budget:
                 f"Room for this was looked for during {self._allowed:g} seconds, and was not found yet; nothing has "
                 "changed. Ask for less at once, or try again later."
             )
-        if tx is not None and self._large:
+        if tx is not None and self.large:
             tx.give_way()

@@ -44,6 +44,7 @@ from tenure.services.default_leases import give_way
 from tenure.services.demands import demand_of
 from tenure.services.healing import want_mended
 from tenure.services.planning import Planner
+from tenure.services.survey import is_large
 from tenure.services.user_events import check_events, replace_events
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent
@@ -51,7 +52,7 @@ from tenure.store.events import StoredEvent
 #: No lease is shorter. One that waits may be given its start as its end, as in Blazar: it holds nothing then.
 SHORTEST = timedelta(seconds=1)
 #: Of how many properties it is looked whether they are numbers, where a request holds them against texts.
-MOST_NAMES = 32
+MOST_NAMES = 64
 
 
 def resolve(when: When, now: datetime) -> datetime:
@@ -88,27 +89,42 @@ def check_asked_for(
         )
 
 
-def check_values(tx: Transaction, demand: Demand, asked: Iterable[Comparison], position: int) -> None:
+def check_values(
+    tx: Transaction,
+    demand: Demand,
+    asked: Iterable[Comparison],
+    position: int,
+    *,
+    known: set[tuple[str, str]] | None = None,
+) -> None:
     """Raise ``InvalidParameter`` where a property that is a number everywhere is held against what is none.
 
-    As text ``512000`` is more than ``1t``, so that the request would get what it did not ask for.
+    As text ``512000`` is more than ``1t``, so that the request would get what it did not ask for. Looked at are the
+    first ``MOST_NAMES`` properties of a request: ``known`` are those of its reservations before, and gets these.
     """
-    if not demand.names_are_asked:
-        return
-    texts = {comparison.name: comparison.value for comparison in asked if comparison.number is None}
-    numeric = tx.resources.numeric_names(demand.inventory, sorted(texts)[:MOST_NAMES])
-    for name in sorted(numeric):
-        raise InvalidParameter(
-            f"The property {name} is a number everywhere, and {texts[name][:80]!r} is none.",
-            field=f"reservations[{position}].resource_properties",
-        )
+    known = set() if known is None else known
+    for comparison in asked if demand.names_are_asked else ():
+        property_ = demand.inventory, comparison.name
+        if comparison.number is not None or property_ in known or len(known) >= MOST_NAMES:
+            continue
+        known.add(property_)
+        if tx.resources.is_number_everywhere(*property_):
+            raise InvalidParameter(
+                f"The property {comparison.name} is a number everywhere, and {comparison.value[:80]!r} is none.",
+                field=f"reservations[{position}].resource_properties",
+            )
 
 
 def check_length(rules: Rules, starts_at: datetime, ends_at: datetime) -> None:
     """Raise ``InvalidParameter`` for a lease that is over before anything can be handed over, or lasts too long."""
+    check_shortest(starts_at, ends_at)
+    check_longest(rules, starts_at, ends_at)
+
+
+def check_shortest(starts_at: datetime, ends_at: datetime) -> None:
+    """Raise ``InvalidParameter`` for a lease that is over before anything can be handed over."""
     if ends_at - starts_at < SHORTEST:
         raise InvalidParameter("A lease lasts for a second at least.", field="end_date")
-    check_longest(rules, starts_at, ends_at)
 
 
 def check_longest(rules: Rules, starts_at: datetime, ends_at: datetime) -> None:
@@ -347,6 +363,7 @@ class LeaseChanger:
         period = Period(max(lease.starts_at, self._now), lease.ends_at + self._rules.cleaning_time)
         running = lease.status is LeaseStatus.ACTIVE
         state = AllocationState.HELD if running else AllocationState.PLANNED
+        self._budget.large = is_large([demand])
         with self._budget:
             added = planner.book(reservation.id, demand, period, position=position, state=state)
         what = f"reservation {reservation.id} added"
@@ -388,7 +405,7 @@ class LeaseChanger:
             raise InvalidParameter("End date must be later than current and start date", field=field)
         moves = (starts_at, ends_at) != (lease.starts_at, lease.ends_at)
         if moves and lease.status is LeaseStatus.PENDING and starts_at < ends_at:
-            check_length(self._rules, starts_at, ends_at)
+            check_shortest(starts_at, ends_at)
         if ends_at - starts_at > lease.ends_at - lease.starts_at:
             check_longest(self._rules, starts_at, ends_at)
         notice_at = None
@@ -433,10 +450,11 @@ class LeaseChanger:
                 parameters = kind.merge(reservation.parameters, given, running=lease.status is LeaseStatus.ACTIVE)
                 parameters = complete(kind, parameters, self._facts)
             demand = placed_demand(self._types, replace(reservation, parameters=parameters), position)
-            self._check_asked_for(demand, demand.expression.names - before.expression.names, position)
+            old = set(before.expression.comparisons)
+            new = [comparison for comparison in demand.expression.comparisons if comparison not in old]
+            self._check_asked_for(demand, {comparison.name for comparison in new}, position)
             if asked is not None and asked.checks_values:
-                fresh = set(demand.expression.comparisons) - set(before.expression.comparisons)
-                check_values(self._tx, demand, fresh, position)
+                check_values(self._tx, demand, new, position)
         return _Part(reservation, position, parameters, before, demand, bool(kind.growing & given.keys()))
 
     def _check_asked_for(self, demand: Demand, names: Collection[str], position: int) -> None:
@@ -447,7 +465,8 @@ class LeaseChanger:
         if not parts:
             return
         changed = {part.reservation.id: part.parameters for part in parts}
-        check_sizes([changed.get(one.id, one.parameters) for one in lease.reservations])
+        if any(part.parameters != part.reservation.parameters for part in parts):
+            check_sizes([changed.get(reservation.id, reservation.parameters) for reservation in lease.reservations])
         self._tx.defer_checks()
         planner = Planner(
             self._tx,
@@ -464,10 +483,13 @@ class LeaseChanger:
             self._outcome = _Outcome()
 
         def place(number: int) -> None:
+            self._budget.spend(self._tx)
             self._change_part(planner, lease, parts[number], dates)
 
+        demands = [part.demand for part in parts]
+        self._budget.large = is_large(demands)
         with self._budget:
-            planner.place_all([part.demand for part in parts], order, place, begin=begin)
+            planner.place_all(demands, order, place, begin=begin)
 
     def _change_part(self, planner: Planner, lease: Lease, part: _Part, dates: _Dates) -> None:
         reservation, demand = part.reservation, part.demand
@@ -479,12 +501,14 @@ class LeaseChanger:
         if lease.status is LeaseStatus.ACTIVE:
             self._change_held(planner, part, allocations, dates, prolonged=dates.ends_at > lease.ends_at)
         else:
-            self._change_plan(planner, part, allocations, dates)
+            self._change_plan(planner, lease, part, allocations, dates)
         if part.parameters != reservation.parameters:
             self._outcome.parameters_before[reservation.id] = reservation.parameters
             self._tx.leases.change_reservations([reservation.id], now=self._now, parameters=dict(part.parameters))
 
-    def _change_plan(self, planner: Planner, part: _Part, allocations: list[Allocation], dates: _Dates) -> None:
+    def _change_plan(
+        self, planner: Planner, lease: Lease, part: _Part, allocations: list[Allocation], dates: _Dates
+    ) -> None:
         """Plan again: keep the resources that still serve, give the others back, add what is missing.
 
         A change that asks for no more than the reservation has keeps them whether they serve or not.
@@ -495,8 +519,12 @@ class LeaseChanger:
             self._tx.allocations.remove_planned([reservation.id])
             return
         period = Period(start, end)
-        if self._has_enough(part, period, allocations):
-            self._keep_plan(planner, part, allocations, period)
+        if lease.starts_at <= dates.starts_at and dates.ends_at <= lease.ends_at:
+            times = _within(demand.span(period), allocations)  # of no more time, not for cleaning either
+        else:
+            times = {one.id: demand.span(period) for one in allocations if one.period.covers(demand.span(period))}
+        if allocations and len(times) == len(allocations) and self._has_enough(part, allocations):
+            self._keep_plan(planner, part, allocations, times, period)
             return
         if not demand.exclusive:
             # Parts may lie anywhere: they are placed anew, where they were if that is the best place still.
@@ -518,29 +546,33 @@ class LeaseChanger:
             rest = replace(demand, minimum=max(0, demand.minimum - len(kept)), maximum=missing)
             planner.book(reservation.id, rest, period, position=position, without=kept, requested=demand.minimum)
 
-    def _has_enough(self, part: _Part, period: Period, allocations: Collection[Allocation]) -> bool:
-        """Whether the allocations of a reservation have all that it asks for now."""
+    def _has_enough(self, part: _Part, allocations: Collection[Allocation]) -> bool:
+        """Whether the allocations of a reservation have all that it asks for now, but for time."""
         before, demand = part.before, part.demand
         if sum(one.units for one in allocations) < demand.minimum or not demand.is_within(before):
-            return False
-        if not all(one.period.covers(demand.span(period)) for one in allocations):
             return False
         ids = {one.resource_id for one in allocations}  # a smaller unit may be one that the cloud does not hand out
         return demand.amounts == before.amounts or ids == self._tx.allocations.matching(demand.part(1), ids)
 
-    def _keep_plan(self, planner: Planner, part: _Part, allocations: Collection[Allocation], period: Period) -> None:
-        """Keep as many units as are asked for, and give the rest back.
+    def _keep_plan(
+        self,
+        planner: Planner,
+        part: _Part,
+        allocations: Collection[Allocation],
+        times: Mapping[int, Period],
+        period: Period,
+    ) -> None:
+        """Keep as many units as are asked for, for as long as ``times`` says by allocation, and give the rest back.
 
         What is named is kept first, then what serves. What does not serve moves where there is room elsewhere, and
-        stays where there is none.
+        stays where there is none. What may be more is looked for throughout the ``period``.
         """
         reservation, demand = part.reservation, part.demand
         units: Counter[int] = Counter()
         for one in allocations:
             units[one.resource_id] += one.units
-        good = self._tx.allocations.still_good(
-            demand, demand.span(period), units, ignoring=reservation.id, keep_unreservable=False
-        )
+        longest = Period(min(time.start for time in times.values()), max(time.end for time in times.values()))
+        good = self._tx.allocations.still_good(demand, longest, units, ignoring=reservation.id, keep_unreservable=False)
         named = self._tx.resources.ids_of(demand.inventory, demand.named, region=demand.region)
         left = demand.maximum
         kept: list[Allocation] = []
@@ -553,7 +585,7 @@ class LeaseChanger:
             amounts = demand.amounts.times(count)
             if amounts != one.amounts:
                 self._tx.allocations.shrink(one, count, demand)
-            kept.append(replace(one, units=count, amounts=amounts, period=demand.span(period)))
+            kept.append(replace(one, units=count, amounts=amounts, period=times[one.id]))
         self._tx.allocations.shorten([one.id for one in kept], demand.span(period).end, start=period.start)
         taken = {one.resource_id for one in kept}
         for one in kept:
@@ -736,3 +768,9 @@ class LeaseChanger:
             given = sorted(name for name, value in one.parameters.items() if value is not None)
             parts.append(f"reservation {one.reservation_id}: {', '.join(given)}")
         return "; ".join(parts) or "nothing"
+
+
+def _within(period: Period, allocations: Iterable[Allocation]) -> dict[int, Period]:
+    """The time of each allocation that lies in the period, by its id; of those only that have any."""
+    times = {one.id: (max(one.period.start, period.start), min(one.period.end, period.end)) for one in allocations}
+    return {number: Period(start, end) for number, (start, end) in times.items() if start < end}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from zlib import crc32
@@ -43,18 +44,25 @@ def release(
     until = now + rules.cleaning_time
     enough = until - rules.cleaning_time * TOLERANCE
     late = [
-        one
-        for one in tx.allocations.of_reservations(reservation_ids)
-        if one.state is AllocationState.HELD and one.period.end < enough and (only is None or one.id in only)
+        allocation
+        for allocation in tx.allocations.of_reservations(reservation_ids)
+        if allocation.state is AllocationState.HELD
+        and allocation.period.end < enough
+        and (only is None or allocation.id in only)
     ]
     tx.allocations.release(reservation_ids, until=until, only=only)
     if not late or not rules.cleaning_time:
         return
     planner = Planner(tx, types, now=now, turn=crc32(late[0].reservation_id.encode()), notice=rules.preemption_notice)
-    reservations = tx.leases.reservations_by_ids({one.reservation_id for one in late})
-    for one in late:
-        if one.period.end != ENDLESS:
-            _clean(tx, types, planner, rules, one, demand_of(types, reservations[one.reservation_id]), now=now)
+    reservations = tx.leases.reservations_by_ids({allocation.reservation_id for allocation in late})
+    alike: dict[tuple[str, datetime], list[Allocation]] = {}
+    for allocation in late:
+        if allocation.period.end != ENDLESS:
+            alike.setdefault((allocation.reservation_id, allocation.period.end), []).append(allocation)
+    for (reservation_id, end), allocations in alike.items():
+        demand = demand_of(types, reservations[reservation_id])
+        demand = replace(demand, expression=Expression(), required=frozenset(), forbidden=frozenset())  # it has matched
+        _clean(tx, types, planner, rules, allocations, demand, Period(max(end, now), until), now=now)
 
 
 def _clean(
@@ -62,33 +70,58 @@ def _clean(
     types: ResourceTypes,
     planner: Planner,
     rules: Rules,
-    allocation: Allocation,
+    allocations: Sequence[Allocation],
     demand: Demand,
+    period: Period,
     *,
     now: datetime,
 ) -> None:
-    """Let an allocation last until its resource is clean, unless that would take all the time of a lease behind it."""
-    demand = replace(demand, expression=Expression(), required=frozenset(), forbidden=frozenset())  # it was its already
-    until = now + rules.cleaning_time
-    period = Period(max(allocation.period.end, now), until)
+    """Let allocations of a reservation last throughout the period, in which their resources are cleaned.
+
+    All together where nothing else is there. One by one on the other resources, where plans are in the way: unless
+    cleaning would take all the time of a lease behind it.
+    """
+    units: Counter[int] = Counter()
+    for allocation in allocations:
+        units[allocation.resource_id] += allocation.units
+    # The allocations have ended by then, so that none of the reservation is to be left out.
+    good = tx.allocations.still_good(demand, period, units, ignoring=None, keep_unreservable=True)
+    planner.touch(good)
+    free = [allocation for allocation in allocations if allocation.resource_id in good]
+    tx.allocations.lengthen(free, period.end, now=now)
+    for allocation in allocations:
+        if allocation.resource_id not in good:
+            _clean_behind_plans(tx, types, planner, rules, allocation, demand, period, now=now)
+
+
+def _clean_behind_plans(
+    tx: Transaction,
+    types: ResourceTypes,
+    planner: Planner,
+    rules: Rules,
+    allocation: Allocation,
+    demand: Demand,
+    period: Period,
+    *,
+    now: datetime,
+) -> None:
     room = {allocation.resource_id: allocation.units}
 
     def is_free() -> bool:
-        # The allocation itself has ended by then; another of its reservation that lasts as long may be cleaned as well.
         versions = tx.allocations.still_good(demand, period, room, ignoring=None, keep_unreservable=True)
         planner.touch(versions)
         return bool(versions)
 
     if not is_free() and not planner.clear(demand, period, room, ignoring=None, without=room):
         plans = tx.allocations.plans_on(allocation.resource_id, period)
-        if any(plan.period.end - rules.cleaning_time <= until for plan in plans):
+        if any(plan.period.end - rules.cleaning_time <= period.end for plan in plans):
             return
         for plan in plans:
-            _start_later(tx, types, plan, until, now=now)
+            _start_later(tx, types, plan, period.end, now=now)
             if is_free():
                 break
     if is_free():
-        tx.allocations.lengthen([allocation], until, now=now)
+        tx.allocations.lengthen([allocation], period.end, now=now)
 
 
 def _start_later(tx: Transaction, types: ResourceTypes, plan: Allocation, until: datetime, *, now: datetime) -> None:

@@ -61,7 +61,7 @@ from tenure.services.context import ENDED, Authorize, Effects, Rules, apply, new
 from tenure.services.enforcement import Enforcement
 from tenure.services.holds import check_confirmed, look_after, new_hold
 from tenure.services.planning import Planner
-from tenure.services.survey import found_before, is_large, survey
+from tenure.services.survey import found_before, is_large, is_surveyed, survey
 from tenure.services.trusts import Need, Trusts
 from tenure.services.undoing import promise
 from tenure.services.user_events import check_events, new_events
@@ -122,9 +122,9 @@ class LeaseService:
         check_sizes([one.parameters for one in request.reservations])
         demands = [placed_demand(self._types, one, position) for position, one in enumerate(request.reservations)]
         lease = self._new_lease(lease_id or new_id(), actor, request, starts_at, ends_at, notice_at, now)
+        self._check_conditions(request.reservations, demands, seen=self._sees(actor, lease))
         with self._trusts.given_by(actor, self._trusts.needed_for(request.reservations)) as trust_id:
-            checked = [one.checks_values for one in request.reservations]
-            booked = self._book(actor, replace(lease, trust_id=trust_id), demands, checked)
+            booked = self._book(actor, replace(lease, trust_id=trust_id), demands)
         if booked is not None and trust_id is not None:
             self._trusts.revoke(trust_id)  # the one who has booked it has made another
         if booked is None and lease.status is LeaseStatus.CREATING and request.hold_for is None:
@@ -410,27 +410,35 @@ class LeaseService:
             raise Conflict("There is a lease of this id already.")
         return lease
 
-    def _book(self, actor: Actor, lease: Lease, demands: Sequence[Demand], checked: Sequence[bool]) -> Lease | None:
-        """Write a new lease, with all that it asks for; the one of its id where the actor has booked it meanwhile.
+    def _check_conditions(
+        self, requests: Sequence[ReservationRequest], demands: Sequence[Demand], *, seen: bool
+    ) -> None:
+        """Raise ``InvalidParameter`` for conditions that may not be asked, or are never met as they are meant.
 
-        ``checked`` is ``checks_values`` of each request of a reservation.
+        Before anything is searched for, since how long a search takes could tell what is private.
         """
+        if not any(demand.expression.comparisons for demand in demands):
+            return
+        known: set[tuple[str, str]] = set()
+        with self._db.read() as tx:
+            for position, (request, demand) in enumerate(zip(requests, demands, strict=True)):
+                check_asked_for(tx, self._rules, demand.inventory, demand.expression.names, position, seen=seen)
+                if request.checks_values:
+                    check_values(tx, demand, demand.expression.comparisons, position, known=known)
+
+    def _book(self, actor: Actor, lease: Lease, demands: Sequence[Demand]) -> Lease | None:
+        """Write a new lease, with all that it asks for; the one of its id where the actor has booked it meanwhile."""
         now = lease.created_at
-        sees = self._sees(actor, lease)
         period = Period(max(lease.starts_at, now), lease.ends_at + self._rules.cleaning_time)
         turn = crc32(lease.id.encode())
-        large, order = is_large(demands), tuple(hardest_first(demands))
-        budget = Budget(self._rules.planning_time, large=large)
+        surveyed, order = is_surveyed(demands), tuple(hardest_first(demands))
+        budget = Budget(self._rules.planning_time, large=is_large(demands))
         look = partial(survey, demands=demands, period=period, now=now, turn=turn, budget=budget)
 
         def work(tx: Transaction) -> Lease | None:
             booked = self._booked_before(tx, actor, lease.id)
             if booked is not None:
                 return booked
-            for position, demand in enumerate(demands):
-                check_asked_for(tx, self._rules, demand.inventory, demand.expression.names, position, seen=sees)
-                if checked[position]:
-                    check_values(tx, demand, demand.expression.comparisons, position)
             # First of all, so that of two with one id the second does nothing else before it waits.
             tx.leases.add(lease)
             tx.events.add(lease.events)
@@ -444,7 +452,7 @@ class LeaseService:
 
             def begin(this_order: Sequence[int]) -> None:
                 nonlocal booked_at_once
-                if not large:
+                if not surveyed:
                     return
                 chosen = found_before(tx, reservation_ids) if this_order == order else {}
                 booked_at_once = planner.book_surveyed(reservation_ids, chosen)
@@ -466,7 +474,7 @@ class LeaseService:
             with budget:
                 return look(tx, order=order)
 
-        return self._enforcement.create(lease, work, survey=look_before if large else None)
+        return self._enforcement.create(lease, work, survey=look_before if surveyed else None)
 
     def _prepare(self, lease: Lease, event_id: str, token: str) -> Lease:
         """Have made what clients must see of a lease that was booked, and wait for it as long as may be.

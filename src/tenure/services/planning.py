@@ -245,6 +245,8 @@ class Planner:
             begin(order)
             place(order[0])
             return
+        if self._budget is not None:
+            self._budget.refusal = None  # of an attempt that was taken back
         first_equal = [demands.index(demand) for demand in demands]
         tried: set[tuple[int, ...]] = set()
         refusal: NotEnoughResources | None = None

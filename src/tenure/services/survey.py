@@ -12,16 +12,22 @@ from tenure.services.budget import Budget
 from tenure.store.allocations import SAMPLE
 from tenure.store.database import Transaction
 
-#: A request for more reservations, or more units, than this is surveyed. A smaller one is placed as fast without.
+#: A request for more reservations, or more units, than this is large. A smaller one is placed as fast as surveyed.
 FEW = 4
 FEW_UNITS = 64
 
 
 def is_large(demands: Sequence[Demand]) -> bool:
-    """Whether room for these is to be looked for before the transaction that books them."""
-    if any(demand.named for demand in demands):
-        return False  # plans may have to move for that first
+    """Whether others are to go first while room for these is looked for."""
     return len(demands) > FEW or sum(demand.maximum for demand in demands) > FEW_UNITS
+
+
+def is_surveyed(demands: Sequence[Demand]) -> bool:
+    """Whether room for these is looked for before the transaction that books them.
+
+    Not where resources are named, for which the plans of others may have to move first.
+    """
+    return is_large(demands) and not any(demand.named for demand in demands)
 
 
 def survey(

@@ -499,10 +499,9 @@ class ResourceStore:
         )
         return tuple(name for name in wanted if name not in known)
 
-    def numeric_names(self, resource_type: str, names: Iterable[str]) -> set[str]:
-        """Those of ``names`` that resources of the type have, each of them with a number."""
-        known = [name for name in names if self._has(resource_type, name)]
-        return {name for name in known if not self._has(resource_type, name, text=True)}
+    def is_number_everywhere(self, resource_type: str, name: str) -> bool:
+        """Whether resources of the type have a property of that name, each of them with a number."""
+        return self._has(resource_type, name) and not self._has(resource_type, name, text=True)
 
     def _has(self, resource_type: str, name: str, *, text: bool = False) -> bool:
         """Whether a resource of the type has a property of that name, or with ``text`` such that is no number."""
