@@ -10,18 +10,31 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from tenure.domain.actor import Actor
 from tenure.domain.errors import TenureError
-from tenure.domain.request import ReservationRequest
+from tenure.domain.lease import Lease
+from tenure.domain.request import LeaseChange, ReservationRequest
 from tests.support.databases import KINDS, DatabaseServers
-from tests.support.world import STRANGER, World, instance_reservation, open_world, reservation
+from tests.support.world import (
+    ADMIN,
+    OWNER,
+    STRANGER,
+    World,
+    address_reservation,
+    instance_reservation,
+    open_world,
+    reservation,
+)
 
 #: How long a lease of one host may take while another project asks for as much as it may.
 LONGEST = timedelta(seconds=1)
 #: The reservations of a lease, and the instances of each, that may be asked for at most or usually are.
 RESERVATIONS = 100
 INSTANCES = 100
+ADDRESS = "virtual:floatingip"
+FIRST_ADDRESS = "203.0.113.10"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +43,7 @@ class Crowd:
 
     kind: str
     name: str
-    #: How the large request ended: ``booked``, or the name of the error.
+    #: How the large request ended: ``granted``, or the name of the error.
     outcome: str
     taken: timedelta
     others: Sequence[timedelta]
@@ -50,29 +63,43 @@ def measure_large(servers: DatabaseServers, *, quick: bool, say: Callable[[str],
     found: list[Crowd] = []
     for kind in KINDS:
         with servers.fresh_database(kind) as url, open_world(url, hosts=hosts) as world:
-            for name, wanted in _requests(hosts).items():
-                found.append(_beside(world, kind, name, wanted))
-                crowd = found[-1]
+            for name, ask in _requests(world, hosts).items():
+                crowd = _beside(world, kind, name, ask)
+                found.append(crowd)
                 say(f"{kind}: {name}: {crowd.outcome} in {crowd.taken.total_seconds():.2f} s")
     return found
 
 
-def _requests(hosts: int) -> dict[str, list[ReservationRequest]]:
+def _requests(world: World, hosts: int) -> dict[str, Callable[[], object]]:
     """The large requests, in the order in which they are sent; what is booked stays."""
     few = min(INSTANCES, hosts)
     sizes = {"memory_mb": 65536, "vcpus": 16}
+    alike = [instance_reservation(few, affinity=False) for _ in range(RESERVATIONS)]
+    larger = [instance_reservation(few, affinity=False, **sizes) for _ in range(RESERVATIONS)]
+    together = [instance_reservation(2, affinity=True, **sizes) for _ in range(RESERVATIONS)]
+    conditions = [reservation(1, 1, resource_properties=_condition(number)) for number in range(RESERVATIONS)]
+    nearly_all = reservation(hosts - 200 if hosts > 400 else 1, hosts)
+    booked: list[Lease] = []
+
+    def book(*wanted: ReservationRequest) -> None:
+        booked.append(world.reserve(*wanted, start=1))
+
+    def prolong() -> None:
+        [first, *_] = booked
+        world.leases.update(OWNER, first.id, LeaseChange(ends_at=first.ends_at + timedelta(hours=1)))
+
+    def book_with_an_address() -> None:
+        world.resources.register(ADMIN, ADDRESS, f"{world.cloud.world.addresses.public}/{FIRST_ADDRESS}", {})
+        book(*alike[1:], address_reservation(1, FIRST_ADDRESS))
+
     return {
-        "100 of 100 instances apart": [instance_reservation(few, affinity=False) for _ in range(RESERVATIONS)],
-        "100 with conditions of their own": [
-            reservation(1, 1, resource_properties=_condition(number)) for number in range(RESERVATIONS)
-        ],
-        "all hosts but one": [reservation(hosts - 200 if hosts > 400 else 1, hosts)],
-        "100 of 100 where plans must move": [
-            instance_reservation(few, affinity=False, **sizes) for _ in range(RESERVATIONS)
-        ],
-        "100 together where plans must move": [
-            instance_reservation(2, affinity=True, **sizes) for _ in range(RESERVATIONS)
-        ],
+        "100 of 100 instances apart": partial(book, *alike),
+        "the same, an hour longer": prolong,
+        "99 of 100 instances apart and an address by name": book_with_an_address,
+        "100 with conditions of their own": partial(book, *conditions),
+        "all hosts but one": partial(book, nearly_all),
+        "100 of 100 where plans must move": partial(book, *larger),
+        "100 together where plans must move": partial(book, *together),
     }
 
 
@@ -81,15 +108,15 @@ def _condition(number: int) -> str:
     return json.dumps(["or", *([">=", "$vcpus", str(least)] for least in range(-10 - number, 0 - number))])
 
 
-def _beside(world: World, kind: str, name: str, wanted: Sequence[ReservationRequest]) -> Crowd:
+def _beside(world: World, kind: str, name: str, large: Callable[[], object]) -> Crowd:
     over = threading.Event()
-    outcome = ["booked"]
+    outcome = ["granted"]
     taken: list[float] = []
 
     def ask() -> None:
         began = time.monotonic()
         try:
-            world.reserve(*wanted, start=1)
+            large()
         except TenureError as error:
             outcome[0] = error.name
         finally:
@@ -98,11 +125,11 @@ def _beside(world: World, kind: str, name: str, wanted: Sequence[ReservationRequ
 
     others = [_one_host(world, STRANGER)]  # so that all that is made once is there
     others.clear()
-    large = threading.Thread(target=ask)
-    large.start()
+    asking = threading.Thread(target=ask)
+    asking.start()
     while not over.is_set() or not others:
         others.append(_one_host(world, STRANGER))
-    large.join()
+    asking.join()
     return Crowd(kind, name, outcome[0], timedelta(seconds=taken[0]), others)
 
 
