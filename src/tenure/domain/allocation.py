@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -261,3 +262,11 @@ def _instead(other: Choice, resource_id: int, demand: Demand) -> int:
     return max(
         (-(-amount // demand.amounts[name]) for name, amount in taken.items() if name in demand.amounts), default=0
     )
+
+
+def units_by_resource(allocations: Iterable[Allocation]) -> Counter[int]:
+    """How many units the allocations have of each resource, by its id."""
+    units: Counter[int] = Counter()
+    for allocation in allocations:
+        units[allocation.resource_id] += allocation.units
+    return units

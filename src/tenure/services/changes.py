@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from typing import Any
 from zlib import crc32
 
 from tenure.domain.actor import Actor
-from tenure.domain.allocation import Allocation, Demand, Spread, hardest_first
+from tenure.domain.allocation import Allocation, Choice, Demand, Spread, hardest_first, units_by_resource
 from tenure.domain.errors import (
     Conflict,
     InvalidParameter,
@@ -227,6 +226,8 @@ class _Outcome:
     #: Which allocations lasted beyond the end and do so no more, and which do so from now on.
     ending: list[int] = field(default_factory=list)
     lasting: list[int] = field(default_factory=list)
+    #: Whether the plan was given its dates as a whole, so that nothing is left to be done for a reservation.
+    rescheduled: bool = False
     #: The reservations that are about something from now on that they were not about before.
     bound: list[str] = field(default_factory=list)
     #: Whether something of the owner's bears in the cloud when the lease ends, and that is another time now.
@@ -480,7 +481,7 @@ class LeaseChanger:
         order.sort(key=lambda number: not parts[number].asks_for_no_more)
 
         def begin(_order: Sequence[int]) -> None:
-            self._outcome = _Outcome()
+            self._outcome = _Outcome(rescheduled=self._reschedule(planner, lease, parts, dates))
 
         def place(number: int) -> None:
             self._budget.spend(self._tx)
@@ -496,15 +497,46 @@ class LeaseChanger:
         if bind(self._tx, reservation.id, demand, part.position):
             self._outcome.bound.append(reservation.id)
         self._outcome.ends_otherwise |= demand.subject is not None and dates.ends_at != lease.ends_at
-        allocations, versions = self._tx.allocations.with_versions([reservation.id])
-        planner.touch(versions)
-        if lease.status is LeaseStatus.ACTIVE:
-            self._change_held(planner, part, allocations, dates, prolonged=dates.ends_at > lease.ends_at)
-        else:
-            self._change_plan(planner, lease, part, allocations, dates)
+        if not self._outcome.rescheduled:
+            allocations, versions = self._tx.allocations.with_versions([reservation.id])
+            planner.touch(versions)
+            if lease.status is LeaseStatus.ACTIVE:
+                self._change_held(planner, part, allocations, dates, prolonged=dates.ends_at > lease.ends_at)
+            else:
+                self._change_plan(planner, lease, part, allocations, dates)
         if part.parameters != reservation.parameters:
             self._outcome.parameters_before[reservation.id] = reservation.parameters
             self._tx.leases.change_reservations([reservation.id], now=self._now, parameters=dict(part.parameters))
+
+    def _reschedule(self, planner: Planner, lease: Lease, parts: Sequence[_Part], dates: _Dates) -> bool:
+        """Give the whole plan of a waiting lease other dates, where it is; False, with nothing done, if that cannot be.
+
+        That takes one search for each stretch of time that is new, not one for each reservation.
+        """
+        start, end = max(dates.starts_at, self._now), dates.ends_at + self._rules.cleaning_time
+        if lease.status is LeaseStatus.ACTIVE or dates.ends_at <= start:
+            return False
+        plans: dict[str, list[Allocation]] = {part.reservation.id: [] for part in parts}
+        allocations, versions = self._tx.allocations.with_versions(list(plans))
+        planner.touch(versions)
+        for allocation in allocations:
+            plans[allocation.reservation_id].append(allocation)
+        gained: dict[Period, list[Choice]] = {}
+        for part in parts:
+            plan, span = plans[part.reservation.id], part.demand.span(Period(start, end))
+            if part.demand != part.before or units_by_resource(plan).total() != part.demand.maximum:
+                return False
+            for stretch in {stretch for allocation in plan for stretch in span.without(allocation.period)}:
+                those = [allocation for allocation in plan if stretch in span.without(allocation.period)]
+                gained.setdefault(stretch, []).append(Choice(part.demand, stretch, units_by_resource(those)))
+        for choices in gained.values():
+            versions = self._tx.allocations.versions_of(choices, now=self._now)
+            if not versions:
+                return False
+            planner.touch(versions)
+        for part in parts if gained else ():
+            self._tx.allocations.reschedule(plans[part.reservation.id], part.demand.span(Period(start, end)))
+        return bool(gained)
 
     def _change_plan(
         self, planner: Planner, lease: Lease, part: _Part, allocations: list[Allocation], dates: _Dates
@@ -568,9 +600,7 @@ class LeaseChanger:
         stays where there is none. What may be more is looked for throughout the ``period``.
         """
         reservation, demand = part.reservation, part.demand
-        units: Counter[int] = Counter()
-        for one in allocations:
-            units[one.resource_id] += one.units
+        units = units_by_resource(allocations)
         longest = Period(min(time.start for time in times.values()), max(time.end for time in times.values()))
         good = self._tx.allocations.still_good(demand, longest, units, ignoring=reservation.id, keep_unreservable=False)
         named = self._tx.resources.ids_of(demand.inventory, demand.named, region=demand.region)
@@ -601,9 +631,7 @@ class LeaseChanger:
         """Change what is running: nothing that is held may be lost, and only more can be added."""
         reservation, position, demand = part.reservation, part.position, part.demand
         held = [one for one in allocations if one.state is AllocationState.HELD]
-        units: Counter[int] = Counter()
-        for one in held:
-            units[one.resource_id] += one.units
+        units = units_by_resource(held)
         kept = units.total()
         end = dates.ends_at + self._rules.cleaning_time
         latest = max((one.period.start for one in held), default=self._now)

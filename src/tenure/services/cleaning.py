@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from zlib import crc32
 
 from tenure.domain.actor import ENGINE
-from tenure.domain.allocation import Allocation, Demand
+from tenure.domain.allocation import Allocation, Demand, units_by_resource
 from tenure.domain.lease import AllocationState, EventStatus, EventType
 from tenure.domain.period import ENDLESS, Period
 from tenure.domain.requirement import Expression
@@ -81,9 +80,7 @@ def _clean(
     All together where nothing else is there. One by one on the other resources, where plans are in the way: unless
     cleaning would take all the time of a lease behind it.
     """
-    units: Counter[int] = Counter()
-    for allocation in allocations:
-        units[allocation.resource_id] += allocation.units
+    units = units_by_resource(allocations)
     # The allocations have ended by then, so that none of the reservation is to be left out.
     good = tx.allocations.still_good(demand, period, units, ignoring=None, keep_unreservable=True)
     planner.touch(good)

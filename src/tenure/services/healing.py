@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,7 +11,7 @@ from functools import partial
 from zlib import crc32
 
 from tenure.domain.actor import ENGINE, Actor
-from tenure.domain.allocation import Allocation, Demand
+from tenure.domain.allocation import Allocation, Demand, units_by_resource
 from tenure.domain.errors import Conflict, TooManyConflicts
 from tenure.domain.lease import (
     Action,
@@ -215,9 +214,7 @@ class Healer:
         """Those parts that lie where there is not room for all that the reservation has there."""
         now = tx.now()
         own, _ = tx.allocations.with_versions([reservation.id])
-        units: Counter[int] = Counter()
-        for one in own:
-            units[one.resource_id] += one.units
+        units = units_by_resource(own)
         by_period: dict[Period, list[tuple[Allocation, Resource]]] = {}
         for part, resource in parts:
             if part.period.end > now:

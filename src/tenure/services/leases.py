@@ -61,7 +61,7 @@ from tenure.services.context import ENDED, Authorize, Effects, Rules, apply, new
 from tenure.services.enforcement import Enforcement
 from tenure.services.holds import check_confirmed, look_after, new_hold
 from tenure.services.planning import Planner
-from tenure.services.survey import found_before, is_large, is_surveyed, survey
+from tenure.services.survey import found_before, is_large, survey
 from tenure.services.trusts import Need, Trusts
 from tenure.services.undoing import promise
 from tenure.services.user_events import check_events, new_events
@@ -431,8 +431,8 @@ class LeaseService:
         now = lease.created_at
         period = Period(max(lease.starts_at, now), lease.ends_at + self._rules.cleaning_time)
         turn = crc32(lease.id.encode())
-        surveyed, order = is_surveyed(demands), tuple(hardest_first(demands))
-        budget = Budget(self._rules.planning_time, large=is_large(demands))
+        large, order = is_large(demands), tuple(hardest_first(demands))
+        budget = Budget(self._rules.planning_time, large=large)
         look = partial(survey, demands=demands, period=period, now=now, turn=turn, budget=budget)
 
         def work(tx: Transaction) -> Lease | None:
@@ -452,7 +452,7 @@ class LeaseService:
 
             def begin(this_order: Sequence[int]) -> None:
                 nonlocal booked_at_once
-                if not surveyed:
+                if not large:
                     return
                 chosen = found_before(tx, reservation_ids) if this_order == order else {}
                 booked_at_once = planner.book_surveyed(reservation_ids, chosen)
@@ -474,7 +474,7 @@ class LeaseService:
             with budget:
                 return look(tx, order=order)
 
-        return self._enforcement.create(lease, work, survey=look_before if surveyed else None)
+        return self._enforcement.create(lease, work, survey=look_before if large else None)
 
     def _prepare(self, lease: Lease, event_id: str, token: str) -> Lease:
         """Have made what clients must see of a lease that was booked, and wait for it as long as may be.

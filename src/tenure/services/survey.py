@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -18,16 +18,8 @@ FEW_UNITS = 64
 
 
 def is_large(demands: Sequence[Demand]) -> bool:
-    """Whether others are to go first while room for these is looked for."""
+    """Whether room for these is looked for before the transaction that books them, and others go first."""
     return len(demands) > FEW or sum(demand.maximum for demand in demands) > FEW_UNITS
-
-
-def is_surveyed(demands: Sequence[Demand]) -> bool:
-    """Whether room for these is looked for before the transaction that books them.
-
-    Not where resources are named, for which the plans of others may have to move first.
-    """
-    return is_large(demands) and not any(demand.named for demand in demands)
 
 
 def survey(
@@ -42,14 +34,18 @@ def survey(
 ) -> dict[int, Choice]:
     """Return where these demands can go side by side, by their places; only those before the first without room.
 
-    The demands are placed in this ``order``. Those that differ in their numbers only are answered by one search.
+    The demands are placed in this ``order``, but for those that name resources: plans may have to move off these first.
+    What is named is left to them. Demands that differ in their numbers only are answered by one search.
     ``turn`` is where its walk through the ids begins. Raises ``Unavailable`` where the ``budget`` is spent.
     """
     chosen: dict[int, Choice] = {}
-    for places in _alike(demands, order):
+    named: set[int] = set()
+    for demand in demands:
+        named.update(tx.resources.ids_of(demand.inventory, demand.named, region=demand.region))
+    for places in _alike(demands, [place for place in order if not demands[place].named]):
         budget.spend()
         span = demands[places[0]].span(period)
-        found = _search(tx, [demands[place] for place in places], span, now=now, turn=turn)
+        found = _search(tx, [demands[place] for place in places], span, now=now, turn=turn, without=named)
         left = {one.resource_id: one for one in beside(found, chosen.values(), demands[places[0]], span)}
         for place in places:
             budget.spend()
@@ -78,11 +74,13 @@ def _alike(demands: Sequence[Demand], order: Sequence[int]) -> Iterator[list[int
     return (places for _, places in kinds)
 
 
-def _search(tx: Transaction, alike: Sequence[Demand], span: Period, *, now: datetime, turn: int) -> Sequence[Candidate]:
+def _search(
+    tx: Transaction, alike: Sequence[Demand], span: Period, *, now: datetime, turn: int, without: Collection[int]
+) -> Sequence[Candidate]:
     """What has room for any of these, as many resources as all of them together may need."""
     units = sum(demand.maximum for demand in alike)
     smallest = min(alike, key=lambda demand: demand.units_together)
-    return tx.allocations.candidates(smallest, span, now=now, turn=turn, limit=units + SAMPLE)
+    return tx.allocations.candidates(smallest, span, now=now, turn=turn, without=without, limit=units + SAMPLE)
 
 
 def found_before(tx: Transaction, reservation_ids: Sequence[str]) -> Mapping[int, Choice]:
