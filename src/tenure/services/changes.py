@@ -513,8 +513,8 @@ class LeaseChanger:
 
         That takes one search for each stretch of time that is new, not one for each reservation.
         """
-        start, end = max(dates.starts_at, self._now), dates.ends_at + self._rules.cleaning_time
-        if lease.status is LeaseStatus.ACTIVE or dates.ends_at <= start:
+        period = self._time_of_plan(dates)
+        if lease.status is LeaseStatus.ACTIVE or period is None:
             return False
         plans: dict[str, list[Allocation]] = {part.reservation.id: [] for part in parts}
         allocations, versions = self._tx.allocations.with_versions(list(plans))
@@ -523,7 +523,7 @@ class LeaseChanger:
             plans[allocation.reservation_id].append(allocation)
         gained: dict[Period, list[Choice]] = {}
         for part in parts:
-            plan, span = plans[part.reservation.id], part.demand.span(Period(start, end))
+            plan, span = plans[part.reservation.id], part.demand.span(period)
             if part.demand != part.before or units_by_resource(plan).total() != part.demand.maximum:
                 return False
             for stretch in {stretch for allocation in plan for stretch in span.without(allocation.period)}:
@@ -535,8 +535,13 @@ class LeaseChanger:
                 return False
             planner.touch(versions)
         for part in parts if gained else ():
-            self._tx.allocations.reschedule(plans[part.reservation.id], part.demand.span(Period(start, end)))
+            self._tx.allocations.reschedule(plans[part.reservation.id], part.demand.span(period))
         return bool(gained)
+
+    def _time_of_plan(self, dates: _Dates) -> Period | None:
+        """How long what is planned for a lease with these dates is its; None where it will never hold anything."""
+        start, end = max(dates.starts_at, self._now), dates.ends_at + self._rules.cleaning_time
+        return Period(start, end) if start < dates.ends_at else None
 
     def _change_plan(
         self, planner: Planner, lease: Lease, part: _Part, allocations: list[Allocation], dates: _Dates
@@ -546,11 +551,10 @@ class LeaseChanger:
         A change that asks for no more than the reservation has keeps them whether they serve or not.
         """
         reservation, position, demand = part.reservation, part.position, part.demand
-        start, end = max(dates.starts_at, self._now), dates.ends_at + self._rules.cleaning_time
-        if dates.ends_at <= start:  # it will never hold anything
+        period = self._time_of_plan(dates)
+        if period is None:
             self._tx.allocations.remove_planned([reservation.id])
             return
-        period = Period(start, end)
         if lease.starts_at <= dates.starts_at and dates.ends_at <= lease.ends_at:
             times = _within(demand.span(period), allocations)  # of no more time, not for cleaning either
         else:

@@ -794,7 +794,7 @@ class EventService:
         """
         planner = Planner(tx, self._types, now=now, turn=crc32(lease.id.encode()), notice=self._rules.preemption_notice)
         moved: dict[int, int] = {}
-        with suppress(Stuck), tx.tentatively():
+        with suppress(Stuck), tx.session.begin_nested():
             for reservation in lease.reservations:
                 allocations, versions = tx.allocations.with_versions([reservation.id])
                 planner.touch(versions)

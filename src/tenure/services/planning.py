@@ -273,7 +273,7 @@ class Planner:
         """Take back what is done inside where that raises, the versions that were raised as well."""
         raised, gathered, nowhere = dict(self._raised), dict(self._gathered), list(self._nowhere)
         try:
-            with self._tx.tentatively():
+            with self._tx.session.begin_nested():
                 yield
         except BaseException:
             self._raised, self._gathered, self._nowhere = raised, gathered, nowhere

@@ -129,12 +129,6 @@ class Transaction:
         if self._database.dialect == "postgresql":
             self.session.execute(text("SET CONSTRAINTS ALL DEFERRED"))
 
-    @contextmanager
-    def tentatively(self) -> Iterator[None]:
-        """Take back what is written inside where that raises."""
-        with self.gains.kept(), self.session.begin_nested():
-            yield
-
     def give_way(self) -> None:
         """Raise ``GaveWay`` where this transaction has locked for long what others wait for."""
         if time.monotonic() < self._look_at:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from sqlalchemy import select
@@ -30,7 +29,8 @@ class Gains:
     """Which resources a transaction gives out, and when.
 
     Only what writes allocations records gains: new allocations, moved ones, and the time by which one lasts longer.
-    Time that an allocation had before is none, so that a host that has shrunk keeps what it had promised.
+    Time that an allocation had before is none, so that a host that has shrunk keeps what it had promised. A gain that
+    was taken back stays recorded: there was room for it, so that to look there does no harm.
     """
 
     def __init__(self, session: Session) -> None:
@@ -40,16 +40,6 @@ class Gains:
     def add(self, resource_ids: Iterable[int], period: Period) -> None:
         """Have these resources looked at before the commit, in this period."""
         self._gained.update((resource_id, period) for resource_id in resource_ids)
-
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Forget the gains inside where that raises: they are taken back."""
-        before = set(self._gained)
-        try:
-            yield
-        except BaseException:
-            self._gained = before
-            raise
 
     def verify(self) -> None:
         """Raise ``Overbooked`` where more is promised of what was given out than there is.
