@@ -147,15 +147,15 @@ class Conflict(TenureError):
 
 
 class TooManyConflicts(TenureError):
-    """Others kept changing the same things; asking again is right.
+    """A transaction was taken back, as a rule because others kept changing the same things; asking again is right.
 
-    The transaction that met them wrote nothing, but a request may have made others before it.
+    The transaction wrote nothing, but a request may have made others before it.
     """
 
     name = "Unavailable"
 
-    def __init__(self) -> None:
-        super().__init__("Too many others are changing the same things right now; try again.")
+    def __init__(self, message: str = "Too many others are changing the same things right now; try again.") -> None:
+        super().__init__(message)
 
 
 class Unavailable(TenureError):

@@ -194,8 +194,8 @@ class Database:
         What takes long to find, and can be verified fast, is found by ``survey``: it reads in a transaction of its own
         before each attempt, keeps nobody from writing, and its answer is the ``survey`` of the transaction.
 
-        Raises ``TooManyConflicts`` when that does not help, and ``Unavailable`` where the database does not work, or
-        where a resource would be promised twice; the transaction has written nothing then. Only where the connection is
+        Raises ``TooManyConflicts`` when that does not help, or a resource would be promised twice, and ``Unavailable``
+        where the database does not work; the transaction has written nothing then. Only where the connection is
         lost during the commit it is not known: ``OutcomeUnknown``, which is an ``Unavailable``.
         """
         contended: set[int] = set()
@@ -228,7 +228,7 @@ class Database:
                 LOG.debug("attempt %d met another transaction: %s", attempt, error)
             except Overbooked as error:
                 LOG.exception("a transaction was rolled back that would have promised a resource twice")
-                raise Unavailable(_WRONG) from error
+                raise TooManyConflicts(_WRONG) from error
             contended |= wanted
             if time.monotonic() - began > self._patience_seconds:
                 break
