@@ -184,7 +184,7 @@ def move_twice(world: World, monkeypatch: pytest.MonkeyPatch, *, wait: float = S
     change = LeaseChange(starts_at=NOW + 10 * HOUR, ends_at=NOW + 11 * HOUR)
     leases = [world.book(1, start=start) for start in (1, 5)]
     works: list[Callable[[], object]] = [partial(world.leases.update, OWNER, lease.id, change) for lease in leases]
-    return race(world, monkeypatch, "still_good", works, wait)
+    return race(world, monkeypatch, "versions_of", works, wait)
 
 
 def start_twice(world: World, monkeypatch: pytest.MonkeyPatch, *, wait: float = SECONDS) -> Outcome:
