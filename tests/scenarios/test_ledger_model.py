@@ -75,10 +75,14 @@ class Asked:
     affinity: bool | None = None
     rack: str = ""
     names: frozenset[str] = frozenset()
+    #: The only host that will do.
+    host: str = ""
 
     @property
     def request(self) -> ReservationRequest:
         properties = f'["==", "$rack", "{self.rack}"]' if self.rack else ""
+        if self.host:
+            properties = f'["==", "$hypervisor_hostname", "{self.host}"]'
         if self.kind == "addresses":
             return address_reservation(self.amount, *sorted(self.names))
         if self.kind == "hosts":
@@ -140,6 +144,8 @@ class Room:
             return False
         if asked.rack and resource.properties.get("rack") != asked.rack:
             return False
+        if asked.host and resource.name != asked.host:
+            return False
         if asked.kind != "instances":
             return True
         limits = resource.limits.get("VCPU", {})
@@ -192,6 +198,12 @@ class Room:
             if Room(self.resources, [*self.uses, *more], self.late).fit(rest):
                 return True
         return False
+
+    def could(self, wishes: Sequence[Wish], asked: Mapping[str, Asked], mine: Collection[str], now: datetime) -> bool:
+        """Whether all of it fits as things are; or, where it is of one reservation, when one plan moves."""
+        if self.fit(wishes):
+            return True
+        return len(wishes) == 1 and any(room.fit(wishes) for room in self.moved(asked, mine, now))
 
     def moved(self, asked: Mapping[str, Asked], mine: Collection[str], now: datetime) -> Iterator[Room]:
         """The same, where one plan of another lease has moved to a resource that has room for it."""
@@ -271,12 +283,16 @@ class LedgerMachine(RuleBasedStateMachine):
         self.world = self.stack.enter_context(open_world(self.url, hosts=self.HOSTS, rules=self.site))
         self.world.resize(*[VCPUS] * self.HOSTS)
         for number in range(1, self.HOSTS + 1):
-            self.world.resources.update(ADMIN, HOST, str(number), {"rack": "r1" if number % 2 else "r2"})
+            self.world.resources.update(ADMIN, HOST, str(number), {"rack": self.rack(number)})
         for address in ADDRESSES:
             self.world.resources.register(ADMIN, ADDRESS, f"{self.world.cloud.world.addresses.public}/{address}", {})
         self.all: list[Known] = []
         #: Hosts that have had less than was promised there since they shrank.
         self.shrunk: set[int] = set()
+
+    def rack(self, number: int) -> str:
+        """In which rack the host of that number is."""
+        return "r1" if number % 2 else "r2"
 
     # --- what users do
 
@@ -489,10 +505,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return wishes
 
     def could(self, room: Room, wishes: Sequence[Wish], mine: Collection[str]) -> bool:
-        """Whether all of it fits as things are; or, where it is of one reservation, when one plan moves."""
-        if room.fit(wishes):
-            return True
-        return len(wishes) == 1 and any(one.fit(wishes) for one in room.moved(self.asked(), mine, self.now))
+        return room.could(wishes, self.asked(), mine, self.now)
 
     def room(self, *, without: Collection[Use] = ()) -> Room:
         uses = self.uses()
