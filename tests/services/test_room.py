@@ -86,6 +86,51 @@ def test_those_that_stay_together_grow_where_a_plan_makes_room_for_them(world: W
         world.change(running, amount=3)
 
 
+def test_a_plan_moves_beside_the_units_of_a_reservation_that_grows(world: World):
+    """The plan overlaps the running reservation, and fits on its host all the same."""
+    world.resize(4, 2, 1, 1)
+    running = world.reserve_on(1, instances(1, vcpus=2, affinity=False), start=0, hours=3)
+    world.engine.settle()
+    plan = world.reserve_on(2, instances(1, vcpus=2), start=2)
+    world.change(running, amount=2)
+    world.engine.settle()
+    assert world.units(running) == [("sim-host-001", 1), ("sim-host-002", 1)]
+    assert world.units(plan) == [("sim-host-001", 1)]
+
+
+def test_a_plan_moves_beside_a_unit_that_was_placed_just_before(world: World):
+    world.resize(4, 2, 1, 1)
+    plan = world.reserve_on(2, instances(1, vcpus=2), start=2)
+    lease = world.reserve(instances(2, vcpus=2, affinity=False), start=1, hours=3)
+    assert world.units(lease) == [("sim-host-001", 1), ("sim-host-002", 1)]
+    assert world.units(plan) == [("sim-host-001", 1)]
+
+
+def test_a_plan_moves_beside_a_unit_where_another_would_not_fit(world: World):
+    """The second host has room for one unit throughout, and for the shorter plan beside it."""
+    world.resize(1, 2, 1, 1)
+    for number in (2, 3, 4):
+        world.reserve_on(number, instances(1, vcpus=1), start=0, hours=1 if number == 2 else 2)
+    world.engine.settle()  # what runs does not move
+    plan = world.reserve_on(1, instances(1, vcpus=1), start=1)
+    lease = world.reserve(instances(2, vcpus=1), start=0, hours=2)
+    assert world.units(lease) == [("sim-host-001", 1), ("sim-host-002", 1)]
+    assert world.units(plan) == [("sim-host-002", 1)]
+
+
+def test_a_plan_moves_beside_a_unit_for_which_another_plan_has_moved(world: World):
+    world.resize(3, 2, 1, 2)
+    world.reserve_on(3, instances(1, vcpus=1), start=0, hours=2)
+    world.reserve_on(4, instances(1, vcpus=2), start=0)
+    world.engine.settle()  # what runs does not move
+    first = world.reserve_on(1, instances(1, vcpus=2), start=1)
+    second = world.reserve_on(2, instances(1, vcpus=1), start=1)
+    lease = world.reserve(instances(2, vcpus=2, affinity=False), start=0, hours=2)
+    assert world.units(lease) == [("sim-host-001", 1), ("sim-host-002", 1)]
+    assert world.units(first) == [("sim-host-004", 1)]
+    assert world.units(second) == [("sim-host-001", 1)]
+
+
 def test_nothing_grows_on_a_host_that_is_closed(world: World):
     world.resize(4, 4, 4, 4)
     running = world.reserve_on(1, instances(1, vcpus=2, affinity=True), start=0, hours=3)
