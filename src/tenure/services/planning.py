@@ -208,11 +208,20 @@ class Planner:
         places = self._choose(reservation_id, demand, period, wanted=wanted, without=without, only=only)
         self.touch({place.resource_id: place.version for place in places})
         units = {place.resource_id: place.units for place in places}
+        unwritten, added = dict(units), list[int]()
+
+        def write() -> None:
+            added.extend(self._tx.allocations.add(reservation_id, unwritten, period, demand, state=state).values())
+            unwritten.clear()
+
         missing = demand.minimum - sum(units.values())
         if missing > 0:
-            units |= self._make_room(demand, period, missing, without=[*without, *units], only=only)
+            room = self._make_room(demand, period, missing, without=[*without, *units], only=only, before_moving=write)
+            for resource_id, count in room:
+                units[resource_id] = unwritten[resource_id] = count
         lacking = len(named) < len(demand.named) or not wanted <= units.keys()
         if sum(units.values()) < demand.minimum or lacking:
+            self._tx.allocations.remove(added)
             shortfall = self._shortfall(
                 demand, period, position=position, without=without, requested=requested, kept=kept
             )
@@ -224,7 +233,8 @@ class Planner:
                 shortfall, field=f"reservations[{position}].{shortfall.naming or demand.parameter}"
             )
         self._tx.chosen[reservation_id] = Choice(demand, period, units)
-        return list(self._tx.allocations.add(reservation_id, units, period, demand, state=state).values())
+        write()
+        return added
 
     def place_all(
         self,
@@ -381,7 +391,7 @@ class Planner:
             excluded = closed | self._apart_from(allocation, demand)  # to which others may move all the same
             only = None if gathered is None else [gathered]
             made = self._make_room(part, period, part.minimum, without=excluded, closed=closed, only=only)
-            found = next(iter(made), None)
+            found, _ = next(made, (None, 0))
         if found is not None and demand.spread is Spread.TOGETHER:
             self._gathered[allocation.reservation_id] = found
         return found
@@ -436,13 +446,14 @@ class Planner:
         *,
         without: Collection[int],
         only: Collection[int] | None = None,
-        closed: Collection[int] | None = None,
-    ) -> dict[int, int]:
-        """Make room for up to ``missing`` units by moving plans elsewhere; for how many there is, by resource.
+        closed: Collection[int] = (),
+        before_moving: Callable[[], object] = lambda: None,
+    ) -> Iterator[tuple[int, int]]:
+        """Make room for up to ``missing`` units by moving plans elsewhere: on which resource, and for how many.
 
-        None is made on what is ``without``, and nothing is moved to what is ``closed``, which is the same unless given.
+        None is made on what is ``without``, and nothing is moved to what is ``closed``. Plans may move to where there
+        is room beside what the caller has got: ``before_moving`` must write that to the ledger.
         """
-        closed = without if closed is None else closed
         blocked = self._tx.allocations.blocked_by_plans(
             demand, period, now=self._now, fixed=self._fixed, without=without, only=only, limit=ROOM_SAMPLE + missing
         )
@@ -452,10 +463,9 @@ class Planner:
             if not self._tx.allocations.candidates(anything, period, now=self._now, turn=self._turn, without=closed):
                 self._nowhere.append(_Nowhere(anything, period, frozenset(closed)))
         demands = self._demands(plan for _, plans in blocked.values() for plan in plans)
-        made: dict[int, int] = {}
         for resource_id, (version, plans) in blocked.items():
             self._spend()
-            if sum(made.values()) >= missing:
+            if missing <= 0:
                 break
             if resource_id in self._filled:
                 again = self._tx.allocations.blocked_by_plans(
@@ -466,9 +476,11 @@ class Planner:
                 version, plans = again[resource_id]
                 demands |= self._demands(plans)  # also of those that others have just put there
             fits = None if demand.exclusive else partial(self._has_room, resource_id, demand, period)
-            if self._move_all(resource_id, version, plans, demands, fits, without=[*closed, *made]):
-                made[resource_id] = min(missing - sum(made.values()), self._units_on(resource_id, demand, period))
-        return made
+            before_moving()
+            if self._move_all(resource_id, version, plans, demands, fits, without=closed):
+                count = min(missing, self._units_on(resource_id, demand, period))
+                missing -= count
+                yield resource_id, count
 
     def _has_room(self, resource_id: int, demand: Demand, period: Period) -> bool:
         return bool(self._tx.allocations.candidates(demand, period, now=self._now, turn=self._turn, only=[resource_id]))
@@ -481,7 +493,7 @@ class Planner:
         lacking = set(resource_ids) - {candidate.resource_id for candidate in found}
         if lacking:
             closed = {*without, *resource_ids}
-            self._make_room(part, period, len(lacking), without=without, closed=closed, only=lacking)
+            list(self._make_room(part, period, len(lacking), without=without, closed=closed, only=lacking))
 
     def _units_on(self, resource_id: int, demand: Demand, period: Period) -> int:
         """For how many units the resource has room, of those that the demand may put there."""

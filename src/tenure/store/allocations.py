@@ -633,7 +633,7 @@ class AllocationStore:
 
     def remove(self, allocation_ids: Collection[int]) -> None:
         if allocation_ids:
-            self._session.execute(delete(AllocationRow).where(AllocationRow.id.in_(sorted(allocation_ids))))
+            self._session.execute(delete(AllocationRow).where(conditions.among(AllocationRow.id, allocation_ids)))
 
     def bookings(
         self,
