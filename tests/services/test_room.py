@@ -11,7 +11,7 @@ from sqlalchemy import event
 
 from tenure.domain.errors import NotEnoughResources
 from tenure.domain.lease import LeaseStatus
-from tenure.domain.request import ReservationRequest, ResourceQuery
+from tenure.domain.request import LeaseChange, ReservationRequest, ResourceQuery
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.simulated import Fault, FaultKind, HostHealth
 from tests.services.test_parts import HOUR, hosts, instances
@@ -129,6 +129,30 @@ def test_a_plan_moves_beside_a_unit_for_which_another_plan_has_moved(world: Worl
     assert world.units(lease) == [("sim-host-001", 1), ("sim-host-002", 1)]
     assert world.units(first) == [("sim-host-004", 1)]
     assert world.units(second) == [("sim-host-001", 1)]
+
+
+def test_a_plan_moves_off_a_host_that_has_room_for_some_of_the_units(world: World):
+    """The second host has room for one unit, and for both when the plan goes to the first, which is free for it."""
+    world.resize(2, 4, 1, 1)
+    world.reserve_on(1, instances(1, vcpus=2), start=0)
+    world.engine.settle()  # what runs does not move
+    plan = world.reserve_on(2, instances(1, vcpus=2), start=1)
+    lease = world.reserve(instances(2, vcpus=2), start=0, hours=2)
+    assert {host for host, _ in world.units(lease)} == {"sim-host-002"}
+    assert sum(count for _, count in world.units(lease)) == 2
+    assert world.units(plan) == [("sim-host-001", 1)]
+
+
+def test_a_plan_behind_a_lease_that_is_extended_moves_beside_its_other_units(world: World):
+    world.resize(1, 2, 1, 1)
+    for number in (3, 4):
+        world.reserve_on(number, instances(1, vcpus=1), start=0, hours=2)
+    running = world.reserve(instances(2, vcpus=1, affinity=False), start=0)
+    world.engine.settle()
+    plan = world.reserve_on(1, instances(1, vcpus=1), start=1)
+    world.leases.update(OWNER, running.id, LeaseChange(ends_at=running.ends_at + HOUR))
+    assert world.units(running) == [("sim-host-001", 1), ("sim-host-002", 1)]
+    assert world.units(plan) == [("sim-host-002", 1)]
 
 
 def test_nothing_grows_on_a_host_that_is_closed(world: World):
