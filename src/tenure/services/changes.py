@@ -651,19 +651,7 @@ class LeaseChanger:
         more_time = prolonged or demand.lasting
         longer = [one for one in held if one.period.end < period.end] if more_time else []
         if longer:
-            taken = {one.resource_id: units[one.resource_id] for one in longer}
-            extension = Period(max(period.start, min(one.period.end for one in longer)), period.end)
-            good = self._tx.allocations.still_good(
-                demand, extension, taken, ignoring=reservation.id, keep_unreservable=True
-            )
-            planner.touch(good)
-            lost = {number: count for number, count in taken.items() if number not in good}
-            if lost and not planner.clear(demand, extension, lost, ignoring=reservation.id, without=units.keys()):
-                raise NotEnoughResources(
-                    planner.shortfall(demand, extension, position=position, kept=kept, requested=kept),
-                    field="end_date" if not part.grows else f"reservations[{position}]",
-                )
-            self._tx.allocations.lengthen(longer, period.end, now=self._now)
+            self._lengthen(planner, part, longer, units, period)
         # Not yet: where the cloud must agree, nothing else gets what would be given up before it has.
         self._outcome.shorter.setdefault(period.end, []).extend(one.id for one in held if one.period.end > period.end)
         lasted = [one.id for one in held if one.period.end == ENDLESS]
@@ -684,6 +672,36 @@ class LeaseChanger:
             )
             if added:
                 self._outcome.added[reservation.id] = added
+
+    def _lengthen(
+        self, planner: Planner, part: _Part, longer: Sequence[Allocation], units: Counter[int], period: Period
+    ) -> None:
+        """Have these allocations last as long as the period; ``units`` is what the reservation holds, by resource.
+
+        Where plans are in the way, they move, perhaps to what is left beside another of these: each is in the ledger
+        until its new end before the next plan moves.
+        """
+        reservation, demand, kept = part.reservation, part.demand, units.total()
+        taken = {one.resource_id: units[one.resource_id] for one in longer}
+        extension = Period(max(period.start, min(one.period.end for one in longer)), period.end)
+        good = self._tx.allocations.still_good(
+            demand, extension, taken, ignoring=reservation.id, keep_unreservable=True
+        )
+        planner.touch(good)
+        lost = {number: count for number, count in taken.items() if number not in good}
+        if not lost:
+            self._tx.allocations.lengthen(longer, period.end, now=self._now)
+            return
+        refusal = NotEnoughResources(
+            planner.shortfall(demand, extension, position=part.position, kept=kept, requested=kept),
+            field="end_date" if not part.grows else f"reservations[{part.position}]",
+        )
+        self._tx.allocations.lengthen([one for one in longer if one.resource_id in good], period.end, now=self._now)
+        for number, count in sorted(lost.items()):
+            if not planner.clear(demand, extension, {number: count}, ignoring=reservation.id, without=lost):
+                raise refusal
+            behind = [one for one in longer if one.resource_id == number]
+            self._tx.allocations.lengthen(behind, period.end, now=self._now)
 
     # --- events and status
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -207,20 +208,22 @@ class Planner:
             self._make_room_on(wanted, demand.part(1), period, without=without)
         places = self._choose(reservation_id, demand, period, wanted=wanted, without=without, only=only)
         self.touch({place.resource_id: place.version for place in places})
-        units = {place.resource_id: place.units for place in places}
-        unwritten, added = dict(units), list[int]()
+        units = Counter({place.resource_id: place.units for place in places})
+        missing = demand.minimum - units.total()
+        added: list[int] = []
 
-        def write() -> None:
-            added.extend(self._tx.allocations.add(reservation_id, unwritten, period, demand, state=state).values())
-            unwritten.clear()
+        def take(units: Mapping[int, int]) -> list[int]:
+            return list(self._tx.allocations.add(reservation_id, units, period, demand, state=state).values())
 
-        missing = demand.minimum - sum(units.values())
-        if missing > 0:
-            room = self._make_room(demand, period, missing, without=[*without, *units], only=only, before_moving=write)
+        if missing > 0 and self._tx.allocations.any_planned(period):
+            added = take(units)  # before plans move, so that they go to what is left beside it
+            full = [*without, *units] if demand.spread is Spread.APART else without
+            room = self._make_room(demand, period, missing, asking=reservation_id, without=full, only=only)
             for resource_id, count in room:
-                units[resource_id] = unwritten[resource_id] = count
+                added += take({resource_id: count})
+                units[resource_id] += count
         lacking = len(named) < len(demand.named) or not wanted <= units.keys()
-        if sum(units.values()) < demand.minimum or lacking:
+        if units.total() < demand.minimum or lacking:
             self._tx.allocations.remove(added)
             shortfall = self._shortfall(
                 demand, period, position=position, without=without, requested=requested, kept=kept
@@ -233,8 +236,7 @@ class Planner:
                 shortfall, field=f"reservations[{position}].{shortfall.naming or demand.parameter}"
             )
         self._tx.chosen[reservation_id] = Choice(demand, period, units)
-        write()
-        return added
+        return added or take(units)
 
     def place_all(
         self,
@@ -447,15 +449,17 @@ class Planner:
         without: Collection[int],
         only: Collection[int] | None = None,
         closed: Collection[int] = (),
-        before_moving: Callable[[], object] = lambda: None,
+        asking: str | None = None,
     ) -> Iterator[tuple[int, int]]:
         """Make room for up to ``missing`` units by moving plans elsewhere: on which resource, and for how many.
 
-        None is made on what is ``without``, and nothing is moved to what is ``closed``. Plans may move to where there
-        is room beside what the caller has got: ``before_moving`` must write that to the ledger.
+        None is made on what is ``without``, and nothing is moved to what is ``closed``. Plans may move to what is left
+        where room was made before: the caller must have taken that by then. What is planned for the reservation that
+        is ``asking`` does not move.
         """
+        fixed = replace(self._fixed, reservation_id=asking)
         blocked = self._tx.allocations.blocked_by_plans(
-            demand, period, now=self._now, fixed=self._fixed, without=without, only=only, limit=ROOM_SAMPLE + missing
+            demand, period, now=self._now, fixed=fixed, without=without, only=only, limit=ROOM_SAMPLE + missing
         )
         if blocked and self._nowhere and demand.expression.terms:
             # Where nothing at all is free, no plan that lasts as long can move: one look instead of one for each.
@@ -469,14 +473,13 @@ class Planner:
                 break
             if resource_id in self._filled:
                 again = self._tx.allocations.blocked_by_plans(
-                    demand, period, now=self._now, fixed=self._fixed, only=[resource_id], limit=1
+                    demand, period, now=self._now, fixed=fixed, only=[resource_id], limit=1
                 )
                 if resource_id not in again:
                     continue
                 version, plans = again[resource_id]
                 demands |= self._demands(plans)  # also of those that others have just put there
             fits = None if demand.exclusive else partial(self._has_room, resource_id, demand, period)
-            before_moving()
             if self._move_all(resource_id, version, plans, demands, fits, without=closed):
                 count = min(missing, self._units_on(resource_id, demand, period))
                 missing -= count

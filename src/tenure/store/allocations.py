@@ -444,6 +444,13 @@ class AllocationStore:
                 found[row.resource_id][1].append(_allocation(row))
         return found
 
+    def any_planned(self, period: Period) -> bool:
+        """Whether anything is planned for any part of the period."""
+        planned = select(AllocationRow.id).where(
+            AllocationRow.state == AllocationState.PLANNED.value, conditions.overlaps(period)
+        )
+        return self._session.execute(planned.limit(1)).first() is not None
+
     def plans_on(self, resource_id: int, period: Period) -> list[Allocation]:
         """What is planned on a resource for any part of the period, the earliest first."""
         rows = self._session.execute(

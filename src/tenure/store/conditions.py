@@ -44,9 +44,10 @@ _WALKED = aliased(AttributeRow)
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """What does not move: everything that is no plan, and plans that start ``until`` then."""
+    """Allocations that must not move: all but plans, plans that start ``until`` then, and those of a reservation."""
 
     until: datetime | None = None
+    reservation_id: str | None = None
 
 
 #: Every plan may move.
@@ -225,8 +226,12 @@ def taken(demand: Demand, period: Period, *, ignoring: str | None, fixed: Fixed 
 
 def movable(fixed: Fixed, row: type[AllocationRow] = AllocationRow) -> ColumnElement[bool]:
     """Whether it is a plan that may move."""
-    planned = row.state == AllocationState.PLANNED.value
-    return planned if fixed.until is None else and_(planned, row.starts_at > fixed.until)
+    movable = [row.state == AllocationState.PLANNED.value]
+    if fixed.until is not None:
+        movable.append(row.starts_at > fixed.until)
+    if fixed.reservation_id is not None:
+        movable.append(row.reservation_id != fixed.reservation_id)
+    return and_(*movable)
 
 
 def _counting(row: type[AllocationRow], ignoring: str | None, *, fixed: Fixed | None) -> list[ColumnElement[bool]]:
