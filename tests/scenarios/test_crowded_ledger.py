@@ -587,23 +587,23 @@ def a_plan_that_can_move_behind_many_that_cannot(machine: CrowdedMachine, rng: R
     machine.promises_hold()
 
 
-STEPS: Sequence[Callable[[CrowdedMachine, Random], None]] = (
+STEPS = (
     a_request_that_needs_a_move,
     a_request_that_needs_a_move_to_a_host_with_limits,
     a_request_for_addresses_by_name,
     a_request_for_several_that_just_fit,
     a_change_of_a_waiting_lease,
-    a_running_lease_that_grows,
-    a_host_that_fails_below_a_lease_that_has_grown,
+    pytest.param(a_running_lease_that_grows, marks=pytest.mark.slow),
+    pytest.param(a_host_that_fails_below_a_lease_that_has_grown, marks=pytest.mark.slow),
     a_host_that_fails,
     a_host_that_shrinks_below_leases_that_give_up_time,
-    a_start_behind_a_teardown_that_lasts,
+    pytest.param(a_start_behind_a_teardown_that_lasts, marks=pytest.mark.slow),
     a_reservation_given_back_after_the_cleaning_time_was_raised,
     a_plan_that_can_move_behind_many_that_cannot,
 )
 
-#: An example takes about half a second.
-EXAMPLES = 1 if settings().max_examples <= 100 else times(6, 200)
+#: An example takes about a second.
+EXAMPLES = 1 if settings().max_examples <= 100 else times(3, 200)
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
