@@ -674,14 +674,14 @@ class LeaseChanger:
                 self._outcome.added[reservation.id] = added
 
     def _lengthen(
-        self, planner: Planner, part: _Part, longer: Sequence[Allocation], units: Counter[int], period: Period
+        self, planner: Planner, part: _Part, longer: Sequence[Allocation], units: Mapping[int, int], period: Period
     ) -> None:
         """Have these allocations last as long as the period; ``units`` is what the reservation holds, by resource.
 
         Where plans are in the way, they move, perhaps to what is left beside another of these: each is in the ledger
         until its new end before the next plan moves.
         """
-        reservation, demand, kept = part.reservation, part.demand, units.total()
+        reservation, demand, kept = part.reservation, part.demand, sum(units.values())
         taken = {one.resource_id: units[one.resource_id] for one in longer}
         extension = Period(max(period.start, min(one.period.end for one in longer)), period.end)
         good = self._tx.allocations.still_good(
