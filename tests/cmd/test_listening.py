@@ -15,9 +15,12 @@ import pytest
 from waitress import channel
 from waitress.wasyncore import close_all
 
+from tenure.api.bodies import MAX_BYTES
 from tenure.cmd import listening
 from tests.support.waiting import patience, wait_for
 
+#: The first bytes of a body that comes in chunks, as many as the smallest body has that is refused unread.
+CHUNKS = ((b"10000\r\n" + b"x" * 0x10000 + b"\r\n") * 17)[: MAX_BYTES + 64 * 1024]
 HALF = b"POST /v1/leases HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
 
 
@@ -102,9 +105,17 @@ def test_a_request_that_drips_in_has_no_more_time_than_others(server: Any, monke
     ("raw", "status"),
     [
         (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % 2**30, 413),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (MAX_BYTES + 64 * 1024), 413),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS, 413),
         (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 100_000 + b"\r\n\r\n", 431),
     ],
-    ids=["body", "headers"],
+    ids=["body", "body by little", "body in chunks", "headers"],
 )
 def test_what_is_too_large_is_refused_before_it_is_read(server: Any, raw: bytes, status: int):
     assert answer(server, raw=raw).status == status
+
+
+def test_a_body_that_is_a_little_too_large_is_left_to_the_api(server: Any):
+    size = MAX_BYTES + 1
+    raw = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size
+    assert answer(server, raw=raw + b"x" * size).status == 200
