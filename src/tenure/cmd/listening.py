@@ -22,8 +22,9 @@ REQUEST_SECONDS = 30
 LOOK_SECONDS = 5
 #: No headers are larger.
 MAX_HEADER_BYTES = 64 * 1024
-#: What is larger is refused before it is read. What is but a little too large gets the answer of the API.
-MAX_BODY_BYTES = 4 * MAX_BYTES
+#: A body of this size or larger is refused with a 413 before it is read; a smaller one is kept, in a file, before its
+#: token is checked. What is only a little too large for the API gets the answer of the API.
+MAX_BODY_BYTES = MAX_BYTES + 64 * 1024
 
 
 class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
