@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
+import resource
 import socket
 import sqlite3
 import stat
@@ -14,6 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tenure.cmd.limits import LimitsError, read_limits
 from tenure.drivers.simulated import Fault, FaultKind, SimulatedCloud
 from tests.support.standalone import BIN, Standalone, standalone, start
 from tests.support.waiting import patience, wait_for
@@ -299,13 +303,58 @@ def test_databases_of_earlier_releases_are_closed_to_others(tmp_path: Path):
 
 
 def test_a_folder_that_anybody_may_write_to_is_refused(tmp_path: Path):
-    data = tmp_path / "data"
+    data = tmp_path / "a folder"
     data.mkdir()
     data.chmod(0o777)
     refused = run("--port", 0, "--data-dir", data)
     assert refused.returncode == 1
     assert "anybody may write to" in refused.stderr
+    assert f"chmod o-w '{data}'" in refused.stderr
     assert list(data.iterdir()) == []
+
+
+def primary_group() -> int:
+    """The group that the files of this user get."""
+    return pwd.getpwuid(os.geteuid()).pw_gid
+
+
+def test_a_folder_that_a_group_may_write_to_is_refused(tmp_path: Path):
+    """Its members could replace tokens.yaml by a file of their own name and mode."""
+    groups = [1] if os.geteuid() == 0 else [group for group in os.getgroups() if group != primary_group()]
+    if not groups:
+        pytest.skip("only root can make a folder of a group that it is no member of")
+    data = tmp_path / "data"
+    data.mkdir()
+    os.chown(data, -1, groups[0])
+    data.chmod(0o770)
+    refused = run("--port", 0, "--data-dir", data)
+    assert refused.returncode == 1
+    assert f"the group {grp.getgrgid(groups[0]).gr_name} may write to {data}" in refused.stderr
+    assert f"chmod g-w {data}" in refused.stderr
+    assert list(data.iterdir()) == []
+
+
+def test_a_folder_of_the_own_group_is_taken(tmp_path: Path):
+    """Debian gives each user a group, and lets it write to what the user makes."""
+    data = tmp_path / "data"
+    data.mkdir()
+    os.chown(data, -1, primary_group())
+    data.chmod(0o775)
+    with standalone(data) as service:
+        assert service.caller("demo").call("GET", "/leases")[0] == 200
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path):
+    data = Path("/usr")
+    if os.geteuid() == 0:
+        data = tmp_path / "data"
+        data.mkdir(mode=0o700)
+        os.chown(data, 1, -1)
+    refused = run("--port", 0, "--data-dir", data)
+    assert refused.returncode == 1
+    owner = pwd.getpwuid(data.stat().st_uid).pw_name
+    assert f"{data} belongs to {owner}, who can replace tokens.yaml" in refused.stderr
+    assert not (data / "lock").exists()
 
 
 def test_tokens_go_into_no_file_that_was_there_before(tmp_path: Path):
@@ -387,6 +436,21 @@ def test_limits_that_are_none_are_told(tmp_path: Path, text: str, words: str):
     refused = run("--port", 0, "--data-dir", data)
     assert refused.returncode == 1
     assert words in refused.stderr
+
+
+def test_limits_are_written_whole_or_not_at_all(tmp_path: Path):
+    """A half written file would keep every later start from serving."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
+    try:
+        with pytest.raises(LimitsError, match=r"limits\.yaml cannot be written"):
+            read_limits(tmp_path, ["hosts"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not (tmp_path / "limits.yaml").exists()
+    names = ["leases", "hosts", "instances", "floating_ips", "volumes", "servers"]
+    assert read_limits(tmp_path, names).longest_lease == timedelta(days=366)
+    assert [path.name for path in tmp_path.iterdir()] == ["limits.yaml"]
 
 
 def test_a_message_that_was_under_way_is_delivered_at_the_next_start(tmp_path: Path):
