@@ -11,6 +11,8 @@ from typing import Annotated
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
 
+from tenure.cmd.whole_files import replacing
+
 NAME = "limits.yaml"
 
 _FIRST = """\
@@ -50,14 +52,22 @@ class StandaloneLimits:
     of_projects: Mapping[str, int]
 
 
+def _write_first(path: Path) -> None:
+    try:
+        with replacing(path) as unfinished:
+            unfinished.write_text(_FIRST)
+    except OSError as error:
+        raise LimitsError(f"{path} cannot be written: {error.strerror}") from None
+
+
 def read_limits(folder: Path, names: Collection[str]) -> StandaloneLimits:
     """Return the limits of the file in the folder, which is made where it is missing.
 
-    ``names`` is what can be limited. Raises ``LimitsError`` for a file that is not understood.
+    ``names`` is what can be limited. Raises ``LimitsError`` for a file that is not understood, or cannot be made.
     """
     path = folder / NAME
     if not path.exists():
-        path.write_text(_FIRST)
+        _write_first(path)
     try:
         given = _File.model_validate(yaml.safe_load(path.read_text()))
     except OSError as error:

@@ -10,7 +10,6 @@ import secrets
 import shlex
 import signal
 import sqlite3
-import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +25,10 @@ from tenure.api.app import create_app
 from tenure.api.auth import TokenFileAuth, TokenFileError, TokenUser, write_token_file
 from tenure.api.policies import ROLES, Policies
 from tenure.clock import SystemClock
+from tenure.cmd.data_folder import weakness_of
 from tenure.cmd.limits import LimitsError, read_limits
 from tenure.cmd.listening import listen
+from tenure.cmd.whole_files import replacing
 from tenure.domain.errors import Unavailable
 from tenure.domain.regions import NAME
 from tenure.drivers.contract import ResourceRef
@@ -117,10 +118,8 @@ def _serve(
         )
     tokens = data_dir / "tokens.yaml"
     if not tokens.exists():
-        unfinished = data_dir / "tokens.new"
-        unfinished.unlink(missing_ok=True)
-        write_token_file(unfinished, _first_users())
-        unfinished.replace(tokens)  # whole or not at all, whenever the process ends
+        with replacing(tokens) as unfinished:
+            write_token_file(unfinished, _first_users())
     try:
         app = create_app(
             service.manager,
@@ -166,8 +165,9 @@ def _alone(data_dir: Path) -> Iterator[None]:
     """Keep others out of the folder, which is made if need be. The system lifts the lock when the process ends."""
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if data_dir.stat().st_mode & stat.S_IWOTH:
-            raise StartFailed(f"anybody may write to {data_dir}, and read your tokens so; chmod o-w {data_dir}")
+        weakness = weakness_of(data_dir)
+        if weakness is not None:
+            raise StartFailed(weakness)
         lock = (data_dir / "lock").open("a")
         for database in data_dir.glob("*.db*"):
             database.chmod(0o600)  # releases before this one made them as the umask said
