@@ -770,9 +770,9 @@ class TestTrusts:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"token": None}, "token"),
-            ({"project_id": ""}, "project"),
-            ({"roles": frozenset()}, "role"),
+            ({"token": None}, r"^A trust needs a token of a project\.$"),
+            ({"project_id": ""}, r"^A trust needs a token of a project\.$"),
+            ({"roles": frozenset()}, r"^A trust needs a role in the project\.$"),
             ({"roles": frozenset({"admin"})}, "Keystone"),
             ({"token": "of-nobody"}, "Keystone"),
             ({"user_id": "somebody-else"}, "should match the trustor"),
