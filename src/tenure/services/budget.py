@@ -60,8 +60,8 @@ class Budget:
         running = self._seconds() - self._since if self._since is not None else 0.0
         if self._spent + running >= self._allowed:
             raise self.refusal or Unavailable(
-                f"Room for this was looked for during {self._allowed:g} seconds, and was not found yet; nothing has "
-                "changed. Ask for less at once, or try again later."
+                f"The search for free resources took longer than {self._allowed:g} seconds; nothing was changed. "
+                "Ask for fewer resources at once, or try again later."
             )
         if tx is not None and self.large:
             tx.give_way()

@@ -95,7 +95,7 @@ class Flavors:
     def seen_by(self, actor: Actor, reference: str) -> Flavor:
         """The flavor of that id, if the caller's project may use it; raises ``CloudNotFound``."""
         if actor.token is None:
-            raise CloudRefused(Reason("Only somebody with a token can name a flavor."))
+            raise CloudRefused(Reason("A flavor reference needs a user token."))
         if not _ID.fullmatch(reference) or reference.strip(" .") == "":
             raise CloudNotFound(Reason(f"Flavor {reference[:255]} could not be found."))
         path = f"/flavors/{quote(reference)}"

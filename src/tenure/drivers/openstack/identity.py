@@ -27,11 +27,9 @@ class Identity:
     def make_trust(self, actor: Actor) -> str:
         """A trust of the caller in us, with all his roles in his project, for as long as it is not revoked."""
         if actor.token is None or not actor.project_id:
-            raise CloudRefused(Reason("Only somebody with a token of a project can trust the reservation service."))
+            raise CloudRefused(Reason("A trust needs a token of a project."))
         if not actor.roles:
-            raise CloudRefused(
-                Reason("Somebody without a role in his project cannot trust the reservation service with any.")
-            )
+            raise CloudRefused(Reason("A trust needs a role in the project."))
         trustee = self._calls.do(self._session.get_user_id, "identity")
         body = {
             "trust": {
