@@ -50,7 +50,7 @@ class Crowd:
 
     @property
     def median(self) -> timedelta:
-        return timedelta(seconds=statistics.median(one.total_seconds() for one in self.others))
+        return timedelta(seconds=statistics.median(taken.total_seconds() for taken in self.others))
 
     def complaints(self) -> Iterator[str]:
         if max(self.others) > LONGEST:

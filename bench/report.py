@@ -107,7 +107,8 @@ def large_table(found: Sequence[Crowd]) -> Iterator[str]:
     yield "| database | request | outcome | taken | leases of one host beside it | median | longest |"
     yield "|---|---|---|---:|---:|---:|---:|"
     for crowd in found:
-        taken, median, longest = (one.total_seconds() for one in (crowd.taken, crowd.median, max(crowd.others)))
+        durations = (crowd.taken, crowd.median, max(crowd.others))
+        taken, median, longest = (duration.total_seconds() for duration in durations)
         yield (
             f"| {crowd.kind} | {crowd.name} | {crowd.outcome} | {taken:.2f} s "
             f"| {len(crowd.others)} | {median:.2f} s | {longest:.2f} s |"

@@ -75,7 +75,9 @@ def read_limits(folder: Path, names: Collection[str]) -> StandaloneLimits:
     except (yaml.YAMLError, UnicodeDecodeError):
         raise LimitsError(f"{path} is no YAML") from None
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'file'}: {one['msg']}" for one in error.errors())
+        problems = "; ".join(
+            f"{'.'.join(map(str, problem['loc'])) or 'file'}: {problem['msg']}" for problem in error.errors()
+        )
         raise LimitsError(f"{path} is not as it must be: {problems}") from None
     unknown = sorted(given.limits.keys() - set(names))
     if unknown:

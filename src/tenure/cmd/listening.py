@@ -1,4 +1,4 @@
-"""The HTTP server of our own programs: waitress, with bounds on what a client may take that nobody knows yet."""
+"""The HTTP server of our own programs: waitress, with bounds on what a client may take before its token is checked."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tenure.api.bodies import MAX_BYTES
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
-#: How many connections are open at a time. Where there are as many, a new one takes the place of the one that has
-#: waited the longest for its client.
+#: How many connections are open at a time. A new connection beyond that takes the place of the connection that has
+#: waited longest for its client.
 MAX_CONNECTIONS = 1000
 #: For how long a request may arrive, from its first byte to its last, and for how long a connection may be idle.
 REQUEST_SECONDS = 30
@@ -33,9 +33,10 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     def __init__(self, server: Any, *arguments: Any, **named: Any) -> None:
         super().__init__(server, *arguments, **named)
         self._began: float | None = None
-        waiting = [one for one in server.active_channels.values() if one is not self and not one.requests]
+        channels = server.active_channels.values()
+        waiting = [channel for channel in channels if channel is not self and not channel.requests]
         if len(server.active_channels) > MAX_CONNECTIONS and waiting:
-            min(waiting, key=lambda one: one.last_activity).will_close = True
+            min(waiting, key=lambda channel: channel.last_activity).will_close = True
 
     def received(self, data: bytes) -> bool:
         taken: bool = super().received(data)

@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    os.umask(0o077)  # the databases hold what is nobody else's business
+    os.umask(0o077)  # the databases hold secrets
     try:
         return serve(arguments)
     except StartFailed as failure:

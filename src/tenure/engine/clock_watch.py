@@ -14,8 +14,8 @@ LOG = logging.getLogger(__name__)
 class ClockWatch:
     """Notices that the clock was set back, and lets nothing wait for it to catch up that need not.
 
-    Nobody knows how a claim was made that lasts for longer than claims do: such a claim is over, and what is to be
-    tried again later than anything is, is tried again now.
+    A claim that lasts longer than claims can was made before the clock was set back: it is over. An attempt that is due
+    later than any attempt can be is made now.
     """
 
     def __init__(self, events: EventService, outbox: OutboxService) -> None:

@@ -18,7 +18,7 @@ MAX_LEASE = 256 * 1024
 
 def check_sizes(parameters: Collection[Mapping[str, object]]) -> None:
     """Raise ``InvalidParameter`` where the reservations of a lease, with these parameters, are too large to be kept."""
-    sizes = [len(json.dumps(dict(one), default=str)) for one in parameters]
+    sizes = [len(json.dumps(dict(values), default=str)) for values in parameters]
     for position, size in enumerate(sizes):
         if size > MAX_PARAMETERS:
             raise InvalidParameter(
@@ -34,7 +34,7 @@ def check_sizes(parameters: Collection[Mapping[str, object]]) -> None:
 
 def check_one_more(lease: Lease) -> None:
     """Raise ``InvalidState`` where the lease has as many reservations as a lease can have."""
-    live = [one for one in lease.reservations if one.status is not ReservationStatus.DELETED]
+    live = [reservation for reservation in lease.reservations if reservation.status is not ReservationStatus.DELETED]
     if len(live) >= MAX_RESERVATIONS:
         raise InvalidState(f"The lease has {len(live)} reservations; no lease has more than {MAX_RESERVATIONS}.")
     if len(lease.reservations) >= MAX_EVER:

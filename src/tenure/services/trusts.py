@@ -99,7 +99,7 @@ class Trusts:
             raise
 
     def revoke(self, trust_id: str) -> None:
-        """Forget a trust that nobody needs; what the cloud does not forget now is left to the repair."""
+        """Revoke a trust that is not needed any more; what the cloud refuses now is left to the repair."""
         try:
             self._effects.revoke(trust_id)
         except CloudError as error:
@@ -107,4 +107,4 @@ class Trusts:
             try:
                 self._db.write(lambda tx: tx.leases.keep_surplus_trust(trust_id, now=tx.now()))
             except TenureError as lost:
-                LOG.warning("trust %s is not deleted by anybody: %s", trust_id, lost)
+                LOG.warning("trust %s stays in Keystone and is not recorded for deletion: %s", trust_id, lost)

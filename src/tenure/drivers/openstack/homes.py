@@ -50,7 +50,7 @@ class Homes:
         for home in layout.aggregates_of({number for found in homes.values() for number in found}):
             leaving = {host for host, found in homes.items() if home.id in found}
             errors = self._compute.remove_hosts(home, leaving & home.hosts)
-            # Also of what left before: whoever had it leave may have died before schedulers heard of it.
+            # Also of hosts that left before: the process that removed them may have died before schedulers were told.
             self._compute.announce(home)
             for _, error in sorted(errors.items()):
                 raise error
@@ -120,10 +120,12 @@ class Homes:
         While a host was on its way, the pool may have been open to these.
         """
         servers = self._compute.servers_on(hosts)
-        unfinished = delete_servers(self._compute, [one for one in servers if one.preemptible], now=self._now)
+        unfinished = delete_servers(self._compute, [server for server in servers if server.preemptible], now=self._now)
         if unfinished is not None:
             return unfinished
         if not servers:
             return Progress(False, _SOON, f"Nova does not put {', '.join(sorted(hosts))} back into their zones.")
-        named = ", ".join(f"{one.id} of project {one.project_id} on {one.service_host}" for one in servers[:5])
+        named = ", ".join(
+            f"{server.id} of project {server.project_id} on {server.service_host}" for server in servers[:5]
+        )
         return Progress(False, _OTHERS, f"Servers keep hosts from their availability zones: {named}.")

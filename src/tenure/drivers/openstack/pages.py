@@ -77,7 +77,7 @@ def read_pages(
             _read_round(calls, request, reading, round_of)
         if not reading.failed:
             break
-    for marker in reading.gone & reading.found.keys():  # it went in between: nobody has asked for what is behind it
+    for marker in reading.gone & reading.found.keys():  # it went in between: the page behind it was not read
         reading.failed.setdefault(marker, CloudBusy(f"Nova has no host {marker} any more."))
     return reading.found, reading.failed
 
