@@ -14,6 +14,7 @@ from tenure.store import schema
 from tenure.store.database import Database, Transaction
 from tenure.store.tables import Base, UtcDateTime
 from tests.store.rows import add_hosts, add_lease, execute, new_lease
+from tests.support import past_rows
 from tests.support.world import HOST, NOW
 
 
@@ -71,6 +72,31 @@ def test_what_was_not_reservable_says_why_after_the_upgrade(empty: Database):
         "registered",
     ]
     assert all(one and (one.enabled, one.health.value, one.health_since) == (True, "well", None) for one in found)
+
+
+def test_reasons_of_a_long_history_are_split(empty: Database):
+    """The rows are changed in batches: none is left out between two of them, and none is changed that is a user's."""
+    schema.upgrade(empty, "0011")
+    count = 2500
+    insert = (
+        "INSERT INTO history (lease_id, at, actor, action, to_status, reason) "
+        "VALUES (:lease, :at, :actor, 'wait', 'ACTIVE', :reason)"
+    )
+    statement = text(insert).bindparams(bindparam("at", type_=UtcDateTime()))
+    with empty.engine.begin() as connection:
+        past_rows.insert_rows(connection, "0011")
+        for actor in ("tenure", "demo-user"):
+            values = {"lease": past_rows.RUNNING, "at": NOW, "actor": actor}
+            connection.execute(statement, [{**values, "reason": f"sim-host-{number}"} for number in range(count)])
+    schema.upgrade(empty)
+    with empty.engine.begin() as connection:
+        found = connection.execute(text("SELECT actor, reason, detail FROM history WHERE action = 'wait'")).all()
+    names = {f"sim-host-{number}" for number in range(count)}
+    hidden = [row for row in found if row.actor == "tenure" and row.detail is not None]
+    assert {row.detail for row in hidden} == names
+    assert len({row.reason for row in hidden}) == 1
+    assert not names & {row.reason for row in hidden}
+    assert {(row.reason, row.detail) for row in found if row.actor == "demo-user"} == {(name, None) for name in names}
 
 
 def test_a_manager_of_the_release_before_can_go_on_writing(empty: Database):

@@ -32,8 +32,11 @@ RESERVATION_STATUS = {
 TRUST = "0123456789abcdef0123456789abcdef"
 NOTICE = "The running lease ends in half an hour."
 
-#: All that is known of why the deleted lease failed.
-WHOLE = "The cloud refused it: no host has room."
+#: What the owner of the deleted lease is told of why it failed, and all that is known of it.
+TOLD = "The cloud refused it."
+WHOLE = "The cloud refused it: host sim-host-004 has servers of lease-of-others."
+#: What the owner of the running lease wrote himself.
+RENAMED = "name: running"
 
 HOST = "physical:host"
 #: The names of hosts by external id, as the simulated cloud has them.
@@ -89,7 +92,7 @@ def insert_rows(connection: Connection, revision: str) -> None:
 
 def rows_of(revision: str) -> Iterator[Row]:
     """Return the rows that there are at a revision, each after those that it refers to."""
-    for row in (*_resources(revision), *_leases(), *_ROWS):
+    for row in (*_resources(revision), *_leases(revision), *_ROWS, _failure(revision)):
         if max(row.since, TABLES.get(row.table, "0001")) <= revision:
             yield row
 
@@ -136,7 +139,7 @@ def _resource(number: int, revision: str, *, since: str = "0001", **values: obje
     return Row("resources", {**usual, **values}, since)
 
 
-def _leases() -> Iterator[Row]:
+def _leases(revision: str) -> Iterator[Row]:
     yield from _lease(RUNNING, "running", "ACTIVE", ("08:00", "15:00"), {2: "held", 3: "held"})
     yield from _lease(PENDING, "pending", "PENDING", ("16:00", "18:00"), {2: "planned", 3: "planned"}, least=1)
     yield from _lease(STARTING, "starting", "STARTING", ("09:59", "12:00"), {1: "held"})
@@ -149,7 +152,7 @@ def _leases() -> Iterator[Row]:
         "DELETED",
         ("17:00", "18:00"),
         {},
-        status_reason="The cloud refused it.",
+        status_reason=TOLD if revision >= "0012" else WHOLE,
         status_detail=WHOLE,
         deleted_at=at("08:30"),
     )
@@ -247,6 +250,12 @@ def _history(lease_id: str, time: str, action: str, before: str | None, after: s
     return Row("history", {**values, **moved, **more})
 
 
+def _failure(revision: str) -> Row:
+    """Return what the history says of the deleted lease; until 0012 its owner was told everything."""
+    text = TOLD if revision >= "0012" else WHOLE
+    return _history(DELETED, "08:30", "deleted", "DELETING", "DELETED", reason=text, detail=WHOLE)
+
+
 def _message(number: str, lease_id: str, topic: str, name: str, **more: object) -> Row:
     usual = {
         "key": f"{lease_id[0]}0000000-0000-4000-8000-0000000000{number}",
@@ -284,6 +293,8 @@ _ROWS = (
     _history(RUNNING, "08:00", "create", None, "PENDING", request_id="req-1"),
     _history(RUNNING, "08:00", "start", "PENDING", "STARTING"),
     _history(RUNNING, "08:00", "started", "STARTING", "ACTIVE"),
+    _history(RUNNING, "08:30", "update", "ACTIVE", "ACTIVE", reason=RENAMED, actor="demo-user"),
+    _history(RUNNING, "08:40", "wait", "ACTIVE", "ACTIVE", reason="The server is gone."),
     _history(PENDING, "08:00", "create", None, "PENDING"),
     _history(STARTING, "08:00", "create", None, "PENDING"),
     _history(STARTING, "09:59", "start", "PENDING", "STARTING"),
@@ -292,7 +303,6 @@ _ROWS = (
     _history(ENDED, "08:00", "started", "STARTING", "ACTIVE"),
     _history(ENDED, "09:00", "end", "ACTIVE", "TERMINATING"),
     _history(ENDED, "09:00", "ended", "TERMINATING", "TERMINATED"),
-    _history(DELETED, "08:30", "deleted", "DELETING", "DELETED", reason="The cloud refused it.", detail=WHOLE),
     _message("aa", RUNNING, "lease.create", "running", ready_at=None, attempts=1, delivered_at=at("08:00")),
     _message("aa", PENDING, "lease.create", "pending"),
     _message("aa", STARTING, "lease.create", "starting", attempts=2, last_error="no bus", failed_at=at("09:00")),
