@@ -270,3 +270,20 @@ def test_a_start_waits_for_no_host_where_several_others_have_room(world: World):
     world.pass_time(HOUR + timedelta(minutes=1))
     assert world.leases.get(OWNER, after.id).status is LeaseStatus.ACTIVE
     assert "sim-host-001" not in dict(world.units(after))
+
+
+def test_a_start_waits_for_no_host_where_a_plan_makes_room_for_some_of_it(world: World):
+    """The second host has room for one of the two units, and for the plan that is in the way of the other."""
+    world.resize(2, 2, 1, 1)
+    before = world.reserve_on(1, instances(2, vcpus=1), start=0)
+    for number, hours in ((2, 1.5), (4, 2)):
+        world.reserve_on(number, instances(1, vcpus=1), start=0, hours=hours)
+    world.engine.settle()
+    after = world.reserve_on(1, instances(2, vcpus=1), start=1)
+    plan = world.reserve_on(3, instances(1, vcpus=1), start=1.5, hours=0.5)
+    stuck = Fault(FaultKind.BUSY, verb="ensure_ended", reservation_id=before.reservations[0].id, count=None)
+    world.cloud.inject(stuck)
+    world.pass_time(HOUR + timedelta(minutes=1))
+    assert world.leases.get(OWNER, after.id).status is LeaseStatus.ACTIVE
+    assert world.units(after) == [("sim-host-002", 1), ("sim-host-003", 1)]
+    assert world.units(plan) == [("sim-host-002", 1)]
