@@ -357,7 +357,9 @@ class Planner:
         found = self.replace(allocation, demand, without=without)
         if found is None:
             found = self.scatter(allocation, demand, without=without)
-        return self.replace(allocation, demand, without=without, make_room=True) if found is None else found
+        if found is None:
+            found = self.replace(allocation, demand, without=without, make_room=True)
+        return self.scatter(allocation, demand, without=without, make_room=True) if found is None else found
 
     def duplicate(
         self, allocation: Allocation, demand: Demand, period: Period, *, without: Collection[int]
@@ -561,14 +563,42 @@ class Planner:
             return False
         return True
 
-    def scatter(self, plan: Allocation, demand: Demand, *, without: Collection[int]) -> int | None:
+    def scatter(
+        self, plan: Allocation, demand: Demand, *, without: Collection[int], make_room: bool = False
+    ) -> int | None:
         """Move all units of a plan that may lie anywhere, to several resources if need be.
 
-        One of these, None with nothing moved where there is no room for all of them.
+        One of these, None with nothing moved where there is no room for all of them. With ``make_room`` also to those
+        that have room once the plans of others have moved.
         """
-        if demand.spread is not Spread.ANY or plan.state is not AllocationState.PLANNED:
+        if demand.spread is not Spread.ANY or plan.state is not AllocationState.PLANNED or plan.period.end <= self._now:
             return None
-        return next(iter(self._scatter(plan, demand, without=without, at_least=plan.units)), None)
+        if not make_room:
+            return next(iter(self._scatter(plan, demand, without=without, at_least=plan.units)), None)
+        try:
+            with self._tentatively():
+                units = Counter(self._scatter(plan, demand, without=without))
+                if units.total() < plan.units:
+                    self._scatter_rest(plan, demand, units, without={plan.resource_id, *without})
+        except _Stuck:
+            return None
+        return next(iter(units))
+
+    def _scatter_rest(self, plan: Allocation, demand: Demand, units: Counter[int], *, without: Collection[int]) -> None:
+        """Move what is left of a plan to where room can be made; ``units`` is what has moved, and where."""
+        left = plan.units - units.total()
+        rest = replace(plan, units=left, amounts=demand.amounts.times(left))
+        period = Period(max(plan.period.start, self._now), plan.period.end)
+        some = replace(demand, minimum=1, maximum=left, named=())
+        room = self._make_room(some, period, left, asking=plan.reservation_id, without=without, closed=without)
+        for resource_id, count in room:
+            self._tx.allocations.add(plan.reservation_id, {resource_id: count}, period, demand)
+            self._filled.add(resource_id)
+            units[resource_id] += count
+        if units.total() < plan.units:
+            raise _Stuck
+        self._tx.allocations.drop(rest)
+        self._nowhere.clear()
 
     def _scatter(
         self, plan: Allocation, demand: Demand, *, without: Collection[int], at_least: int = 1
