@@ -580,7 +580,7 @@ class Planner:
                 units = Counter(self._scatter(plan, demand, without=without))
                 if units.total() < plan.units:
                     self._scatter_rest(plan, demand, units, without={plan.resource_id, *without})
-        except _Stuck:
+        except Stuck:
             return None
         return next(iter(units))
 
@@ -596,7 +596,7 @@ class Planner:
             self._filled.add(resource_id)
             units[resource_id] += count
         if units.total() < plan.units:
-            raise _Stuck
+            raise Stuck
         self._tx.allocations.drop(rest)
         self._nowhere.clear()
 
