@@ -295,7 +295,10 @@ def is_fragile(room: Room, wishes: Sequence[Wish]) -> bool:
 
 
 def hangs_on_the_order(crowd: Crowd, wishes: Sequence[Wish]) -> bool:
-    """Whether all of them fit, and one does not fit behind the others where these lie in most ways, if a plan moves."""
+    """Whether one of them does not fit behind the others in most ways to lay these, and in another order all do.
+
+    They do wherever each goes: where only one way serves, the service may miss it, which tries one in each order.
+    """
     room = crowd.room()
     if not room.fit(wishes):
         return False
@@ -304,8 +307,16 @@ def hangs_on_the_order(crowd: Crowd, wishes: Sequence[Wish]) -> bool:
         ways = list(islice(_ways(room, others), MOST_WAYS))
         dead = [way for way in ways if not way.could([wish], asked, (), crowd.now)]
         if len(dead) * 2 > len(ways):
-            return True
+            return _always_fit(room, wishes)
     return False
+
+
+def _always_fit(room: Room, wishes: Sequence[Wish]) -> bool:
+    """Whether there is an order in which there is room for all of them wherever each goes."""
+    return not wishes or any(
+        room.fit([wish]) and all(_always_fit(_with(room, wish, placement), rest) for placement in room.placements(wish))
+        for wish, rest in _each(wishes)
+    )
 
 
 def _ways(room: Room, wishes: Sequence[Wish]) -> Iterator[Room]:
