@@ -484,7 +484,8 @@ class LeaseChanger:
             self._outcome = _Outcome(rescheduled=self._reschedule(planner, lease, parts, dates))
 
         def place(number: int) -> None:
-            self._budget.spend(self._tx)
+            if not self._outcome.rescheduled:
+                self._budget.spend(self._tx)
             self._change_part(planner, lease, parts[number], dates)
 
         demands = [part.demand for part in parts]
@@ -522,21 +523,26 @@ class LeaseChanger:
         for allocation in allocations:
             plans[allocation.reservation_id].append(allocation)
         gained: dict[Period, list[Choice]] = {}
+        moved: dict[Period, list[Allocation]] = {}
         for part in parts:
             plan, span = plans[part.reservation.id], part.demand.span(period)
             if part.demand != part.before or units_by_resource(plan).total() != part.demand.maximum:
                 return False
-            for stretch in {stretch for allocation in plan for stretch in span.without(allocation.period)}:
-                those = [allocation for allocation in plan if stretch in span.without(allocation.period)]
-                gained.setdefault(stretch, []).append(Choice(part.demand, stretch, units_by_resource(those)))
+            moved.setdefault(span, []).extend(plan)
+            for before in {allocation.period for allocation in plan}:
+                units = units_by_resource(allocation for allocation in plan if allocation.period == before)
+                for stretch in span.without(before):
+                    gained.setdefault(stretch, []).append(Choice(part.demand, stretch, units))
         for choices in gained.values():
             versions = self._tx.allocations.versions_of(choices, now=self._now)
             if not versions:
                 return False
             planner.touch(versions)
-        for part in parts if gained else ():
-            self._tx.allocations.reschedule(plans[part.reservation.id], part.demand.span(period))
-        return bool(gained)
+        if not gained:
+            return False
+        for span, plan in moved.items():
+            self._tx.allocations.reschedule(plan, span)
+        return True
 
     def _time_of_plan(self, dates: _Dates) -> Period | None:
         """How long what is planned for a lease with these dates is its; None where it will never hold anything."""

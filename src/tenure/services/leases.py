@@ -432,6 +432,7 @@ class LeaseService:
         period = Period(max(lease.starts_at, now), lease.ends_at + self._rules.cleaning_time)
         turn = crc32(lease.id.encode())
         large, order = is_large(demands), tuple(hardest_first(demands))
+        unnamed = sum(not demand.named for demand in demands)
         budget = Budget(self._rules.planning_time, large=large)
         look = partial(survey, demands=demands, period=period, now=now, turn=turn, budget=budget)
 
@@ -455,9 +456,10 @@ class LeaseService:
                 if not large:
                     return
                 chosen = found_before(tx, reservation_ids) if this_order == order else {}
-                booked_at_once = planner.book_surveyed(reservation_ids, chosen)
+                booked_at_once = planner.book_surveyed(reservation_ids, chosen, missing=unnamed - len(chosen))
                 if not booked_at_once and not tx.spoken_for:
-                    booked_at_once = planner.book_surveyed(reservation_ids, look(tx, order=this_order))
+                    chosen = look(tx, order=this_order)
+                    booked_at_once = planner.book_surveyed(reservation_ids, chosen, missing=unnamed - len(chosen))
 
             def place(position: int) -> None:
                 if position not in booked_at_once:

@@ -105,13 +105,15 @@ class Planner:
         #: The highest id of the rows that this transaction has locked.
         self._highest = max(tx.hold({kind.inventory for kind in types}), default=0)
 
-    def book_surveyed(self, reservation_ids: Sequence[str], chosen: Mapping[int, Choice]) -> set[int]:
+    def book_surveyed(
+        self, reservation_ids: Sequence[str], chosen: Mapping[int, Choice], *, missing: int = 0
+    ) -> set[int]:
         """Book what a survey has chosen for these reservations, by their places, if all of it is to be had still.
 
-        The places that are booked: all that were chosen, or none. Where some are missing, what takes long follows, so
-        that others need not wait for this as well: it is interrupted as that is.
+        The places that are booked: all that were chosen, or none. Where the survey found no room for some, how many are
+        ``missing``, what takes long follows, so that others need not wait for this as well: it is interrupted as that.
         """
-        interrupt = self._spend if len(chosen) < len(reservation_ids) else lambda: None
+        interrupt = self._spend if missing else lambda: None
         interrupt()
         versions = self._tx.allocations.versions_of(chosen.values(), now=self._now)
         if not versions:
@@ -208,6 +210,7 @@ class Planner:
             self._make_room_on(wanted, demand.part(1), period, without=without)
         places = self._choose(reservation_id, demand, period, wanted=wanted, without=without, only=only)
         self.touch({place.resource_id: place.version for place in places})
+        self._spend()
         units = Counter({place.resource_id: place.units for place in places})
         missing = demand.minimum - units.total()
         added: list[int] = []
@@ -217,6 +220,7 @@ class Planner:
 
         if missing > 0 and self._tx.allocations.any_planned(period):
             added = take(units)  # before plans move, so that they go to what is left beside it
+            self._spend()
             full = [*without, *units] if demand.spread is Spread.APART else without
             room = self._make_room(demand, period, missing, asking=reservation_id, without=full, only=only)
             for resource_id, count in room:
