@@ -79,6 +79,21 @@ def test_a_waiting_lease_gets_other_dates_by_one_search(world: World):
     assert ledger.faults(str(world.db.engine.url)) == []
 
 
+def test_reservations_that_begin_at_different_times_are_not_moved_beyond_the_room_for_all(tmp_path: Path):
+    """As after a host was given back late: each has room for its new time, both together have not."""
+    with open_world(tmp_path, hosts=1) as world:
+        world.resize(8)
+        lease = world.reserve(*[instance_reservation(vcpus=3)] * 2, start=2)
+        world.reserve(instance_reservation(vcpus=4), start=1)
+        with world.db.read() as tx:
+            [plan] = tx.allocations.of_reservations([lease.reservations[0].id])
+        later = plan.period.start + timedelta(minutes=30)
+        world.db.write(lambda tx: tx.allocations.shorten([plan.id], start=later))
+        with pytest.raises(NotEnoughResources):
+            world.leases.update(OWNER, lease.id, LeaseChange(starts_at=lease.starts_at - timedelta(hours=1)))
+        assert ledger.overbooked(str(world.db.engine.url)) == []
+
+
 def test_a_large_lease_gets_what_it_asks_for(world: World):
     lease = world.reserve(
         *apart(3, 7),
