@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import combinations
 from types import MappingProxyType
 from typing import Any
 from zlib import crc32
@@ -533,6 +534,8 @@ class LeaseChanger:
                 units = units_by_resource(allocation for allocation in plan if allocation.period == before)
                 for stretch in span.without(before):
                     gained.setdefault(stretch, []).append(Choice(part.demand, stretch, units))
+        if any(stretch.overlaps(other) for stretch, other in combinations(gained, 2)):
+            return False  # what has room in each of these may not have it in both
         for choices in gained.values():
             versions = self._tx.allocations.versions_of(choices, now=self._now)
             if not versions:

@@ -457,7 +457,8 @@ class LeaseService:
                     return
                 chosen = found_before(tx, reservation_ids) if this_order == order else {}
                 booked_at_once = planner.book_surveyed(reservation_ids, chosen, missing=unnamed - len(chosen))
-                if not booked_at_once and not tx.spoken_for:
+                searched = this_order == order and not chosen and tx.survey is not None  # and found nothing
+                if not booked_at_once and not searched and not tx.spoken_for:
                     chosen = look(tx, order=this_order)
                     booked_at_once = planner.book_surveyed(reservation_ids, chosen, missing=unnamed - len(chosen))
 
