@@ -567,7 +567,8 @@ class LeaseChanger:
         if lease.starts_at <= dates.starts_at and dates.ends_at <= lease.ends_at:
             times = _within(demand.span(period), allocations)  # of no more time, not for cleaning either
         else:
-            times = {one.id: demand.span(period) for one in allocations if one.period.covers(demand.span(period))}
+            span = demand.span(period)
+            times = {allocation.id: span for allocation in allocations if allocation.period.covers(span)}
         if allocations and len(times) == len(allocations) and self._has_enough(part, allocations):
             self._keep_plan(planner, part, allocations, times, period)
             return
@@ -619,21 +620,23 @@ class LeaseChanger:
         named = self._tx.resources.ids_of(demand.inventory, demand.named, region=demand.region)
         left = demand.maximum
         kept: list[Allocation] = []
-        for one in sorted(allocations, key=lambda one: (one.resource_id not in named, one.resource_id not in good)):
-            count = min(one.units, left)
+        order = sorted(allocations, key=lambda plan: (plan.resource_id not in named, plan.resource_id not in good))
+        for allocation in order:
+            count = min(allocation.units, left)
             left -= count
             if not count:
-                self._tx.allocations.drop(one)
+                self._tx.allocations.drop(allocation)
                 continue
             amounts = demand.amounts.times(count)
-            if amounts != one.amounts:
-                self._tx.allocations.shrink(one, count, demand)
-            kept.append(replace(one, units=count, amounts=amounts, period=times[one.id]))
-        self._tx.allocations.shorten([one.id for one in kept], demand.span(period).end, start=period.start)
-        taken = {one.resource_id for one in kept}
-        for one in kept:
-            if one.resource_id not in good:
-                planner.relocate(one, demand, without=taken)
+            if amounts != allocation.amounts:
+                self._tx.allocations.shrink(allocation, count, demand)
+            kept.append(replace(allocation, units=count, amounts=amounts, period=times[allocation.id]))
+        ids = [allocation.id for allocation in kept]
+        self._tx.allocations.shorten(ids, demand.span(period).end, start=period.start)
+        taken = {allocation.resource_id for allocation in kept}
+        for allocation in kept:
+            if allocation.resource_id not in good:
+                planner.relocate(allocation, demand, without=taken)
         if left:  # of what may be more
             rest = replace(demand, minimum=0, maximum=left)
             planner.book(reservation.id, rest, period, position=part.position, without=taken, requested=demand.minimum)
@@ -691,8 +694,8 @@ class LeaseChanger:
         until its new end before the next plan moves.
         """
         reservation, demand, kept = part.reservation, part.demand, sum(units.values())
-        taken = {one.resource_id: units[one.resource_id] for one in longer}
-        extension = Period(max(period.start, min(one.period.end for one in longer)), period.end)
+        taken = {allocation.resource_id: units[allocation.resource_id] for allocation in longer}
+        extension = Period(max(period.start, min(allocation.period.end for allocation in longer)), period.end)
         good = self._tx.allocations.still_good(
             demand, extension, taken, ignoring=reservation.id, keep_unreservable=True
         )
@@ -705,11 +708,12 @@ class LeaseChanger:
             planner.shortfall(demand, extension, position=part.position, kept=kept, requested=kept),
             field="end_date" if not part.grows else f"reservations[{part.position}]",
         )
-        self._tx.allocations.lengthen([one for one in longer if one.resource_id in good], period.end, now=self._now)
+        free = [allocation for allocation in longer if allocation.resource_id in good]
+        self._tx.allocations.lengthen(free, period.end, now=self._now)
         for number, count in sorted(lost.items()):
             if not planner.clear(demand, extension, {number: count}, ignoring=reservation.id, without=lost):
                 raise refusal
-            behind = [one for one in longer if one.resource_id == number]
+            behind = [allocation for allocation in longer if allocation.resource_id == number]
             self._tx.allocations.lengthen(behind, period.end, now=self._now)
 
     # --- events and status
@@ -831,5 +835,8 @@ class LeaseChanger:
 
 def _within(period: Period, allocations: Iterable[Allocation]) -> dict[int, Period]:
     """The time of each allocation that lies in the period, by its id; of those only that have any."""
-    times = {one.id: (max(one.period.start, period.start), min(one.period.end, period.end)) for one in allocations}
+    times = {
+        allocation.id: (max(allocation.period.start, period.start), min(allocation.period.end, period.end))
+        for allocation in allocations
+    }
     return {number: Period(start, end) for number, (start, end) in times.items() if start < end}

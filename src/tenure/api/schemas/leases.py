@@ -254,8 +254,8 @@ class LeaseSchemas:
         told = _told_types(body)
         checks_values = self._version is not Version.V1_0
         return tuple(
-            ReservationChange(one.id, self._changed(one), told[index], checks_values=checks_values)
-            for index, one in enumerate(given)
+            ReservationChange(reservation.id, self._changed(reservation), told[index], checks_values=checks_values)
+            for index, reservation in enumerate(given)
         )
 
     def _hold_for(self, given: Any) -> timedelta | None:
