@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -19,7 +21,8 @@ from tenure.domain.resource import DiscoveredResource
 from tenure.store.conditions import OVERDUE_MATTERS, soon
 from tenure.store.database import Database, Transaction
 from tests.store.rows import EVERY, HELD, HOUR, PLANNED, RELEASED, Undone, add_lease, hours
-from tests.support.world import HOST, NOW
+from tests.support import schemas
+from tests.support.world import HOST, NOW, url_in
 
 #: The last hour that anything is booked in.
 HORIZON = 6
@@ -294,6 +297,47 @@ def test_the_cloud_is_searched_where_parts_are_in_use_already(db: Database):
         assert len(found) < 60
 
     db.write(ask)
+
+
+def test_cost_of_a_search_grows_with_what_is_booked_and_not_with_its_square(tmp_path: Path):
+    """Counted in steps of SQLite's machine: what began at other times before the period, or begins together in it."""
+    db = Database(url_in(tmp_path))
+    schemas.lay_out(db)
+    lease = add_lease(db)
+    unit = Capacity({"MEMORY_MB": 1, "VCPU": 1})
+
+    def steps(tx: Transaction) -> int:
+        counted = itertools.count()
+        connection = tx.session.connection().connection.dbapi_connection
+        assert connection is not None
+        connection.set_progress_handler(lambda: next(counted) < 0, 1)
+        try:
+            assert tx.allocations.candidates(demand(unit), hours(2, 9), now=NOW, turn=0) == []
+        finally:
+            connection.set_progress_handler(None, 1)
+        return next(counted)
+
+    def book_and_count(tx: Transaction, count: int, starts: Callable[[int], float]) -> int:
+        ids = add_hosts(tx, [Capacity({"MEMORY_MB": 1000, "VCPU": count})] * 4)
+        for number in range(count):
+            taken = dict.fromkeys(ids, 1)
+            tx.allocations.add(lease.reservations[0].id, taken, hours(starts(number), 10), demand(unit))
+        return steps(tx)
+
+    def cost(count: int, starts: Callable[[int], float]) -> int:
+        found: list[int] = []
+
+        def ask(tx: Transaction) -> None:
+            found.append(book_and_count(tx, count, starts))
+            raise Undone
+
+        with pytest.raises(Undone):
+            db.write(ask)
+        return found[0]
+
+    for starts in (lambda number: 1 + number / 1000, lambda _number: 3):
+        assert cost(64, starts) < 3 * cost(32, starts)
+    db.close()
 
 
 ONE, FOUR = Capacity({"VCPU": 1}), Capacity({"VCPU": 4})
