@@ -257,21 +257,27 @@ def _crowded(
 ) -> ColumnElement[bool]:
     """Whether at some instant of the period less than ``wanted`` of a class is left, by those ``_USING`` it.
 
-    What is in use grows at the starts of allocations only, so that it is looked at there, and where the period begins.
+    What is in use grows at the starts of allocations only. So it is added up where the period begins, and once for each
+    start within the period, however many allocations start together.
     """
     wanted = _number(wanted) if isinstance(wanted, int) else wanted
-    begin = literal(period.start, UtcDateTime())
-    instant = case((_POINT.starts_at > begin, _POINT.starts_at), else_=begin)
-    used = select(func.coalesce(func.sum(_amount(_USING.amounts, name)), 0)).where(
-        _USING.resource_id == ResourceRow.id, _USING.starts_at <= instant, _USING.ends_at > instant, *counting
-    )
     capacity = func.coalesce(_amount(ResourceRow.capacity, name), 0)
-    crowded = select(sql_true()).where(
-        _POINT.resource_id == ResourceRow.id,
-        overlaps(period, _POINT),
-        used.correlate(ResourceRow, _POINT).scalar_subquery() > capacity - wanted,
+    used = select(func.coalesce(func.sum(_amount(_USING.amounts, name)), 0)).where(
+        _USING.resource_id == ResourceRow.id, *counting
     )
-    return func.coalesce(crowded.correlate(ResourceRow).limit(1).scalar_subquery(), sql_false())
+    begin = literal(period.start, UtcDateTime())
+    at_begin = used.where(_USING.starts_at <= begin, _USING.ends_at > begin).correlate(ResourceRow)
+    later = used.where(_USING.starts_at <= _POINT.starts_at, _USING.ends_at > _POINT.starts_at)
+    crowded_later = (
+        select(sql_true())
+        .where(_POINT.resource_id == ResourceRow.id, _POINT.starts_at > period.start, _POINT.starts_at < period.end)
+        .group_by(_POINT.starts_at)
+        .having(later.correlate(ResourceRow, _POINT).scalar_subquery() > capacity - wanted)
+    )
+    return or_(
+        at_begin.scalar_subquery() > capacity - wanted,
+        func.coalesce(crowded_later.correlate(ResourceRow).limit(1).scalar_subquery(), sql_false()),
+    )
 
 
 def soon(period: Period, now: datetime) -> Period | None:
