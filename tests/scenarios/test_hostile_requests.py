@@ -11,7 +11,7 @@ import http.client
 import json
 import random
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -24,13 +24,13 @@ import pytest
 from tests.support.standalone import Caller, Standalone, rfc3339, standalone
 from tests.support.waiting import patience, wait_for
 
-#: What a request may cost at most, however it is made, unless room is looked for in the ledger.
+#: What a request may cost at most, however it is made, on a cloud of 50 hosts.
 PROCESSOR_SECONDS = 0.3
-#: What a request may cost that needs room, and got as far as looking for it: no longer is looked for room.
-PLANNING_SECONDS = 5.0
 #: For how long a process must have done almost nothing that counts as idle.
 IDLE_SECONDS = 0.1
 MEMORY_BYTES = 64 * 1024 * 1024
+#: How often a request is sent that costs more: the service has work of its own, which is counted as well.
+ATTEMPTS = 3
 #: How many requests are sent.
 REQUESTS = 2400
 #: The largest body that is read.
@@ -97,29 +97,6 @@ class Sent:
     path: str
     body: bytes | None = None
     headers: tuple[tuple[str, str], ...] = ()
-
-    def needs_planning(self) -> bool:
-        """Whether it asks for room: a new lease, one more reservation, or other dates or reservations of a lease."""
-        match self.method, self.path.removeprefix("/v1/leases").strip("/").split("/"):
-            case ("POST", [""] | [_, "reservations"]):
-                return True
-            case ("PUT", [_]):
-                return self.path.startswith("/v1/leases/") and not _PLANNED.isdisjoint(_fields(self.body or b""))
-            case _:
-                return False
-
-
-#: The fields of a change of a lease that add something or move it.
-_PLANNED = frozenset({"start_date", "end_date", "reservations"})
-
-
-def _fields(body: bytes) -> Collection[str]:
-    """The fields of a body, as far as it is an object."""
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        return ()
-    return document if isinstance(document, dict) else ()
 
 
 @dataclass(frozen=True)
@@ -425,25 +402,23 @@ def test_no_request_costs_much(service: Standalone, live: LiveLeases, seed: int)
     meter = Meter(service.process.pid)
     dear: list[str] = []
     for number in range(REQUESTS // 8):
-        sent = _request(draw, live)
-        user, version = draw.choice(["demo", "admin"]), draw.choice(["1.0", "1.1", "1.2"])
-        meter.begin()
-        status, answer = _send(service, sent, user=user, version=version)
-        cost = meter.end()
-        found_no_room = status == 400 and version == "1.0" and b'"Not enough ' in answer  # a 409 from 1.1 on
-        is_planned = sent.needs_planning() and (status in {200, 201, 409, 503} or found_no_room)
-        told = f"{seed}/{number} {sent.kind} as {user} {version}: {len(sent.body or b'')} bytes, {status}, {cost}"
-        assert status < 500 or (is_planned and status == 503) or status == 501, (
-            told,
-            sent.path,
-            (sent.body or b"")[:300],
-            answer,
-        )
-        if is_planned and status == 201 and "lease" in (made := json.loads(answer)):
-            service.caller(user).call("DELETE", f"/leases/{made['lease']['id']}")  # so that no request pays for another
-        if sent.path.startswith((live.waiting.path, live.running.path)) and status in {200, 201, 409, 503}:
-            live.renew()
-            meter.settle()
-        if cost.seconds > (PLANNING_SECONDS if is_planned else PROCESSOR_SECONDS) or cost.bytes > MEMORY_BYTES:
+        before = draw.getstate()
+        for _ in range(ATTEMPTS):
+            draw.setstate(before)  # the same request, to the leases that there are by now
+            sent = _request(draw, live)
+            user, version = draw.choice(["demo", "admin"]), draw.choice(["1.0", "1.1", "1.2"])
+            meter.begin()
+            status, answer = _send(service, sent, user=user, version=version)
+            cost = meter.end()
+            told = f"{seed}/{number} {sent.kind} as {user} {version}: {len(sent.body or b'')} bytes, {status}, {cost}"
+            assert status < 500, (told, sent.path, (sent.body or b"")[:300], answer)
+            if status == 201 and "lease" in (made := json.loads(answer)):
+                service.caller(user).call("DELETE", f"/leases/{made['lease']['id']}")  # so that no other pays for it
+            if sent.path.startswith((live.waiting.path, live.running.path)) and status in {200, 201, 409}:
+                live.renew()
+                meter.settle()
+            if cost.seconds <= PROCESSOR_SECONDS and cost.bytes <= MEMORY_BYTES:
+                break
+        else:
             dear.append(f"{told} {(sent.body or b'')[:200]!r}")
     assert dear == []
