@@ -22,6 +22,7 @@ from kombu.connection import Connection
 from sqlalchemy import create_engine, text
 
 from testbed.commands import main as testbed_main
+from testbed.places import LOG
 from tests.support.cloud import REPOSITORY, Cloud
 from tests.support.databases import MARIADB, fresh_database_on
 from tests.support.deployment import Deployment, Options, deploy, keystone_options
@@ -61,7 +62,7 @@ class Server:
         return None if answer.status_code == 404 else dict(answer.json()["server"])
 
     def place(self) -> str:
-        """The host on which it runs, once it does, or why it does not."""
+        """The host on which it runs, once it does, or why it does not: the fault, and what Nova's scheduler said last."""
 
         def settled() -> dict[str, Any] | None:
             found = self.show()
@@ -70,7 +71,10 @@ class Server:
             return found if found["status"] == "ACTIVE" or "fault" in found else None
 
         found = wait_for(f"server {self.id} to run", settled)
-        return str(found["fault"]["message"] if found["status"] == "ERROR" else found["OS-EXT-SRV-ATTR:host"])
+        if found["status"] != "ERROR":
+            return str(found["OS-EXT-SRV-ATTR:host"])
+        said = (LOG / "nova-scheduler.log").read_text(errors="replace").splitlines()
+        return "\n".join([found["fault"]["message"], *said[-5:]])
 
     def delete(self) -> None:
         self.nova.api.delete(f"/servers/{self.id}", raise_exc=False)
