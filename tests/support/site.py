@@ -62,7 +62,7 @@ class Server:
         return None if answer.status_code == 404 else dict(answer.json()["server"])
 
     def place(self) -> str:
-        """The host on which it runs, once it does, or why it does not: the fault, and what Nova's scheduler said last."""
+        """The host on which it runs, once it does; or the fault, with what Nova's scheduler said last."""
 
         def settled() -> dict[str, Any] | None:
             found = self.show()

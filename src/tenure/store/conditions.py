@@ -215,13 +215,8 @@ def taken(demand: Demand, period: Period, *, ignoring: str | None, fixed: Fixed 
     if demand.exclusive:
         return _in_use(period, _counting(AllocationRow, ignoring, fixed=fixed))
     whole = [AllocationRow.exclusive.is_(True), *_counting(AllocationRow, ignoring, fixed=fixed)]
-    return or_(
-        _in_use(period, whole),
-        *(
-            _crowded(period, name, amount * demand.units_together, _counting(_USING, ignoring, fixed=fixed))
-            for name, amount in demand.amounts.items()
-        ),
-    )
+    wanted = {name: _number(amount * demand.units_together) for name, amount in demand.amounts.items()}
+    return or_(_in_use(period, whole), _crowded(period, wanted, _counting(_USING, ignoring, fixed=fixed)))
 
 
 def movable(fixed: Fixed, row: type[AllocationRow] = AllocationRow) -> ColumnElement[bool]:
@@ -250,21 +245,19 @@ def _in_use(period: Period, counting: Iterable[ColumnElement[bool]]) -> ColumnEl
 
 
 def _crowded(
-    period: Period,
-    name: str,
-    wanted: int | ColumnElement[int],
-    counting: Iterable[ColumnElement[bool]],
+    period: Period, wanted: Mapping[str, ColumnElement[int]], counting: Iterable[ColumnElement[bool]]
 ) -> ColumnElement[bool]:
-    """Whether at some instant of the period less than ``wanted`` of a class is left, by those ``_USING`` it.
+    """Whether at some instant of the period less than what is ``wanted`` of a class is left, by those ``_USING`` it.
 
     What is in use grows at the starts of allocations only. So it is added up where the period begins, and once for each
-    start within the period, however many allocations start together.
+    start within the period, however many allocations start together. Nothing is where nothing is in use.
     """
-    wanted = _number(wanted) if isinstance(wanted, int) else wanted
-    capacity = func.coalesce(_amount(ResourceRow.capacity, name), 0)
-    used = select(func.coalesce(func.sum(_amount(_USING.amounts, name)), 0)).where(
-        _USING.resource_id == ResourceRow.id, *counting
-    )
+    too_much = [
+        func.coalesce(func.sum(_amount(_USING.amounts, name)), 0)
+        > func.coalesce(_amount(ResourceRow.capacity, name), 0) - amount
+        for name, amount in wanted.items()
+    ]
+    used = select(or_(sql_false(), *too_much)).where(_USING.resource_id == ResourceRow.id, *counting)
     begin = literal(period.start, UtcDateTime())
     at_begin = used.where(_USING.starts_at <= begin, _USING.ends_at > begin).correlate(ResourceRow)
     later = used.where(_USING.starts_at <= _POINT.starts_at, _USING.ends_at > _POINT.starts_at)
@@ -272,12 +265,13 @@ def _crowded(
         select(sql_true())
         .where(_POINT.resource_id == ResourceRow.id, _POINT.starts_at > period.start, _POINT.starts_at < period.end)
         .group_by(_POINT.starts_at)
-        .having(later.correlate(ResourceRow, _POINT).scalar_subquery() > capacity - wanted)
+        .having(later.correlate(ResourceRow, _POINT).scalar_subquery())
     )
-    return or_(
-        at_begin.scalar_subquery() > capacity - wanted,
+    crowded = or_(
+        at_begin.scalar_subquery(),
         func.coalesce(crowded_later.correlate(ResourceRow).limit(1).scalar_subquery(), sql_false()),
     )
+    return case((_in_use(period, ()), crowded), else_=sql_false())
 
 
 def soon(period: Period, now: datetime) -> Period | None:
@@ -308,16 +302,18 @@ def overdue(
     until = soon(period, now)
     if until is None:
         return sql_false()
-    crowded: list[ColumnElement[bool]] = [exists().where(*theirs, _LATE.exclusive)]
+    wanted: dict[str, ColumnElement[int]] = {}
     for name, amount in demand.amounts.items():
         not_given_back = select(func.coalesce(func.sum(_amount(_LATE.amounts, name)), 0)).where(*theirs)
-        wanted = _number(amount * demand.units_together) + not_given_back.correlate(ResourceRow).scalar_subquery()
-        crowded += [
-            wanted > func.coalesce(_amount(ResourceRow.capacity, name), 0),
-            _crowded(until, name, wanted, _counting(_USING, ignoring, fixed=fixed)),
-        ]
+        theirs_and_ours = not_given_back.correlate(ResourceRow).scalar_subquery()
+        wanted[name] = _number(amount * demand.units_together) + theirs_and_ours
+    crowded = or_(
+        exists().where(*theirs, _LATE.exclusive),
+        *(amount > func.coalesce(_amount(ResourceRow.capacity, name), 0) for name, amount in wanted.items()),
+        _crowded(until, wanted, _counting(_USING, ignoring, fixed=fixed)),
+    )
     # In this order on every database: hardly ever is anything late, and then nothing is added up.
-    return case((anything, or_(*crowded)), else_=sql_false())
+    return case((anything, crowded), else_=sql_false())
 
 
 def free(demand: Demand, period: Period, *, now: datetime, ignoring: str | None) -> ColumnElement[bool]:
