@@ -12,7 +12,7 @@ from tenure.domain.lease import LeaseStatus
 from tenure.domain.request import LeaseChange
 from tenure.services.context import Rules
 from tests.support import ledger
-from tests.support.world import ADMIN, HOST, OWNER, World, instance_reservation, open_world
+from tests.support.world import ADMIN, HOST, OWNER, World, instance_reservation, open_world, reservation
 
 HOUR = timedelta(hours=1)
 
@@ -66,3 +66,17 @@ def test_a_host_with_two_allocations_of_a_lease_is_cleaned_as_far_as_there_is_ro
         world.pass_until(ending.ends_at + timedelta(minutes=55))
         assert world.leases.get(OWNER, following.id).status is LeaseStatus.ACTIVE
         assert ledger.faults(str(world.db.engine.url)) == []
+
+
+def test_two_plans_may_follow_each_other_where_a_longer_plan_was_put_and_taken_back(world: World) -> None:
+    """On the second host one plan could move to the first host and the other cannot; both on the third can."""
+    longer, _, later = (
+        world.reserve_on(number, reservation(1, 1), start=start, hours=end - start)
+        for number, start, end in ((2, 1, 4), (2, 5, 16), (1, 6, 21))
+    )
+    moving = [world.reserve_on(3, reservation(1, 1), start=start, hours=end - start) for start, end in ((3, 4), (1, 3))]
+    world.reserve_on(3, reservation(1, 1), start=11, hours=10)
+    lease = world.reserve(reservation(1, 1), start=2, hours=6)
+    assert world.hosts_of(lease.id) == ["sim-host-003"]
+    assert [world.hosts_of(plan.id) for plan in (*moving, later)] == [["sim-host-001"]] * 3
+    assert world.hosts_of(longer.id) == ["sim-host-002"]
