@@ -83,6 +83,7 @@ def test_nobody_gets_what_another_has(
         wait_for_agreement(database_url, cloud)
     show(database_url, report, figures, allocations)
     assert report.wrong == []
+    assert figures.errors == []
     assert left == []
     assert faults == []
     assert promised == []

@@ -38,6 +38,8 @@ class Figures:
     meetings: Counter[str] = field(default_factory=Counter)
     attempts: int = 1
     cpu_seconds: float = 0.0
+    #: What its database logged as an error: transactions that would have promised a resource twice.
+    errors: list[str] = field(default_factory=list)
 
 
 @contextmanager
@@ -65,6 +67,7 @@ def _stop(process: Any, connection: Connection, figures: Figures) -> None:
         figures.meetings += seen.meetings
         figures.attempts = max(figures.attempts, seen.attempts)
         figures.cpu_seconds += seen.cpu_seconds
+        figures.errors += seen.errors
         process.join(patience())
     finally:
         process.kill()
@@ -113,7 +116,10 @@ class _Meetings(logging.Handler):
         logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        assert isinstance(record.args, tuple)
+        if record.levelno >= logging.ERROR:
+            self.figures.errors.append(f"{record.getMessage()}: {record.exc_info[1] if record.exc_info else None}")
+        if not isinstance(record.args, tuple) or len(record.args) != 2:
+            return  # not about transactions that met
         attempt, error = record.args  # as the database logs it
         original: Any = getattr(error, "orig", error)
         code = getattr(original, "sqlstate", None) or next(iter(original.args), "")

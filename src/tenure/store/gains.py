@@ -30,7 +30,8 @@ class Gains:
 
     Only what writes allocations records gains: new allocations, moved ones, and the time by which one lasts longer.
     Time that an allocation had before is none, so that a host that has shrunk keeps what it had promised. A gain that
-    was taken back stays recorded: there was room for it, so that to look there does no harm.
+    was taken back stays recorded. That does no harm: there was room for it, and others that have its time by now, one
+    after another or side by side, are judged by whether they leave each other room.
     """
 
     def __init__(self, session: Session) -> None:
@@ -67,9 +68,9 @@ class Gains:
         capacities = capacities_of(self._session, shared)
         for resource_id, period in gained:
             had = [use for use in uses[resource_id] if use.period.overlaps(period)]
-            if len(had) > 1 and any(use.exclusive for use in had):
+            whole = [use for use in had if use.exclusive]
+            if any(use.period.overlaps(other.period) for use in whole for other in had if other is not use):
                 raise Overbooked(resource_id, [use.reservation_id for use in had])
-            if had and not had[0].exclusive:
-                used = peak([(use.period, use.amounts) for use in had], period)
-                if not capacities[resource_id].fits(used):
-                    raise Overbooked(resource_id, [use.reservation_id for use in had])
+            parts = [(use.period, use.amounts) for use in had if not use.exclusive]
+            if parts and not capacities[resource_id].fits(peak(parts, period)):
+                raise Overbooked(resource_id, [use.reservation_id for use in had])
