@@ -143,6 +143,19 @@ def test_a_plan_moves_off_a_host_that_has_room_for_some_of_the_units(world: Worl
     assert world.units(plan) == [("sim-host-001", 1)]
 
 
+def test_two_plans_move_off_one_host_for_two_units(world: World):
+    """Each plan is in the way of one unit, and each other host takes one plan: both plans must move."""
+    world.resize(4, 2, 2, 1)
+    for number in (2, 3):
+        world.reserve_on(number, instances(1, vcpus=2), start=0)
+    world.engine.settle()  # what runs does not move
+    plans = [world.reserve_on(1, instances(1, vcpus=2), start=1) for _ in range(2)]
+    lease = world.reserve(instances(2, vcpus=2), start=0, hours=2)
+    assert {host for host, _ in world.units(lease)} == {"sim-host-001"}
+    assert sum(count for _, count in world.units(lease)) == 2
+    assert sorted(world.units(plan) for plan in plans) == [[("sim-host-002", 1)], [("sim-host-003", 1)]]
+
+
 def test_a_plan_behind_a_lease_that_is_extended_moves_beside_its_other_units(world: World):
     world.resize(1, 2, 1, 1)
     for number in (3, 4):
