@@ -459,8 +459,9 @@ class Planner:
     ) -> Iterator[tuple[int, int]]:
         """Make room for up to ``missing`` units by moving plans elsewhere: on which resource, and for how many.
 
-        None is made on what is ``without``, and nothing is moved to what is ``closed``. Plans may move to what is left
-        where room was made before: the caller must have taken that by then. What is planned for the reservation that
+        No room is made on the resources in ``without``, and nothing is moved to those in ``closed``. A resource comes
+        several times where several units need plans to move. Plans may move to what is left where room was made before:
+        the caller must have taken the units of a step before the next step. What is planned for the reservation that
         is ``asking`` does not move.
         """
         fixed = replace(self._fixed, reservation_id=asking)
@@ -473,23 +474,28 @@ class Planner:
             if not self._tx.allocations.candidates(anything, period, now=self._now, turn=self._turn, without=closed):
                 self._nowhere.append(_Nowhere(anything, period, frozenset(closed)))
         demands = self._demands(plan for _, plans in blocked.values() for plan in plans)
+        holds_one = demand.exclusive or demand.spread is Spread.APART
         for resource_id, (version, plans) in blocked.items():
-            self._spend()
-            if missing <= 0:
-                break
-            if resource_id in self._filled:
-                again = self._tx.allocations.blocked_by_plans(
-                    demand, period, now=self._now, fixed=fixed, only=[resource_id], limit=1
-                )
-                if resource_id not in again:
-                    continue
-                version, plans = again[resource_id]
-                demands |= self._demands(plans)  # also of those that others have just put there
+            outdated = resource_id in self._filled
             fits = None if demand.exclusive else partial(self._has_room, resource_id, demand, period)
-            if self._move_all(resource_id, version, plans, demands, fits, without=closed):
+            while missing > 0:
+                self._spend()
+                if outdated:
+                    again = self._tx.allocations.blocked_by_plans(
+                        demand, period, now=self._now, fixed=fixed, only=[resource_id], limit=1
+                    )
+                    if resource_id not in again:
+                        break
+                    version, plans = again[resource_id]
+                    demands |= self._demands(plans)  # also of those that others have just put there
+                if not self._move_all(resource_id, version, plans, demands, fits, without=closed):
+                    break
                 count = min(missing, self._units_on(resource_id, demand, period))
                 missing -= count
                 yield resource_id, count
+                if holds_one:
+                    break
+                outdated = True  # some plans have moved, and the units are taken
 
     def _has_room(self, resource_id: int, demand: Demand, period: Period) -> bool:
         return bool(self._tx.allocations.candidates(demand, period, now=self._now, turn=self._turn, only=[resource_id]))
