@@ -250,7 +250,7 @@ def _crowded(
     """Whether at some instant of the period less than what is ``wanted`` of a class is left, by those ``_USING`` it.
 
     What is in use grows at the starts of allocations only. So it is added up where the period begins, and once for each
-    start within the period, however many allocations start together. Nothing is where nothing is in use.
+    start within the period, however many allocations start together. False where nothing is in use.
     """
     too_much = [
         func.coalesce(func.sum(_amount(_USING.amounts, name)), 0)
@@ -305,8 +305,8 @@ def overdue(
     wanted: dict[str, ColumnElement[int]] = {}
     for name, amount in demand.amounts.items():
         not_given_back = select(func.coalesce(func.sum(_amount(_LATE.amounts, name)), 0)).where(*theirs)
-        theirs_and_ours = not_given_back.correlate(ResourceRow).scalar_subquery()
-        wanted[name] = _number(amount * demand.units_together) + theirs_and_ours
+        late_amount = not_given_back.correlate(ResourceRow).scalar_subquery()
+        wanted[name] = _number(amount * demand.units_together) + late_amount
     crowded = or_(
         exists().where(*theirs, _LATE.exclusive),
         *(amount > func.coalesce(_amount(ResourceRow.capacity, name), 0) for name, amount in wanted.items()),
