@@ -11,15 +11,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import create_engine, make_url, text, update
 from sqlalchemy.pool import NullPool
 
 from tenure.drivers.simulated import EffectKind
+from tenure.services.context import Rules
+from tenure.store.tables import EventRow
 from tests.conftest import FreshDatabase
 from tests.support import ledger
 from tests.support.crashes import Traces, delete, wait_for_event, wait_until_gone
@@ -128,17 +131,18 @@ def mortal(
 
 @contextmanager
 def dying_at(found: Processes, point: str) -> Iterator[None]:
-    """A manager that kills itself there, in place of any other; nobody takes up what it had claimed before the end."""
+    """A manager that kills itself there, in place of any other; no manager takes up its claims before the end."""
     deployment = found.deployment
     command = [sys.executable, "-m", "tests.support.dying", point, *deployment.managers[0].command[1:]]
     program = Program(f"dying at {point}", command, deployment.folder / "dying.log")
+    prolong_claims(found.database)
     program.start()
     try:
         deployment.wait_until_well()
         yield
         assert program.process is not None
         assert program.process.wait(patience()) == -signal.SIGKILL, program.tail()
-        have_claims_end(found.database, "2100-01-01 00:00:00")
+        prolong_claims(found.database)
     finally:
         if program.process is not None and program.process.poll() is None:
             program.kill()
@@ -147,7 +151,7 @@ def dying_at(found: Processes, point: str) -> Iterator[None]:
 @contextmanager
 def taking_over(found: Processes) -> Iterator[Caller]:
     """Another manager, until the end of the block; what the dead had claimed has run out."""
-    have_claims_end(found.database, "2020-01-01 00:00:00")
+    have_claims_end(found.database, datetime.now(UTC))
     manager = found.deployment.managers[0]
     manager.start()
     try:
@@ -157,9 +161,14 @@ def taking_over(found: Processes) -> Iterator[Caller]:
         manager.stop()
 
 
-def have_claims_end(database: str, moment: str) -> None:
+def prolong_claims(database: str) -> None:
+    """Have claims end as late as claims can. A manager that starts ends longer ones, as after a clock was set back."""
+    have_claims_end(database, datetime.now(UTC) + Rules().claim_time)
+
+
+def have_claims_end(database: str, moment: datetime) -> None:
     with create_engine(database, poolclass=NullPool).begin() as connection:
-        connection.execute(text(f"UPDATE events SET ready_at = '{moment}' WHERE claim_token IS NOT NULL"))
+        connection.execute(update(EventRow).where(EventRow.claim_token.is_not(None)).values(ready_at=moment))
 
 
 @pytest.mark.long
