@@ -116,8 +116,6 @@ def map_body(context: schemathesis.HookContext, body: Any) -> Any:
     if context.operation.label not in ("POST /v1/leases", f"PUT {_LEASE}"):
         return _whole(body)
     body = _whole(body)
-    if isinstance(body.get("reservations"), list):
-        body["reservations"] = [_whole(one) if isinstance(one, dict) else one for one in body["reservations"]]
     if number % 5 == 0:
         return body
     _set_dates(body, number // 5)
@@ -193,11 +191,17 @@ def _is_count(value: object) -> bool:
 
 
 def _whole(body: dict[str, Any]) -> dict[str, Any]:
-    """JSON Schema takes ``2.0`` for an integer and cannot be told otherwise; the API, as Blazar, does not."""
-    return {
+    """The body with ``2`` for ``2.0``, also in its reservations.
+
+    JSON Schema takes ``2.0`` for an integer and cannot be told otherwise; the API, as Blazar, does not.
+    """
+    body = {
         name: int(value) if name in _COUNTS and isinstance(value, float) and value.is_integer() else value
         for name, value in body.items()
     }
+    if isinstance(body.get("reservations"), list):
+        body["reservations"] = [_whole(one) if isinstance(one, dict) else one for one in body["reservations"]]
+    return body
 
 
 def _is(pattern: str, value: object) -> bool:
