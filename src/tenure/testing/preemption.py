@@ -126,6 +126,21 @@ class PreemptionContract:
         assert rig.boot(hosts[0], rig.owner, "r-1")
         assert not rig.is_stopped(elsewhere)
 
+    @pytest.mark.parametrize("seconds", range(12, 25))
+    def test_they_are_stopped_before_they_are_deleted_however_short_the_notice_is(
+        self, rig: PreemptionRig, hosts: list[ResourceRef], seconds: int
+    ):
+        server = rig.boot_preemptible(hosts[0], rig.neighbour)
+        assert server is not None
+        order, deadline = whole(rig, hosts[0]), rig.clock.now() + timedelta(seconds=seconds)
+        was_stopped = False
+        while server in rig.servers() and rig.clock.now() < deadline:
+            rig.driver.make_way(order, deadline=deadline)
+            was_stopped = was_stopped or (server in rig.servers() and rig.is_stopped(server))
+            rig.clock.advance(timedelta(seconds=5))
+        assert was_stopped
+        assert server not in rig.servers()
+
     def test_a_start_deletes_what_is_left(self, rig: PreemptionRig, hosts: list[ResourceRef]):
         for host in hosts[:2]:
             assert rig.boot_preemptible(host, rig.neighbour)
