@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from tenure.drivers.contract import Order, Preempted, ResourceRef
+from tenure.drivers.notice import Step, next_step
 from tenure.drivers.openstack.compute import Compute, Hypervisor, Server, instant
 from tenure.drivers.openstack.flavors import Flavors, flavor_for, taken_by
 from tenure.drivers.openstack.layout import Layout
@@ -22,10 +23,6 @@ LOG = logging.getLogger(__name__)
 #: By when a server goes, and since when it knows, in its metadata.
 LEAVES_AT: Final = "tenure:leaves_at"
 TOLD_AT: Final = "tenure:told_at"
-#: How long before the deadline a server is deleted at the latest; less where it was told late.
-_MARGIN: Final = timedelta(seconds=15)
-#: The same whenever it was told: more than lies between two looks: nobody who hides it makes a start late.
-_LAST: Final = timedelta(seconds=6)
 
 
 class Preemption:
@@ -54,10 +51,10 @@ class Preemption:
         stopped, deleted = [], []
         left = deadline - self._now
         for server, _ in found:
-            notice = deadline - (since[server.id] or self._now)
-            if left <= max(_LAST, min(_MARGIN, notice / 4)):
+            step = next_step(left, deadline - (since[server.id] or self._now))
+            if step is Step.DELETE:
                 deleted += [] if server.vanishing else [server]
-            elif left <= notice / 2 and server.status == "ACTIVE" and server.task is None:
+            elif step is Step.STOP and server.status == "ACTIVE" and server.task is None:
                 stopped.append(server)
         errors += self._compute.stop_servers(stopped)
         self._compute.delete_servers(deleted)

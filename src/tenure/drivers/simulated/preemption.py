@@ -6,12 +6,13 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from tenure.clock import Clock
 from tenure.domain.capacity import Capacity
 from tenure.drivers.contract import Order, Preempted, Progress, ResourceRef
+from tenure.drivers.notice import Step, next_step
 from tenure.drivers.reserved_servers import SERVER, size_of
 from tenure.drivers.simulated.effects import Effects, hosts_of
 from tenure.drivers.simulated.faults import Call
@@ -24,10 +25,6 @@ from tenure.drivers.simulated.wanted import FLAVOR, INSTANCE, SIZES, units_of, w
 #: By when a server goes, and since when it knows, in its metadata.
 LEAVES_AT: Final = "tenure:leaves_at"
 TOLD_AT: Final = "tenure:told_at"
-#: How long before the deadline a server is deleted at the latest; less where it was told late.
-_MARGIN: Final = timedelta(seconds=15)
-#: The same whenever it was told: more than lies between two looks: nobody who hides it makes a start late.
-_LAST: Final = timedelta(seconds=6)
 
 
 class Preemption:
@@ -43,11 +40,11 @@ class Preemption:
             found = list(in_the_way(tx, order, tuple(ahead)))
         for server, _ in found:
             told_at = self._tell(call, server, deadline)
-            left = deadline - self._clock.now()
-            if left <= max(_LAST, min(_MARGIN, (deadline - told_at) / 4)):
-                self._effects.delete_preemptible(call, server)
-            elif left <= (deadline - told_at) / 2:
-                self._stop(call, server)
+            match next_step(deadline - self._clock.now(), deadline - told_at):
+                case Step.DELETE:
+                    self._effects.delete_preemptible(call, server)
+                case Step.STOP:
+                    self._stop(call, server)
         return [Preempted(server_id(server["number"]), server["project_id"], resource) for server, resource in found]
 
     def clear(self, call: Call, order: Order) -> Progress | None:
