@@ -156,6 +156,17 @@ def test_two_plans_move_off_one_host_for_two_units(world: World):
     assert sorted(world.units(plan) for plan in plans) == [[("sim-host-002", 1)], [("sim-host-003", 1)]]
 
 
+def test_units_that_stay_apart_share_no_host_from_which_two_plans_could_move(world: World):
+    world.resize(4, 2, 2, 1)
+    for number in (2, 3):
+        world.reserve_on(number, instances(1, vcpus=2), start=0)
+    world.engine.settle()  # what runs does not move
+    for _ in range(2):
+        world.reserve_on(1, instances(1, vcpus=2), start=1)
+    with pytest.raises(NotEnoughResources):
+        world.reserve(instances(2, vcpus=2, affinity=False), start=0, hours=2)
+
+
 def test_a_plan_behind_a_lease_that_is_extended_moves_beside_its_other_units(world: World):
     world.resize(1, 2, 1, 1)
     for number in (3, 4):
