@@ -200,7 +200,7 @@ def _whole(body: dict[str, Any]) -> dict[str, Any]:
         for name, value in body.items()
     }
     if isinstance(body.get("reservations"), list):
-        body["reservations"] = [_whole(one) if isinstance(one, dict) else one for one in body["reservations"]]
+        body["reservations"] = [_whole(found) if isinstance(found, dict) else found for found in body["reservations"]]
     return body
 
 
