@@ -156,6 +156,48 @@ def test_two_plans_move_off_one_host_for_two_units(world: World):
     assert sorted(world.units(plan) for plan in plans) == [[("sim-host-002", 1)], [("sim-host-003", 1)]]
 
 
+def test_the_plan_that_makes_enough_room_moves_although_a_smaller_plan_fits_elsewhere(world: World):
+    """The second host takes either plan; only without the larger plan has the first host room."""
+    world.resize(4, 4, 1, 1)
+    world.reserve_on(2, instances(1, vcpus=2), start=0, hours=2)
+    world.engine.settle()  # what runs does not move
+    small, large = (world.reserve_on(1, instances(1, vcpus=vcpus), start=1) for vcpus in (1, 2))
+    lease = world.reserve(instances(1, vcpus=3), start=1)
+    assert world.units(lease) == [("sim-host-001", 1)]
+    assert world.units(small) == [("sim-host-001", 1)]
+    assert world.units(large) == [("sim-host-002", 1)]
+
+
+def test_a_plan_that_can_move_only_in_part_leaves_the_place_to_a_plan_that_can_move(world: World):
+    """The longer plan has two units and the second host takes one of them, which makes too little room."""
+    world.resize(6, 4, 1, 1)
+    world.reserve_on(2, instances(1, vcpus=1), start=0, hours=3)
+    world.engine.settle()  # what runs does not move
+    world.reserve_on(2, instances(1, vcpus=2), start=2)
+    longer = world.reserve_on(1, instances(2, vcpus=1), start=1, hours=2)
+    shorter = world.reserve_on(1, instances(1, vcpus=3), start=1)
+    on_the_first = '["==", "$hypervisor_hostname", "sim-host-001"]'
+    lease = world.reserve(instances(1, vcpus=3, resource_properties=on_the_first), start=1)
+    assert world.units(lease) == [("sim-host-001", 1)]
+    assert world.units(longer) == [("sim-host-001", 2)]
+    assert world.units(shorter) == [("sim-host-002", 1)]
+
+
+def test_a_plan_moves_to_a_host_on_which_some_units_would_have_fitted(world: World):
+    """The third host has room for two of three units; where the plan moves there, it has room for one, and for the plan.
+
+    The second host then has room for the other two units.
+    """
+    world.resize(1, 2, 4, 1)
+    for number, hours in ((1, 2), (4, 2), (3, 1), (3, 2)):
+        world.reserve_on(number, instances(1, vcpus=1), start=0, hours=hours)
+    world.engine.settle()  # what runs does not move
+    plan = world.reserve_on(2, instances(1, vcpus=2), start=1)
+    lease = world.reserve(instances(3, vcpus=1), start=0, hours=2)
+    assert world.units(plan) == [("sim-host-003", 1)]
+    assert sorted(world.units(lease)) == [("sim-host-002", 2), ("sim-host-003", 1)]
+
+
 def test_units_that_stay_apart_share_no_host_from_which_two_plans_could_move(world: World):
     world.resize(4, 2, 2, 1)
     for number in (2, 3):
@@ -311,3 +353,20 @@ def test_a_start_waits_for_no_host_where_a_plan_makes_room_for_some_of_it(world:
     assert world.leases.get(OWNER, after.id).status is LeaseStatus.ACTIVE
     assert world.units(after) == [("sim-host-002", 1), ("sim-host-003", 1)]
     assert world.units(plan) == [("sim-host-002", 1)]
+
+
+def test_a_start_waits_for_no_host_where_a_plan_moves_to_a_host_on_which_some_of_it_would_have_fitted(world: World):
+    """As above, for a lease whose own host is given back too late."""
+    world.resize(3, 2, 4, 1)
+    before = world.reserve_on(1, instances(3, vcpus=1), start=0)
+    for number, hours in ((4, 3), (3, 2), (3, 3)):
+        world.reserve_on(number, instances(1, vcpus=1), start=0, hours=hours)
+    world.engine.settle()  # what runs does not move
+    after = world.reserve_on(1, instances(3, vcpus=1), start=1, hours=2)
+    plan = world.reserve_on(2, instances(1, vcpus=2), start=2)
+    stuck = Fault(FaultKind.BUSY, verb="ensure_ended", reservation_id=before.reservations[0].id, count=None)
+    world.cloud.inject(stuck)
+    world.pass_time(HOUR + timedelta(minutes=1))
+    assert world.leases.get(OWNER, after.id).status is LeaseStatus.ACTIVE
+    assert world.units(plan) == [("sim-host-003", 1)]
+    assert sorted(world.units(after)) == [("sim-host-002", 2), ("sim-host-003", 1)]
