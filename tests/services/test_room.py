@@ -184,9 +184,9 @@ def test_a_plan_that_can_move_only_in_part_leaves_the_place_to_a_plan_that_can_m
 
 
 def test_a_plan_moves_to_a_host_on_which_some_units_would_have_fitted(world: World):
-    """The third host has room for two of three units; where the plan moves there, it has room for one, and for the plan.
+    """The third host has room for two of three units, or for the plan and one unit.
 
-    The second host then has room for the other two units.
+    Where the plan moves there, the second host has room for the other two units.
     """
     world.resize(1, 2, 4, 1)
     for number, hours in ((1, 2), (4, 2), (3, 1), (3, 2)):

@@ -70,6 +70,10 @@ class Demand:
         """What a unit takes at once of one provider: what the cloud's limits are held against."""
         return self.portions or (self.amounts,)
 
+    def units_instead(self, allocation: Allocation) -> int:
+        """For how many units there could be room where an allocation is, at most."""
+        return _ALL if allocation.exclusive else _units_within(allocation.amounts, self)
+
     def span(self, period: Period) -> Period:
         """For how long it takes what it takes of a lease with that period: what lasts is promised without an end."""
         return Period(period.start, ENDLESS) if self.lasting else period
@@ -258,9 +262,13 @@ def _instead(other: Choice, resource_id: int, demand: Demand) -> int:
     count = other.units.get(resource_id, 0)
     if count and (demand.exclusive or other.demand.exclusive):
         return _ALL
-    taken = other.demand.amounts.times(count)
+    return _units_within(other.demand.amounts.times(count), demand)
+
+
+def _units_within(amounts: Capacity, demand: Demand) -> int:
+    """To how many units of a demand so much makes the difference at most."""
     return max(
-        (-(-amount // demand.amounts[name]) for name, amount in taken.items() if name in demand.amounts), default=0
+        (-(-amount // demand.amounts[name]) for name, amount in amounts.items() if name in demand.amounts), default=0
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -214,18 +214,10 @@ class Planner:
         units = Counter({place.resource_id: place.units for place in places})
         missing = demand.minimum - units.total()
         added: list[int] = []
-
-        def take(units: Mapping[int, int]) -> list[int]:
-            return list(self._tx.allocations.add(reservation_id, units, period, demand, state=state).values())
-
         if missing > 0 and self._tx.allocations.any_planned(period):
-            added = take(units)  # before plans move, so that they go to what is left beside it
-            self._spend()
-            full = [*without, *units] if demand.spread is Spread.APART else without
-            room = self._make_room(demand, period, missing, asking=reservation_id, without=full, only=only)
-            for resource_id, count in room:
-                added += take({resource_id: count})
-                units[resource_id] += count
+            units, added = self._take_with_moves(
+                reservation_id, demand, period, units, state=state, without=without, only=only
+            )
         lacking = len(named) < len(demand.named) or not wanted <= units.keys()
         if units.total() < demand.minimum or lacking:
             self._tx.allocations.remove(added)
@@ -240,7 +232,90 @@ class Planner:
                 shortfall, field=f"reservations[{position}].{shortfall.naming or demand.parameter}"
             )
         self._tx.chosen[reservation_id] = Choice(demand, period, units)
-        return added or take(units)
+        if not added:
+            added = self._take(reservation_id, demand, period, units, state=state)
+        return added
+
+    def _take(
+        self, reservation_id: str, demand: Demand, period: Period, units: Mapping[int, int], *, state: AllocationState
+    ) -> list[int]:
+        return list(self._tx.allocations.add(reservation_id, units, period, demand, state=state).values())
+
+    def _take_with_moves(
+        self,
+        reservation_id: str,
+        demand: Demand,
+        period: Period,
+        units: Counter[int],
+        *,
+        state: AllocationState,
+        without: Collection[int],
+        only: Collection[int] | None,
+    ) -> tuple[Counter[int], list[int]]:
+        """Take these units, which are too few, and those for which plans of others move.
+
+        All units, and the ids of the new allocations. Where plans can move only to what these units take, a plan moves
+        first: then the units are others, and not taken yet. Where there is no room either way, the units are those
+        that were given, and neither taken.
+        """
+        missing = demand.minimum - units.total()
+        with suppress(Stuck), self._tentatively():
+            added = self._take(reservation_id, demand, period, units, state=state)  # so that plans go beside them
+            self._spend()
+            full = [*without, *units] if demand.spread is Spread.APART else without
+            more = Counter[int]()
+            room = self._make_room(demand, period, missing, asking=reservation_id, without=full, only=only)
+            for resource_id, count in room:
+                added += self._take(reservation_id, demand, period, {resource_id: count}, state=state)
+                more[resource_id] += count
+            if more.total() < missing:
+                raise Stuck
+            return units + more, added
+        if demand.spread is Spread.ANY and demand.minimum > 1:
+            places = self._move_first(demand, period, missing, asking=reservation_id, without=without, only=only)
+            units = Counter({place.resource_id: place.units for place in places}) or units
+        return units, []
+
+    def _move_first(
+        self,
+        demand: Demand,
+        period: Period,
+        missing: int,
+        *,
+        asking: str,
+        without: Collection[int],
+        only: Collection[int] | None = None,
+        closed: Collection[int] = (),
+    ) -> list[Place]:
+        """Move a plan so that all units fit, of which so many are ``missing`` as things are: where they fit then.
+
+        The plan may take the room of some units where it makes room for more elsewhere. A bounded number of moves are
+        tried, one plan at a time. Nothing has moved where there is no such plan.
+        """
+        fixed = replace(self._fixed, reservation_id=asking)
+        blocked = self._tx.allocations.blocked_by_plans(
+            demand, period, now=self._now, fixed=fixed, without=without, only=only, limit=ROOM_SAMPLE
+        )
+        plans = [plan for _, found in blocked.values() for plan in found if demand.units_instead(plan) >= missing]
+        demands = self._demands(plans)
+        search = partial(self._tx.allocations.candidates, demand, period, now=self._now, turn=self._turn)
+        for plan in plans[:ROOM_SAMPLE]:
+            version, _ = blocked[plan.resource_id]
+            tried = set(closed)
+            while not self._has_nowhere_to_go(plan, demands[plan.reservation_id], without=tried):
+                target: int | None = None
+                with suppress(Stuck), self._tentatively():
+                    self.touch({plan.resource_id: version})
+                    target = self.replace(plan, demands[plan.reservation_id], without=tried)
+                    places = [] if target is None else self.pick(search(without=without, only=only), demand, period)
+                    if sum(place.units for place in places) < demand.minimum:
+                        raise Stuck
+                    self.touch({place.resource_id: place.version for place in places})
+                    return places
+                if target is None:
+                    break
+                tried.add(target)
+        return []
 
     def place_all(
         self,
@@ -333,7 +408,9 @@ class Planner:
             )
 
         everything = None if part.exclusive else fits
-        return self._move_all(resource_id, version, plans, self._demands(plans), everything, without=without)
+        sufficient = partial(self._sufficient, resource_id, part, period, ignoring=ignoring)
+        demands = self._demands(plans)
+        return self._move_all(resource_id, version, plans, demands, everything, sufficient, without=without)
 
     def replace(
         self, allocation: Allocation, demand: Demand, *, without: Collection[int] = (), make_room: bool = False
@@ -478,6 +555,7 @@ class Planner:
         for resource_id, (version, plans) in blocked.items():
             outdated = resource_id in self._filled
             fits = None if demand.exclusive else partial(self._has_room, resource_id, demand, period)
+            sufficient = partial(self._sufficient, resource_id, demand, period)
             while missing > 0:
                 self._spend()
                 if outdated:
@@ -488,7 +566,7 @@ class Planner:
                         break
                     version, plans = again[resource_id]
                     demands |= self._demands(plans)  # also of those that others have just put there
-                if not self._move_all(resource_id, version, plans, demands, fits, without=closed):
+                if not self._move_all(resource_id, version, plans, demands, fits, sufficient, without=closed):
                     break
                 count = min(missing, self._units_on(resource_id, demand, period))
                 missing -= count
@@ -499,6 +577,21 @@ class Planner:
 
     def _has_room(self, resource_id: int, demand: Demand, period: Period) -> bool:
         return bool(self._tx.allocations.candidates(demand, period, now=self._now, turn=self._turn, only=[resource_id]))
+
+    def _sufficient(
+        self,
+        resource_id: int,
+        demand: Demand,
+        period: Period,
+        plans: Sequence[Allocation],
+        *,
+        ignoring: str | None = None,
+    ) -> list[Allocation]:
+        """Those of the plans on a resource each of which makes room enough by moving alone, of a bounded number."""
+        if len(plans) == 1:
+            return []  # there is no choice
+        few = plans[:ROOM_SAMPLE]
+        return self._tx.allocations.sufficient(few, demand, period, resource_id, now=self._now, ignoring=ignoring)
 
     def _make_room_on(
         self, resource_ids: Collection[int], part: Demand, period: Period, *, without: Collection[int]
@@ -542,10 +635,14 @@ class Planner:
         plans: list[Allocation],
         demands: Mapping[str, Demand],
         fits: Callable[[], bool] | None,
+        sufficient: Callable[[Sequence[Allocation]], Sequence[Allocation]],
         *,
         without: Collection[int],
     ) -> bool:
-        """Move these plans off the resource: all of them, or as many as must go until something ``fits``; or none."""
+        """Move these plans off the resource: all of them, or as many as must go until something ``fits``; or none.
+
+        A plan that is ``sufficient`` moves alone if it can: no other plan then takes the place that it can go to.
+        """
         if fits is None:
             if any(self._has_nowhere_to_go(plan, demands[plan.reservation_id], without=without) for plan in plans):
                 return False
@@ -554,24 +651,29 @@ class Planner:
         try:
             with self._tentatively():
                 self.touch({resource_id: version})
-                for plan in plans:
-                    demand = demands[plan.reservation_id]
-                    whole = fits is None or demand.spread is not Spread.ANY
-                    if self._has_nowhere_to_go(plan, demand, without=without, whole=whole):
-                        moved = False
-                    elif whole:
-                        moved = self.replace(plan, demand, without=without) is not None
-                    else:
-                        moved = bool(self._scatter(plan, demand, without=without))
-                    if fits is None and not moved:
-                        raise Stuck
-                    if fits is not None and moved and fits():
+                if fits is None:
+                    for plan in plans:
+                        if not self._move(plan, demands[plan.reservation_id], without=without, whole=True):
+                            raise Stuck
+                    return True
+                for plan in sufficient(plans):
+                    if self._move(plan, demands[plan.reservation_id], without=without, whole=True):
                         return True
-                if fits is not None:
-                    raise Stuck
+                for plan in plans:
+                    if self._move(plan, demands[plan.reservation_id], without=without, whole=False) and fits():
+                        return True
+                raise Stuck
         except Stuck:
             return False
-        return True
+
+    def _move(self, plan: Allocation, demand: Demand, *, without: Collection[int], whole: bool) -> bool:
+        """Move a plan elsewhere; some of its units where not the ``whole`` of it must go and they may lie anywhere."""
+        whole = whole or demand.spread is not Spread.ANY
+        if self._has_nowhere_to_go(plan, demand, without=without, whole=whole):
+            return False
+        if whole:
+            return self.replace(plan, demand, without=without) is not None
+        return bool(self._scatter(plan, demand, without=without))
 
     def scatter(
         self, plan: Allocation, demand: Demand, *, without: Collection[int], make_room: bool = False
@@ -590,9 +692,9 @@ class Planner:
                 units = Counter(self._scatter(plan, demand, without=without))
                 if units.total() < plan.units:
                     self._scatter_rest(plan, demand, units, without={plan.resource_id, *without})
+                return next(iter(units))
         except Stuck:
-            return None
-        return next(iter(units))
+            return self._scatter_behind_a_move(plan, demand, without={plan.resource_id, *without})
 
     def _scatter_rest(self, plan: Allocation, demand: Demand, units: Counter[int], *, without: Collection[int]) -> None:
         """Move what is left of a plan to where room can be made; ``units`` is what has moved, and where."""
@@ -609,6 +711,22 @@ class Planner:
             raise Stuck
         self._tx.allocations.drop(rest)
         self._nowhere.clear()
+
+    def _scatter_behind_a_move(self, plan: Allocation, demand: Demand, *, without: Collection[int]) -> int | None:
+        """Move all units of a plan to where there is room for them after the plan of another reservation has moved."""
+        period = Period(max(plan.period.start, self._now), plan.period.end)
+        some = replace(demand, minimum=plan.units, maximum=plan.units, named=())
+        found = self._tx.allocations.candidates(some, period, now=self._now, turn=self._turn, without=without)
+        missing = plan.units - sum(place.units for place in self.pick(found, some, period))
+        places = self._move_first(some, period, missing, asking=plan.reservation_id, without=without, closed=without)
+        if not places:
+            return None
+        units = {place.resource_id: place.units for place in places}
+        self._tx.allocations.add(plan.reservation_id, units, period, demand)
+        self._tx.allocations.drop(plan)
+        self._filled.update(units)
+        self._nowhere.clear()
+        return places[0].resource_id
 
     def _scatter(
         self, plan: Allocation, demand: Demand, *, without: Collection[int], at_least: int = 1

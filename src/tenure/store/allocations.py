@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -67,6 +67,16 @@ _ALLOCATION = (
 
 #: The states of what a reservation has or is to have.
 _CURRENT = (AllocationState.PLANNED.value, AllocationState.HELD.value)
+
+
+class _Use(NamedTuple):
+    """What an allocation has of a resource, and for how long."""
+
+    id: int
+    resource_id: int
+    amounts: Capacity
+    exclusive: bool
+    period: Period
 
 
 class AllocationStore:
@@ -212,7 +222,19 @@ class AllocationStore:
         self, period: Period, resource_ids: Collection[int], *, ignoring: str | None, now: datetime | None
     ) -> tuple[dict[int, list[tuple[Period, Capacity]]], set[int]]:
         """What is had in the period of each of the resources, and those of which somebody has all."""
-        columns = (AllocationRow.resource_id, AMOUNTS, AllocationRow.exclusive)
+        uses: dict[int, list[tuple[Period, Capacity]]] = {}
+        whole: set[int] = set()
+        for use in self._had(period, resource_ids, ignoring=ignoring, now=now):
+            uses.setdefault(use.resource_id, []).append((use.period, use.amounts))
+            if use.exclusive:
+                whole.add(use.resource_id)
+        return uses, whole
+
+    def _had(
+        self, period: Period, resource_ids: Collection[int], *, ignoring: str | None, now: datetime | None
+    ) -> list[_Use]:
+        """What is had in the period of these resources, as ``_rooms`` counts it."""
+        columns = (AllocationRow.id, AllocationRow.resource_id, AMOUNTS, AllocationRow.exclusive)
         on_them = conditions.among(AllocationRow.resource_id, resource_ids)
         booked = self._session.execute(
             select(*columns, AllocationRow.starts_at, AllocationRow.ends_at).where(
@@ -221,18 +243,15 @@ class AllocationStore:
                 AllocationRow.reservation_id != ignoring if ignoring is not None else sql_true(),
             )
         )
-        found = [(row[:3], Period(row.starts_at, row.ends_at)) for row in booked]
+        found = [(row[:4], Period(row.starts_at, row.ends_at)) for row in booked]
         soon = None if now is None else conditions.soon(period, now)
         if now is not None and soon is not None:
             late = self._session.execute(select(*columns).where(on_them, conditions.late(now)))
-            found += [(row[:3], soon) for row in late]
-        uses: dict[int, list[tuple[Period, Capacity]]] = {}
-        whole: set[int] = set()
-        for (number, amounts, exclusive), had in found:
-            uses.setdefault(number, []).append((had, capacity_of(amounts)))
-            if exclusive:
-                whole.add(number)
-        return uses, whole
+            found += [(row[:4], soon) for row in late]
+        return [
+            _Use(number, resource_id, capacity_of(amounts), exclusive, had)
+            for (number, resource_id, amounts, exclusive), had in found
+        ]
 
     def still_good(
         self,
@@ -460,6 +479,31 @@ class AllocationStore:
             for row in planned:
                 found[row.resource_id][1].append(_allocation(row))
         return found
+
+    def sufficient(
+        self,
+        plans: Collection[Allocation],
+        demand: Demand,
+        period: Period,
+        resource_id: int,
+        *,
+        now: datetime,
+        ignoring: str | None,
+    ) -> list[Allocation]:
+        """Those of the plans on a resource without which, each alone, there is room for parts of it throughout.
+
+        Room for one unit, or for all that must lie together. What the reservation ``ignoring`` has does not count.
+        """
+        capacity = capacities_of(self._session, [resource_id])[resource_id]
+        uses = self._had(period, [resource_id], ignoring=ignoring, now=now)
+
+        def is_sufficient(plan: Allocation) -> bool:
+            others = [use for use in uses if use.id != plan.id]
+            taken = [(use.period, use.amounts) for use in others]
+            free = units_free(capacity, taken, demand.amounts, period)
+            return free >= demand.units_together and not any(use.exclusive for use in others)
+
+        return [plan for plan in plans if is_sufficient(plan)]
 
     def any_planned(self, period: Period) -> bool:
         """Whether anything is planned for any part of the period."""
