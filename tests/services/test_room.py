@@ -258,23 +258,24 @@ def test_a_plan_moves_to_where_what_is_asked_for_would_be_too_large(world: World
     assert world.units(plan) == [("sim-host-002", units)]
 
 
+def statements(world: World, asked: ReservationRequest) -> int:
+    """How many statements the refusal of a request takes."""
+    count = 0
+
+    def note(*_anything: object) -> None:
+        nonlocal count
+        count += 1
+
+    event.listen(world.db.engine, "before_cursor_execute", note)
+    with pytest.raises(NotEnoughResources):
+        world.reserve(asked, start=1)
+    event.remove(world.db.engine, "before_cursor_execute", note)
+    return count
+
+
 @pytest.mark.slow
 def test_a_refusal_costs_the_same_however_much_is_planned(world: World):
     """Each search for another place looks at the whole cloud; that of one plan tells of all that ask for as much."""
-
-    def statements(asked: ReservationRequest) -> int:
-        count = 0
-
-        def note(*_anything: object) -> None:
-            nonlocal count
-            count += 1
-
-        event.listen(world.db.engine, "before_cursor_execute", note)
-        with pytest.raises(NotEnoughResources):
-            world.reserve(asked, start=1)
-        event.remove(world.db.engine, "before_cursor_execute", note)
-        return count
-
     costs = []
     for size in (2, 1):
         world.resize(8, 8, 8, 8)
@@ -284,9 +285,23 @@ def test_a_refusal_costs_the_same_however_much_is_planned(world: World):
             instances(3, vcpus=size, affinity=True),
             instances(2, vcpus=size, affinity=False),
         )
-        costs.append([statements(one) for one in asked])
+        costs.append([statements(world, request) for request in asked])
         for lease in leases:
             world.leases.delete(OWNER, lease.id)
+    assert costs[1] == costs[0]
+
+
+@pytest.mark.parametrize("more", [0, 100_000])
+def test_a_refusal_costs_the_same_to_however_many_hosts_a_plan_could_move(tmp_path: Path, more: int):
+    """The plan of a whole host may go to every other host, and takes as much there as it gives up."""
+    costs = []
+    for count in (4, 12):
+        directory = tmp_path / str(count)
+        directory.mkdir()
+        with open_world(directory, hosts=count) as world:
+            world.resize(*[8] * count)
+            world.reserve(hosts(1), start=1)
+            costs.append(statements(world, instances(8 * count + more, vcpus=1)))
     assert costs[1] == costs[0]
 
 
