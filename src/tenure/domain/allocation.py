@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from tenure.domain.capacity import Capacity
+from tenure.domain.capacity import Capacity, idle_time, peak, units_free
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import ENDLESS, Period
 from tenure.domain.requirement import Expression
@@ -69,10 +69,6 @@ class Demand:
     def at_once(self) -> tuple[Capacity, ...]:
         """What a unit takes at once of one provider: what the cloud's limits are held against."""
         return self.portions or (self.amounts,)
-
-    def units_instead(self, allocation: Allocation) -> int:
-        """For how many units there could be room where an allocation is, at most."""
-        return _ALL if allocation.exclusive else _units_within(allocation.amounts, self)
 
     def span(self, period: Period) -> Period:
         """For how long it takes what it takes of a lease with that period: what lasts is promised without an end."""
@@ -147,6 +143,53 @@ class Allocation:
     amounts: Capacity
     exclusive: bool
     units: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What an allocation has of a resource, and for how long."""
+
+    allocation_id: int
+    amounts: Capacity
+    exclusive: bool
+    period: Period
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a resource has, and what is had of it in some period, within which all questions are."""
+
+    capacity: Capacity
+    uses: tuple[Use, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether an allocation has all of the resource."""
+        return any(use.exclusive for use in self.uses)
+
+    def used(self, period: Period) -> Capacity:
+        """The most that is had at any instant of the period, class by class, of what is had in parts."""
+        return peak(self._parts(), period)
+
+    def units(self, amounts: Capacity, period: Period) -> int:
+        """For how many units of these amounts there is room throughout the period."""
+        return 0 if self.is_whole else units_free(self.capacity, self._parts(), amounts, period)
+
+    def idle(self, period: Period) -> timedelta:
+        """For how long of the period nothing at all is had."""
+        return idle_time((use.period for use in self.uses), period)
+
+    def without(self, allocation: Allocation) -> Room:
+        """The room where the allocation has gone."""
+        return replace(self, uses=tuple(use for use in self.uses if use.allocation_id != allocation.id))
+
+    def beside(self, allocation: Allocation) -> Room:
+        """The room where the allocation has come."""
+        use = Use(allocation.id, allocation.amounts, allocation.exclusive, allocation.period)
+        return replace(self, uses=(*self.uses, use))
+
+    def _parts(self) -> Iterator[tuple[Period, Capacity]]:
+        return ((use.period, use.amounts) for use in self.uses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,11 +305,7 @@ def _instead(other: Choice, resource_id: int, demand: Demand) -> int:
     count = other.units.get(resource_id, 0)
     if count and (demand.exclusive or other.demand.exclusive):
         return _ALL
-    return _units_within(other.demand.amounts.times(count), demand)
-
-
-def _units_within(amounts: Capacity, demand: Demand) -> int:
-    """To how many units of a demand so much makes the difference at most."""
+    amounts = other.demand.amounts.times(count)
     return max(
         (-(-amount // demand.amounts[name]) for name, amount in amounts.items() if name in demand.amounts), default=0
     )

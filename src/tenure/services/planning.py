@@ -272,7 +272,7 @@ class Planner:
                 raise Stuck
             return units + more, added
         if demand.spread is Spread.ANY and demand.minimum > 1:
-            places = self._move_first(demand, period, missing, asking=reservation_id, without=without, only=only)
+            places = self._move_first(demand, period, asking=reservation_id, without=without, only=only)
             units = Counter({place.resource_id: place.units for place in places}) or units
         return units, []
 
@@ -280,42 +280,81 @@ class Planner:
         self,
         demand: Demand,
         period: Period,
-        missing: int,
         *,
         asking: str,
         without: Collection[int],
         only: Collection[int] | None = None,
         closed: Collection[int] = (),
     ) -> list[Place]:
-        """Move a plan so that all units fit, of which so many are ``missing`` as things are: where they fit then.
+        """Move a plan so that all units fit, which do not fit as things are: where they fit then.
 
-        The plan may take the room of some units where it makes room for more elsewhere. A bounded number of moves are
-        tried, one plan at a time. Nothing has moved where there is no such plan.
+        The plan may take the room of some units where it makes room for more elsewhere. A bounded number of plans are
+        considered, for each the target that has room for the fewest units. Nothing has moved where there is no such
+        plan.
         """
         fixed = replace(self._fixed, reservation_id=asking)
         blocked = self._tx.allocations.blocked_by_plans(
             demand, period, now=self._now, fixed=fixed, without=without, only=only, limit=ROOM_SAMPLE
         )
-        plans = [plan for _, found in blocked.values() for plan in found if demand.units_instead(plan) >= missing]
-        demands = self._demands(plans)
-        search = partial(self._tx.allocations.candidates, demand, period, now=self._now, turn=self._turn)
-        for plan in plans[:ROOM_SAMPLE]:
+        if not blocked:
+            return []
+        ledger = self._tx.allocations
+        search = partial(ledger.candidates, demand, period, now=self._now, turn=self._turn, without=without, only=only)
+        free = Counter({candidate.resource_id: candidate.units for candidate in search()})
+        missing = demand.minimum - free.total()
+        rooms = self._tx.allocations.rooms(period, blocked, now=self._now)
+        gains = [
+            (rooms[plan.resource_id].without(plan).units(demand.amounts, period) - free[plan.resource_id], plan)
+            for _, plans in blocked.values()
+            for plan in plans
+        ]
+        sufficient = [(gain, plan) for gain, plan in gains if gain >= missing][:ROOM_SAMPLE]
+        demands = self._demands(plan for _, plan in sufficient)
+        for gain, plan in sufficient:
+            plan_demand = demands[plan.reservation_id]
+            target, loss = self._cheapest_target(plan, plan_demand, demand, period, free, closed=closed)
+            if target is None or gain - loss < missing:
+                continue
             version, _ = blocked[plan.resource_id]
-            tried = set(closed)
-            while not self._has_nowhere_to_go(plan, demands[plan.reservation_id], without=tried):
-                target: int | None = None
-                with suppress(Stuck), self._tentatively():
-                    self.touch({plan.resource_id: version})
-                    target = self.replace(plan, demands[plan.reservation_id], without=tried)
-                    places = [] if target is None else self.pick(search(without=without, only=only), demand, period)
-                    if sum(place.units for place in places) < demand.minimum:
-                        raise Stuck
-                    self.touch({place.resource_id: place.version for place in places})
-                    return places
-                if target is None:
-                    break
-                tried.add(target)
+            with suppress(Stuck), self._tentatively():
+                self.touch({plan.resource_id: version, target.resource_id: target.version})
+                self._put(plan, plan_demand, target.resource_id)
+                places = self.pick(search(), demand, period)
+                if sum(place.units for place in places) < demand.minimum:
+                    raise Stuck
+                self.touch({place.resource_id: place.version for place in places})
+                return places
         return []
+
+    def _cheapest_target(
+        self,
+        plan: Allocation,
+        plan_demand: Demand,
+        demand: Demand,
+        period: Period,
+        free: Mapping[int, int],
+        *,
+        closed: Collection[int],
+    ) -> tuple[Candidate | None, int]:
+        """Where a plan can move so that the fewest units of a demand lose their room, and how many these are.
+
+        ``plan_demand`` is what the reservation of the plan asks for, ``free`` says for how many units of the demand
+        each resource has room. Nothing is moved to what is ``closed``.
+        """
+        if plan.period.end <= self._now or self.is_required(plan, plan_demand):
+            return None, 0
+        if self._has_nowhere_to_go(plan, plan_demand, without=closed):
+            return None, 0
+        targets = self._targets(plan, plan_demand, self._from_now_on(plan), without=closed)
+        rooms = self._tx.allocations.rooms(period, [target.resource_id for target in targets], now=self._now)
+
+        def loss(target: Candidate) -> int:
+            before = free.get(target.resource_id, 0)
+            after = rooms[target.resource_id].beside(plan).units(demand.amounts, period)
+            return before - min(before, after)
+
+        target = min(targets, key=loss, default=None)
+        return target, 0 if target is None else loss(target)
 
     def place_all(
         self,
@@ -421,14 +460,27 @@ class Planner:
         """
         if allocation.period.end <= self._now:
             return None
-        period = Period(max(allocation.period.start, self._now), allocation.period.end)
+        period = self._from_now_on(allocation)
         found = self._find(allocation, demand, period, without=without, make_room=make_room)
-        if found is None:
-            return None
-        self._tx.allocations.move(allocation, found, start=period.start)
-        self._filled.add(found)
-        self._nowhere.clear()
+        if found is not None:
+            self._put(allocation, demand, found)
         return found
+
+    def _put(self, allocation: Allocation, demand: Demand, resource_id: int) -> None:
+        """Have an allocation on another resource from now on, which has room for it and is touched."""
+        self._tx.allocations.move(allocation, resource_id, start=self._from_now_on(allocation).start)
+        self._filled.add(resource_id)
+        self._nowhere.clear()
+        self._gather(allocation, demand, resource_id)
+
+    def _gather(self, allocation: Allocation, demand: Demand, resource_id: int) -> None:
+        """Have the units of a reservation that stay together follow an allocation to where it goes."""
+        if demand.spread is Spread.TOGETHER:
+            self._gathered[allocation.reservation_id] = resource_id
+
+    def _from_now_on(self, allocation: Allocation) -> Period:
+        """What is left of the time of an allocation that has not ended."""
+        return Period(max(allocation.period.start, self._now), allocation.period.end)
 
     def relocate(self, allocation: Allocation, demand: Demand, *, without: Collection[int]) -> int | None:
         """Move an allocation as ``replace`` does: as a whole, or its units to several resources, or by moving others.
@@ -453,6 +505,7 @@ class Planner:
         found = self._find(allocation, demand, period, without=without, make_room=True)
         if found is None:
             return None
+        self._gather(allocation, demand, found)
         added = self._tx.allocations.add(
             allocation.reservation_id, {found: allocation.units}, period, demand, state=AllocationState.HELD
         )
@@ -477,14 +530,20 @@ class Planner:
             only = None if gathered is None else [gathered]
             made = self._make_room(part, period, part.minimum, without=excluded, closed=closed, only=only)
             found, _ = next(made, (None, 0))
-        if found is not None and demand.spread is Spread.TOGETHER:
-            self._gathered[allocation.reservation_id] = found
         return found
 
     def _place_for(
         self, allocation: Allocation, demand: Demand, period: Period, *, without: Collection[int]
     ) -> Place | None:
-        """Another resource that has room for an allocation throughout the period."""
+        """Another resource that has room for an allocation throughout the period: the best."""
+        part = demand.part(self._units_that_move(allocation, demand))
+        found = self._targets(allocation, demand, period, without=without)
+        return next(iter(self.pick(found, part, period)), None)
+
+    def _targets(
+        self, allocation: Allocation, demand: Demand, period: Period, *, without: Collection[int]
+    ) -> list[Candidate]:
+        """Other resources, a bounded number, each of which has room for an allocation throughout the period."""
         self._spend()
         gathered = self._gathered.get(allocation.reservation_id)
         part = demand.part(self._units_that_move(allocation, demand))
@@ -499,7 +558,7 @@ class Planner:
         )
         if not found and not apart and gathered is None:  # others may go to where this one must not
             self._nowhere.append(_Nowhere(part, period, frozenset({allocation.resource_id, *without})))
-        return next(iter(self.pick(found, part, period)), None)
+        return found
 
     def _units_that_move(self, allocation: Allocation, demand: Demand) -> int:
         """For how many units there must be room where an allocation goes: for all that are to stay together with it."""
@@ -590,8 +649,12 @@ class Planner:
         """Those of the plans on a resource each of which makes room enough by moving alone, of a bounded number."""
         if len(plans) == 1:
             return []  # there is no choice
-        few = plans[:ROOM_SAMPLE]
-        return self._tx.allocations.sufficient(few, demand, period, resource_id, now=self._now, ignoring=ignoring)
+        room = self._tx.allocations.rooms(period, [resource_id], ignoring=ignoring, now=self._now)[resource_id]
+        return [
+            plan
+            for plan in plans[:ROOM_SAMPLE]
+            if room.without(plan).units(demand.amounts, period) >= demand.units_together
+        ]
 
     def _make_room_on(
         self, resource_ids: Collection[int], part: Demand, period: Period, *, without: Collection[int]
@@ -700,7 +763,7 @@ class Planner:
         """Move what is left of a plan to where room can be made; ``units`` is what has moved, and where."""
         left = plan.units - units.total()
         rest = replace(plan, units=left, amounts=demand.amounts.times(left))
-        period = Period(max(plan.period.start, self._now), plan.period.end)
+        period = self._from_now_on(plan)
         some = replace(demand, minimum=1, maximum=left, named=())
         room = self._make_room(some, period, left, asking=plan.reservation_id, without=without, closed=without)
         for resource_id, count in room:
@@ -714,11 +777,9 @@ class Planner:
 
     def _scatter_behind_a_move(self, plan: Allocation, demand: Demand, *, without: Collection[int]) -> int | None:
         """Move all units of a plan to where there is room for them after the plan of another reservation has moved."""
-        period = Period(max(plan.period.start, self._now), plan.period.end)
+        period = self._from_now_on(plan)
         some = replace(demand, minimum=plan.units, maximum=plan.units, named=())
-        found = self._tx.allocations.candidates(some, period, now=self._now, turn=self._turn, without=without)
-        missing = plan.units - sum(place.units for place in self.pick(found, some, period))
-        places = self._move_first(some, period, missing, asking=plan.reservation_id, without=without, closed=without)
+        places = self._move_first(some, period, asking=plan.reservation_id, without=without, closed=without)
         if not places:
             return None
         units = {place.resource_id: place.units for place in places}
@@ -735,7 +796,7 @@ class Planner:
         if plan.period.end <= self._now:
             return {}
         self._spend()
-        period = Period(max(plan.period.start, self._now), plan.period.end)
+        period = self._from_now_on(plan)
         some = replace(demand, minimum=1, maximum=plan.units, named=())
         found = self._tx.allocations.candidates(
             some, period, now=self._now, turn=self._turn, without={plan.resource_id, *without}

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -26,8 +26,8 @@ from sqlalchemy import (
 from sqlalchemy import true as sql_true
 from sqlalchemy.orm import Session, aliased
 
-from tenure.domain.allocation import Allocation, Booking, Candidate, Choice, Demand, Spread
-from tenure.domain.capacity import Capacity, idle_time, peak, units_free
+from tenure.domain.allocation import Allocation, Booking, Candidate, Choice, Demand, Room, Spread, Use
+from tenure.domain.capacity import Capacity
 from tenure.domain.lease import AllocationState
 from tenure.domain.period import ENDLESS, TICK, Period
 from tenure.domain.regions import ids_in
@@ -67,16 +67,6 @@ _ALLOCATION = (
 
 #: The states of what a reservation has or is to have.
 _CURRENT = (AllocationState.PLANNED.value, AllocationState.HELD.value)
-
-
-class _Use(NamedTuple):
-    """What an allocation has of a resource, and for how long."""
-
-    id: int
-    resource_id: int
-    amounts: Capacity
-    exclusive: bool
-    period: Period
 
 
 class AllocationStore:
@@ -125,7 +115,7 @@ class AllocationStore:
             busy = self._shared_ids(period) if only is None else set()
             rows += self._session.execute(found_free.where(ResourceRow.id.in_(sorted(busy)))) if busy else []
         unique = {row.id: row for row in rows}
-        rooms = {} if demand.exclusive else self._rooms(demand, period, unique, ignoring=ignoring, now=now)
+        rooms = {} if demand.exclusive else self.rooms(period, unique, ignoring=ignoring, now=now)
         return [
             Candidate(
                 row.id,
@@ -133,8 +123,9 @@ class AllocationStore:
                 row.scarcity,
                 row.free_since,
                 row.free_until,
-                *rooms.get(row.id, (1, timedelta(0))),
-                is_named=row.external_id in named,
+                1 if demand.exclusive else rooms[row.id].units(demand.amounts, period),
+                timedelta(0) if demand.exclusive else rooms[row.id].idle(period),
+                row.external_id in named,
             )
             for row in unique.values()
         ]
@@ -193,48 +184,23 @@ class AllocationStore:
             found.update(self._session.execute(ids).scalars())
         return found
 
-    def _rooms(
+    def rooms(
         self,
-        demand: Demand,
         period: Period,
         resource_ids: Collection[int],
         *,
-        ignoring: str | None,
+        ignoring: str | None = None,
         now: datetime | None = None,
-    ) -> dict[int, tuple[int, timedelta]]:
-        """For how many units each of the resources has room throughout, and how long nothing at all is booked there.
+    ) -> dict[int, Room]:
+        """What each of these resources has, and what is had of it in the period.
 
-        With ``now``, what should have been given back by then and was not counts as well.
+        What the reservation ``ignoring`` has does not count. With ``now``, what should have been given back by then and
+        was not counts as well.
         """
         if not resource_ids:
             return {}
-        capacities = capacities_of(self._session, resource_ids)
-        uses, whole = self._uses(period, resource_ids, ignoring=ignoring, now=now)
-        return {
-            number: (
-                0 if number in whole else units_free(capacity, uses.get(number, ()), demand.amounts, period),
-                idle_time((busy for busy, _ in uses.get(number, ())), period),
-            )
-            for number, capacity in capacities.items()
-        }
-
-    def _uses(
-        self, period: Period, resource_ids: Collection[int], *, ignoring: str | None, now: datetime | None
-    ) -> tuple[dict[int, list[tuple[Period, Capacity]]], set[int]]:
-        """What is had in the period of each of the resources, and those of which somebody has all."""
-        uses: dict[int, list[tuple[Period, Capacity]]] = {}
-        whole: set[int] = set()
-        for use in self._had(period, resource_ids, ignoring=ignoring, now=now):
-            uses.setdefault(use.resource_id, []).append((use.period, use.amounts))
-            if use.exclusive:
-                whole.add(use.resource_id)
-        return uses, whole
-
-    def _had(
-        self, period: Period, resource_ids: Collection[int], *, ignoring: str | None, now: datetime | None
-    ) -> list[_Use]:
-        """What is had in the period of these resources, as ``_rooms`` counts it."""
-        columns = (AllocationRow.id, AllocationRow.resource_id, AMOUNTS, AllocationRow.exclusive)
+        uses: dict[int, list[Use]] = {}
+        columns = (AllocationRow.resource_id, AllocationRow.id, AMOUNTS, AllocationRow.exclusive)
         on_them = conditions.among(AllocationRow.resource_id, resource_ids)
         booked = self._session.execute(
             select(*columns, AllocationRow.starts_at, AllocationRow.ends_at).where(
@@ -243,15 +209,16 @@ class AllocationStore:
                 AllocationRow.reservation_id != ignoring if ignoring is not None else sql_true(),
             )
         )
-        found = [(row[:4], Period(row.starts_at, row.ends_at)) for row in booked]
+        for resource_id, number, amounts, exclusive, starts_at, ends_at in booked:
+            use = Use(number, capacity_of(amounts), exclusive, Period(starts_at, ends_at))
+            uses.setdefault(resource_id, []).append(use)
         soon = None if now is None else conditions.soon(period, now)
         if now is not None and soon is not None:
             late = self._session.execute(select(*columns).where(on_them, conditions.late(now)))
-            found += [(row[:4], soon) for row in late]
-        return [
-            _Use(number, resource_id, capacity_of(amounts), exclusive, had)
-            for (number, resource_id, amounts, exclusive), had in found
-        ]
+            for resource_id, number, amounts, exclusive in late:
+                uses.setdefault(resource_id, []).append(Use(number, capacity_of(amounts), exclusive, soon))
+        capacities = capacities_of(self._session, resource_ids)
+        return {number: Room(capacity, tuple(uses.get(number, ()))) for number, capacity in capacities.items()}
 
     def still_good(
         self,
@@ -280,8 +247,12 @@ class AllocationStore:
         good = {row.id: row.version for row in rows}
         if demand.exclusive:
             return good
-        rooms = self._rooms(demand, period, good, ignoring=ignoring)
-        return {number: version for number, version in good.items() if rooms[number][0] >= wanted[number]}
+        rooms = self.rooms(period, good, ignoring=ignoring)
+        return {
+            number: version
+            for number, version in good.items()
+            if rooms[number].units(demand.amounts, period) >= wanted[number]
+        }
 
     def versions_of(self, choices: Collection[Choice], *, now: datetime) -> dict[int, int]:
         """The versions of the resources where all of the choices can be had side by side; none where they cannot."""
@@ -312,14 +283,9 @@ class AllocationStore:
             if found.keys() != numbers or any(versions.get(one, found[one]) != found[one] for one in numbers):
                 return {}
             versions |= found
-        parts = totals.keys() - whole.keys()
-        capacities = capacities_of(self._session, parts)
         for span, numbers in spans.items():
-            shared = numbers & parts
-            uses, had = self._uses(span, shared, ignoring=None, now=now) if shared else ({}, set())
-            for number in shared:
-                used = peak(uses.get(number, ()), span)
-                if number in had or not capacities[number].fits(used + totals[number]):
+            for number, room in self.rooms(span, numbers - whole.keys(), now=now).items():
+                if room.is_whole or not room.capacity.fits(room.used(span) + totals[number]):
                     return {}
         return versions
 
@@ -348,8 +314,8 @@ class AllocationStore:
         if demand.exclusive:
             return (Stage("reservable", reservable), Stage("matching", matching), Stage("free", free))
         ids = self._session.execute(select(ResourceRow.id).where(conditions.reservable(demand), has_room)).scalars()
-        rooms = self._rooms(demand, period, list(ids), ignoring=ignoring, now=now)
-        fitting = _units_of(demand, [units for units, _ in rooms.values()])
+        rooms = self.rooms(period, list(ids), ignoring=ignoring, now=now)
+        fitting = _units_of(demand, [room.units(demand.amounts, period) for room in rooms.values()])
         return (
             Stage("reservable", reservable),
             Stage("matching", matching),
@@ -360,8 +326,7 @@ class AllocationStore:
     def promised(self, resource_id: int, *, now: datetime) -> Capacity:
         """The most that is had of a resource at any instant from now on, class by class; what is late is had, too."""
         for_ever = Period(now, ENDLESS)
-        uses, _ = self._uses(for_ever, [resource_id], ignoring=None, now=now)
-        return peak(uses.get(resource_id, ()), for_ever)
+        return self.rooms(for_ever, [resource_id], now=now)[resource_id].used(for_ever)
 
     def add(
         self,
@@ -479,31 +444,6 @@ class AllocationStore:
             for row in planned:
                 found[row.resource_id][1].append(_allocation(row))
         return found
-
-    def sufficient(
-        self,
-        plans: Collection[Allocation],
-        demand: Demand,
-        period: Period,
-        resource_id: int,
-        *,
-        now: datetime,
-        ignoring: str | None,
-    ) -> list[Allocation]:
-        """Those of the plans on a resource without which, each alone, there is room for parts of it throughout.
-
-        Room for one unit, or for all that must lie together. What the reservation ``ignoring`` has does not count.
-        """
-        capacity = capacities_of(self._session, [resource_id])[resource_id]
-        uses = self._had(period, [resource_id], ignoring=ignoring, now=now)
-
-        def is_sufficient(plan: Allocation) -> bool:
-            others = [use for use in uses if use.id != plan.id]
-            taken = [(use.period, use.amounts) for use in others]
-            free = units_free(capacity, taken, demand.amounts, period)
-            return free >= demand.units_together and not any(use.exclusive for use in others)
-
-        return [plan for plan in plans if is_sufficient(plan)]
 
     def any_planned(self, period: Period) -> bool:
         """Whether anything is planned for any part of the period."""
