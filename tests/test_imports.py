@@ -180,7 +180,7 @@ EMPTY = {"tenure/domain/lease.py": "", "tenure/domain/__init__.py": "", "tenure/
         ("tenure/services/leases.py", "from tenure.factory import build"),
         ("tenure/factory.py", "from tenure.cmd.api import main"),
         ("tenure/__init__.py", "from tenure.domain.lease import Lease"),
-        ("tenure/testing/hosts.py", "from tenure.drivers.simulated import SimulatedCloud"),
+        ("tenure/testing/resources.py", "from tenure.drivers.simulated import SimulatedCloud"),
         ("tenure/factory.py", "from tenure.testing.rig import order_of"),
     ],
 )
@@ -234,7 +234,7 @@ def test_modules_that_import_each_other_are_seen():
         ("tenure/api/__init__.py", "from tenure.api.app import App"),
         ("tenure/deployment.py", "from tenure.config import Config\nfrom tenure.drivers import simulated"),
         ("tenure/cmd/api.py", "from tenure.factory import build"),
-        ("tenure/testing/hosts.py", "from tenure.drivers.contract import CloudDriver"),
+        ("tenure/testing/resources.py", "from tenure.drivers.contract import CloudDriver"),
     ],
 )
 def test_the_rule_allows_what_it_should(path: str, source: str):

@@ -22,8 +22,8 @@ from tenure.domain.actor import Actor
 from tenure.drivers.contract import Order, ResourceRef
 from tenure.drivers.openstack import OpenStackCloud, OpenStackOptions, open_session
 from tenure.testing.breaking import Watched
-from tenure.testing.hosts import DriverContract, Rig
 from testbed.processes import pid_of
+from tests.drivers.contracts.hosts import DriverContract, Rig
 from tests.support.cloud import Cloud
 from tests.support.meddling import Wire
 from tests.support.waiting import wait_for

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tenure.drivers.contract import ResourceRef
-from tenure.testing.addresses import FLOATING_IP, AddressRig, ref
+from tests.drivers.contracts.addresses import FLOATING_IP, AddressRig, ref
 
 
 class AddressResources:

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from tenure.drivers.contract import CloudBusy, ResourceRef
-from tenure.testing.hosts import DriverContract, Rig, ordered
+from tests.drivers.contracts.hosts import DriverContract, Rig, ordered
 from tests.drivers.rigs import FakeRig
 from tests.support.openstack import FakeOpenStack
 

@@ -11,10 +11,10 @@ import pytest
 from tenure.domain.address import address_id
 from tenure.drivers.contract import CloudBusy, CloudRefused, Order, ResourceOccupied, ResourceRef
 from tenure.drivers.openstack import OpenStackCloud
-from tenure.testing.addresses import FLOATING_IP, AddressContract, AddressRig, Held
 from tenure.testing.resources import ResourceContract, ResourceRig
 from tenure.testing.rig import order_of
 from tests.drivers.address_rigs import AddressResources
+from tests.drivers.contracts.addresses import FLOATING_IP, AddressContract, AddressRig, Held
 from tests.drivers.rigs import FakeRig, options_of
 from tests.support.openstack import NEIGHBOUR, OWNER, FakeOpenStack, Seen
 from tests.support.openstack.network import FloatingIP

@@ -17,8 +17,8 @@ from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
 from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, Order, ResourceOccupied, ResourceRef
 from tenure.drivers.openstack import OpenStackCloud
-from tenure.testing.instances import INSTANCE, InstanceContract, InstanceRig
 from tenure.testing.rig import order_of
+from tests.drivers.contracts.instances import INSTANCE, InstanceContract, InstanceRig
 from tests.drivers.instance_rigs import FakeInstanceRig
 from tests.drivers.rigs import HOST, options_of, registered
 from tests.support.openstack import NEIGHBOUR, OWNER, POOL, FakeOpenStack, Flavor, Seen

@@ -13,9 +13,9 @@ import pytest
 from tenure.clock import SimulatedClock
 from tenure.drivers.contract import CloudBusy, Order, Preempted, ResourceOccupied, ResourceRef
 from tenure.drivers.openstack import OpenStackCloud
-from tenure.testing.instances import INSTANCE
-from tenure.testing.preemption import PreemptionContract, PreemptionRig
 from tenure.testing.rig import order_of
+from tests.drivers.contracts.instances import INSTANCE
+from tests.drivers.contracts.preemption import PreemptionContract, PreemptionRig
 from tests.drivers.instance_rigs import FakePreemptionRig
 from tests.drivers.rigs import HOST, options_of, order, registered
 from tests.support.openstack import NEIGHBOUR, OWNER, FakeOpenStack, Flavor

@@ -25,7 +25,7 @@ from tenure.drivers.contract import (
 from tenure.drivers.openstack import OpenStackCloud
 from tenure.drivers.reserved_servers import SERVER
 from tenure.testing.rig import order_of
-from tenure.testing.servers import Found, ServerContract, ServerRig
+from tests.drivers.contracts.servers import Found, ServerContract, ServerRig
 from tests.drivers.rigs import HOST, FakeRig, options_of, ref, registered
 from tests.support.openstack import NEIGHBOUR, OWNER, FakeOpenStack, Flavor
 from tests.support.openstack.cloud import POOL, Server

@@ -10,7 +10,7 @@ import pytest
 from tenure.domain.volume import pool_id
 from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, ResourceRef
 from tenure.testing.rig import finished
-from tenure.testing.volumes import VOLUME, Found, VolumeContract, VolumeRig, ended, ids_of, ordered, started
+from tests.drivers.contracts.volumes import VOLUME, Found, VolumeContract, VolumeRig, ended, ids_of, ordered, started
 from tests.drivers.rigs import FakeRig
 from tests.support.openstack import OWNER, FakeOpenStack
 from tests.support.openstack.volumes import VolumeType

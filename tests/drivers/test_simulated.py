@@ -24,8 +24,8 @@ from tenure.drivers.simulated import (
     NoValidHost,
     SimulatedCloud,
 )
-from tenure.testing.hosts import DriverContract, Rig
 from tenure.testing.rig import NEIGHBOUR, OWNER, order_of
+from tests.drivers.contracts.hosts import DriverContract, Rig
 
 HOST = "physical:host"
 FLOATING_IP = "virtual:floatingip"

@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from tenure.testing.addresses import AddressContract, AddressRig, Held
 from tenure.testing.resources import ResourceContract, ResourceRig
 from tests.drivers.address_rigs import AddressResources
+from tests.drivers.contracts.addresses import AddressContract, AddressRig, Held
 from tests.drivers.test_simulated import SimulatedRig
 
 

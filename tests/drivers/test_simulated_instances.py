@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tenure.drivers.contract import CloudRefused, ResourceRef
-from tenure.testing.instances import InstanceContract, InstanceRig
+from tests.drivers.contracts.instances import InstanceContract, InstanceRig
 from tests.drivers.test_simulated import SimulatedRig
 
 

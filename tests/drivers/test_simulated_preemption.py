@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tenure.drivers.contract import CloudRefused, ResourceRef
-from tenure.testing.preemption import PreemptionContract, PreemptionRig
+from tests.drivers.contracts.preemption import PreemptionContract, PreemptionRig
 from tests.drivers.test_simulated_instances import SimulatedInstanceRig
 
 

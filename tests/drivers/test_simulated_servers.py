@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tenure.drivers.contract import ResourceRef
-from tenure.testing.servers import Found, ServerContract, ServerRig
+from tests.drivers.contracts.servers import Found, ServerContract, ServerRig
 from tests.drivers.test_simulated import SimulatedRig
 
 

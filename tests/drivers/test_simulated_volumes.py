@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.testing.volumes import Found, VolumeContract, VolumeRig
+from tests.drivers.contracts.volumes import Found, VolumeContract, VolumeRig
 from tests.drivers.test_simulated import SimulatedRig
 
 

@@ -2,8 +2,8 @@
 
 Everything here may be called again at any time, by any worker, also after a crash in the middle of a call or after an
 answer that was lost: a verb that starts with ``ensure`` makes something so, whatever was there before, and doing it
-again changes nothing. A driver knows neither the database nor the API. ``tenure.testing`` has this contract
-as suites of tests that every driver passes.
+again changes nothing. A driver knows neither the database nor the API. ``tenure.testing`` has suites of tests for it,
+which the drivers of others pass as well.
 """
 
 from __future__ import annotations

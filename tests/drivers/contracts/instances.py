@@ -24,8 +24,8 @@ from tenure.drivers.contract import (
     ResourceOccupied,
     ResourceRef,
 )
-from tenure.testing.hosts import Rig, drift_of, trusting
 from tenure.testing.rig import finished, order_of
+from tests.drivers.contracts.hosts import Rig, drift_of, trusting
 
 INSTANCE = "virtual:instance"
 FLAVOR = "flavor:instance"

@@ -16,9 +16,9 @@ import pytest
 
 from tenure.clock import SimulatedClock
 from tenure.drivers.contract import CloudBusy, Order, Preempted, Progress, ResourceOccupied, ResourceRef
-from tenure.testing.hosts import drift_of
-from tenure.testing.instances import InstanceRig, instances
 from tenure.testing.rig import finished, order_of
+from tests.drivers.contracts.hosts import drift_of
+from tests.drivers.contracts.instances import InstanceRig, instances
 
 NOTICE = timedelta(seconds=60)
 
