@@ -28,7 +28,7 @@ from tenure.config import REGION
 from tenure.domain.errors import Unavailable
 from tenure.domain.regions import MAX_TRUSTS, NAME
 from tenure.drivers.contract import CloudDriver
-from tenure.drivers.openstack.driver import OpenStackCloud
+from tenure.drivers.openstack.http import connect
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.regions import RegionRouter
 from tenure.drivers.simulated import SimulatedCloud
@@ -235,7 +235,7 @@ def _open_cloud(conf: ConfigOpts, region: str | None) -> CloudDriver:
         except sqlite3.Error as error:
             raise ConfigurationError(f"[simulated] path {path} cannot be used: {error}") from None
     if driver == "openstack":
-        return OpenStackCloud(_cloud_options(conf, region), on_call=_count_call, request_id=id_for_services)
+        return connect(_cloud_options(conf, region), on_call=_count_call, request_id=id_for_services)
     raise ConfigurationError(f"driver: there is no driver {driver!r}")
 
 

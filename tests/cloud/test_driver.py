@@ -20,7 +20,9 @@ from keystoneauth1.exceptions import NotFound
 
 from tenure.domain.actor import Actor
 from tenure.drivers.contract import Order, ResourceRef
-from tenure.drivers.openstack import OpenStackCloud, OpenStackOptions, open_session
+from tenure.drivers.openstack.driver import OpenStackCloud
+from tenure.drivers.openstack.http import HttpTransport
+from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.testing.breaking import Watched
 from testbed.processes import pid_of
 from tests.drivers.contracts.hosts import DriverContract, Rig
@@ -78,13 +80,15 @@ class RealRig:
             password=cloud.openrc["OS_PASSWORD"],
             region=cloud.openrc["OS_REGION_NAME"],
         )
-        # Logging in takes a while and is no business of these tests: all drivers share the session.
-        self._session = open_session(self._options)
-        self._session.mount("http://", self.wire)
+        # Logging in takes a while and is no business of these tests: all drivers share the account and its token.
+        self._account = HttpTransport(self._options).session.auth
         self.open()
 
     def open(self) -> None:
-        self._own = OpenStackCloud(self._options, session=self._session)
+        transport = HttpTransport(self._options)
+        transport.session.auth = self._account
+        transport.session.mount("http://", self.wire)
+        self._own = OpenStackCloud(self._options, transport)
         self.driver = Watched.of(self._own, self.wire, self.patience, self.pause)
 
     def reopen(self) -> None:

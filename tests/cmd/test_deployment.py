@@ -27,7 +27,7 @@ from tenure.cmd.process import StartFailed, show_metrics
 from tenure.config import OPTIONS, new_config, read_config
 from tenure.deployment import open_api, open_database, open_driver, open_filters, open_manager, open_quotas
 from tenure.domain.errors import Denied, NotPermitted, Unavailable
-from tenure.drivers.openstack import OpenStackCloud
+from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.simulated import SimulatedCloud
 from tenure.enforcement.contract import EnforcementFilter
@@ -319,13 +319,13 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
     "cloud": {
         "request_timeout": (
             Row("7.5", of_options("request_timeout"), 7.5 * SECOND, REAL),
-            Row("7.5", lambda it: it.cloud._session.timeout, 7.5, REAL),
+            Row("7.5", lambda it: it.cloud._transport.session.timeout, 7.5, REAL),
         ),
         "verb_timeout": (
             Row("20", of_options("verb_timeout"), 20 * SECOND, REAL),
             Row("20", lambda it: it.cloud.longest_call, 21 * SECOND, REAL),
         ),
-        "concurrency": (Row("3", lambda it: it.cloud._http.concurrency, 3, REAL),),
+        "concurrency": (Row("3", lambda it: it.cloud._transport.concurrency, 3, REAL),),
     },
     "database": {
         "connection": (
@@ -430,7 +430,9 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
             name: (Row("norths", of_options(name), "norths", NORTH),)
             for name in ("username", "password", "user_domain_name", "project_name", "project_domain_name")
         },
-        "cafile": (Row("/etc/ssl/north.pem", lambda it: it.cloud._session.verify, "/etc/ssl/north.pem", NORTH),),
+        "cafile": (
+            Row("/etc/ssl/north.pem", lambda it: it.cloud._transport.session.verify, "/etc/ssl/north.pem", NORTH),
+        ),
         "path": (
             Row(
                 "{folder}/north.db",
@@ -482,10 +484,10 @@ ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
             name: (Row("others", of_options(name), "others", REAL),)
             for name in ("username", "password", "user_domain_name", "project_name", "project_domain_name")
         },
-        "cafile": (Row("/etc/ssl/site.pem", lambda it: it.cloud._session.verify, "/etc/ssl/site.pem", REAL),),
+        "cafile": (Row("/etc/ssl/site.pem", lambda it: it.cloud._transport.session.verify, "/etc/ssl/site.pem", REAL),),
         "insecure": (
-            Row("true", lambda it: it.cloud._session.verify, False, REAL),
-            Row("false", lambda it: it.cloud._session.verify, True, REAL),
+            Row("true", lambda it: it.cloud._transport.session.verify, False, REAL),
+            Row("false", lambda it: it.cloud._transport.session.verify, True, REAL),
         ),
     },
     "simulated": {

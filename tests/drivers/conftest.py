@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tenure.drivers.openstack import OpenStackCloud
+from tenure.drivers.openstack.driver import OpenStackCloud
+from tenure.drivers.openstack.http import connect
 from tests.drivers.rigs import options_of
 from tests.support.openstack import FakeOpenStack
 
@@ -20,5 +21,5 @@ def cloud() -> Iterator[FakeOpenStack]:
 
 @pytest.fixture
 def driver(cloud: FakeOpenStack) -> Iterator[OpenStackCloud]:
-    with OpenStackCloud(options_of(cloud)) as driver:
+    with connect(options_of(cloud)) as driver:
         yield driver

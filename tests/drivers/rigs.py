@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
 from tenure.drivers.contract import Order, Progress, ResourceRef
-from tenure.drivers.openstack import OpenStackCloud, OpenStackOptions, open_session
+from tenure.drivers.openstack.driver import OpenStackCloud
+from tenure.drivers.openstack.http import HttpTransport
+from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.testing.breaking import Watched
 from tenure.testing.rig import order_of
 from tests.support.meddling import Wire
@@ -62,9 +64,9 @@ class FakeRig:
         self.open()
 
     def open(self) -> None:
-        session = open_session(options_of(self.cloud))
-        session.mount("http://", self.wire)
-        self._own = OpenStackCloud(options_of(self.cloud), session=session, clock=self.clock)
+        transport = HttpTransport(options_of(self.cloud))
+        transport.session.mount("http://", self.wire)
+        self._own = OpenStackCloud(options_of(self.cloud), transport, clock=self.clock)
         self.driver = Watched.of(self._own, self.wire, self.patience, self.pause)
 
     def close(self) -> None:

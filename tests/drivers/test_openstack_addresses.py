@@ -10,7 +10,8 @@ import pytest
 
 from tenure.domain.address import address_id
 from tenure.drivers.contract import CloudBusy, CloudRefused, Order, ResourceOccupied, ResourceRef
-from tenure.drivers.openstack import OpenStackCloud
+from tenure.drivers.openstack.driver import OpenStackCloud
+from tenure.drivers.openstack.http import connect
 from tenure.testing.resources import ResourceContract, ResourceRig
 from tenure.testing.rig import order_of
 from tests.drivers.address_rigs import AddressResources
@@ -281,5 +282,5 @@ class TestReserving:
 def test_catalogues_may_name_neutron_with_its_version(cloud: FakeOpenStack):
     network_id = cloud.add_network(NETWORK)
     cloud.network_url += "/v2.0"
-    with OpenStackCloud(options_of(cloud)) as driver:
+    with connect(options_of(cloud)) as driver:
         assert driver.look_up(FLOATING_IP, f"{network_id}/{FIRST}").name == FIRST

@@ -24,7 +24,9 @@ from tenure.drivers.contract import (
     ResourceOccupied,
     ResourceRef,
 )
-from tenure.drivers.openstack import OpenStackCloud, OpenStackOptions, open_session
+from tenure.drivers.openstack.driver import OpenStackCloud
+from tenure.drivers.openstack.http import HttpTransport, connect
+from tenure.drivers.openstack.options import OpenStackOptions
 from tests.drivers.rigs import HOST, ended, options_of, order, ref, registered
 from tests.support.meddling import Wire
 from tests.support.openstack import (
@@ -138,13 +140,13 @@ class TestDescribing:
     def test_zones_are_those_of_the_operator(self, cloud: FakeOpenStack):
         cloud.add_aggregate("rack-1", "az-1", ("compute-1",))
         cloud.add_aggregate("ssd", None, ("compute-1", "compute-2"))
-        with OpenStackCloud(options_of(cloud)) as driver:
+        with connect(options_of(cloud)) as driver:
             hosts = registered(driver, cloud, 0) or [ref(cloud, 2)]
             driver.ensure_registered(HOST, hosts[0])
             driver.ensure_started(order(hosts[0]))
             zones = {one.name: one.facts["availability_zone"] for one in driver.discover(HOST)}
         assert (zones["node-1.lab"], zones["node-2.lab"], zones["node-3.lab"]) == ("az-1", "nova", "nova")
-        with OpenStackCloud(options_of(cloud, az_aware=False)) as driver:
+        with connect(options_of(cloud, az_aware=False)) as driver:
             assert {one.facts["availability_zone"] for one in driver.discover(HOST)} == {""}
 
     def test_lists_are_read_to_the_end(self, cloud: FakeOpenStack, driver: OpenStackCloud):
@@ -195,7 +197,7 @@ class TestDescribing:
 
 class TestRegistering:
     def test_makes_the_pool_where_there_is_none(self):
-        with FakeOpenStack(pool=False) as cloud, OpenStackCloud(options_of(cloud)) as driver:
+        with FakeOpenStack(pool=False) as cloud, connect(options_of(cloud)) as driver:
             host = ref(cloud, 1)
             driver.ensure_registered(HOST, host)
             pool = cloud.aggregate(POOL)
@@ -203,7 +205,7 @@ class TestRegistering:
             assert (list(pool.hosts), pool.metadata) == (["compute-1"], {})
 
     def test_two_that_make_the_pool_make_one(self):
-        with FakeOpenStack(pool=False) as cloud, OpenStackCloud(options_of(cloud)) as driver:
+        with FakeOpenStack(pool=False) as cloud, connect(options_of(cloud)) as driver:
 
             def overtake(seen: Seen) -> None:
                 if (seen.method, seen.path) == ("POST", "/v2.1/os-aggregates"):
@@ -297,7 +299,7 @@ class TestRegistering:
 class TestMoving:
     def test_no_host_is_ever_open_to_everybody(self, nova: str):
         """Not before, while or after hosts come and go, are given up, and are put back."""
-        with FakeOpenStack(nova=nova) as cloud, OpenStackCloud(options_of(cloud)) as driver:
+        with FakeOpenStack(nova=nova) as cloud, connect(options_of(cloud)) as driver:
             hosts = registered(driver, cloud, 4)
             looks = 0
             opened: list[tuple[str, str]] = []
@@ -374,7 +376,7 @@ class TestMoving:
     def test_names_are_the_operators(self, cloud: FakeOpenStack):
         cloud.add_aggregate("set-aside")
         options = options_of(cloud, freepool_name="set-aside", owner_key="mine:owner", zone_prefix="lease_")
-        with OpenStackCloud(options) as driver:
+        with connect(options) as driver:
             host = ref(cloud, 1)
             driver.ensure_registered(HOST, host)
             assert members(cloud, "set-aside") == {"compute-1"}
@@ -417,7 +419,7 @@ class TestMoving:
 
     def test_servers_on_a_strange_host_live(self, nova: str):
         """Somebody puts a host in general use, with servers of the same project, into the reservation."""
-        with FakeOpenStack(nova=nova) as cloud, OpenStackCloud(options_of(cloud)) as driver:
+        with FakeOpenStack(nova=nova) as cloud, connect(options_of(cloud)) as driver:
             (host,) = registered(driver, cloud, 1)
             driver.ensure_started(order(host))
             group = cloud.aggregate("r-1")
@@ -450,10 +452,10 @@ class TestMoving:
         """Each has read how hosts are spread before either changes that."""
         with (
             FakeOpenStack(nova=nova) as cloud,
-            OpenStackCloud(patient_options(cloud)) as driver,
+            connect(patient_options(cloud)) as driver,
         ):
             hosts = registered(driver, cloud, 4)
-            with OpenStackCloud(patient_options(cloud)) as other:
+            with connect(patient_options(cloud)) as other:
                 for number in range(5):
                     wanted = order(*hosts, reservation_id=f"r-{number}")
                     for progress in at_once(cloud, *(partial(each.ensure_started, wanted) for each in (driver, other))):
@@ -479,7 +481,7 @@ class TestMoving:
 
         with (
             FakeOpenStack() as cloud,
-            OpenStackCloud(patient_options(cloud)) as driver,
+            connect(patient_options(cloud)) as driver,
         ):
             (host,) = registered(driver, cloud, 1)
             for number in range(8):
@@ -507,10 +509,10 @@ class TestMoving:
     def test_any_answer_may_be_lost(self, nova: str, verb: str):
         """The change that the answer was about has happened; the next call finds that, and does the rest."""
         with FakeOpenStack(nova=nova) as cloud:
-            session = open_session(options_of(cloud))
+            transport = HttpTransport(options_of(cloud))
             wire = Wire()
-            session.mount("http://", wire)
-            with OpenStackCloud(options_of(cloud), session=session) as driver:
+            transport.session.mount("http://", wire)
+            with OpenStackCloud(options_of(cloud), transport) as driver:
                 for lost in range(30):
                     if not self._lose(cloud, driver, wire, verb, lost):
                         break
@@ -594,7 +596,7 @@ class TestEnding:
 
     @pytest.mark.parametrize("broken_off", [False, True])
     def test_needs_but_the_id_and_what_it_had(self, nova: str, broken_off: bool):
-        with FakeOpenStack(nova=nova) as cloud, OpenStackCloud(options_of(cloud)) as driver:
+        with FakeOpenStack(nova=nova) as cloud, connect(options_of(cloud)) as driver:
             hosts = registered(driver, cloud, 2)
             driver.ensure_started(order(*hosts))
             for host in hosts:
@@ -618,7 +620,7 @@ class TestEnding:
         cloud.held = True
         assert not driver.ensure_ended(order(host)).done
         clock = SimulatedClock(datetime.now(UTC))
-        with OpenStackCloud(options_of(cloud), clock=clock) as later:
+        with connect(options_of(cloud), clock=clock) as later:
             cloud.held = False
             clock.advance(timedelta(seconds=60))
             assert not later.ensure_ended(order(host)).done
@@ -706,7 +708,7 @@ class TestSnapshots:
         server = cloud.boot("compute-1", OWNER, "r-1")
         cloud.held = True
         clock = SimulatedClock(datetime.now(UTC))
-        with OpenStackCloud(options_of(cloud), clock=clock) as later:
+        with connect(options_of(cloud), clock=clock) as later:
             assert not later.before_end(wanted, "snapshot").done
             clock.advance(timedelta(minutes=10))
             assert not later.before_end(wanted, "snapshot").done  # Nova is still at it
@@ -842,7 +844,7 @@ class TestDrift:
 
 
 def test_a_call_after_the_end_is_refused(cloud: FakeOpenStack):
-    driver = OpenStackCloud(options_of(cloud))
+    driver = connect(options_of(cloud))
     driver.check(HOST)
     driver.close()
     driver.close()

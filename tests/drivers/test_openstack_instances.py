@@ -16,7 +16,8 @@ import pytest
 from tenure.clock import SimulatedClock
 from tenure.domain.actor import Actor
 from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, Order, ResourceOccupied, ResourceRef
-from tenure.drivers.openstack import OpenStackCloud
+from tenure.drivers.openstack.driver import OpenStackCloud
+from tenure.drivers.openstack.http import connect
 from tenure.testing.rig import order_of
 from tests.drivers.contracts.instances import INSTANCE, InstanceContract, InstanceRig
 from tests.drivers.instance_rigs import FakeInstanceRig
@@ -354,7 +355,7 @@ class TestFlavors:
 
     def test_a_deletion_that_came_to_nothing_is_ordered_again(self, cloud: FakeOpenStack):
         clock = SimulatedClock(datetime.now(UTC))
-        with OpenStackCloud(options_of(cloud), clock=clock) as driver:
+        with connect(options_of(cloud), clock=clock) as driver:
             (host,) = registered(driver, cloud, 1)
             driver.ensure_started(wanted(host))
             cloud.boot_with("compute-1", OWNER, "r-1")
@@ -460,7 +461,7 @@ class TestGroups:
 class TestDrift:
     def test_takes_a_bounded_number_of_calls_and_sees_all_with_time(self, cloud: FakeOpenStack):
         clock = SimulatedClock(datetime(2030, 1, 1, tzinfo=UTC))
-        with OpenStackCloud(options_of(cloud), clock=clock) as driver:
+        with connect(options_of(cloud), clock=clock) as driver:
             orders = [wanted(reservation_id=f"r-{number:03}") for number in range(300)]
             driver.ensure_started(orders[0])
             for order in orders[1:]:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tenure.drivers.contract import CloudBusy, Health, ResourceRef
-from tenure.drivers.openstack import OpenStackCloud
+from tenure.drivers.openstack.driver import OpenStackCloud
+from tenure.drivers.openstack.http import connect
 from tests.drivers.rigs import HOST, options_of
 from tests.support.openstack import FakeOpenStack
 from tests.support.waiting import patience
@@ -40,7 +41,7 @@ def cloud(whole_cloud: FakeOpenStack) -> Iterator[FakeOpenStack]:
 
 @pytest.fixture
 def driver(cloud: FakeOpenStack) -> Iterator[OpenStackCloud]:
-    with OpenStackCloud(options_of(cloud)) as opened:
+    with connect(options_of(cloud)) as opened:
         yield opened
 
 
@@ -77,7 +78,7 @@ def test_the_health_of_many_hosts_is_known(cloud: FakeOpenStack, driver: OpenSta
 
 @pytest.mark.slow
 def test_ten_thousand_hosts_are_no_trouble():
-    with FakeOpenStack(hosts=10_000) as cloud, OpenStackCloud(options_of(cloud)) as driver:
+    with FakeOpenStack(hosts=10_000) as cloud, connect(options_of(cloud)) as driver:
         cloud.instead = lambda seen: TIMED_OUT if size_of(seen) > BEARABLE else None
         assert len(driver.discover(HOST)) == 10_000
         assert len(driver.check(HOST, registered(cloud))) == 10_000
@@ -89,7 +90,7 @@ def test_ten_thousand_hosts_are_no_trouble():
 @pytest.mark.slow
 def test_each_page_has_its_own_time(cloud: FakeOpenStack):
     cloud.latency = 0.4
-    with OpenStackCloud(options_of(cloud, verb_timeout=timedelta(seconds=3))) as driver:
+    with connect(options_of(cloud, verb_timeout=timedelta(seconds=3))) as driver:
         assert len(driver.check(HOST, ())) == HOSTS  # one after the other, so that they take longer than a verb may
 
 
@@ -102,7 +103,7 @@ def test_a_page_that_hangs_keeps_no_other(cloud: FakeOpenStack):
             ends.wait(patience())
 
     cloud.observe = hang
-    with OpenStackCloud(options_of(cloud, request_timeout=timedelta(seconds=2))) as driver:
+    with connect(options_of(cloud, request_timeout=timedelta(seconds=2))) as driver:
         healths = driver.check(HOST, registered(cloud))
     ends.set()
     assert {external_id for external_id, health in healths.items() if not health.is_known} == {

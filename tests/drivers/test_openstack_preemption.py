@@ -12,7 +12,8 @@ import pytest
 
 from tenure.clock import SimulatedClock
 from tenure.drivers.contract import CloudBusy, Order, Preempted, ResourceOccupied, ResourceRef
-from tenure.drivers.openstack import OpenStackCloud
+from tenure.drivers.openstack.driver import OpenStackCloud
+from tenure.drivers.openstack.http import connect
 from tenure.testing.rig import order_of
 from tests.drivers.contracts.instances import INSTANCE
 from tests.drivers.contracts.preemption import PreemptionContract, PreemptionRig
@@ -43,7 +44,7 @@ def clock() -> SimulatedClock:
 
 @pytest.fixture
 def driver(cloud: FakeOpenStack, clock: SimulatedClock) -> Iterator[OpenStackCloud]:
-    with OpenStackCloud(options_of(cloud), clock=clock) as driver:
+    with connect(options_of(cloud), clock=clock) as driver:
         yield driver
 
 

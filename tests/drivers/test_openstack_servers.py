@@ -22,7 +22,8 @@ from tenure.drivers.contract import (
     ResourceOccupied,
     ResourceRef,
 )
-from tenure.drivers.openstack import OpenStackCloud
+from tenure.drivers.openstack.driver import OpenStackCloud
+from tenure.drivers.openstack.http import connect
 from tenure.drivers.reserved_servers import SERVER
 from tenure.testing.rig import order_of
 from tests.drivers.contracts.servers import Found, ServerContract, ServerRig
@@ -90,7 +91,7 @@ def clock() -> SimulatedClock:
 
 @pytest.fixture
 def driver(cloud: FakeOpenStack, clock: SimulatedClock):
-    with OpenStackCloud(options_of(cloud), clock=clock) as driver:
+    with connect(options_of(cloud), clock=clock) as driver:
         yield driver
 
 
@@ -568,7 +569,7 @@ def test_a_shelved_server_is_known_by_its_state_whatever_status_is_shown(cloud: 
 def test_a_deletion_that_came_to_nothing_is_ordered_again(cloud: FakeOpenStack):
     """The end of a lease whose server is on a host that died would wait for ever otherwise."""
     clock = SimulatedClock(datetime.now(UTC))
-    with OpenStackCloud(options_of(cloud), clock=clock) as driver:
+    with connect(options_of(cloud), clock=clock) as driver:
         (host,) = registered(driver, cloud, 1)
         server = boot(cloud)
         order = adopted(wanted(host, server=server))

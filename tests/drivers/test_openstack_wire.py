@@ -13,7 +13,10 @@ import pytest
 
 from tenure.domain.actor import Actor
 from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, ResourceRef
-from tenure.drivers.openstack import OpenStackCloud, OpenStackOptions, session
+from tenure.drivers.openstack import requests
+from tenure.drivers.openstack.driver import OpenStackCloud
+from tenure.drivers.openstack.http import connect
+from tenure.drivers.openstack.options import OpenStackOptions
 from tests.drivers.rigs import HOST, options_of, order, ref, registered
 from tests.support.openstack import PASSWORD, POOL, FakeOpenStack, Seen
 from tests.support.waiting import patience
@@ -40,7 +43,7 @@ class TestLogin:
 
     def test_that_fails_is_worth_another_try(self, cloud: FakeOpenStack):
         wrong = options_of(cloud, password="wrong-word")
-        with OpenStackCloud(wrong) as driver, pytest.raises(CloudBusy, match="Keystone") as caught:
+        with connect(wrong) as driver, pytest.raises(CloudBusy, match="Keystone") as caught:
             driver.check(HOST)
         assert "wrong-word" not in str(caught.value)
 
@@ -77,13 +80,13 @@ class TestErrors:
 
     def test_a_cloud_that_is_not_there_is_worth_another_try(self, cloud: FakeOpenStack):
         nowhere = OpenStackOptions(auth_url="http://127.0.0.1:1/v3", password=PASSWORD)
-        with OpenStackCloud(nowhere) as driver, pytest.raises(CloudBusy, match="Keystone cannot be reached"):
+        with connect(nowhere) as driver, pytest.raises(CloudBusy, match="Keystone cannot be reached"):
             driver.check(HOST)
 
     def test_a_keystone_that_hangs_is_called_by_its_name(self, cloud: FakeOpenStack):
         options = options_of(cloud, request_timeout=timedelta(seconds=0.3))
         with (
-            OpenStackCloud(options) as driver,
+            connect(options) as driver,
             cloud.hanging(),
             pytest.raises(CloudBusy, match="Keystone did not answer in time"),
         ):
@@ -91,12 +94,12 @@ class TestErrors:
 
     def test_a_catalogue_without_the_service_is_named(self, cloud: FakeOpenStack):
         wrong = options_of(cloud, region="elsewhere")
-        with OpenStackCloud(wrong) as driver, pytest.raises(CloudBusy, match="catalogue"):
+        with connect(wrong) as driver, pytest.raises(CloudBusy, match="catalogue"):
             driver.check(HOST)
 
     def test_what_the_cloud_calls_its_region_is_not_the_ledgers(self, cloud: FakeOpenStack):
         """What is asked for is in the region without a name, as long as none are configured: so is what there is."""
-        with OpenStackCloud(options_of(cloud, region="r1")) as driver:
+        with connect(options_of(cloud, region="r1")) as driver:
             assert {one.region for one in driver.discover(HOST)} == {""}
 
     def test_have_no_secret_in_them(self, cloud: FakeOpenStack, driver: OpenStackCloud):
@@ -111,12 +114,14 @@ class TestErrors:
         assert not any(token in text for token in cloud.tokens)
 
     def test_have_no_token_of_a_call_in_them(self):
-        assert "token-of-a-caller" not in repr(session.Request("compute", "GET", "/servers", token="token-of-a-caller"))
+        assert "token-of-a-caller" not in repr(
+            requests.Request("compute", "GET", "/servers", token="token-of-a-caller")
+        )
 
 
 class TestLimits:
     def test_a_call_that_hangs_is_given_up(self, cloud: FakeOpenStack):
-        with OpenStackCloud(options_of(cloud, request_timeout=timedelta(seconds=patience(0.3)))) as driver:
+        with connect(options_of(cloud, request_timeout=timedelta(seconds=patience(0.3)))) as driver:
             driver.held(HOST)
             with cloud.hanging(), pytest.raises(CloudBusy, match="in time"):
                 driver.held(HOST)
@@ -124,7 +129,7 @@ class TestLimits:
     def test_a_verb_of_many_calls_ends_in_time(self, cloud: FakeOpenStack, monkeypatch: pytest.MonkeyPatch):
         """By a clock on which each call takes four seconds."""
         hosts = [ref(cloud, number) for number in range(1, 5)]
-        with OpenStackCloud(options_of(cloud)) as helper:
+        with connect(options_of(cloud)) as helper:
             for host in hosts:
                 helper.ensure_registered(HOST, host)
         calls = 0
@@ -134,9 +139,9 @@ class TestLimits:
             calls += 1
 
         cloud.observe = count
-        monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: 4.0 * calls))
+        monkeypatch.setattr(requests, "time", SimpleNamespace(monotonic=lambda: 4.0 * calls))
         options = options_of(cloud, verb_timeout=timedelta(seconds=60), concurrency=1)
-        with OpenStackCloud(options) as driver:
+        with connect(options) as driver:
             with pytest.raises(CloudBusy, match="too long"):
                 driver.ensure_started(order(*hosts))
             assert 60 <= 4 * calls < driver.longest_call.total_seconds()
@@ -158,7 +163,7 @@ class TestLimits:
     @pytest.mark.slow
     def test_a_server_that_sends_a_byte_now_and_then_holds_nobody(self, cloud: FakeOpenStack):
         options = options_of(cloud, verb_timeout=timedelta(seconds=patience(0.5)))
-        with OpenStackCloud(options) as driver:
+        with connect(options) as driver:
             driver.held(HOST)
             with cloud.trickling(), pytest.raises(CloudBusy, match="too long"):  # the socket's limit is never reached
                 driver.held(HOST)
@@ -178,7 +183,7 @@ class TestLimits:
             with lock:
                 at_once -= 1
 
-        with OpenStackCloud(options_of(cloud, concurrency=3)) as driver:
+        with connect(options_of(cloud, concurrency=3)) as driver:
             hosts = registered(driver, cloud, 6)
             cloud.observe = count
             with ThreadPoolExecutor(6) as threads:
@@ -191,7 +196,7 @@ class TestLimits:
     def test_a_verb_of_many_calls_lets_others_in_between(self, cloud: FakeOpenStack):
         for number in range(30):
             cloud.add_host(f"more-{number}.lab")
-        with OpenStackCloud(options_of(cloud, concurrency=2)) as driver:
+        with connect(options_of(cloud, concurrency=2)) as driver:
             hosts = [ref(cloud, number) for number in range(1, 37)]
             pool = cloud.aggregate(POOL)
             assert pool is not None
@@ -224,7 +229,7 @@ class TestWhatItTells:
     def test_each_call_is_reported(self, cloud: FakeOpenStack):
         told: list[tuple[str, str, str, float]] = []
         began = time.monotonic()
-        with OpenStackCloud(options_of(cloud), on_call=lambda *call: told.append(call)) as driver:
+        with connect(options_of(cloud), on_call=lambda *call: told.append(call)) as driver:
             driver.look_up(HOST, "node-1.lab")
             with pytest.raises(CloudNotFound):
                 driver.look_up(HOST, "7777")
@@ -241,7 +246,7 @@ class TestWhatItTells:
     @pytest.mark.slow
     def test_calls_that_come_to_nothing_are_reported(self, cloud: FakeOpenStack):
         told: list[str] = []
-        with OpenStackCloud(
+        with connect(
             options_of(cloud, request_timeout=timedelta(seconds=patience(0.3))),
             on_call=lambda service, verb, outcome, seconds: told.append(outcome),
         ) as driver:
@@ -253,7 +258,7 @@ class TestWhatItTells:
     @pytest.mark.parametrize("first", [True, False], ids=["first", "again"])
     def test_a_login_that_fails_is_keystones(self, cloud: FakeOpenStack, first: bool):
         told: list[tuple[str, str]] = []
-        with OpenStackCloud(
+        with connect(
             options_of(cloud), on_call=lambda service, verb, outcome, seconds: told.append((service, outcome))
         ) as driver:
             if not first:
@@ -269,7 +274,7 @@ class TestWhatItTells:
     def test_a_login_without_an_answer_is_keystones(self, cloud: FakeOpenStack):
         told: list[tuple[str, str]] = []
         with (
-            OpenStackCloud(
+            connect(
                 options_of(cloud, request_timeout=timedelta(seconds=0.2)),
                 on_call=lambda service, verb, outcome, seconds: told.append((service, outcome)),
             ) as driver,
@@ -281,7 +286,7 @@ class TestWhatItTells:
 
     def test_the_id_of_the_request_is_passed_on(self, cloud: FakeOpenStack):
         ids: list[str | None] = ["req-1", None]
-        with OpenStackCloud(options_of(cloud), request_id=lambda: ids[0]) as driver:
+        with connect(options_of(cloud), request_id=lambda: ids[0]) as driver:
             hosts = [ref(cloud, number) for number in range(1, 4)]
             for host in hosts:
                 driver.ensure_registered(HOST, host)
@@ -315,7 +320,7 @@ def test_options_that_cannot_work_are_refused(wrong: dict[str, Any]):
 @pytest.mark.parametrize("path", ["", "/v2.1", "/v2.1/", "/v2/0123", "/v2.1/0123", "/compute/v2.1"])
 def test_catalogues_may_name_nova_in_many_ways(cloud: FakeOpenStack, path: str):
     cloud.compute_url = f"{cloud.url}/compute{path.removeprefix('/compute')}"
-    with OpenStackCloud(options_of(cloud)) as driver:
+    with connect(options_of(cloud)) as driver:
         assert len(driver.check(HOST)) == 6
 
 

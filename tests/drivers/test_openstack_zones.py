@@ -10,7 +10,8 @@ from functools import partial
 import pytest
 
 from tenure.drivers.contract import CloudBusy, CloudRefused, Order, ResourceRef
-from tenure.drivers.openstack import OpenStackCloud, open_session
+from tenure.drivers.openstack.driver import OpenStackCloud
+from tenure.drivers.openstack.http import HttpTransport, connect
 from tenure.testing.rig import order_of
 from tests.drivers.rigs import HOST, ended, options_of, order, ref, registered
 from tests.support.meddling import Wire
@@ -112,7 +113,7 @@ class TestReserving:
         assert zones(driver) == ZONES
 
     def test_swaps_it_also_where_zones_are_no_facts(self, cloud: FakeOpenStack):
-        with OpenStackCloud(options_of(cloud, az_aware=False)) as driver:
+        with connect(options_of(cloud, az_aware=False)) as driver:
             driver.ensure_registered(HOST, ref(cloud, 1))
             driver.ensure_started(order(ref(cloud, 1)))
             assert cloud.boot("compute-1", OWNER, "r-1")
@@ -154,7 +155,7 @@ class TestReserving:
         assert homes(cloud) == HOMES
 
     def test_never_opens_a_host_to_everybody(self, nova: str):
-        with FakeOpenStack(nova=nova) as cloud, OpenStackCloud(options_of(cloud)) as driver:
+        with FakeOpenStack(nova=nova) as cloud, connect(options_of(cloud)) as driver:
             add_racks(cloud)
             hosts = registered(driver, cloud, 4)
             opened: list[str] = []
@@ -228,7 +229,7 @@ class Broken:
 
     def run(self, verb: str, changes: int, *, lose: bool, undone: bool) -> bool:
         """Whether the verb was broken off after so many changes; what follows has completed or undone it."""
-        with OpenStackCloud(options_of(self.cloud)) as driver:
+        with connect(options_of(self.cloud)) as driver:
             self.hosts = registered(driver, self.cloud, 4)
             self.first = order(*self.hosts[:3])
             self.second = replace(order(*self.hosts[2:]), returning=tuple(self.hosts[:2]))
@@ -237,11 +238,11 @@ class Broken:
                 assert all(self.cloud.boot(f"compute-{number}", OWNER, "r-1") for number in (1, 2, 3))
         self.cloud.observe = self._look
         wire = Wire()
-        session = open_session(options_of(self.cloud))
-        session.mount("http://", wire)
-        with OpenStackCloud(options_of(self.cloud), session=session) as driver:
+        transport = HttpTransport(options_of(self.cloud))
+        transport.session.mount("http://", wire)
+        with OpenStackCloud(options_of(self.cloud), transport) as driver:
             broken = self._break(driver, wire, verb, changes, lose)
-        with OpenStackCloud(options_of(self.cloud)) as driver:
+        with connect(options_of(self.cloud)) as driver:
             self._complete(driver, verb, undone)
         self.cloud.observe = lambda _seen: None
         assert (homes(self.cloud), self.opened) == (HOMES, [])
@@ -347,7 +348,7 @@ class TestDying:
         assert homes(cloud) == HOMES
 
     def test_two_workers_may_start_and_end_the_same(self, cloud: FakeOpenStack, driver: OpenStackCloud):
-        with OpenStackCloud(options_of(cloud)) as other, ThreadPoolExecutor(2) as threads:
+        with connect(options_of(cloud)) as other, ThreadPoolExecutor(2) as threads:
             hosts = registered(driver, cloud, 4)
             for number in range(8):
                 wanted = order(*hosts, reservation_id=f"r-{number}")

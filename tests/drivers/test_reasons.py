@@ -5,15 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from keystoneauth1.identity import v3
 
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudError, CloudRefused, ResourceOccupied
-from tenure.drivers.openstack.session import Request, refusal
+from tenure.drivers.openstack.requests import Owner, Request, refusal
 from tenure.drivers.regions import RegionDriver
 
 OURS = Request("compute", "POST", "/servers")
-OF_OWNER = Request("compute", "POST", "/servers", auth=v3.Token("http://keystone", "token"))
+OF_OWNER = Request("compute", "POST", "/servers", owner=Owner("trust"))
 BODY = '{"conflictingRequest": {"message": "host compute-7 has server 77"}}'
 
 

@@ -10,7 +10,7 @@ import pytest
 from tenure.config import new_config, read_config
 from tenure.deployment import open_driver
 from tenure.drivers.contract import CloudBusy, parts_of
-from tenure.drivers.openstack import OpenStackCloud
+from tenure.drivers.openstack.http import connect
 from tests.drivers.rigs import HOST, options_of, order, registered
 from tests.support.certificates import ELSEWHERE, Authority, terminating_tls
 from tests.support.openstack import OWNER, PASSWORD, FakeOpenStack
@@ -36,7 +36,7 @@ def elsewhere(cloud: FakeOpenStack, authority: Authority) -> Iterator[FakeOpenSt
 
 
 def test_a_lease_starts_and_ends_where_the_authority_is_known(secure: FakeOpenStack, authority: Authority):
-    with OpenStackCloud(options_of(secure, cafile=str(authority.cafile))) as driver:
+    with connect(options_of(secure, cafile=str(authority.cafile))) as driver:
         hosts = registered(driver, secure, 2)
         driver.ensure_started(order(*hosts))
         group = secure.aggregate("r-1")
@@ -52,14 +52,14 @@ def test_a_lease_starts_and_ends_where_the_authority_is_known(secure: FakeOpenSt
 def test_an_unknown_authority_is_refused_and_named(secure: FakeOpenStack, stranger: Authority):
     options = options_of(secure, cafile=str(stranger.cafile))
     refused = r"Keystone's certificate is not accepted: .*issuer certificate"
-    with OpenStackCloud(options) as driver, pytest.raises(CloudBusy, match=refused) as caught:
+    with connect(options) as driver, pytest.raises(CloudBusy, match=refused) as caught:
         driver.check(HOST)
     assert PASSWORD not in str(caught.value)
     assert secure.seen == []
 
 
 def test_without_a_file_the_authorities_of_the_system_count(secure: FakeOpenStack):
-    with OpenStackCloud(options_of(secure)) as driver, pytest.raises(CloudBusy, match="certificate is not accepted"):
+    with connect(options_of(secure)) as driver, pytest.raises(CloudBusy, match="certificate is not accepted"):
         driver.check(HOST)
     assert secure.seen == []
 
@@ -67,7 +67,7 @@ def test_without_a_file_the_authorities_of_the_system_count(secure: FakeOpenStac
 def test_a_certificate_for_another_host_is_refused_and_named(elsewhere: FakeOpenStack, authority: Authority):
     options = options_of(elsewhere, cafile=str(authority.cafile))
     refused = r"Keystone's certificate is not accepted: .*127\.0\.0\.1"
-    with OpenStackCloud(options) as driver, pytest.raises(CloudBusy, match=refused):
+    with connect(options) as driver, pytest.raises(CloudBusy, match=refused):
         driver.check(HOST)
     assert elsewhere.seen == []
 
@@ -80,7 +80,7 @@ def test_without_checks_every_certificate_is_accepted(
     """Also where a file is named, and where the environment names authorities for ``requests``."""
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(stranger.cafile))
     cloud: FakeOpenStack = request.getfixturevalue(server)
-    with OpenStackCloud(options_of(cloud, insecure=True, cafile=str(stranger.cafile))) as driver:
+    with connect(options_of(cloud, insecure=True, cafile=str(stranger.cafile))) as driver:
         assert len(driver.check(HOST)) == 6
 
 
@@ -94,7 +94,7 @@ def test_a_service_beside_keystone_is_named_by_its_own_certificate(
     ):
         cloud.name_address(good.url)
         cloud.compute_url = f"{bad.url}/compute/v2.1"
-        with OpenStackCloud(options_of(cloud, cafile=str(authority.cafile))) as driver:
+        with connect(options_of(cloud, cafile=str(authority.cafile))) as driver:
             with pytest.raises(CloudBusy, match="Nova's certificate is not accepted"):
                 driver.held(HOST)
             # It is worth another try: where an operator mends the certificate, no manager is restarted.
@@ -105,7 +105,7 @@ def test_a_service_beside_keystone_is_named_by_its_own_certificate(
 def test_a_file_that_is_not_there_is_named(secure: FakeOpenStack, tmp_path: Path):
     missing = tmp_path / "missing.pem"
     options = options_of(secure, cafile=str(missing))
-    with OpenStackCloud(options) as driver, pytest.raises(CloudBusy, match=f"Keystone cannot be used: .*{missing}"):
+    with connect(options) as driver, pytest.raises(CloudBusy, match=f"Keystone cannot be used: .*{missing}"):
         driver.check(HOST)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from tenure.drivers.openstack import OpenStackCloud, OpenStackOptions
+from tenure.drivers.openstack.http import connect
+from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.store.database import Database
 from tenure.store.tables import Base
 from testbed import seeded
@@ -36,7 +37,7 @@ def enrol(database: str, cloud: Cloud) -> dict[str, str]:
         region=openrc["OS_REGION_NAME"],
         interface="public",
     )
-    with OpenStackCloud(options) as driver:
+    with connect(options) as driver:
         found = [one for one in driver.discover(HOST) if one.name.startswith(seeded.PREFIX)]
     db = Database(database)
     try:

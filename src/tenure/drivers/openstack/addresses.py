@@ -33,7 +33,7 @@ from tenure.drivers.contract import (
 from tenure.drivers.openstack.compute import Server
 from tenure.drivers.openstack.network import FloatingIP, Network, Subnet
 from tenure.drivers.openstack.options import OpenStackOptions
-from tenure.drivers.openstack.session import Conflict
+from tenure.drivers.openstack.requests import Conflict
 
 #: The resource type of addresses.
 ADDRESS: Final = "virtual:floatingip"

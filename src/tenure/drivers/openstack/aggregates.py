@@ -9,7 +9,7 @@ from tenure.drivers.contract import CloudBusy, CloudError, CloudNotFound
 from tenure.drivers.openstack.compute import Aggregate, Compute
 from tenure.drivers.openstack.layout import Layout
 from tenure.drivers.openstack.options import OpenStackOptions
-from tenure.drivers.openstack.session import Conflict
+from tenure.drivers.openstack.requests import Conflict
 
 
 class Aggregates:

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from keystoneauth1 import plugin
-
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudError, CloudNotFound
-from tenure.drivers.openstack.session import Calls, Request
+from tenure.drivers.openstack.requests import Calls, Owner, Request
 
 SERVICE: Final = "block-storage"
 #: From this one on, pools are told by the type whose volumes may lie in them.
@@ -107,9 +105,9 @@ class BlockStorage:
         requests = [Request(SERVICE, "GET", f"/volumes/{quote(one)}") for one in ids]
         return [_volume(answer["volume"]) for answer in self._each(requests) if answer is not None]
 
-    def make_all(self, bodies: Sequence[Mapping[str, object]], owner: plugin.BaseAuthPlugin) -> list[Volume]:
+    def make_all(self, bodies: Sequence[Mapping[str, object]], owner: Owner) -> list[Volume]:
         """Make volumes side by side, as their owner. Raises what Cinder refuses when all have been asked for."""
-        requests = [Request(SERVICE, "POST", "/volumes", {"volume": dict(body)}, auth=owner) for body in bodies]
+        requests = [Request(SERVICE, "POST", "/volumes", {"volume": dict(body)}, owner=owner) for body in bodies]
         answers = self._calls.send_all(requests)
         for answer in answers:
             if isinstance(answer, CloudError):
@@ -143,15 +141,13 @@ class BlockStorage:
         found = self._send(Request(SERVICE, "GET", "/snapshots/detail", params=params))["snapshots"]
         return {one["volume_id"]: Snapshot(one["id"], one["status"]) for one in found}
 
-    def take_snapshots(
-        self, volumes: Iterable[Volume], metadata: Mapping[str, str], prefix: str, owner: plugin.BaseAuthPlugin
-    ) -> None:
+    def take_snapshots(self, volumes: Iterable[Volume], metadata: Mapping[str, str], prefix: str, owner: Owner) -> None:
         """Have a snapshot made of each, as the owner; it goes on when this returns."""
         bodies = [
             {"volume_id": one.id, "name": f"{prefix}{one.name}"[:255], "metadata": dict(metadata), "force": True}
             for one in volumes
         ]
-        self._each([Request(SERVICE, "POST", "/snapshots", {"snapshot": body}, auth=owner) for body in bodies])
+        self._each([Request(SERVICE, "POST", "/snapshots", {"snapshot": body}, owner=owner) for body in bodies])
 
     def delete_snapshots(self, snapshots: Iterable[Snapshot]) -> None:
         self._each([Request(SERVICE, "DELETE", f"/snapshots/{one.id}") for one in snapshots])

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from tenure.drivers.contract import CloudAmbiguous, CloudBusy, CloudError, CloudNotFound, ResourceRef
 from tenure.drivers.openstack.pages import PageStarts, read_pages, starts_among
-from tenure.drivers.openstack.session import Calls, Conflict, Request
+from tenure.drivers.openstack.requests import Calls, Conflict, Request
 
 #: The newest version with paging of hypervisors that has their sizes and calls them by numbers, as Blazar does.
 _HYPERVISORS: Final = "2.33"

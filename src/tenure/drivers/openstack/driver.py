@@ -5,10 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Final, Protocol
-
-from keystoneauth1.session import Session
 
 from tenure.clock import Clock, SystemClock
 from tenure.domain.actor import Actor
@@ -28,11 +25,10 @@ from tenure.drivers.contract import (
     ResourceRef,
 )
 from tenure.drivers.openstack import addresses, fleet, servers, volumes
-from tenure.drivers.openstack.block_storage import BlockStorage
 from tenure.drivers.openstack.compute import Compute, Server, tells_hints
 from tenure.drivers.openstack.flavors import Flavors
 from tenure.drivers.openstack.hosts import Hosts
-from tenure.drivers.openstack.identity import Identity, owner_by
+from tenure.drivers.openstack.identity import Identity, owner_of
 from tenure.drivers.openstack.image import Images, of_project
 from tenure.drivers.openstack.instance_drift import InstanceDrift
 from tenure.drivers.openstack.instances import Instances
@@ -42,7 +38,7 @@ from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.pages import PageStarts
 from tenure.drivers.openstack.placement import Placement
 from tenure.drivers.openstack.preemption import Preemption
-from tenure.drivers.openstack.session import Calls, Http, OnCall, open_session
+from tenure.drivers.openstack.requests import Calls, Transport
 
 #: How long what Nova can do is taken for granted: it may be exchanged while we run.
 _NOVA_STAYS: Final = timedelta(minutes=5)
@@ -87,28 +83,25 @@ _LONG: Final = frozenset({"discover", "check", "drift"})
 class OpenStackCloud:
     """A ``CloudDriver`` for the compute hosts of an OpenStack cloud, whole or in parts, its floating IPs and volumes.
 
-    It keeps nothing but a token, and what Nova's version is. Threads share its connections; ``concurrency`` calls are
-    made at a time, and a verb takes no longer than ``verb_timeout``: what is not done by then raises ``CloudBusy``
-    and is completed by the next call.
+    It keeps nothing but what Nova's version is. Threads share the transport, and a verb takes no longer than
+    ``verb_timeout``: what is not done by then raises ``CloudBusy`` and is completed by the next call.
 
-    ``session`` replaces the session that the options describe; the trusts of owners are used with the options' account
-    in any case. ``request_id`` gives the id that is sent as ``X-OpenStack-Request-ID``, asked for once a verb, in the
-    thread that calls it. ``on_call`` is told of each HTTP call, in another thread, and must not raise.
+    ``request_id`` gives the id under which services log the requests of a verb; it is asked for once a verb, in the
+    thread that calls it. Closing the cloud closes ``transport``.
     """
 
     def __init__(
         self,
         options: OpenStackOptions,
+        transport: Transport,
         *,
-        session: Session | None = None,
-        on_call: OnCall | None = None,
         request_id: Callable[[], str | None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
         self.longest_call = options.verb_timeout + timedelta(seconds=1)
         self._options = options
-        self._session = session or open_session(options)
-        self._http = Http(self._session, options, on_call=on_call, request_id=request_id)
+        self._transport = transport
+        self._request_id = request_id
         self._clock = clock or SystemClock()
         self._tells_hints = False
         self._starts = PageStarts()
@@ -116,7 +109,7 @@ class OpenStackCloud:
 
     def close(self) -> None:
         """Stop making calls. Those that are under way come to nothing for whoever waits for them."""
-        self._http.close()
+        self._transport.close()
 
     def __enter__(self) -> OpenStackCloud:
         return self
@@ -138,20 +131,20 @@ class OpenStackCloud:
 
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
         if kind == "volume_type":
-            return self._volumes(self._http.begin("fetch")).facts_of_type(reference, actor.project_id)
+            return self._volumes(self._begin("fetch")).facts_of_type(reference, actor.project_id)
         if kind == "server":
             return self._facts_of_server(reference, actor)
         if kind != "flavor":
             raise CloudNotFound(Reason(f"This cloud has no {kind} {reference}."))
-        found = Flavors(self._http.begin("fetch")).seen_by(actor, reference)
+        found = Flavors(self._begin("fetch")).seen_by(actor, reference)
         names = ("id", "name", "vcpus", "ram", "swap", "disk", "ephemeral")
         return {**{name: getattr(found, name) for name in names}, "extra_specs": dict(found.extra_specs)}
 
     def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
-        return self._volumes(self._http.begin("remaining")).remaining(orders) if resource_type == volumes.VOLUME else {}
+        return self._volumes(self._begin("remaining")).remaining(orders) if resource_type == volumes.VOLUME else {}
 
     def _facts_of_server(self, server_id: str, actor: Actor) -> Mapping[str, object]:
-        found = self._compute(self._http.begin("fetch")).described_server(server_id)
+        found = self._compute(self._begin("fetch")).described_server(server_id)
         if found is None or found["tenant_id"] != actor.project_id:
             raise CloudNotFound(Reason(f"Server {server_id[:64]} could not be found."))
         flavor = found["flavor"]
@@ -166,7 +159,7 @@ class OpenStackCloud:
         }
 
     def servers(self, since: datetime) -> Iterable[BootedServer]:
-        compute = self._compute(self._http.begin("servers"))
+        compute = self._compute(self._begin("servers"))
         return servers.booted_since(compute, Layout(compute.aggregates(), self._options), since)
 
     def held(self, resource_type: str) -> Iterable[str]:
@@ -196,13 +189,13 @@ class OpenStackCloud:
     # Reservations
 
     def ensure_prepared(self, order: Order) -> Progress:
-        return self._enforcement(self._http.begin("ensure_prepared"), order.resource_type).prepare(order)
+        return self._enforcement(self._begin("ensure_prepared"), order.resource_type).prepare(order)
 
     def ensure_started(self, order: Order) -> Progress:
-        return self._enforcement(self._http.begin("ensure_started"), order.resource_type).hand_over(order)
+        return self._enforcement(self._begin("ensure_started"), order.resource_type).hand_over(order)
 
     def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
-        calls = self._http.begin("make_way")
+        calls = self._begin("make_way")
         match order.resource_type:
             case fleet.HOST | "virtual:instance" | "flavor:instance" | "virtual:server":
                 parts = [one for one in ahead if one.resource_type != fleet.HOST]
@@ -212,7 +205,7 @@ class OpenStackCloud:
                 return ()
 
     def before_end(self, order: Order, action: str) -> Progress:
-        calls = self._http.begin("before_end")
+        calls = self._begin("before_end")
         enforcement = self._enforcement(calls, order.resource_type)
         if action not in {"snapshot", "last_snapshot"}:
             raise CloudRefused(Reason(f"This cloud cannot do {action!r} before the end."))
@@ -224,11 +217,7 @@ class OpenStackCloud:
             raise CloudRefused(Reason(f"No image can be made of a server in {states}; it is kept."))
         if not found:
             return DONE
-        if order.trust_id is None:
-            raise CloudRefused(
-                Reason("Images cannot be made: the lease's owner did not trust the reservation service.")
-            )
-        owner = owner_by(calls, self._session, self._options, order.trust_id)
+        owner = owner_of(calls, order, what="Images")
         images = Images(calls, owner, self._clock.now()).ensure_of(
             found, order.reservation_id, self._options.image_prefix
         )
@@ -239,30 +228,30 @@ class OpenStackCloud:
         return DONE
 
     def ensure_ended(self, order: Order) -> Progress:
-        return self._enforcement(self._http.begin("ensure_ended"), order.resource_type).take_back(order)
+        return self._enforcement(self._begin("ensure_ended"), order.resource_type).take_back(order)
 
     # Trusts
 
     def delegate(self, actor: Actor) -> str:
-        return self._identity("delegate").make_trust(actor)
+        return Identity(self._begin("delegate")).make_trust(actor)
 
     def revoke(self, trust_id: str) -> None:
-        self._identity("revoke").delete_trust(trust_id)
+        Identity(self._begin("revoke")).delete_trust(trust_id)
 
     # What is responsible for which type
 
     def _inventory(self, verb: str, resource_type: str) -> Inventory | None:
         match resource_type:
             case fleet.HOST:
-                calls = self._http.begin(verb, is_long=verb in _LONG)
+                calls = self._begin(verb)
                 compute = self._compute(calls)
                 now = self._clock.now()
                 drift = InstanceDrift(calls, compute, self._options, now)
                 return fleet.Fleet(compute, Placement(calls), self._hosts(calls), drift, self._options, now)
             case addresses.ADDRESS:
-                return self._addresses(self._http.begin(verb))
+                return self._addresses(self._begin(verb))
             case volumes.VOLUME:
-                return self._volumes(self._http.begin(verb))
+                return self._volumes(self._begin(verb))
             case _:
                 return None
 
@@ -285,18 +274,17 @@ class OpenStackCloud:
         return Hosts(self._compute(calls), Placement(calls), self._options, self._clock.now())
 
     def _instances(self, calls: Calls) -> Instances:
-        log_in = partial(owner_by, calls, self._session, self._options)
-        return Instances(calls, self._compute(calls), self._options, self._clock.now(), log_in)
+        return Instances(calls, self._compute(calls), self._options, self._clock.now())
 
     def _addresses(self, calls: Calls) -> addresses.Addresses:
         return addresses.Addresses(Network(calls), self._options)
 
     def _volumes(self, calls: Calls) -> volumes.Volumes:
-        log_in = partial(owner_by, calls, self._session, self._options)
-        return volumes.Volumes(BlockStorage(calls), self._options, log_in)
+        return volumes.Volumes(calls, self._options)
 
-    def _identity(self, verb: str) -> Identity:
-        return Identity(self._http.begin(verb), self._session, self._options)
+    def _begin(self, verb: str) -> Calls:
+        timeout, request_id = self._options.verb_timeout, self._request_id()
+        return Calls(self._transport, verb, timeout, request_id, is_long=verb in _LONG)
 
     def _compute(self, calls: Calls) -> Compute:
         now = time.monotonic()

@@ -15,7 +15,7 @@ from tenure.domain.reason import Reason
 from tenure.drivers.contract import CloudError, CloudNotFound, CloudRefused, Order
 from tenure.drivers.openstack.compute import FLAVOR_PREFIX, SCOPED_KEY, is_preemptible
 from tenure.drivers.openstack.placement import OWN_CLASSES
-from tenure.drivers.openstack.session import Calls, Conflict, Request
+from tenure.drivers.openstack.requests import Calls, Conflict, Request
 from tenure.drivers.openstack.units import class_of
 from tenure.drivers.reserved_servers import SERVER
 

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from keystoneauth1 import plugin
-
 from tenure.drivers.contract import CloudNotFound
 from tenure.drivers.openstack.compute import FLAVOR_PREFIX
-from tenure.drivers.openstack.session import Calls, Request
+from tenure.drivers.openstack.requests import Calls, Owner, Request
 
 #: From this one on, a group has one policy.
 _VERSION: Final = "2.64"
@@ -67,10 +65,10 @@ class ServerGroups:
             if one.reservation_id == reservation_id and project_id in ("", one.project_id)
         ]
 
-    def make(self, reservation_id: str, policy: str, owner: plugin.BaseAuthPlugin) -> ServerGroup:
+    def make(self, reservation_id: str, policy: str, owner: Owner) -> ServerGroup:
         """Make a group as the owner, whose it is then."""
         body = {"server_group": {"name": f"{FLAVOR_PREFIX}{reservation_id}", "policy": policy}}
-        request = Request("compute", "POST", "/os-server-groups", body, microversion=_VERSION, auth=owner)
+        request = Request("compute", "POST", "/os-server-groups", body, microversion=_VERSION, owner=owner)
         return _group(self._send(request)["server_group"])
 
     def delete(self, group_id: str) -> None:

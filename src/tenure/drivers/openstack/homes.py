@@ -19,7 +19,7 @@ from tenure.drivers.openstack.aggregates import Aggregates
 from tenure.drivers.openstack.compute import Aggregate, Compute
 from tenure.drivers.openstack.deletions import delete_servers
 from tenure.drivers.openstack.layout import Layout, home_key, homes_kept, homes_text
-from tenure.drivers.openstack.session import Conflict
+from tenure.drivers.openstack.requests import Conflict
 
 LOG = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from tenure.drivers.openstack.homes import Homes
 from tenure.drivers.openstack.layout import FORMER_OWNER, Layout, homes_kept
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.placement import PREFIX, Placement
-from tenure.drivers.openstack.session import BadRequest, Conflict
+from tenure.drivers.openstack.requests import BadRequest, Conflict
 
 #: How long to wait before looking again at what is done in a moment.
 _SOON: Final = timedelta(seconds=2)

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from keystoneauth1 import plugin
-
 from tenure.drivers.contract import CloudError, CloudNotFound
 from tenure.drivers.openstack.compute import Server, instant
-from tenure.drivers.openstack.session import BadRequest, Calls, Conflict, Request
+from tenure.drivers.openstack.requests import BadRequest, Calls, Conflict, Owner, Request
 
 LOG = logging.getLogger(__name__)
 
@@ -45,7 +43,7 @@ class _Image:
 class Images:
     """What is asked of Glance, and of Nova about images, in the name of an owner."""
 
-    def __init__(self, calls: Calls, owner: plugin.BaseAuthPlugin, now: datetime) -> None:
+    def __init__(self, calls: Calls, owner: Owner, now: datetime) -> None:
         self._calls = calls
         self._owner = owner
         self._now = now
@@ -86,7 +84,7 @@ class Images:
         found: dict[str, _Image] = {}
         params = {RESERVATION: reservation_id, "limit": "100"}
         while True:
-            page = self._calls.send(Request("image", "GET", "/images", params=params, auth=self._owner))
+            page = self._calls.send(Request("image", "GET", "/images", params=params, owner=self._owner))
             for image in page["images"]:
                 if image["status"] not in _LOST and image.get(SERVER):
                     found[image[SERVER]] = _Image(image["status"], instant(image.get("created_at")))
@@ -101,7 +99,7 @@ class Images:
                 "metadata": {RESERVATION: reservation_id, SERVER: server.id},
             }
         }
-        return Request("compute", "POST", f"/servers/{server.id}/action", body, auth=self._owner)
+        return Request("compute", "POST", f"/servers/{server.id}/action", body, owner=self._owner)
 
 
 def of_project(servers: Iterable[Server], project_id: str) -> list[Server]:

@@ -16,7 +16,7 @@ from tenure.drivers.openstack.layout import Layout
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.placement import PREFIX
 from tenure.drivers.openstack.preemption import Preemption
-from tenure.drivers.openstack.session import Calls
+from tenure.drivers.openstack.requests import Calls
 from tenure.drivers.openstack.units import class_of, inventories, inventory_of
 
 #: How many calls one look spends on what Nova, and what Placement, tells of one thing at a time; of more things the

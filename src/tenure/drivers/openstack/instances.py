@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
-
-from keystoneauth1 import plugin
 
 from tenure.domain.reason import Reason
 from tenure.drivers.contract import (
@@ -30,11 +28,12 @@ from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Ser
 from tenure.drivers.openstack.deletions import delete_servers
 from tenure.drivers.openstack.flavors import AFFINITY_KEY, Flavors, flavor_for
 from tenure.drivers.openstack.groups import ServerGroup, ServerGroups, policy_of
+from tenure.drivers.openstack.identity import owner_of
 from tenure.drivers.openstack.layout import RESERVATION_KEY, Layout
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.placement import PREFIX, Placement
 from tenure.drivers.openstack.preemption import Preemption
-from tenure.drivers.openstack.session import BadRequest, Calls, Conflict
+from tenure.drivers.openstack.requests import BadRequest, Calls, Conflict
 from tenure.drivers.openstack.units import Units
 
 LOG = logging.getLogger(__name__)
@@ -53,21 +52,13 @@ _OTHERS: Final = timedelta(seconds=30)
 
 
 class Instances:
-    """Reservations of instances, with the calls of one verb. ``as_owner`` logs in by a trust, or refuses."""
+    """Reservations of instances, with the calls of one verb."""
 
-    def __init__(
-        self,
-        calls: Calls,
-        compute: Compute,
-        options: OpenStackOptions,
-        now: datetime,
-        as_owner: Callable[[str], plugin.BaseAuthPlugin],
-    ) -> None:
+    def __init__(self, calls: Calls, compute: Compute, options: OpenStackOptions, now: datetime) -> None:
         self._calls = calls
         self._compute = compute
         self._options = options
         self._now = now
-        self._as_owner = as_owner
         self._aggregates = Aggregates(compute, options)
         self._placement = Placement(calls)
         self._flavors = Flavors(calls)
@@ -88,11 +79,8 @@ class Instances:
         told = order.effects.get(SERVER_GROUP)
         kept = next((one for one in fitting if one.id == told), fitting[0] if fitting else None)
         if kept is None and policy is not None:
-            if order.trust_id is None:
-                raise CloudRefused(
-                    Reason("The server group cannot be made: its owner did not trust the reservation service.")
-                )
-            kept = self._groups.make(order.reservation_id, policy, self._as_owner(order.trust_id))
+            owner = owner_of(self._calls, order, what="The server group")
+            kept = self._groups.make(order.reservation_id, policy, owner)
         for one in found:
             if kept is None or one.id != kept.id:
                 self._groups.delete(one.id)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tenure.domain.address import lies_in
 from tenure.drivers.contract import CloudError, CloudNotFound
-from tenure.drivers.openstack.session import Calls, Request
+from tenure.drivers.openstack.requests import Calls, Request
 
 _PAGE: Final = "1000"
 #: How many addresses one call asks for: they all are in its address.

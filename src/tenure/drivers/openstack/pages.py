@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tenure.drivers.contract import CloudBusy, CloudError
-from tenure.drivers.openstack.session import BadRequest, Calls, Request
+from tenure.drivers.openstack.requests import BadRequest, Calls, Request
 
 LOG = logging.getLogger(__name__)
 

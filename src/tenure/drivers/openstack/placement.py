@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tenure.drivers.contract import CloudBusy, CloudError, CloudNotFound
-from tenure.drivers.openstack.session import Calls, Conflict, Request
+from tenure.drivers.openstack.requests import Calls, Conflict, Request
 
 VERSION: Final = "1.29"
 #: What the names of Tenure's own providers begin with, and those of the classes that reservations make.

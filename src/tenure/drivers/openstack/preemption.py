@@ -15,7 +15,7 @@ from tenure.drivers.openstack.flavors import Flavors, flavor_for, taken_by
 from tenure.drivers.openstack.layout import Layout
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.placement import Placement
-from tenure.drivers.openstack.session import Calls, Forbidden
+from tenure.drivers.openstack.requests import Calls, Forbidden
 from tenure.drivers.openstack.units import class_of
 
 LOG = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from tenure.drivers.openstack.deletions import delete_servers
 from tenure.drivers.openstack.layout import Layout
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.preemption import Preemption
-from tenure.drivers.openstack.session import BadRequest, Calls, Conflict
+from tenure.drivers.openstack.requests import BadRequest, Calls, Conflict
 from tenure.drivers.reserved_servers import (
     ADOPTED,
     AT_END,

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tenure.drivers.contract import CloudBusy, CloudError, CloudNotFound
 from tenure.drivers.openstack.placement import OWN_CLASSES, PREFIX, VERSION, Placement
-from tenure.drivers.openstack.session import BadRequest, Calls, Conflict, Request
+from tenure.drivers.openstack.requests import BadRequest, Calls, Conflict, Request
 
 #: How often a change is tried that others come in between of.
 _ATTEMPTS: Final = 5

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
-
-from keystoneauth1 import plugin
 
 from tenure.domain.capacity import Capacity
 from tenure.domain.reason import Reason
@@ -16,7 +14,6 @@ from tenure.drivers.contract import (
     DONE,
     CloudBusy,
     CloudNotFound,
-    CloudRefused,
     Drift,
     Health,
     Order,
@@ -25,7 +22,9 @@ from tenure.drivers.contract import (
 )
 from tenure.drivers.openstack.block_storage import BlockStorage, Volume
 from tenure.drivers.openstack.compute import Server
+from tenure.drivers.openstack.identity import owner_of
 from tenure.drivers.openstack.options import OpenStackOptions
+from tenure.drivers.openstack.requests import Calls
 
 VOLUME: Final = "virtual:volume"
 #: In a volume's metadata: whether it is reserved or kept, for which reservation it was made, and which of its volumes.
@@ -48,12 +47,10 @@ class Volumes:
     that is recorded, since its owner can change the metadata.
     """
 
-    def __init__(
-        self, cinder: BlockStorage, options: OpenStackOptions, log_in: Callable[[str], plugin.BaseAuthPlugin]
-    ) -> None:
-        self._cinder = cinder
+    def __init__(self, calls: Calls, options: OpenStackOptions) -> None:
+        self._calls = calls
+        self._cinder = BlockStorage(calls)
         self._options = options
-        self._log_in = log_in
 
     # Pools
 
@@ -147,7 +144,8 @@ class Volumes:
             )
         missing = [number for number in range(1, wanted + 1) if number not in found]
         if missing:
-            made = self._cinder.make_all([_body(order, number) for number in missing], self._owner(order))
+            owner = owner_of(self._calls, order, what="Volumes")
+            made = self._cinder.make_all([_body(order, number) for number in missing], owner)
             found |= dict(zip(missing, made, strict=True))
         waiting = [one for one in found.values() if one.status not in {"available", "in-use"} and not one.attachments]
         if waiting:
@@ -179,19 +177,13 @@ class Volumes:
         self._cinder.delete_snapshots(failed)
         missing = [one for one in found if one.id not in taken and not one.attachments]
         if missing:
-            self._cinder.take_snapshots(missing, marks, self._options.image_prefix, self._owner(order))
+            owner = owner_of(self._calls, order, what="Snapshots")
+            self._cinder.take_snapshots(missing, marks, self._options.image_prefix, owner)
         done = [one for one in found if one.id in taken and taken[one.id].status == "available"]
         self._cinder.mark(done, {STATE: KEPT, RESERVATION: order.reservation_id})
         if len(done) < len(found):
             return Progress(False, _LOOK_AGAIN, Reason("Snapshots of volumes are being made."))
         return DONE
-
-    def _owner(self, order: Order) -> plugin.BaseAuthPlugin:
-        if order.trust_id is None:
-            raise CloudRefused(
-                Reason("Volumes cannot be made: the lease's owner did not trust the reservation service.")
-            )
-        return self._log_in(order.trust_id)
 
     def _own(self, order: Order) -> list[Volume]:
         """The volumes of the reservation, but for those that are kept already."""

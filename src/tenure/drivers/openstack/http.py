@@ -1,0 +1,239 @@
+"""Requests to a cloud over HTTP, by keystoneauth: one session, a bound on everything, our errors for its own."""
+
+from __future__ import annotations
+
+import re
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from keystoneauth1 import exceptions, plugin
+from keystoneauth1.identity import v3
+from keystoneauth1.session import Session, TCPKeepAliveAdapter
+
+from tenure.clock import Clock
+from tenure.domain.reason import Reason
+from tenure.drivers.contract import CloudBusy
+from tenure.drivers.openstack.driver import OpenStackCloud
+from tenure.drivers.openstack.options import OpenStackOptions
+from tenure.drivers.openstack.requests import LOGIN, Circumstances, Owner, Request, answer_to, name_of, refusal
+
+if TYPE_CHECKING:
+    from requests import Response
+
+T = TypeVar("T")
+
+#: Told of every HTTP call: the service's type, the verb of the driver that made it, its outcome (the status as text,
+#: ``timeout`` or ``unreachable``), and the seconds. A login is a call to ``identity``, whatever the verb is about.
+OnCall = Callable[[str, str, str, float], None]
+
+#: The version in the addresses of services whose endpoints may lack it, by what a catalogue may have in its place.
+_VERSIONS: Final = {
+    "compute": (re.compile(r"/v2(\.1)?(/.*)?$"), "/v2.1"),
+    "image": (re.compile(r"/v2$"), "/v2"),
+    "network": (re.compile(r"/v2\.0$"), "/v2.0"),
+}
+
+
+def connect(
+    options: OpenStackOptions,
+    *,
+    on_call: OnCall | None = None,
+    request_id: Callable[[], str | None] = lambda: None,
+    clock: Clock | None = None,
+) -> OpenStackCloud:
+    """The cloud that the options describe, over HTTP; nothing is sent yet."""
+    return OpenStackCloud(options, HttpTransport(options, on_call=on_call), request_id=request_id, clock=clock)
+
+
+class HttpTransport:
+    """A ``Transport`` over the network. Its threads share its connections and its token.
+
+    All requests are sent by a few threads of its own: that bounds how many are sent at once, and whoever asked waits
+    no longer than his verb may take, even for a server that sends one byte a second. ``on_call`` is told of each HTTP
+    call, in one of these threads, and must not raise.
+    """
+
+    def __init__(self, options: OpenStackOptions, *, on_call: OnCall | None = None) -> None:
+        self.concurrency = options.concurrency
+        self.session = _open_session(options)
+        self._options = options
+        self._on_call = on_call
+        self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="openstack")
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.session.close()
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        try:
+            return self._threads.submit(call)
+        except RuntimeError:  # closed meanwhile
+            raise CloudBusy(Reason("The connection to the cloud is being closed.")) from None
+
+    def send(self, request: Request, circumstances: Circumstances) -> Any:
+        account = request.owner.account if request.owner is not None else None
+        if request.token is None:
+            self._get_token(account, circumstances)
+        response = self._ask(request, account, circumstances)
+        if response.status_code == 401 and request.token is None and self.session.invalidate(account):
+            self._get_token(account, circumstances)
+            response = self._ask(request, account, circumstances)
+        return answer_to(request, response.status_code, response.text)
+
+    def owner(self, trust_id: str) -> Owner:
+        return Owner(trust_id, _password(self._options, trust_id=trust_id))
+
+    def log_in(self, owner: Owner, circumstances: Circumstances) -> None:
+        self._get_token(owner.account, circumstances)
+
+    def user_id(self, circumstances: Circumstances) -> str:
+        self._get_token(None, circumstances)
+        return str(self.session.get_user_id())
+
+    def _get_token(self, account: plugin.BaseAuthPlugin | None, circumstances: Circumstances) -> None:
+        """Log in unless there is a token that lasts; raises a ``CloudError``."""
+        known = account or self.session.auth
+        before = getattr(known, "auth_ref", None)
+        outcome = "unreachable"
+        began = time.monotonic()
+        try:
+            with _translated(LOGIN):
+                try:
+                    self.session.get_token(account)
+                except exceptions.HttpError as error:
+                    outcome = str(error.http_status)
+                    raise
+            outcome = "201"
+        except _TimedOut:
+            outcome = "timeout"
+            raise
+        finally:
+            if outcome != "201" or getattr(known, "auth_ref", None) is not before:  # else there was a token
+                self._report(LOGIN.service, circumstances.verb, outcome, began)
+
+    def _ask(self, request: Request, account: plugin.BaseAuthPlugin | None, circumstances: Circumstances) -> Response:
+        """The answer to a request, whatever its status; raises a ``CloudError`` where there is none."""
+        headers = {"Accept": "application/json"}
+        if request.token is not None:
+            headers["X-Auth-Token"] = request.token
+        if circumstances.request_id is not None:
+            headers["X-OpenStack-Request-ID"] = circumstances.request_id
+        outcome = "unreachable"
+        began = time.monotonic()
+        try:
+            with _translated(request):
+                response = self.session.request(
+                    self._address(request, account),
+                    request.method,
+                    json=request.body,
+                    params=dict(request.params),
+                    headers=headers,
+                    microversion=request.microversion,
+                    microversion_service_type=request.service,
+                    authenticated=request.token is None,
+                    auth=account,
+                    allow_reauth=False,  # a login of its own would be taken for a call to the service
+                    timeout=min(circumstances.seconds, self._options.request_timeout.total_seconds()),
+                    raise_exc=False,
+                    redirect=False,
+                )
+            outcome = str(response.status_code)
+            return response
+        except _TimedOut:
+            outcome = "timeout"
+            raise
+        finally:
+            self._report(request.service, circumstances.verb, outcome, began)
+
+    def _report(self, service: str, verb: str, outcome: str, began: float) -> None:
+        if self._on_call is not None:
+            self._on_call(service, verb, outcome, time.monotonic() - began)
+
+    def _address(self, request: Request, account: plugin.BaseAuthPlugin | None) -> str:
+        if request.service == "identity":
+            return f"{self._options.identity_url}{request.path}"
+        endpoint = self.session.get_endpoint(
+            account,
+            service_type=request.service,
+            interface=self._options.interface,
+            region_name=self._options.region,
+            skip_discovery=True,
+        )
+        if endpoint is None:
+            where = f" in region {self._options.region}" if self._options.region else ""
+            raise CloudBusy(f"The catalogue has no {self._options.interface} endpoint of {request.service}{where}.")
+        root = endpoint.rstrip("/")
+        if request.service in _VERSIONS:
+            written, version = _VERSIONS[request.service]
+            root = written.sub("", root) + version
+        return f"{root}{request.path}"
+
+
+def _open_session(options: OpenStackOptions) -> Session:
+    session = Session(
+        auth=_password(options),
+        verify=False if options.insecure else (options.cafile or True),
+        timeout=options.request_timeout.total_seconds(),
+        app_name="tenure",
+    )
+    for scheme in ("https://", "http://"):  # so that as many connections are kept as there may be calls at a time
+        session.mount(scheme, TCPKeepAliveAdapter(pool_maxsize=options.concurrency))
+    return session
+
+
+def _password(options: OpenStackOptions, *, trust_id: str | None = None) -> v3.Password:
+    """The service's account: in its own project, or with that trust."""
+    in_project = trust_id is None
+    return v3.Password(
+        auth_url=options.identity_url,
+        username=options.username,
+        password=options.password,
+        user_domain_name=options.user_domain_name,
+        project_name=options.project_name if in_project else None,
+        project_domain_name=options.project_domain_name if in_project else None,
+        trust_id=trust_id,
+    )
+
+
+class _TimedOut(CloudBusy):
+    """No answer in time."""
+
+
+@contextmanager
+def _translated(request: Request) -> Iterator[None]:
+    """Raise what a driver may raise instead of what keystoneauth raises."""
+    name = name_of(request.service)
+    try:
+        yield
+    except exceptions.ConnectTimeout:
+        raise _TimedOut(Reason(f"{name} did not answer in time.")) from None
+    except exceptions.SSLError as error:
+        raise CloudBusy(_without_tls(name, error)) from None
+    except exceptions.ConnectionError:
+        raise CloudBusy(Reason(f"{name} cannot be reached.")) from None
+    except exceptions.HttpError as error:  # from Keystone, when a token was asked for
+        status = error.http_status or 500
+        text = error.response.text if error.response is not None else ""
+        raise refusal(LOGIN, status, text) from None
+    except exceptions.CatalogException:
+        raise CloudBusy(f"The catalogue has no endpoint of {name}.") from None
+    except exceptions.ClientException as error:
+        raise CloudBusy(f"{name} cannot be used: {type(error).__name__}.") from None
+    except OSError as error:  # the file with the certificates of authorities is not there
+        raise CloudBusy(f"{name} cannot be used: {error}") from None
+
+
+def _without_tls(name: str, error: BaseException) -> str:
+    """Why there is no connection by TLS, in the words of OpenSSL."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"{name}'s certificate is not accepted: {cause.verify_message}"
+        if isinstance(cause, ssl.SSLError):
+            return f"{name} cannot be reached by TLS: {cause.reason}"
+        cause = cause.__cause__ or cause.__context__
+    return f"{name} cannot be reached by TLS."
