@@ -8,8 +8,15 @@ import pytest
 
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.http import connect
-from tests.drivers.rigs import options_of
+from tests.drivers.rigs import HTTP, IN_PROCESS, options_of
 from tests.support.openstack import FakeOpenStack
+
+
+@pytest.fixture(params=[HTTP, IN_PROCESS])
+def transport(request: pytest.FixtureRequest) -> str:
+    """The ways from the driver to the small OpenStack, each of which must keep the contract."""
+    way: str = request.param
+    return way
 
 
 @pytest.fixture

@@ -7,17 +7,16 @@ from datetime import datetime
 from typing import Any
 
 from tenure.drivers.contract import ResourceRef
-from tests.drivers.rigs import FakeRig
-from tests.support.openstack import POOL, FakeOpenStack, Flavor
-from tests.support.openstack.placement import inventory
+from tests.drivers.rigs import HTTP, FakeRig
+from tests.support.openstack import POOL, FakeOpenStack, Flavor, inventory
 
 
 class FakeInstanceRig(FakeRig):
     flavor_id = "m1 small"
     private_flavor_id = "x1.private"
 
-    def __init__(self, cloud: FakeOpenStack) -> None:
-        super().__init__(cloud)
+    def __init__(self, cloud: FakeOpenStack, transport: str = HTTP) -> None:
+        super().__init__(cloud, transport)
         specs = {"hw:mem_page_size": "large", "trait:COMPUTE_NODE": "required"}
         cloud.add_flavor(Flavor(self.flavor_id, "m1.small", 2, 1024, 2, 1, 512, extra_specs=specs))
         cloud.add_flavor(Flavor(self.private_flavor_id, "x1", is_public=False, projects={self.neighbour}))

@@ -10,12 +10,15 @@ from tenure.drivers.contract import Order, Progress, ResourceRef
 from tenure.drivers.openstack.driver import OpenStackCloud
 from tenure.drivers.openstack.http import HttpTransport
 from tenure.drivers.openstack.options import OpenStackOptions
+from tenure.drivers.openstack.requests import Transport
 from tenure.testing.breaking import Watched
 from tenure.testing.rig import order_of
-from tests.support.meddling import Wire
+from tests.support.meddling import Wire, WireInProcess
 from tests.support.openstack import NEIGHBOUR, OWNER, OWNER_KEY, PASSWORD, FakeOpenStack
 
 HOST = "physical:host"
+#: The ways from the driver to the small OpenStack.
+HTTP, IN_PROCESS = "http", "in process"
 
 
 def options_of(cloud: FakeOpenStack, **more: object) -> OpenStackOptions:
@@ -57,17 +60,22 @@ class FakeRig:
     patience = timedelta(seconds=5)
     pause = timedelta(0)
 
-    def __init__(self, cloud: FakeOpenStack) -> None:
+    def __init__(self, cloud: FakeOpenStack, transport: str = HTTP) -> None:
         self.cloud = cloud
-        self.wire = Wire()
+        self.wire: Wire | WireInProcess = Wire() if transport == HTTP else WireInProcess(cloud, cloud.tokens.get)
         self.clock = SimulatedClock(datetime.now(UTC))
         self.open()
 
     def open(self) -> None:
+        self._own = OpenStackCloud(options_of(self.cloud), self._transport(), clock=self.clock)
+        self.driver = Watched.of(self._own, self.wire, self.patience, self.pause)
+
+    def _transport(self) -> Transport:
+        if isinstance(self.wire, WireInProcess):
+            return self.wire
         transport = HttpTransport(options_of(self.cloud))
         transport.session.mount("http://", self.wire)
-        self._own = OpenStackCloud(options_of(self.cloud), transport, clock=self.clock)
-        self.driver = Watched.of(self._own, self.wire, self.patience, self.pause)
+        return transport
 
     def close(self) -> None:
         self._own.close()

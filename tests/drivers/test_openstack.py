@@ -18,9 +18,9 @@ class OpenStackContract(DriverContract):
     nova: str
 
     @pytest.fixture
-    def rig(self) -> Iterator[Rig]:
+    def rig(self, transport: str) -> Iterator[Rig]:
         with FakeOpenStack(nova=self.nova) as cloud:
-            rig = FakeRig(cloud)
+            rig = FakeRig(cloud, transport)
             yield rig
             rig.close()
 
@@ -48,11 +48,11 @@ class TestOpenStackCloudOfTwoZones(OpenStackContract):
     moves_occupied_hosts = False
 
     @pytest.fixture
-    def rig(self) -> Iterator[Rig]:
+    def rig(self, transport: str) -> Iterator[Rig]:
         with FakeOpenStack(nova=self.nova) as cloud:
             cloud.add_aggregate("rack-1", "east", ("compute-1", "compute-2"))
             cloud.add_aggregate("rack-2", "west", ("compute-3",))
-            rig = FakeRig(cloud)
+            rig = FakeRig(cloud, transport)
             yield rig
             rig.close()
 

@@ -16,9 +16,8 @@ from tenure.testing.resources import ResourceContract, ResourceRig
 from tenure.testing.rig import order_of
 from tests.drivers.address_rigs import AddressResources
 from tests.drivers.contracts.addresses import FLOATING_IP, AddressContract, AddressRig, Held
-from tests.drivers.rigs import FakeRig, options_of
-from tests.support.openstack import NEIGHBOUR, OWNER, FakeOpenStack, Seen
-from tests.support.openstack.network import FloatingIP
+from tests.drivers.rigs import HTTP, FakeRig, options_of
+from tests.support.openstack import NEIGHBOUR, OWNER, FakeOpenStack, FloatingIP, Seen
 
 POOLS = [("203.0.113.100", "203.0.113.199")]
 
@@ -29,8 +28,8 @@ class FakeAddressRig(FakeRig):
     pooled = "203.0.113.150"
     elsewhere = "198.51.100.7"
 
-    def __init__(self, cloud: FakeOpenStack) -> None:
-        super().__init__(cloud)
+    def __init__(self, cloud: FakeOpenStack, transport: str = HTTP) -> None:
+        super().__init__(cloud, transport)
         self.network_id = cloud.add_network(("203.0.113.0/24", POOLS, self.gateway))
         self.private_network_id = cloud.add_network(("203.0.113.0/24", POOLS, self.gateway), external=False)
 
@@ -61,9 +60,9 @@ class FakeAddressRig(FakeRig):
 
 class TestAddresses(AddressContract):
     @pytest.fixture
-    def rig(self) -> Iterator[AddressRig]:
+    def rig(self, transport: str) -> Iterator[AddressRig]:
         with FakeOpenStack() as cloud:
-            rig = FakeAddressRig(cloud)
+            rig = FakeAddressRig(cloud, transport)
             yield rig
             rig.close()
 
@@ -72,9 +71,9 @@ class TestAddressesAsResources(ResourceContract):
     is_listed = False
 
     @pytest.fixture
-    def rig(self) -> Iterator[ResourceRig]:
+    def rig(self, transport: str) -> Iterator[ResourceRig]:
         with FakeOpenStack() as cloud:
-            rig = FakeAddressRig(cloud)
+            rig = FakeAddressRig(cloud, transport)
             yield cast(ResourceRig, AddressResources(rig))
             rig.close()
 

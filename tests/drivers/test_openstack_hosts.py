@@ -39,8 +39,8 @@ from tests.support.openstack import (
     Provider,
     Seen,
     Server,
+    inventory,
 )
-from tests.support.openstack.placement import inventory
 from tests.support.waiting import patience
 
 T = TypeVar("T")
@@ -307,7 +307,7 @@ class TestMoving:
             def look(seen: Seen) -> None:
                 nonlocal looks
                 looks += 1
-                with cloud.lock:
+                with cloud.objects.lock:
                     pools = [one for one in cloud.aggregates.values() if one.name == POOL or one.zone]
                     opened.extend(
                         (host.name, seen.path)
@@ -333,7 +333,7 @@ class TestMoving:
 
         def hear(seen: Seen) -> None:
             """What a scheduler remembers, where everything that can be is done side by side."""
-            with cloud.lock:
+            with cloud.objects.lock:
                 for one in cloud.aggregates.values():
                     if seen.path != f"/v2.1/os-aggregates/{one.number}/action":
                         continue
@@ -831,7 +831,7 @@ class TestDrift:
         assert pool is not None
         group.metadata["availability_zone"] = "somewhere"
         pool.hosts.append("compute-1")
-        cloud.providers = {key: one for key, one in cloud.providers.items() if one.name != "blazar_node-2.lab"}
+        del cloud.providers[cloud.provider("blazar_node-2.lab").uuid]
         found = {(one.reservation_id, one.resource, one.what) for one in driver.drift(HOST, [wanted], [second])}
         assert found == {
             ("r-1", None, "the aggregate of reservation r-1 has another availability_zone"),

@@ -22,18 +22,16 @@ from tenure.testing.rig import order_of
 from tests.drivers.contracts.instances import INSTANCE, InstanceContract, InstanceRig
 from tests.drivers.instance_rigs import FakeInstanceRig
 from tests.drivers.rigs import HOST, options_of, registered
-from tests.support.openstack import NEIGHBOUR, OWNER, POOL, FakeOpenStack, Flavor, Seen
-from tests.support.openstack.flavors import ServerGroup
-from tests.support.openstack.placement import inventory
+from tests.support.openstack import NEIGHBOUR, OWNER, POOL, FakeOpenStack, Flavor, Seen, ServerGroup, inventory
 
 
 class OpenStackInstances(InstanceContract):
     nova: str
 
     @pytest.fixture
-    def rig(self) -> Iterator[InstanceRig]:
+    def rig(self, transport: str) -> Iterator[InstanceRig]:
         with FakeOpenStack(nova=self.nova) as cloud:
-            rig = FakeInstanceRig(cloud)
+            rig = FakeInstanceRig(cloud, transport)
             yield rig
             rig.close()
 
@@ -144,7 +142,7 @@ class TestWhatIsSent:
         seen_out: list[str] = []
 
         def look(seen: Seen) -> None:
-            with cloud.lock:
+            with cloud.objects.lock:
                 pool = cloud.aggregate(POOL)
                 assert pool is not None
                 seen_out.extend(seen.path for host in ("compute-1", "compute-2", "compute-3") if host not in pool.hosts)
@@ -200,7 +198,7 @@ class TestUnits:
             nonlocal meddled
             if seen.method == "PUT" and seen.path.endswith("/inventories") and meddled < 3:
                 meddled += 1
-                cloud.classes.add(f"CUSTOM_{meddled}")
+                cloud.classes[f"CUSTOM_{meddled}"] = True
                 provider.inventories[f"CUSTOM_{meddled}"] = inventory(meddled)
                 provider.generation += 1
 
@@ -251,7 +249,7 @@ class TestUnits:
         assert group is not None
         group.hosts.remove("compute-1")
         assert ended(driver, replace(order, resources=(), units={}, project_id=""))
-        assert (cloud.units("r-1"), cloud.classes) == ({}, set())
+        assert (cloud.units("r-1"), set(cloud.classes)) == ({}, set())
 
     def test_a_provider_that_is_gone_is_made_anew(self, cloud: FakeOpenStack, driver: OpenStackCloud):
         hosts = registered(driver, cloud, 2)

@@ -268,9 +268,9 @@ class OpenStackPreemption(PreemptionContract):
     nova: str
 
     @pytest.fixture
-    def rig(self) -> Iterator[PreemptionRig]:
+    def rig(self, transport: str) -> Iterator[PreemptionRig]:
         with FakeOpenStack(nova=self.nova) as cloud:
-            rig = FakePreemptionRig(cloud)
+            rig = FakePreemptionRig(cloud, transport)
             yield rig
             rig.close()
 

@@ -12,8 +12,7 @@ from tenure.drivers.contract import CloudBusy, CloudNotFound, CloudRefused, Reso
 from tenure.testing.rig import finished
 from tests.drivers.contracts.volumes import VOLUME, Found, VolumeContract, VolumeRig, ended, ids_of, ordered, started
 from tests.drivers.rigs import FakeRig
-from tests.support.openstack import OWNER, FakeOpenStack
-from tests.support.openstack.volumes import VolumeType
+from tests.support.openstack import OWNER, FakeOpenStack, VolumeType
 
 
 class FakeVolumeRig(FakeRig):
@@ -54,9 +53,9 @@ def rig() -> Iterator[FakeVolumeRig]:
 @pytest.mark.slow
 class TestVolumes(VolumeContract):
     @pytest.fixture
-    def rig(self) -> Iterator[VolumeRig]:
+    def rig(self, transport: str) -> Iterator[VolumeRig]:
         with FakeOpenStack() as cloud:
-            rig = FakeVolumeRig(cloud)
+            rig = FakeVolumeRig(cloud, transport)
             yield rig
             rig.close()
 
@@ -115,10 +114,11 @@ def test_the_end_needs_no_trust_to_delete(rig: FakeVolumeRig):
 
 
 def test_a_private_type_is_for_its_projects(rig: FakeVolumeRig):
-    rig.cloud.volume_types.append(VolumeType("secret", ["storage@fast#nvme"], projects=["somebody"]))
+    secret = VolumeType("secret", ["storage@fast#nvme"], projects=["somebody"])
+    rig.cloud.volume_types[secret.id] = secret
     with pytest.raises(CloudNotFound):
         rig.driver.fetch("volume_type", "secret", rig.caller(OWNER))
-    rig.cloud.volume_types[-1].projects = [OWNER]
+    secret.projects = [OWNER]
     assert rig.driver.fetch("volume_type", "secret", rig.caller(OWNER))["pools"] == ["storage@fast#nvme"]
 
 
@@ -132,7 +132,7 @@ def test_a_pool_without_an_end_is_as_large_as_can_be_said(rig: FakeVolumeRig):
 
 
 def test_a_pool_that_is_down_is_not_well(rig: FakeVolumeRig):
-    rig.cloud.volume_pools[0].state = "down"
+    rig.cloud.volume_pools["storage@fast#nvme"].state = "down"
     ref = ResourceRef(pool_id(rig.pool), rig.pool)
     assert rig.driver.check(VOLUME, [ref])[ref.external_id].reason == f"The volume pool {rig.pool} is down."
 

@@ -161,7 +161,7 @@ class TestReserving:
             opened: list[str] = []
 
             def look(seen: Seen) -> None:
-                with cloud.lock:
+                with cloud.objects.lock:
                     opened.extend(host for host in cloud.hosts if host < "compute-5" and is_open(cloud, host))
 
             cloud.observe = look
@@ -286,7 +286,7 @@ class Broken:
         assert driver.held(HOST) == []
 
     def _look(self, seen: Seen) -> None:
-        with self.cloud.lock:
+        with self.cloud.objects.lock:
             self.opened += [host for host in self.cloud.hosts if host < "compute-5" and is_open(self.cloud, host)]
 
 

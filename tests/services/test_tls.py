@@ -145,7 +145,7 @@ def test_limits_of_a_keystone_with_a_known_certificate_hold(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """The file is that of [service_auth]."""
-    keystone.registered = {"leases": 1, "hosts": -1, "hours_of_hosts": -1}
+    keystone.unified_limits.registered = {"leases": 1, "hosts": -1, "hours_of_hosts": -1}
     rebuild(world, quotas=quotas(keystone, tmp_path, monkeypatch, authority.cafile))
     world.book(1)
     with pytest.raises(OverQuota, match="leases: 1 of 1 used"):
@@ -165,7 +165,7 @@ def test_a_keystone_that_is_not_trusted_says_nothing_of_limits(
 ):
     """Nothing is booked, and the log says why."""
     cafile = stranger.cafile if file == "another authority" else tmp_path / "missing.pem"
-    keystone.registered = {"leases": -1, "hosts": -1, "hours_of_hosts": -1}
+    keystone.unified_limits.registered = {"leases": -1, "hosts": -1, "hours_of_hosts": -1}
     rebuild(world, quotas=quotas(keystone, tmp_path, monkeypatch, cafile))
     with pytest.raises(Unavailable, match="Keystone does not say right now how much the project may have"):
         world.book(1)

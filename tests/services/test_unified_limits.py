@@ -66,12 +66,12 @@ def quotas(keystone: FakeOpenStack, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def register_all(keystone: FakeOpenStack, world: World, **limits: int) -> None:
     """Register these limits, and none for everything else."""
-    keystone.registered = {**dict.fromkeys(names_of(world.service.parts.types), -1), **limits}
+    keystone.unified_limits.registered = {**dict.fromkeys(names_of(world.service.parts.types), -1), **limits}
 
 
 def test_limits_are_those_of_the_project_else_the_registered_ones(world: World, keystone: FakeOpenStack, quotas: Open):
     register_all(keystone, world, hosts=1)
-    keystone.limits = {(STRANGER.project_id, "hosts"): 3, (OWNER.project_id, "leases"): 2}
+    keystone.unified_limits.limits = {(STRANGER.project_id, "hosts"): 3, (OWNER.project_id, "leases"): 2}
     rebuild(world, quotas=quotas())
     world.book(3, actor=STRANGER)
     lease = world.book(1, start=1)
@@ -81,7 +81,7 @@ def test_limits_are_those_of_the_project_else_the_registered_ones(world: World, 
     world.book(1, start=2)
     with pytest.raises(OverQuota, match="leases: 2 of 2 used"):
         world.book(1, start=3)
-    keystone.limits[OWNER.project_id, "leases"] = 3  # is asked each time here
+    keystone.unified_limits.limits[OWNER.project_id, "leases"] = 3  # is asked each time here
     world.book(1, start=3)
     with pytest.raises(OverQuota, match="hosts"):
         world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))
@@ -92,7 +92,7 @@ def test_what_is_not_registered_is_refused_and_the_log_says_why(
     world: World, keystone: FakeOpenStack, quotas: Open, caplog: pytest.LogCaptureFixture
 ):
     register_all(keystone, world)
-    del keystone.registered["hours_of_hosts"], keystone.registered["volumes"]
+    del keystone.unified_limits.registered["hours_of_hosts"], keystone.unified_limits.registered["volumes"]
     rebuild(world, quotas=quotas())
     for _ in range(2):
         with pytest.raises(OverQuota, match="hours of hosts: 0 of 0 used, 1 more requested"):
@@ -125,7 +125,7 @@ def test_while_keystone_is_asked_no_transaction_is_open(world: World, keystone: 
         lambda keystone: setattr(keystone, "instead", lambda _seen: (200, b"<html>maintenance</html>")),
         lambda keystone: setattr(keystone, "instead", lambda _seen: (200, {"error": "none of it"})),
         pytest.param(lambda keystone: keystone.hang(), marks=pytest.mark.slow),
-        lambda keystone: setattr(keystone, "limit_model", "strict-two-level"),
+        lambda keystone: setattr(keystone.unified_limits, "limit_model", "strict-two-level"),
         lambda keystone: keystone.__exit__(),
     ],
     ids=["refuses", "speaks HTML", "says nothing", "hangs", "has another model", "is away"],

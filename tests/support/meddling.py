@@ -1,12 +1,18 @@
-"""Between a driver and its cloud over HTTP: counting what is changed, breaking calls off, losing answers."""
+"""Between a driver and its cloud: counting what is changed, breaking calls off, losing answers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import requests
 from requests.adapters import HTTPAdapter
 
+from tenure.drivers.contract import CloudBusy
+from tenure.drivers.openstack.requests import Circumstances, Request
+from tenure.drivers.simulated.openstack.cloud import OpenStack
+from tenure.drivers.simulated.openstack.service import Caller
+from tenure.drivers.simulated.openstack.transport import InProcess
 from tenure.testing.breaking import Breaker
 
 _READS = frozenset({"GET", "HEAD", None})
@@ -34,3 +40,17 @@ class Wire(HTTPAdapter, Breaker):
                 response.close()
                 raise requests.ConnectionError("the answer was lost")
         return response
+
+
+class WireInProcess(InProcess, Breaker):
+    """The same for a cloud in this process."""
+
+    def __init__(self, cloud: OpenStack, caller_of: Callable[[str], Caller | None]) -> None:
+        InProcess.__init__(self, cloud, caller_of)
+        Breaker.__init__(self, CloudBusy)
+
+    def send(self, request: Request, circumstances: Circumstances) -> Any:
+        if request.method in _READS:
+            return super().send(request, circumstances)
+        with self.change():
+            return super().send(request, circumstances)

@@ -1,6 +1,18 @@
 """A small OpenStack on loopback, for tests of its driver."""
 
-from tests.support.openstack.answers import Refused, Seen
+from tenure.drivers.simulated.openstack.service import Refused
+from tenure.drivers.simulated.openstack.state import (
+    Aggregate,
+    Flavor,
+    FloatingIP,
+    Host,
+    Provider,
+    Server,
+    ServerGroup,
+    VolumeType,
+    inventory,
+)
+from tests.support.openstack.answers import Seen
 from tests.support.openstack.cloud import (
     NEIGHBOUR,
     OWNER,
@@ -10,15 +22,9 @@ from tests.support.openstack.cloud import (
     PREFIX,
     SERVICE_PROJECT,
     SERVICE_USER,
-    Aggregate,
     FakeOpenStack,
-    Host,
-    Server,
     paths,
 )
-from tests.support.openstack.flavors import Flavor
-from tests.support.openstack.network import FloatingIP
-from tests.support.openstack.placement import Provider
 
 __all__ = [
     "NEIGHBOUR",
@@ -38,5 +44,8 @@ __all__ = [
     "Refused",
     "Seen",
     "Server",
+    "ServerGroup",
+    "VolumeType",
+    "inventory",
     "paths",
 ]

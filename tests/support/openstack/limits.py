@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any, ClassVar, Final
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
 
-from tests.support.openstack.answers import Refused, Route, Seen
+from tenure.drivers.simulated.openstack.service import Answer, Asked, Caller, Refused, Route
 
 #: What limits are registered for.
 SERVICE: Final = "reservation-service"
@@ -13,12 +14,15 @@ REGION: Final = "r1"
 ENDPOINT: Final = "endpoint-of-the-reservation-service"
 
 
+class HasUrl(Protocol):
+    url: str
+
+
 class FakeLimits:
     """The part of Keystone that oslo.limit asks."""
 
-    url: str
-
-    def __init__(self) -> None:
+    def __init__(self, cloud: HasUrl) -> None:
+        self._cloud = cloud
         #: The default of each limit that is registered.
         self.registered: dict[str, int] = {}
         #: Limits of projects, by the project and the name.
@@ -26,75 +30,77 @@ class FakeLimits:
         #: How limits of projects in trees come together.
         self.limit_model = "flat"
 
-    def discovery(self, path: str) -> tuple[int, Any]:
+    def discovery(self, path: str) -> Answer:
         """What anybody is told of the versions of Keystone."""
         version = {
             "id": "v3.14",
             "status": "stable",
             "updated": "2020-04-07T00:00:00Z",
-            "links": [{"rel": "self", "href": f"{self.url}/identity/v3/"}],
+            "links": [{"rel": "self", "href": f"{self._cloud.url}/identity/v3/"}],
             "media-types": [],
         }
         return (200, {"version": version}) if path.startswith("/v3") else (300, {"versions": {"values": [version]}})
 
-    def _list_services(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
-        _only_services(token)
+    def _list_services(self, asked: Asked, caller: Caller) -> Answer:
+        _only_services(caller)
         services = [{"id": SERVICE, "type": "reservation", "name": "tenure", "enabled": True}]
-        return 200, {"services": [one for one in services if seen.params.get("type") in (None, one["type"])]}
+        return 200, {"services": [one for one in services if asked.params.get("type") in (None, one["type"])]}
 
-    def _list_endpoints(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
-        _only_services(token)
+    def _list_endpoints(self, asked: Asked, caller: Caller) -> Answer:
+        _only_services(caller)
         endpoint = {"id": ENDPOINT, "service_id": SERVICE, "region_id": REGION, "interface": "public", "url": "x"}
-        return 200, {"endpoints": [endpoint] if _is_about(seen, endpoint) else []}
+        return 200, {"endpoints": [endpoint] if _is_about(asked, endpoint) else []}
 
-    def _show_endpoint(self, seen: Seen, token: dict[str, Any], endpoint_id: str) -> tuple[int, Any]:
-        _only_services(token)
+    def _show_endpoint(self, asked: Asked, caller: Caller, endpoint_id: str) -> Answer:
+        _only_services(caller)
         if endpoint_id != ENDPOINT:
             raise Refused(404, f"Could not find endpoint: {endpoint_id}.")
         return 200, {"endpoint": {"id": ENDPOINT, "service_id": SERVICE, "region_id": REGION, "interface": "public"}}
 
-    def _show_region(self, seen: Seen, token: dict[str, Any], region_id: str) -> tuple[int, Any]:
+    def _show_region(self, asked: Asked, caller: Caller, region_id: str) -> Answer:
         if region_id != REGION:
             raise Refused(404, f"Could not find region: {region_id}.")
         return 200, {"region": {"id": REGION, "parent_region_id": None, "description": ""}}
 
-    def _show_model(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
+    def _show_model(self, asked: Asked, caller: Caller) -> Answer:
         return 200, {"model": {"name": self.limit_model, "description": ""}}
 
-    def _list_registered(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
+    def _list_registered(self, asked: Asked, caller: Caller) -> Answer:
         found = [
             {"id": uuid.uuid4().hex, **_scope(), "resource_name": name, "default_limit": limit, "description": None}
             for name, limit in self.registered.items()
         ]
-        return 200, {"registered_limits": [one for one in found if _is_about(seen, one)], "links": {}}
+        return 200, {"registered_limits": [one for one in found if _is_about(asked, one)], "links": {}}
 
-    def _list_limits(self, seen: Seen, token: dict[str, Any]) -> tuple[int, Any]:
+    def _list_limits(self, asked: Asked, caller: Caller) -> Answer:
         found = [
             {"id": uuid.uuid4().hex, **_scope(), "resource_name": name, "resource_limit": limit, "project_id": project}
             for (project, name), limit in self.limits.items()
-            if {"admin", "service"} & set(token["roles"]) or project == token["project"]
+            if {"admin", "service"} & caller.roles or project == caller.project_id
         ]
-        return 200, {"limits": [one for one in found if _is_about(seen, one)], "links": {}}
+        return 200, {"limits": [one for one in found if _is_about(asked, one)], "links": {}}
 
-    LIMITS: ClassVar[tuple[Route, ...]] = (
-        ("identity", "GET", "/v3/services", _list_services),
-        ("identity", "GET", "/v3/endpoints", _list_endpoints),
-        ("identity", "GET", "/v3/endpoints/([^/]+)", _show_endpoint),
-        ("identity", "GET", "/v3/regions/([^/]+)", _show_region),
-        ("identity", "GET", "/v3/limits/model", _show_model),
-        ("identity", "GET", "/v3/registered_limits", _list_registered),
-        ("identity", "GET", "/v3/limits", _list_limits),
-    )
+    @property
+    def routes(self) -> Sequence[Route]:
+        return (
+            ("identity", "GET", "/services", self._list_services),
+            ("identity", "GET", "/endpoints", self._list_endpoints),
+            ("identity", "GET", "/endpoints/([^/]+)", self._show_endpoint),
+            ("identity", "GET", "/regions/([^/]+)", self._show_region),
+            ("identity", "GET", "/limits/model", self._show_model),
+            ("identity", "GET", "/registered_limits", self._list_registered),
+            ("identity", "GET", "/limits", self._list_limits),
+        )
 
 
 def _scope() -> dict[str, str]:
     return {"service_id": SERVICE, "region_id": REGION}
 
 
-def _only_services(token: dict[str, Any]) -> None:
-    if "admin" not in token["roles"]:
+def _only_services(caller: Caller) -> None:
+    if not caller.is_admin:
         raise Refused(403, "You are not authorized to perform the requested action.")
 
 
-def _is_about(seen: Seen, one: dict[str, Any]) -> bool:
-    return all(one.get(name) == value for name, value in seen.params.items())
+def _is_about(asked: Asked, one: dict[str, Any]) -> bool:
+    return all(one.get(name) == value for name, value in asked.params.items())

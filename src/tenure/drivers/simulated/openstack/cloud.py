@@ -1,0 +1,70 @@
+"""The services put together: a request goes to the service and the handler that its path names."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from os import PathLike
+from urllib.parse import unquote
+
+from tenure.drivers.simulated.openstack.cinder import Cinder
+from tenure.drivers.simulated.openstack.flavors import Flavors
+from tenure.drivers.simulated.openstack.keystone import Keystone
+from tenure.drivers.simulated.openstack.neutron import Neutron
+from tenure.drivers.simulated.openstack.nova import Nova
+from tenure.drivers.simulated.openstack.objects import IN_MEMORY
+from tenure.drivers.simulated.openstack.placement import Placement
+from tenure.drivers.simulated.openstack.servers import Servers
+from tenure.drivers.simulated.openstack.service import Answer, Asked, Caller, Refused, Route
+from tenure.drivers.simulated.openstack.state import State
+
+
+class OpenStack(State):
+    """The cloud: its objects, and services that answer requests about them."""
+
+    def __init__(
+        self,
+        path: str | PathLike[str] = IN_MEMORY,
+        *,
+        nova: str = "2.103",
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        super().__init__(path, nova=nova, now=now)
+        self.keystone = Keystone(self)
+        services = (
+            self.keystone,
+            Nova(self),
+            Flavors(self),
+            Servers(self),
+            Placement(self),
+            Neutron(self),
+            Cinder(self),
+        )
+        self._handlers: dict[tuple[str, str], list[tuple[re.Pattern[str], Callable[..., Answer]]]] = defaultdict(list)
+        for service in services:
+            self.add_routes(service.routes)
+
+    def add_routes(self, routes: Sequence[Route]) -> None:
+        """Serve more paths."""
+        for service, method, pattern, handler in routes:
+            self._handlers[service, method].append((re.compile(pattern), handler))
+
+    def answer(self, asked: Asked, caller: Caller) -> Answer:
+        """The answer of the service; raises ``Refused``."""
+        handler, parts = self._handler_of(asked)
+        # A look at volumes lets their time pass, so that it changes something.
+        reads = asked.method == "GET" and asked.service != "block-storage"
+        with self.objects.look() if reads else self.objects.change():
+            return handler(asked, caller, *parts)
+
+    def _handler_of(self, asked: Asked) -> tuple[Callable[..., Answer], Sequence[str]]:
+        for pattern, handler in self._handlers[asked.service, asked.method]:
+            if found := pattern.fullmatch(asked.path):
+                return handler, [unquote(part) for part in found.groups()]
+        raise self.unknown(asked)
+
+    def unknown(self, asked: Asked) -> Refused:
+        """The refusal of a path that no service here has."""
+        return Refused(404, "The resource could not be found.")

@@ -1,0 +1,189 @@
+"""Nova: its version, hypervisors, zones and aggregates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from tenure.drivers.simulated.openstack.service import (
+    Answer,
+    Asked,
+    Caller,
+    Refused,
+    Route,
+    expect,
+    next_link,
+    page_of,
+    version_is,
+)
+from tenure.drivers.simulated.openstack.state import Aggregate, Host, State
+
+_HYPERVISORS: Final = "2.33"
+#: The zone of hosts whose aggregates have none, as Nova calls it.
+_DEFAULT_ZONE: Final = "nova"
+
+
+class Nova:
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def show_version(self, asked: Asked, caller: Caller) -> Answer:
+        version = {"id": "v2.1", "version": self._state.nova, "min_version": "2.1", "status": "CURRENT"}
+        return 200, {"version": version}
+
+    # Hypervisors
+
+    def list_hypervisors(self, asked: Asked, caller: Caller) -> Answer:
+        version_is(asked, _HYPERVISORS)
+        hosts = sorted(self._state.hosts.values(), key=lambda host: host.number)
+        marker = asked.params.get("marker")
+        if marker is not None and not any(host.id == marker for host in hosts):
+            raise Refused(400, f"Marker {marker} could not be found.")
+        page, has_more = page_of(hosts, asked, lambda host: host.id, self._state.page)
+        return 200, {"hypervisors": [_shown_host(host) for host in page], **next_link("hypervisors", has_more)}
+
+    def show_hypervisor(self, asked: Asked, caller: Caller, hypervisor_id: str) -> Answer:
+        version_is(asked, _HYPERVISORS)
+        for host in self._state.hosts.values():
+            if host.id == hypervisor_id:
+                return 200, {"hypervisor": _shown_host(host)}
+        raise Refused(404, f"Compute host {hypervisor_id} could not be found.")
+
+    def search_hypervisors(self, asked: Asked, caller: Caller, part: str) -> Answer:
+        version_is(asked, _HYPERVISORS)
+        found = [host for host in self._state.hosts.values() if part.lower() in host.name.lower()]
+        if not found:
+            raise Refused(404, f"No hypervisor matching '{part}' could be found.")
+        return 200, {"hypervisors": [{"id": host.number, "hypervisor_hostname": host.name} for host in found]}
+
+    # Aggregates
+
+    def list_zones(self, asked: Asked, caller: Caller) -> Answer:
+        zones: dict[str, dict[str, Any]] = {}
+        for host in self._state.hosts.values():
+            own = [aggregate.zone for aggregate in self._state.aggregates_of(host.service_host) if aggregate.zone]
+            zone = own[0] if own else _DEFAULT_ZONE
+            zones.setdefault(zone, {})[host.service_host] = {"nova-compute": {"active": True}}
+        zones["internal"] = {"controller": {"nova-conductor": {"active": True}}}
+        return 200, {"availabilityZoneInfo": [{"zoneName": name, "hosts": hosts} for name, hosts in zones.items()]}
+
+    def list_aggregates(self, asked: Asked, caller: Caller) -> Answer:
+        return 200, {"aggregates": [_shown(aggregate) for aggregate in self._state.aggregates.values()]}
+
+    def make_aggregate(self, asked: Asked, caller: Caller) -> Answer:
+        body = asked.body["aggregate"]
+        expect(set(body), {"name", "availability_zone"})
+        if self._state.aggregate(body["name"]) is not None:
+            raise Refused(409, f"Aggregate {body['name']} already exists.")
+        shown = _shown(self._state.add_aggregate(body["name"], body["availability_zone"]))
+        del shown["hosts"], shown["metadata"]
+        return 200, {"aggregate": shown}
+
+    def delete_aggregate(self, asked: Asked, caller: Caller, number: str) -> Answer:
+        aggregate = self._aggregate(number)
+        if aggregate.hosts:
+            raise Refused(400, f"Cannot remove host from aggregate {number}. Reason: Host aggregate is not empty.")
+        del self._state.aggregates[aggregate.number]
+        return 200, None
+
+    def act_on_aggregate(self, asked: Asked, caller: Caller, number: str) -> Answer:
+        ((action, values),) = asked.body.items()
+        actions: dict[str, Callable[..., None]] = {
+            "add_host": self._add_host,
+            "remove_host": self._remove_host,
+            "set_metadata": self._set_metadata,
+        }
+        aggregate = self._aggregate(number)
+        actions[action](aggregate, **values)
+        self._state.aggregates.save(aggregate.number)
+        return 200, {"aggregate": _shown(aggregate)}
+
+    def _add_host(self, aggregate: Aggregate, host: str) -> None:
+        if host not in self._state.hosts:
+            raise Refused(404, f"Compute host {host} could not be found.")
+        others = [other for other in self._state.aggregates_of(host) if other is not aggregate]
+        zones = {other.zone for other in others if other.zone is not None}
+        if aggregate.zone is not None and zones - {aggregate.zone}:
+            raise Refused(409, f"Cannot add host to aggregate. Reason: already in availability zone(s) {zones}.")
+        if self._keeps_zones and aggregate.zone is not None and not zones and self._has_servers(host):
+            raise Refused(409, "Cannot add host to aggregate. Reason: the availability zone would change.")
+        if host in aggregate.hosts:
+            raise Refused(409, f"Aggregate {aggregate.number} already has host {host}.")
+        aggregate.hosts.append(host)
+
+    def _remove_host(self, aggregate: Aggregate, host: str) -> None:
+        if host not in self._state.hosts or host not in aggregate.hosts:
+            raise Refused(404, f"Cannot remove host {host} in aggregate {aggregate.number}")
+        others = [other for other in self._state.aggregates_of(host) if other is not aggregate]
+        stays = any(other.zone == aggregate.zone for other in others)
+        if self._keeps_zones and aggregate.zone is not None and not stays and self._has_servers(host):
+            raise Refused(409, "Cannot remove host from aggregate. Reason: the availability zone would change.")
+        aggregate.hosts.remove(host)
+
+    def _set_metadata(self, aggregate: Aggregate, metadata: dict[str, str | None]) -> None:
+        zone = metadata.get("availability_zone", aggregate.zone)
+        if not zone and "availability_zone" in metadata:
+            raise Refused(400, "Aggregate does not support empty named availability zone")
+        if self._keeps_zones and zone != aggregate.zone and any(map(self._has_servers, aggregate.hosts)):
+            raise Refused(400, "One or more hosts contain instances in this zone")
+        for key, value in metadata.items():
+            if value is None:
+                aggregate.metadata.pop(key, None)
+            else:
+                aggregate.metadata[key] = value
+
+    @property
+    def _keeps_zones(self) -> bool:
+        """Whether no host with servers may change its zone, as of the version from which Nova tells hints."""
+        return self._state.tells_hints
+
+    def _has_servers(self, service_host: str) -> bool:
+        return any(server.host == service_host for server in self._state.servers.values())
+
+    def _aggregate(self, number: str) -> Aggregate:
+        if int(number) not in self._state.aggregates:
+            raise Refused(404, f"Aggregate {number} could not be found.")
+        return self._state.aggregates[int(number)]
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        aggregate = "/os-aggregates/([0-9]+)"
+        return (
+            ("compute", "GET", "/", self.show_version),
+            ("compute", "GET", "/os-hypervisors/detail", self.list_hypervisors),
+            ("compute", "GET", "/os-hypervisors/([0-9]+)", self.show_hypervisor),
+            ("compute", "GET", "/os-hypervisors/([^/]+)/search", self.search_hypervisors),
+            ("compute", "GET", "/os-availability-zone/detail", self.list_zones),
+            ("compute", "GET", "/os-aggregates", self.list_aggregates),
+            ("compute", "POST", "/os-aggregates", self.make_aggregate),
+            ("compute", "DELETE", aggregate, self.delete_aggregate),
+            ("compute", "POST", f"{aggregate}/action", self.act_on_aggregate),
+        )
+
+
+def _shown_host(host: Host) -> dict[str, Any]:
+    return {
+        "id": host.number,
+        "hypervisor_hostname": host.name,
+        "state": host.state,
+        "status": host.status,
+        "service": {"id": host.number, "host": host.service_host, "disabled_reason": host.reason},
+        "vcpus": host.vcpus,
+        "memory_mb": host.memory_mb,
+        "local_gb": host.local_gb,
+        "cpu_info": {"arch": "x86_64", "topology": {"cores": 4}},
+        "hypervisor_type": "QEMU",
+        "hypervisor_version": 8002002,
+        "host_ip": "10.0.0.1",
+    }
+
+
+def _shown(aggregate: Aggregate) -> dict[str, Any]:
+    return {
+        "id": aggregate.number,
+        "name": aggregate.name,
+        "availability_zone": aggregate.zone,
+        "hosts": list(aggregate.hosts),
+        "metadata": dict(aggregate.metadata),
+        "deleted": False,
+    }

@@ -1,0 +1,197 @@
+"""Objects that are kept in a file: tables in memory, written to one SQLite file with each change.
+
+Any number of processes may have the file open: each change is one transaction, and a process sees the changes of the
+others before it reads or changes anything. A process that is killed at any instant leaves whole changes only.
+
+The file is in WAL mode with ``synchronous=NORMAL``: a commit survives the death of the process without a flush. A
+machine that loses its power may forget the last changes, and the file stays whole; a simulation needs no more.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from os import PathLike, fspath
+from typing import Any, Final, Generic, TypeVar
+
+from pydantic import TypeAdapter
+
+from tenure.domain.reason import Reason
+from tenure.drivers.contract import CloudBusy
+
+K = TypeVar("K", bound=str | int)
+V = TypeVar("V")
+
+#: Objects that are in no file, and end with the process.
+IN_MEMORY: Final = ":memory:"
+#: How long one process waits for another's transaction, which takes a fraction of a millisecond.
+_LOCK_TIMEOUT_SECONDS: Final = 20.0
+#: How often a process that opens the file waits for another one that opens it at the same time, and how long.
+_OPENINGS, _OPENING_SECONDS = 1000, 0.005
+
+_TABLE: Final = """
+CREATE TABLE IF NOT EXISTS object (
+    kind TEXT NOT NULL, key TEXT NOT NULL, document BLOB, revision INTEGER NOT NULL, PRIMARY KEY (kind, key)
+) WITHOUT ROWID"""
+_INDEX: Final = "CREATE INDEX IF NOT EXISTS object_by_revision ON object (revision)"
+_WRITE: Final = "INSERT OR REPLACE INTO object (kind, key, document, revision) VALUES (?, ?, ?, ?)"
+
+
+class Table(dict[K, V], Generic[K, V]):
+    """Objects of one kind by key, in the order in which they were added.
+
+    What is added, replaced or deleted by its key is written with the change in which that happens; other methods of
+    dictionaries go unseen. An object that was changed in place must be given to ``save``.
+    """
+
+    def __init__(self, kind: str, adapter: TypeAdapter[V], key: Callable[[str], K]) -> None:
+        super().__init__()
+        self._kind = kind
+        self._adapter = adapter
+        self._key = key
+        self._unsaved: set[K] = set()
+
+    def __setitem__(self, key: K, value: V) -> None:
+        super().__setitem__(key, value)
+        self._unsaved.add(key)
+
+    def __delitem__(self, key: K) -> None:
+        super().__delitem__(key)
+        self._unsaved.add(key)
+
+    def save(self, key: K) -> None:
+        """Have the object of this key written, which was changed in place."""
+        self._unsaved.add(key)
+
+    def unsaved(self) -> list[tuple[str, str, bytes | None]]:
+        """The objects that are not written yet: kind, key and document, None for one that was deleted."""
+        return [(self._kind, str(key), self._dumped(key)) for key in self._unsaved]
+
+    def is_saved(self) -> None:
+        """Take everything for written."""
+        self._unsaved.clear()
+
+    def load(self, key: str, document: bytes | None) -> None:
+        """Take an object as another process has written it."""
+        if document is None:
+            super().pop(self._key(key), None)
+        else:
+            super().__setitem__(self._key(key), self._adapter.validate_json(document))
+
+    def _dumped(self, key: K) -> bytes | None:
+        return self._adapter.dump_json(self[key]) if key in self else None
+
+
+class Objects:
+    """The tables of one file. Changes and reads exclude each other within the process."""
+
+    def __init__(self, path: str | PathLike[str] = IN_MEMORY) -> None:
+        self.lock = threading.RLock()
+        self._tables: dict[str, Table[Any, Any]] = {}
+        self._depth = 0
+        self._revision = 0
+        self._file: sqlite3.Connection | None = None
+        self._seen_version: int | None = None
+        if fspath(path) != IN_MEMORY:
+            self._file = _open(path)
+
+    def table(self, kind: str, of: type[V], key: Callable[[str], K]) -> Table[K, V]:
+        """A new table; ``key`` makes a key of its text."""
+        made: Table[K, V] = Table(kind, TypeAdapter(of), key)
+        self._tables[kind] = made
+        return made
+
+    def close(self) -> None:
+        with self.lock:
+            if self._file is not None:
+                self._file.close()
+
+    @contextmanager
+    def change(self) -> Iterator[None]:
+        """A change, all of which is written or nothing; one within another is a part of it."""
+        with self.lock:
+            if self._depth or self._file is None:
+                yield
+                return
+            self._begin()
+            self._depth += 1
+            try:
+                self._refresh()
+                yield
+                self._write()
+            except BaseException:
+                self._file.execute("ROLLBACK")
+                self._restore()
+                raise
+            finally:
+                self._depth -= 1
+                for table in self._tables.values():
+                    table.is_saved()
+
+    @contextmanager
+    def look(self) -> Iterator[None]:
+        """A look at the objects as they are now; nothing is written."""
+        with self.lock:
+            if self._file is not None and not self._depth:
+                version = self._file.execute("PRAGMA data_version").fetchone()[0]
+                if version != self._seen_version:
+                    self._refresh()
+                    self._seen_version = version
+            yield
+
+    def _begin(self) -> None:
+        assert self._file is not None
+        try:
+            self._file.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise
+            raise CloudBusy(Reason("The simulated cloud is busy with others.")) from error
+
+    def _refresh(self) -> None:
+        """Take over what other processes have changed since this one looked."""
+        assert self._file is not None
+        rows = self._file.execute(
+            "SELECT kind, key, document, revision FROM object WHERE revision > ? ORDER BY revision", (self._revision,)
+        )
+        for kind, key, document, revision in rows:
+            self._tables[kind].load(key, document)
+            self._revision = revision
+
+    def _write(self) -> None:
+        assert self._file is not None
+        revision = self._revision + 1
+        rows = [(*row, revision) for table in self._tables.values() for row in table.unsaved()]
+        if rows:
+            self._file.executemany(_WRITE, rows)
+        self._file.execute("COMMIT")
+        if rows:
+            self._revision = revision
+
+    def _restore(self) -> None:
+        """Have the unsaved objects as they are in the file."""
+        assert self._file is not None
+        for kind, key, _ in [row for table in self._tables.values() for row in table.unsaved()]:
+            found = self._file.execute("SELECT document FROM object WHERE kind = ? AND key = ?", (kind, key)).fetchone()
+            self._tables[kind].load(key, found[0] if found is not None else None)
+
+
+def _open(path: str | PathLike[str]) -> sqlite3.Connection:
+    file = sqlite3.connect(fspath(path), timeout=_LOCK_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False)
+    # Another process that opens the file at the same moment makes the switch fail at once, without the wait that other
+    # statements have; by the next look it has made the switch for us.
+    for _ in range(_OPENINGS):
+        try:
+            file.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            threading.Event().wait(_OPENING_SECONDS)
+        else:
+            file.execute("PRAGMA synchronous = NORMAL")
+            file.execute(_TABLE)
+            file.execute(_INDEX)
+            return file
+    raise CloudBusy(Reason("The simulated cloud is busy with others."))

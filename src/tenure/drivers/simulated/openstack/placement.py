@@ -1,0 +1,215 @@
+"""Placement: providers, inventories with generations, and resource classes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from tenure.drivers.simulated.openstack.service import (
+    Answer,
+    Asked,
+    Caller,
+    Refused,
+    Route,
+    expect,
+    only_admins,
+    version_is,
+    whole,
+)
+from tenure.drivers.simulated.openstack.state import Provider, State, inventory
+
+_VERSION: Final = "1.29"
+#: The least value of each number of an inventory.
+_LEAST: Final = {"total": 1, "reserved": 0, "min_unit": 1, "max_unit": 1, "step_size": 1}
+_CONCURRENT: Final = "placement.concurrent_update"
+
+
+class Placement:
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def list_providers(self, asked: Asked, caller: Caller) -> Answer:
+        version_is(asked, _VERSION)
+        state = self._state
+        found = [
+            provider
+            for provider in state.providers.values()
+            if asked.params.get("name") in (None, provider.name)
+            and asked.params.get("in_tree") in (None, provider.uuid, provider.parent)
+        ]
+        if "resources" in asked.params:
+            resource_class, _, amount = asked.params["resources"].partition(":")
+            if resource_class.startswith("CUSTOM_") and resource_class not in state.classes:
+                raise Refused(400, f"Invalid resource class in resources parameter: {resource_class}")
+            found = [provider for provider in found if state.left(provider, resource_class) >= int(amount)]
+        return 200, {"resource_providers": [_shown(provider) for provider in found]}
+
+    def make_provider(self, asked: Asked, caller: Caller) -> Answer:
+        version_is(asked, _VERSION)
+        expect(set(asked.body), {"name", "parent_provider_uuid"})
+        name, parent = asked.body["name"], asked.body["parent_provider_uuid"]
+        if parent not in self._state.providers:
+            raise Refused(400, "parent provider UUID provided does not exist")
+        if name in {provider.name for provider in self._state.providers.values()}:
+            raise Refused(409, f"Conflicting resource provider name: {name} already exists.")
+        made = Provider(name, parent)
+        self._state.providers[made.uuid] = made
+        return 200, _shown(made)
+
+    def show_inventories(self, asked: Asked, caller: Caller, uuid: str) -> Answer:
+        version_is(asked, _VERSION)
+        return 200, _stock(self._provider(uuid))
+
+    def set_inventories(self, asked: Asked, caller: Caller, uuid: str) -> Answer:
+        version_is(asked, _VERSION)
+        only_admins(caller)
+        provider = self._provider(uuid)
+        expect(set(asked.body), {"resource_provider_generation", "inventories"})
+        wanted = asked.body["inventories"]
+        for resource_class, record in wanted.items():
+            self._check(resource_class, record)
+        if asked.body["resource_provider_generation"] != provider.generation:
+            raise Refused(409, "resource provider generation conflict", _CONCURRENT)
+        for resource_class in provider.inventories.keys() - wanted.keys():
+            if self._state.used(provider, resource_class):
+                message = f"update conflict: Inventory for '{resource_class}' in use."
+                raise Refused(409, message, "placement.inventory.inuse")
+        provider.inventories = {name: inventory(**record) for name, record in wanted.items()}
+        self._changed(provider)
+        return 200, _stock(provider)
+
+    def delete_inventory(self, asked: Asked, caller: Caller, uuid: str, resource_class: str) -> Answer:
+        version_is(asked, _VERSION)
+        only_admins(caller)
+        provider = self._provider(uuid)
+        if resource_class not in provider.inventories:
+            raise Refused(404, f"No inventory of class {resource_class} found for delete")
+        if self._state.used(provider, resource_class):
+            raise Refused(409, f"Unable to delete inventory of class {resource_class}: in use.", _CONCURRENT)
+        del provider.inventories[resource_class]
+        self._changed(provider)
+        return 204, None
+
+    def show_traits(self, asked: Asked, caller: Caller, uuid: str) -> Answer:
+        version_is(asked, _VERSION)
+        return 200, {"traits": list(self._provider(uuid).traits), "resource_provider_generation": 1}
+
+    def show_usages(self, asked: Asked, caller: Caller, uuid: str) -> Answer:
+        version_is(asked, _VERSION)
+        provider = self._provider(uuid)
+        usages = {name: self._state.used(provider, name) for name in provider.inventories}
+        return 200, {"usages": usages, "resource_provider_generation": provider.generation}
+
+    def show_allocations(self, asked: Asked, caller: Caller, server_id: str) -> Answer:
+        version_is(asked, _VERSION)
+        server = self._state.servers.get(server_id)
+        found = self._state.allocated(server) if server is not None else {}
+        return 200, {"allocations": {uuid: {"generation": 1, "resources": amounts} for uuid, amounts in found.items()}}
+
+    def make_class(self, asked: Asked, caller: Caller, name: str) -> Answer:
+        version_is(asked, _VERSION)
+        only_admins(caller)
+        if not re.fullmatch(r"CUSTOM_[A-Z0-9_]{1,248}", name):
+            raise Refused(400, f"JSON does not validate: {name}")
+        expect(asked.body, None)
+        if name in self._state.classes:
+            return 204, None
+        self._state.classes[name] = True
+        return 201, None
+
+    def show_class(self, asked: Asked, caller: Caller, name: str) -> Answer:
+        version_is(asked, _VERSION)
+        if name not in self._state.classes:
+            raise Refused(404, f"No such resource class {name}.")
+        return 200, {"name": name, "links": []}
+
+    def delete_class(self, asked: Asked, caller: Caller, name: str) -> Answer:
+        version_is(asked, _VERSION)
+        only_admins(caller)
+        if name not in self._state.classes:
+            raise Refused(404, f"No such resource class {name}.")
+        if any(name in provider.inventories for provider in self._state.providers.values()):
+            raise Refused(409, f"Error in delete resource class: Cannot delete resource class {name}: in use.")
+        del self._state.classes[name]
+        return 204, None
+
+    def list_candidates(self, asked: Asked, caller: Caller) -> Answer:
+        version_is(asked, _VERSION)
+        expect(asked.params["resources"], "VCPU:1")
+        providers = self._state.providers.values()
+        roots = {
+            provider.uuid
+            for provider in providers
+            if provider.inventories.get("VCPU", {}).get("total") and provider.name not in self._state.full
+        }
+        summaries = {provider.uuid: _summary(provider) for provider in providers if _root(provider) in roots}
+        return 200, {"allocation_requests": [], "provider_summaries": summaries}
+
+    def _check(self, resource_class: str, record: dict[str, Any]) -> None:
+        if not record.keys() <= {*_LEAST, "allocation_ratio"} or "total" not in record:
+            raise Refused(400, f"JSON does not validate: {record}")
+        for name in _LEAST.keys() & record.keys():
+            whole(record[name], _LEAST[name])
+        if resource_class.startswith("CUSTOM_") and resource_class not in self._state.classes:
+            raise Refused(400, f"Unknown resource class in inventory: No such resource class {resource_class}.")
+        if record.get("reserved", 0) > record["total"]:
+            raise Refused(400, "Invalid inventory: The reserved value is greater than total.")
+
+    def _provider(self, uuid: str) -> Provider:
+        if uuid not in self._state.providers:
+            raise Refused(404, f"No resource provider with uuid {uuid} found")
+        return self._state.providers[uuid]
+
+    def _changed(self, provider: Provider) -> None:
+        provider.generation += 1
+        self._state.providers.save(provider.uuid)
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        provider = "/resource_providers/([^/]+)"
+        return (
+            ("placement", "GET", "/resource_providers", self.list_providers),
+            ("placement", "POST", "/resource_providers", self.make_provider),
+            ("placement", "GET", f"{provider}/inventories", self.show_inventories),
+            ("placement", "PUT", f"{provider}/inventories", self.set_inventories),
+            ("placement", "DELETE", f"{provider}/inventories/([^/]+)", self.delete_inventory),
+            ("placement", "GET", f"{provider}/traits", self.show_traits),
+            ("placement", "GET", f"{provider}/usages", self.show_usages),
+            ("placement", "GET", "/allocations/([^/]+)", self.show_allocations),
+            ("placement", "GET", "/resource_classes/([^/]+)", self.show_class),
+            ("placement", "PUT", "/resource_classes/([^/]+)", self.make_class),
+            ("placement", "DELETE", "/resource_classes/([^/]+)", self.delete_class),
+            ("placement", "GET", "/allocation_candidates", self.list_candidates),
+        )
+
+
+def _root(provider: Provider) -> str:
+    return provider.parent or provider.uuid
+
+
+def _stock(provider: Provider) -> dict[str, Any]:
+    records = {name: dict(record) for name, record in provider.inventories.items()}
+    return {"inventories": records, "resource_provider_generation": provider.generation}
+
+
+def _summary(provider: Provider) -> dict[str, Any]:
+    return {
+        "resources": {
+            name: {"capacity": int((record["total"] - record["reserved"]) * record["allocation_ratio"]), "used": 0}
+            for name, record in provider.inventories.items()
+        },
+        "traits": list(provider.traits),
+        "root_provider_uuid": _root(provider),
+        "parent_provider_uuid": provider.parent,
+    }
+
+
+def _shown(provider: Provider) -> dict[str, Any]:
+    return {
+        "uuid": provider.uuid,
+        "name": provider.name,
+        "generation": provider.generation,
+        "parent_provider_uuid": provider.parent,
+        "root_provider_uuid": _root(provider),
+    }

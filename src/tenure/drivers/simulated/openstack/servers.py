@@ -1,0 +1,333 @@
+"""Nova's servers: listed, marked, stopped, put away, woken, moved, saved and deleted; and Glance's images of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import unquote
+
+from tenure.drivers.simulated.openstack.service import (
+    Answer,
+    Asked,
+    Caller,
+    Refused,
+    Route,
+    expect,
+    next_link,
+    page_of,
+    text,
+    version_is,
+)
+from tenure.drivers.simulated.openstack.state import SMALL, Flavor, Server, State, new_id
+
+#: The versions by which servers are listed: with the hints they were booted with, and before there were any.
+_HINTS, _FLAVORS = "2.100", "2.47"
+#: What a list of servers is asked for beside which.
+_PAGING: Final = frozenset({"all_tenants", "limit", "soft_deleted", "marker"})
+#: In which a server can be written on.
+_WRITABLE: Final = frozenset({"ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED"})
+#: The state that each of these orders leads out of.
+_IN: Final = {"confirmResize": "VERIFY_RESIZE", "unrescue": "RESCUE", "unpause": "PAUSED", "resume": "SUSPENDED"}
+#: How many metadata and tags a server can have, and how long a tag can be.
+_MOST_METADATA, _MOST_TAGS, _LONGEST_TAG = 128, 50, 60
+_INSTANT: Final = "%Y-%m-%dT%H:%M:%SZ"
+
+
+class Servers:
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def list_servers(self, asked: Asked, caller: Caller) -> Answer:
+        expect({"all_tenants", "limit"} <= asked.params.keys(), True)
+        with_hints = self._with_hints(asked)
+        if with_hints and not self._state.tells_hints:
+            raise Refused(406, f"Version {_HINTS} is not supported by the API.")
+        filters = {key: value for key, value in asked.params.items() if key not in _PAGING}
+        found = [
+            server
+            for server in self._state.servers.values()
+            if all(self._passes(server, name, value) for name, value in filters.items())
+            and (server.status != "SOFT_DELETED" or "soft_deleted" in asked.params)
+            and (server.status != "DELETED" or "changes-since" in asked.params)
+        ]
+        page, has_more = page_of(found, asked, lambda server: server.id, self._state.page)
+        return 200, {"servers": [_shown(server, with_hints) for server in page], **next_link("servers", has_more)}
+
+    def show_server(self, asked: Asked, caller: Caller, server_id: str) -> Answer:
+        shown = _shown(self._server(server_id), self._with_hints(asked))
+        reserved = self._state.shows_reserved and shown["status"].startswith("SHELVED")
+        return 200, {"server": {**shown, **({"status": "RESERVED"} if reserved else {})}}
+
+    def list_actions(self, asked: Asked, caller: Caller, server_id: str) -> Answer:
+        return 200, {"instanceActions": [{"action": action} for action in self._server(server_id).actions]}
+
+    def set_metadata(self, asked: Asked, caller: Caller, server_id: str) -> Answer:
+        expect(set(asked.body), {"metadata"})
+        added = asked.body["metadata"]
+        server = self._state.servers.get(server_id)
+        if server is None:
+            raise Refused(404, f"Instance {server_id} could not be found.")
+        for key, value in added.items():
+            text(key)
+            text(value)
+        _refuse_busy(server, "update metadata")
+        if len(server.metadata | added) > _MOST_METADATA:
+            raise Refused(403, "Maximum number of metadata items exceeds 128.")
+        server.metadata |= added
+        self._state.servers.save(server.id)
+        return 200, {"metadata": dict(server.metadata)}
+
+    def delete_metadata(self, asked: Asked, caller: Caller, server_id: str, key: str) -> Answer:
+        server = self._server(server_id)
+        _refuse_busy(server, "delete metadata")
+        if server.metadata.pop(unquote(key), None) is None:
+            raise Refused(404, "Metadata item was not found")
+        self._state.servers.save(server.id)
+        return 204, None
+
+    def change_tags(self, asked: Asked, caller: Caller, server_id: str, quoted: str) -> Answer:
+        version_is(asked, "2.26")
+        server, tag = self._server(server_id), unquote(quoted)
+        _refuse_busy(server, "change tags")
+        expect(len(tag) <= _LONGEST_TAG and not set(tag) & {"/", ","}, True)
+        if asked.method == "DELETE":
+            if tag not in server.tags:
+                raise Refused(404, f"Server {server_id} has no tag '{tag}'")
+            server.tags.remove(tag)
+        elif tag not in server.tags:
+            if len(server.tags) >= _MOST_TAGS:
+                raise Refused(400, f"The number of tags exceeded the per-server limit {_MOST_TAGS}")
+            server.tags.append(tag)
+        self._state.servers.save(server.id)
+        return 204, None
+
+    def list_images(self, asked: Asked, caller: Caller) -> Answer:
+        wanted = {key: value for key, value in asked.params.items() if key not in ("limit", "marker")}
+        images = self._state.images.values()
+        found = [
+            image for image in images if image["owner"] == caller.project_id and wanted.items() <= {**image}.items()
+        ]
+        page, has_more = page_of(found, asked, lambda image: str(image["id"]), self._state.page)
+        more = {"next": "/v2/images?marker=x"} if has_more else {}
+        return 200, {"images": [dict(image) for image in page], **more}
+
+    # Actions
+
+    def act_on_server(self, asked: Asked, caller: Caller, server_id: str) -> Answer:
+        server = self._state.servers.get(server_id)
+        if server is None or (server.project_id != caller.project_id and not caller.is_admin):
+            raise Refused(404, f"Instance {server_id} could not be found.")
+        ((action, values),) = asked.body.items()
+        expect(action in self._actions, True)
+        answer = self._actions[action](asked, caller, server, values)
+        if server_id in self._state.servers:
+            self._state.servers.save(server_id)
+        return answer
+
+    @property
+    def _actions(self) -> Mapping[str, Callable[[Asked, Caller, Server, Any], Answer]]:
+        return {
+            "forceDelete": self._delete,
+            "os-stop": self._stop,
+            "createImage": self._save_image,
+            "shelve": self._shelve,
+            "shelveOffload": self._offload,
+            "unshelve": self._unshelve,
+            "migrate": self._migrate,
+            "evacuate": self._evacuate,
+            "os-resetState": self._reset,
+            **dict.fromkeys(_IN, self._leave_state),
+        }
+
+    def _delete(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
+        expect(values, None)
+        server.task, server.updated = "deleting", self._state.now()
+        if not self._state.held:
+            del self._state.servers[server.id]
+        return 204, None
+
+    def _stop(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
+        expect(values, None)
+        _refuse_unless(server, {"ACTIVE"}, "stop")
+        server.status = "SHUTOFF"
+        return 202, None
+
+    def _save_image(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
+        if server.task is not None:
+            raise Refused(409, f"Cannot 'createImage' instance {server.id} while it is in task_state {server.task}")
+        image = {
+            "id": new_id(),
+            "name": values["name"],
+            "owner": caller.project_id,
+            "created_at": self._state.now().strftime(_INSTANT),
+            "status": "queued" if self._state.held else "active",
+            **values["metadata"],
+        }
+        self._state.images[image["id"]] = image
+        server.task = "image_snapshot" if self._state.held else None
+        return 202, None
+
+    def _shelve(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
+        expect(values, None)
+        _refuse_busy(server, "shelve")
+        server.actions.insert(0, "shelve")
+        if self._state.keeps_shelved:
+            server.status = "SHELVED"
+        else:
+            server.status, server.host = "SHELVED_OFFLOADED", ""
+        return 202, None
+
+    def _offload(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
+        expect(values, None)
+        _refuse_unless(server, {"SHELVED"}, "shelveOffload")
+        server.status, server.host = "SHELVED_OFFLOADED", ""
+        return 202, None
+
+    def _unshelve(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
+        if values is not None:
+            version_is(asked, "2.91")
+            expect(set(values), {"host", "availability_zone"})
+        _refuse_unless(server, {"SHELVED_OFFLOADED"}, "unshelve")
+        server.actions.insert(0, "unshelve")
+        place = self._place(server, list(self._state.hosts) if values is None else [values["host"]])
+        if place is not None:
+            server.status, server.host = "ACTIVE", place
+        return 202, None
+
+    def _migrate(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
+        expect(values, None)
+        _refuse_unless(server, {"ACTIVE", "SHUTOFF"}, "migrate")
+        server.actions.insert(0, "migrate")
+        place = self._place(server, [host for host in self._state.hosts if host != server.host])
+        if place is not None:  # otherwise Nova tries it, and gives up
+            server.host, server.status, server.before = place, "VERIFY_RESIZE", server.status
+        return 202, None
+
+    def _evacuate(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
+        version_is(asked, "2.68")
+        expect(set(values), {"host"})
+        if self._state.hosts[server.host].state == "up":
+            raise Refused(400, f"Compute service of {server.host} is still in use.")
+        if server.status not in {"ACTIVE", "SHUTOFF", "ERROR"}:
+            raise Refused(409, f"Cannot 'evacuate' instance {server.id} while it is in {server.status}")
+        server.actions.insert(0, "evacuate")
+        if self._admits(server, values["host"]):
+            server.host = values["host"]
+        return 202, None
+
+    def _reset(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
+        expect(values, {"state": "active"})
+        server.status = "ACTIVE"
+        return 202, None
+
+    def _leave_state(self, asked: Asked, caller: Caller, server: Server, values: Any) -> Answer:
+        (action,) = asked.body
+        expect(values, None)
+        _refuse_unless(server, {_IN[action]}, action)
+        server.status = server.before if action == "confirmResize" else "ACTIVE"
+        return 202, None
+
+    # Where servers go, and which are meant
+
+    def _place(self, server: Server, hosts: Sequence[str]) -> str | None:
+        """The first of the hosts to which the server may go, None where there is none."""
+        return next((host for host in hosts if self._state.has_room and self._admits(server, host)), None)
+
+    def _admits(self, server: Server, service_host: str) -> bool:
+        """Whether the filter lets the server there: not to the pool, unless an aggregate is open to it."""
+        if service_host in self._state.closed_hosts:
+            return False
+        aggregates = self._state.aggregates_of(service_host)
+        if any(aggregate.metadata.get("tenure:server") == server.id for aggregate in aggregates):
+            return True
+        return all(aggregate.name != "freepool" and aggregate.zone is None for aggregate in aggregates)
+
+    def _with_hints(self, asked: Asked) -> bool:
+        if asked.microversion == _HINTS:
+            return True
+        version_is(asked, _FLAVORS)
+        return False
+
+    def _passes(self, server: Server, name: str, value: str) -> bool:
+        """Whether the server passes a filter of a list."""
+        match name:
+            case "host":
+                return server.host == value
+            case "project_id":
+                return server.project_id == value
+            case "tags":
+                return set(value.split(",")) <= set(server.tags)
+            case "changes-since":
+                return server.updated >= datetime.fromisoformat(value)
+            case "metadata":
+                raise Refused(400, "Invalid filter field: metadata.")
+            case "flavor":  # of one that was made anew, only what came since then
+                flavor = self._state.flavors.get(value)
+                return flavor is not None and server.flavor is not None and server.flavor.key == flavor.key
+            case _:
+                raise Refused(400, f"Additional properties are not allowed ('{name}' was unexpected)")
+
+    def _server(self, server_id: str) -> Server:
+        server = self._state.servers.get(server_id)
+        if server is None or server.status == "DELETED":
+            raise Refused(404, f"Instance {server_id} could not be found.")
+        return server
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        server = "/servers/([^/]+)"
+        return (
+            ("compute", "GET", "/servers/detail", self.list_servers),
+            ("compute", "GET", server, self.show_server),
+            ("compute", "GET", f"{server}/os-instance-actions", self.list_actions),
+            ("compute", "DELETE", f"{server}/metadata/([^/]+)", self.delete_metadata),
+            ("compute", "PUT", f"{server}/tags/([^/]+)", self.change_tags),
+            ("compute", "DELETE", f"{server}/tags/([^/]+)", self.change_tags),
+            ("compute", "POST", f"{server}/action", self.act_on_server),
+            ("compute", "POST", f"{server}/metadata", self.set_metadata),
+            ("image", "GET", "/images", self.list_images),
+        )
+
+
+def _refuse_busy(server: Server, action: str) -> None:
+    """Refuse to write on a server that is shelved, or is being changed."""
+    if server.status not in _WRITABLE or server.task is not None:
+        state = f"task_state {server.task}" if server.task else f"vm_state {server.status}"
+        raise Refused(409, f"Cannot '{action}' instance {server.id} while it is in {state}")
+
+
+def _refuse_unless(server: Server, statuses: set[str], action: str) -> None:
+    """Refuse an order that leads out of these statuses only."""
+    if server.status not in statuses or server.task is not None:
+        raise Refused(409, f"Cannot '{action}' instance {server.id} while it is in vm_state {server.status}")
+
+
+def _shown(server: Server, with_hints: bool) -> dict[str, Any]:
+    return {
+        "id": server.id,
+        "name": server.name,
+        "tenant_id": server.project_id,
+        "user_id": f"user-of-{server.project_id}",
+        "status": server.status,
+        "OS-EXT-STS:task_state": server.task,
+        "OS-EXT-STS:vm_state": "stopped" if server.status == "SHUTOFF" else server.status.lower(),
+        "OS-EXT-SRV-ATTR:host": server.host,
+        "updated": server.updated.strftime(_INSTANT),
+        "created": server.created.strftime(_INSTANT),
+        "flavor": _shown_flavor(server.flavor or SMALL),
+        "metadata": dict(server.metadata),
+        "tags": list(server.tags),
+    } | ({"scheduler_hints": dict(server.hints)} if with_hints else {})
+
+
+def _shown_flavor(flavor: Flavor) -> dict[str, Any]:
+    return {
+        "original_name": flavor.name,
+        "vcpus": flavor.vcpus,
+        "ram": flavor.ram,
+        "disk": flavor.disk,
+        "ephemeral": flavor.ephemeral,
+        "swap": flavor.swap,
+        "extra_specs": dict(flavor.extra_specs),
+    }

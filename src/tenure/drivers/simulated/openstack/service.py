@@ -1,0 +1,117 @@
+"""A request as a service gets it, and how a service refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+#: The status and the body of an answer; the body shares nothing with the state of the cloud.
+Answer = tuple[int, Any]
+#: The service, the method, a pattern of the path behind the service's endpoint, and what answers.
+Route = tuple[str, str, str, Callable[..., Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The account that sends a request; ``trust_id`` is the trust by which it acts as another one."""
+
+    user_id: str
+    project_id: str
+    roles: frozenset[str]
+    trust_id: str | None = None
+
+    @property
+    def is_admin(self) -> bool:
+        return "admin" in self.roles
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request to a service. ``query`` has all parameters; of those that are repeated ``params`` has the last."""
+
+    service: str
+    method: str
+    path: str
+    query: tuple[tuple[str, str], ...] = ()
+    body: Any = None
+    microversion: str | None = None
+    params: Mapping[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "params", dict(self.query))
+
+    def all_of(self, name: str) -> list[str]:
+        """The values of a parameter that may be repeated."""
+        return [value for key, value in self.query if key == name]
+
+
+class Refused(Exception):
+    """An answer with an error; ``code`` is Placement's."""
+
+    def __init__(self, status: int, message: str, code: str = "") -> None:
+        self.status = status
+        self.code = code
+        super().__init__(message)
+
+
+def expect(found: object, wanted: object) -> None:
+    """Refuse a request of which a part is not as a service expects it."""
+    if found != wanted:
+        raise Refused(400, f"expected {wanted}, got {found}")
+
+
+def version_is(asked: Asked, version: str) -> None:
+    """Refuse a request of another microversion."""
+    expect(asked.microversion, version)
+
+
+def only_admins(caller: Caller) -> None:
+    """Refuse the request of a caller who is no administrator."""
+    if not caller.is_admin:
+        raise Refused(403, "Policy doesn't allow this to be performed.")
+
+
+def whole(value: object, least: int) -> None:
+    """Refuse what is no whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise Refused(400, f"Invalid input: {value!r} is no whole number of at least {least}")
+
+
+def text(value: object, longest: int = 255) -> None:
+    """Refuse what is no text, an empty one, or one that is too long."""
+    if not isinstance(value, str) or not 0 < len(value) <= longest:
+        raise Refused(400, f"Invalid input: {value!r} is no text")
+
+
+def page_of(items: Sequence[T], asked: Asked, key: Callable[[T], str], limit: int) -> tuple[list[T], bool]:
+    """The part of a list that is asked for, and whether there is more."""
+    marker = asked.params.get("marker")
+    begin = 0 if marker is None else 1 + [key(item) for item in items].index(marker)
+    limit = min(limit, int(asked.params.get("limit", limit)))
+    return list(items[begin : begin + limit]), begin + limit < len(items)
+
+
+def next_link(name: str, has_more: bool) -> dict[str, Any]:
+    """The link to the next page, as Nova and Neutron put it beside a list."""
+    return {f"{name}_links": [{"rel": "next", "href": "next"}]} if has_more else {}
+
+
+def error_body(service: str, refused: Refused) -> Any:
+    """The body of a refusal, as the service wraps up its message."""
+    message = str(refused)
+    match service:
+        case "compute":
+            return {"conflictingRequest": {"code": refused.status, "message": message}}
+        case "placement":
+            return {"errors": [{"status": refused.status, "title": "x", "detail": message, "code": refused.code}]}
+        case "network":
+            return {"NeutronError": {"type": "x", "message": message, "detail": ""}}
+        case "block-storage":
+            return {"itemNotFound" if refused.status == 404 else "badRequest": {"message": message}}
+        case "identity":
+            return {"error": {"code": refused.status, "message": message, "title": "x"}}
+        case _:
+            return f"<html>{message}</html>"
