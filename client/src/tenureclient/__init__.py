@@ -5,7 +5,7 @@
     >>> for lease in client.leases.list(status="ACTIVE"):
     ...     print(lease.name, lease.end_date)
 
-It talks microversion 1.1, and 1.2 for what came with that; it falls back to 1.0 where the server is a Blazar.
+It speaks microversion 1.1, and 1.2 for features that need it. It falls back to 1.0 if the server is Blazar.
 """
 
 from tenureclient.addresses import FloatingIP, LeaseFloatingIP

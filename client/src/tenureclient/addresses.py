@@ -1,4 +1,4 @@
-"""Floating IP addresses as the server tells of them."""
+"""Floating IP addresses as the server describes them."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class FloatingIP:
     reservable: bool
     created_at: datetime | None
     updated_at: datetime | None
-    #: Whether the operator lets it be reserved, and if not, why; None where the server does not tell.
+    #: Whether the operator allows reservations, and if not, why. None if the server does not say.
     enabled: bool | None = None
     disabled_reason: str | None = None
-    #: What the cloud says of it: well, disabled, down or gone; since when, and why.
+    #: Health as the cloud reports it: well, disabled, down or gone; since when, and why.
     health: str | None = None
     health_reason: str | None = None
     health_since: datetime | None = None
-    #: Where it is; None where the service has no regions, or does not tell.
+    #: The region of the address. None if the service has no regions, or the server does not say.
     region: str | None = None
 
     @classmethod

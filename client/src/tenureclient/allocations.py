@@ -1,4 +1,4 @@
-"""Which resources are reserved for what; for administrators."""
+"""The reservations of each resource; for administrators."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tenureclient.models import Allocation
 from tenureclient.transport import Transport, parsed
 
 _PAGE = 500
-#: The kinds of things that are allocated, and where they are in the API.
+#: The path in the API for each type of resource.
 _PATHS: Mapping[str, str] = {"host": "os-hosts", "floatingip": "floatingips"}
 
 
@@ -25,7 +25,7 @@ class Allocations:
         lease_id: str | None = None,
         reservation_id: str | None = None,
     ) -> Iterator[Allocation]:
-        """Yield the allocations of each host; with a filter only of hosts that have a part in it."""
+        """Yield the allocations of each host; with a filter, only of hosts with matching reservations."""
         query = {"limit": str(_PAGE), **_filter(lease_id, reservation_id)}
         filtered = lease_id is not None or reservation_id is not None
         pages = self._transport.pages(
@@ -37,7 +37,7 @@ class Allocations:
             feature=_feature(resource_type),
         )
         for allocation in pages:
-            # A server of API 1.0 tells the other hosts as well, with nothing on them.
+            # A server of API 1.0 also lists the other hosts, without reservations.
             if allocation.reservations or not filtered:
                 yield allocation
 
@@ -66,5 +66,5 @@ def _filter(lease_id: str | None, reservation_id: str | None) -> dict[str, str]:
 
 
 def _feature(resource_type: str) -> str | None:
-    """What API 1.0 lacks, in words."""
+    """Return the feature that API 1.0 lacks, in words for the user."""
     return "who has which floating IP" if resource_type == "floatingip" else None

@@ -1,4 +1,4 @@
-"""The client object: one transport, one small interface for each kind of thing."""
+"""The client object: one transport, and one small interface for each type of resource."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Client:
     """The reservation service, seen through a keystoneauth session (or an adapter of one).
 
     ``endpoint_override`` replaces the look-up in the catalogue. ``clock`` and ``sleep`` are for tests of
-    code that waits: give those of a simulated clock and no test has to sleep. ``timeout`` limits each
-    single call.
+    code that waits: pass those of a simulated clock, and no test has to sleep. ``timeout`` limits each
+    call.
     """
 
     def __init__(

@@ -30,20 +30,20 @@ _NAME = re.compile(r"\s*([^\s=!<>()\"',]+)\s*")
 _OPERATOR = re.compile(r"(==|!=|>=|<=|=|>|<)\s*(?![=<>])")
 _WORD = {word: re.compile(rf"\s*{word}(?![^\s(])", re.IGNORECASE) for word in ("and", "or", "not", "in")}
 _QUOTED = re.compile(r"\"([^\"]*)\"|'([^']*)'")
-#: Where a value that is not in quotes ends, if no bracket or comma ends it.
+#: The end of an unquoted value, if no bracket or comma ends it earlier.
 _NEXT = re.compile(r"\s(?:and|or)(?=[\s(])|\s(?:and|or)$", re.IGNORECASE)
-#: Signs that stand for ``and`` and ``or`` in other languages, and those of comparisons.
+#: Operators that mean ``and`` and ``or`` in other languages, and comparison operators.
 _UNLIKELY, _SIGN = re.compile(r"&&|\|\|"), re.compile(r"[=!<>]")
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+", re.ASCII)
 _ORDER = frozenset({">=", "<=", ">", "<"})
 
 
 class UnreadableCondition(ValueError):
-    """A text that is not a property, a comparison and a value, nor several of them."""
+    """The text is neither a condition (property, comparison, value) nor several joined conditions."""
 
 
 def conditions_to_json(conditions: Iterable[str]) -> str:
-    """Return the expression that holds where all the conditions do; empty where there are none.
+    """Return the expression that holds if all conditions hold; an empty text without conditions.
 
     Raises ``UnreadableCondition``.
     """
@@ -54,23 +54,23 @@ def conditions_to_json(conditions: Iterable[str]) -> str:
 
 
 class _Reader:
-    """Reads one condition from its beginning to its end."""
+    """Reads one condition from beginning to end."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
 
     def read(self) -> list[JsonValue]:
-        expression = self._joined("or")
+        expression = self._read_joined("or")
         if self._text[self._at :].strip():
             raise self._unreadable()
         return expression
 
-    def _joined(self, word: str) -> list[JsonValue]:
-        """Several parts with this word between them, or what there is of one."""
+    def _read_joined(self, word: str) -> list[JsonValue]:
+        """Read parts joined by this word; a single part is returned as it is."""
         parts: list[JsonValue] = []
-        while not parts or self._takes(_WORD[word]):
-            parts.append(self._joined("and") if word == "or" else self._term())
+        while not parts or self._match(_WORD[word]):
+            parts.append(self._read_joined("and") if word == "or" else self._term())
         if len(parts) > 1:
             return [word, *parts]
         [part] = parts
@@ -78,34 +78,34 @@ class _Reader:
         return part
 
     def _term(self) -> list[JsonValue]:
-        if self._takes(_WORD["not"]):
+        if self._match(_WORD["not"]):
             return ["not", self._term()]
-        if self._takes(re.compile(r"\s*\(")):
-            inside = self._joined("or")
-            if not self._takes(re.compile(r"\s*\)")):
+        if self._match(re.compile(r"\s*\(")):
+            inside = self._read_joined("or")
+            if not self._match(re.compile(r"\s*\)")):
                 raise self._unreadable()
             return inside
         return self._comparison()
 
     def _comparison(self) -> list[JsonValue]:
-        found = self._takes(_NAME)
-        if found is None or found[1].lower() in _WORD:
+        match = self._match(_NAME)
+        if match is None or match[1].lower() in _WORD:
             raise self._unreadable()
-        name = found[1].removeprefix("$")
-        if self._takes(_WORD["in"]):
+        name = match[1].removeprefix("$")
+        if self._match(_WORD["in"]):
             values = [self._value(name, listed=True)]
-            while self._takes(re.compile(r"\s*,")):
+            while self._match(re.compile(r"\s*,")):
                 values.append(self._value(name, listed=True))
             return ["in", f"${name}", *values]
-        operator = self._takes(_OPERATOR)
+        operator = self._match(_OPERATOR)
         if operator is None:
             raise self._unreadable()
         symbol = "==" if operator[1] == "=" else operator[1]
         return [symbol, f"${name}", self._value(name, ordered=symbol in _ORDER)]
 
     def _value(self, name: str, *, listed: bool = False, ordered: bool = False) -> str:
-        """The value at hand; in a list up to the next comma."""
-        if quoted := self._takes(re.compile(rf"\s*(?:{_QUOTED.pattern})(?=\s*(?:$|[,)]|\s(?:and|or)\b))")):
+        """Read the next value. In a list it ends at the next comma."""
+        if quoted := self._match(re.compile(rf"\s*(?:{_QUOTED.pattern})(?=\s*(?:$|[,)]|\s(?:and|or)\b))")):
             return quoted[1] if quoted[1] is not None else quoted[2]
         begin, open_here = self._at, 0
         while self._at < len(self._text):
@@ -125,7 +125,7 @@ class _Reader:
         return self._in_units(name, value, ordered=ordered)
 
     def _in_units(self, name: str, value: str, *, ordered: bool) -> str:
-        """A number as the property has it: sizes in its unit, and without a comma at the thousands."""
+        """Return a number as the property stores it: in its unit, without thousands commas."""
         if _GROUPED.fullmatch(value):
             return value.replace(",", "")
         unit = {"mb": "m", "gb": "g"}.get(name.rpartition("_")[2])
@@ -136,12 +136,12 @@ class _Reader:
         except UnreadableSize as error:
             raise UnreadableCondition(f"'{self._text}': {error}") from None
 
-    def _takes(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """What the pattern matches here, behind which it goes on."""
-        found = pattern.match(self._text, self._at)
-        if found is not None:
-            self._at = found.end()
-        return found
+    def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """Match the pattern at the current position and, if it matches, move behind it."""
+        match = pattern.match(self._text, self._at)
+        if match is not None:
+            self._at = match.end()
+        return match
 
     def _unreadable(self) -> UnreadableCondition:
         return UnreadableCondition(

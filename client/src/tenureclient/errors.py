@@ -24,7 +24,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """How many resources were left after one step of the choice."""
+    """How many resources were left after one step of the selection."""
 
     stage: str
     count: int
@@ -32,7 +32,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Why a request cannot be met: what was asked, and what each step of the choice left over."""
+    """Why a request cannot be met: the requested amount, and the count that each selection step left."""
 
     resource_type: str
     requested: int
@@ -42,7 +42,7 @@ class Shortfall:
 
     @classmethod
     def from_wire(cls, details: JsonObject) -> Shortfall | None:
-        """Read the details of a ``NotEnoughResources`` answer; None when they have another form."""
+        """Read the details of a ``NotEnoughResources`` answer; None if they have another form."""
         stages = details.get("stages")
         requested = details.get("requested")
         if not isinstance(stages, list) or not isinstance(requested, int):
@@ -67,11 +67,11 @@ def _count(value: JsonValue) -> int:
 
 
 class TenureError(Exception):
-    """Anything that this client raises.
+    """Base class of all errors of this client.
 
-    ``code`` is the HTTP status where a server answered, ``name`` a stable word for the kind of error,
-    ``field`` the field of the request at fault, ``details`` the reasons as data, and ``request_id`` what
-    an operator needs to find the request in the server's log.
+    ``code`` is the HTTP status if a server answered. ``name`` is a stable word for the kind of error.
+    ``field`` is the field of the request that is wrong. ``details`` holds the reasons as data.
+    ``request_id`` lets an operator find the request in the server's log.
     """
 
     default_name = "Error"
@@ -96,49 +96,49 @@ class TenureError(Exception):
 
 
 class ConnectionFailed(TenureError):
-    """No answer: the service cannot be found or reached, or the sign-in did not come that far."""
+    """No answer: the service cannot be found or reached, or the sign-in failed before that."""
 
     default_name = "ConnectionFailed"
 
 
 class UnexpectedAnswer(TenureError):
-    """The server answered something that is not its API: often a proxy, or the wrong address."""
+    """The answer is not from the reservation API: often a proxy answered, or the address is wrong."""
 
     default_name = "UnexpectedAnswer"
 
 
 class NeedsNewerServer(TenureError):
-    """The server knows an older API only (it may be a Blazar) than the one that what was asked came with."""
+    """The server's API is too old for the requested feature. The server may be Blazar."""
 
     default_name = "NeedsNewerServer"
 
 
 class NotUnique(TenureError):
-    """Several things have the name that was looked for."""
+    """Several resources have the requested name."""
 
     default_name = "NotUnique"
 
 
 class WaitTimedOut(TenureError):
-    """The time given for waiting is over and the status has not come."""
+    """The timeout passed before the lease reached the wanted status."""
 
     default_name = "WaitTimedOut"
 
 
 class LeaseFailed(TenureError):
-    """While waiting, the lease came to a status from which the wanted one does not follow."""
+    """While waiting, the lease reached a status from which it cannot reach the wanted one."""
 
     default_name = "LeaseFailed"
 
 
 class ApiError(TenureError):
-    """The server refused; the subclass says why."""
+    """The server refused the request; the subclass says why."""
 
     default_name = "ApiError"
 
 
 class BadRequest(ApiError):
-    """400: something in the request is wrong; ``field`` says what, from API 1.1 on."""
+    """400: the request is invalid. From API 1.1 on, ``field`` names the invalid field."""
 
 
 class Unauthorized(ApiError):
@@ -146,27 +146,27 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: the policy does not allow it."""
+    """403: the policy forbids the request."""
 
 
 class NotFound(ApiError):
-    """404: it does not exist."""
+    """404: the resource does not exist."""
 
 
 class Conflict(ApiError):
-    """409: it contradicts what is stored."""
+    """409: the request conflicts with the stored data."""
 
 
 class LeaseBusy(Conflict):
-    """The lease is being started, ended or changed just now; trying again later may work."""
+    """The lease is being started, ended or changed. Retry later."""
 
 
 class InvalidState(Conflict):
-    """The lease is in a status in which this cannot be done."""
+    """The status of the lease does not allow the operation."""
 
 
 class NotEnoughResources(ApiError):
-    """What was asked is not free; ``shortfall`` says why, from API 1.1 on.
+    """Not enough resources are free. From API 1.1 on, ``shortfall`` says why.
 
     The code is 409 at API 1.1, and 400 or 500 at 1.0.
     """
@@ -177,18 +177,19 @@ class NotEnoughResources(ApiError):
 
 
 class Denied(BadRequest):
-    """A rule of the site does not allow it, and the message says why; from API 1.1 on."""
+    """A rule of the site forbids the request; the message says which. Sent from API 1.1 on."""
 
 
 class OverQuota(Forbidden):
-    """Over what the project may have; ``details`` has ``resource``, ``limit``, ``used``, ``requested``.
+    """The project's limit would be exceeded.
 
-    From API 1.1 on; 1.0 calls it a ``BadRequest``.
+    ``details`` has ``resource``, ``limit``, ``used`` and ``requested``. Sent from API 1.1 on; 1.0 sends
+    ``BadRequest`` instead.
     """
 
 
 class ServerError(ApiError):
-    """5xx: the server failed, or is not available now."""
+    """5xx: the server failed, or is unavailable."""
 
 
 _BY_NAME: Mapping[str, type[ApiError]] = {
@@ -205,7 +206,7 @@ _BY_CODE: Mapping[int, type[ApiError]] = {
     404: NotFound,
     409: Conflict,
 }
-# API 1.0 has no names: what clients must tell apart is known by its text.
+# API 1.0 has no error names: clients recognize these errors by their text.
 _BY_TEXT: Mapping[str, str] = {
     "Not enough hosts available": "NotEnoughResources",
     "Not enough floating IPs available": "NotEnoughResources",
@@ -214,7 +215,7 @@ _BY_TEXT: Mapping[str, str] = {
 
 
 def error_from_answer(code: int, body: JsonValue, request_id: str | None) -> ApiError:
-    """Build the error that an answer of 400 or above stands for, whatever the form of its body."""
+    """Build the error for an answer with status 400 or above, whatever the form of its body."""
     facts = body if isinstance(body, Mapping) else {}
     message = _message(code, facts)
     name = facts.get("error_name")
@@ -237,7 +238,7 @@ def _message(code: int, facts: JsonObject) -> str:
     text = facts.get("error_message")
     if isinstance(text, str) and text:
         return text
-    inner = facts.get("error")  # the form of keystonemiddleware
+    inner = facts.get("error")  # the format of keystonemiddleware
     if isinstance(inner, Mapping) and isinstance(inner.get("message"), str):
         return str(inner["message"])
     return f"The server answered {code}."

@@ -13,8 +13,8 @@ from tenureclient.wire import JsonObject
 SORT_KEYS = ("id", "floating_ip_address")
 _KIND = Kind(
     path="floatingips",
-    one="floatingip",
-    many="floatingips",
+    document_key="floatingip",
+    list_key="floatingips",
     noun="floating IP",
     name="floating_ip_address",
     read=FloatingIP.from_wire,
@@ -22,7 +22,7 @@ _KIND = Kind(
 
 
 class FloatingIPs(Inventory[FloatingIP]):
-    """The addresses that were given to the reservation service."""
+    """The floating IPs that are registered with the reservation service."""
 
     def __init__(self, transport: Transport) -> None:
         super().__init__(transport, _KIND)
@@ -30,8 +30,8 @@ class FloatingIPs(Inventory[FloatingIP]):
     def create(self, network_id: str, address: str, *, region: str | None = None) -> FloatingIP:
         """Make an address of an external network reservable.
 
-        It lies in a subnet of the network, outside of its allocation pools, and nobody uses it. Without a
-        ``region`` it is of the home region.
+        The address must lie in a subnet of the network, outside its allocation pools, and be unused. Without
+        a ``region``, the address belongs to the home region.
         """
         body: JsonObject = {"floating_network_id": network_id, "floating_ip_address": address}
         return self._register(body, region)
@@ -46,7 +46,7 @@ class FloatingIPs(Inventory[FloatingIP]):
         sort_key: str = "id",
         descending: bool = False,
     ) -> Iterator[FloatingIP]:
-        """Yield the addresses that fit; further pages are fetched as they are needed."""
+        """Yield the matching addresses; further pages are fetched as needed."""
         return self._list(
             {
                 "floating_ip_address": floating_ip_address,
@@ -59,7 +59,7 @@ class FloatingIPs(Inventory[FloatingIP]):
         )
 
     def _named(self, name: str) -> Iterator[FloatingIP]:
-        """Yield those with this address; what is none is an id only."""
+        """Yield the resources with this address. A text that is no address can only be an id."""
         try:
             address = str(ipaddress.ip_address(name))
         except ValueError:

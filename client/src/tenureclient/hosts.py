@@ -12,8 +12,8 @@ from tenureclient.wire import JsonObject, Version
 SORT_KEYS = ("id", "hypervisor_hostname")
 _KIND = Kind(
     path="os-hosts",
-    one="host",
-    many="hosts",
+    document_key="host",
+    list_key="hosts",
     noun="host",
     name="hypervisor_hostname",
     read=Host.from_wire,
@@ -21,7 +21,7 @@ _KIND = Kind(
 
 
 class Hosts(Inventory[Host]):
-    """The hosts that were given to the reservation service."""
+    """The hosts that are registered with the reservation service."""
 
     def __init__(self, transport: Transport) -> None:
         super().__init__(transport, _KIND)
@@ -29,7 +29,7 @@ class Hosts(Inventory[Host]):
     def create(
         self, name: str, *, properties: Mapping[str, str] | None = None, region: str | None = None
     ) -> Host:
-        """Make a host of Nova reservable. It must be empty. Without a ``region`` it is of the home region."""
+        """Make an empty host of Nova reservable. The default ``region`` is the home region."""
         own = dict(properties or {})
 
         def body(version: Version) -> JsonObject:
@@ -48,7 +48,7 @@ class Hosts(Inventory[Host]):
         sort_key: str = "id",
         descending: bool = False,
     ) -> Iterator[Host]:
-        """Yield the hosts that fit; further pages are fetched as they are needed."""
+        """Yield the matching hosts; further pages are fetched as needed."""
         return self._list(
             {"hypervisor_hostname": hypervisor_hostname, "region": region},
             reservable=reservable,
@@ -57,11 +57,11 @@ class Hosts(Inventory[Host]):
         )
 
     def update(self, host_id: str, *, properties: Mapping[str, str]) -> Host:
-        """Give properties to a host, or change their values."""
+        """Set properties of a host."""
         return self._put(host_id, dict(properties))
 
     def unset(self, host_id: str, names: Iterable[str]) -> Host:
-        """Take properties away from a host."""
+        """Remove properties from a host."""
         return self._put(host_id, dict.fromkeys(names))
 
     def _put(self, host_id: str, values: Mapping[str, str | None]) -> Host:

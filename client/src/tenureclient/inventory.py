@@ -1,4 +1,4 @@
-"""What can be done with things that can be reserved, whatever they are; for administrators."""
+"""Operations on registered resources of any type; for administrators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REGIONS = "regions"
 
 
 class Registered(Protocol):
-    """Something that was given to the reservation service."""
+    """A resource that is registered with the reservation service."""
 
     @property
     def id(self) -> str: ...
@@ -30,19 +30,19 @@ R = TypeVar("R", bound=Registered)
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[R]):
-    """How things of one kind are called in the API, and how what it tells of them is read."""
+    """The names of one type of resource in the API, and how to read its documents."""
 
     path: str
-    one: str
-    many: str
+    document_key: str
+    list_key: str
     noun: str
-    #: The field that people know one by.
+    #: The field by which people identify a resource.
     name: str
     read: Callable[[JsonValue], R]
 
 
 class Inventory(Generic[R]):
-    """The things of one kind that were given to the reservation service."""
+    """The registered resources of one type."""
 
     def __init__(self, transport: Transport, kind: Kind[R]) -> None:
         self._transport = transport
@@ -52,11 +52,11 @@ class Inventory(Generic[R]):
         return self._one(self._transport.call("GET", self._kind.path, resource_id, newest=True))
 
     def find(self, name_or_id: str) -> R:
-        """Return the one with this name, or else with this id."""
+        """Return the resource with this name, or else with this id."""
         noun = self._kind.noun
         named = list(self._named(name_or_id))
         if len(named) > 1:
-            ids = ", ".join(one.id for one in named)
+            ids = ", ".join(resource.id for resource in named)
             raise errors.NotUnique(f"Several {noun}s are named '{name_or_id}': {ids}. Give the id.")
         if named:
             return named[0]
@@ -71,30 +71,31 @@ class Inventory(Generic[R]):
             ) from error
 
     def delete(self, resource_id: str) -> None:
-        """Take it out of the reservation service. No lease may need it any more."""
+        """Remove the resource from the reservation service. No lease may still need it."""
         self._transport.call("DELETE", self._kind.path, resource_id, newest=True)
 
     def disable(self, resource_id: str, *, reason: str = "", dry_run: bool = False) -> ResourceChange[R]:
-        """Close it to new reservations; who has a part in it keeps it. With ``dry_run`` only tell."""
+        """Close the resource to new reservations; existing ones keep it. ``dry_run`` only previews."""
         return self._change(resource_id, "disable", {"reason": reason, "dry_run": dry_run})
 
     def enable(self, resource_id: str, *, dry_run: bool = False) -> ResourceChange[R]:
-        """Open it to reservations again, as far as it is well. With ``dry_run`` only tell."""
+        """Open the resource to reservations again, as far as it is healthy. ``dry_run`` only previews."""
         return self._change(resource_id, "enable", {"dry_run": dry_run})
 
     def reallocate(
         self, resource_id: str, *, lease_id: str | None = None, running: bool = False, dry_run: bool = False
     ) -> ResourceChange[R]:
-        """Move what is booked on it to others: of one lease, or of all. With ``dry_run`` only tell.
+        """Move the resource's reservations, of one lease or of all, to other resources.
 
-        What runs there stays, unless ``running``: it is lost there then.
+        ``dry_run`` only previews. Reservations that have started stay, unless ``running``: then they lose
+        what runs on the resource.
         """
         return self._change(
             resource_id, "reallocate", {"lease_id": lease_id, "running": running, "dry_run": dry_run}
         )
 
     def _register(self, body: JsonObject | Callable[[Version], JsonObject], region: str | None) -> R:
-        """Make something reservable, in this region if one is named."""
+        """Register a resource, in this region if one is given."""
 
         def sent(version: Version) -> JsonObject:
             fields = body(version) if callable(body) else body
@@ -107,7 +108,7 @@ class Inventory(Generic[R]):
         )
 
     def _named(self, name: str) -> Iterator[R]:
-        """Yield those with this name."""
+        """Yield the resources with this name."""
         return self._list({self._kind.name: name}, reservable=None, sort_key="id", descending=False)
 
     def _list(
@@ -118,7 +119,7 @@ class Inventory(Generic[R]):
         sort_key: str,
         descending: bool,
     ) -> Iterator[R]:
-        """Yield those whose fields are these, as far as they are given; pages are fetched as needed."""
+        """Yield the resources whose fields match the given filters; pages are fetched as needed."""
         kind = self._kind
         keys = ("id", kind.name)
         if sort_key not in keys:
@@ -132,19 +133,27 @@ class Inventory(Generic[R]):
             query["reservable"] = "true" if reservable else "false"
         feature, since = (_REGIONS, Version.V1_2) if "region" in wanted else (None, Version.V1_1)
         pages = self._transport.pages(
-            kind.path, items=kind.many, query=query, read=kind.read, newest=True, feature=feature, since=since
+            kind.path,
+            items=kind.list_key,
+            query=query,
+            read=kind.read,
+            newest=True,
+            feature=feature,
+            since=since,
         )
         first = next(pages, None)
         if first is None:
             return
-        if self._transport.version is Version.V1_0:  # which lists everything
+        if self._transport.version is Version.V1_0:  # API 1.0 ignores filters
             fitting = [
-                one
-                for one in (first, *pages)
-                if all(getattr(one, name) == value for name, value in wanted.items())
-                and reservable in (None, one.reservable)
+                resource
+                for resource in (first, *pages)
+                if all(getattr(resource, name) == value for name, value in wanted.items())
+                and reservable in (None, resource.reservable)
             ]
-            yield from sorted(fitting, key=lambda one: str(getattr(one, sort_key)), reverse=descending)
+            yield from sorted(
+                fitting, key=lambda resource: str(getattr(resource, sort_key)), reverse=descending
+            )
             return
         yield first
         yield from pages
@@ -161,8 +170,8 @@ class Inventory(Generic[R]):
         )
         kind = self._kind
         return parsed(
-            lambda body: ResourceChange.from_wire(body, kind.one, kind.noun, kind.read), answer.body
+            lambda body: ResourceChange.from_wire(body, kind.document_key, kind.noun, kind.read), answer.body
         )
 
     def _one(self, answer: Answer) -> R:
-        return parsed(self._kind.read, answer.body.get(self._kind.one))
+        return parsed(self._kind.read, answer.body.get(self._kind.document_key))

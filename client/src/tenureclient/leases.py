@@ -1,4 +1,4 @@
-"""Leases: everything that can be done with them."""
+"""Operations on leases."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ACTIVE = frozenset({"ACTIVE"})
 SETTLED = frozenset({"PENDING", "ACTIVE", "TERMINATED"})
 SORT_KEYS = ("created_at", "name", "start_date", "end_date")
 
-_TELLING = "telling something at moments of one's own"
-_HOLDING = "holding a lease until it is confirmed"
-_PLACING = "saying in which region or zone, or on which kind of hosts"
+_EVENTS_FEATURE = "telling something at moments of one's own"
+_HOLD_FEATURE = "holding a lease until it is confirmed"
+_PLACE_FEATURE = "saying in which region or zone, or on which kind of hosts"
 _PAGE = 500
 _FINAL = frozenset({"ERROR", "TERMINATED", "DELETED"})
 _POLL = timedelta(seconds=3)
@@ -33,17 +33,17 @@ _FAILURES_IN_A_ROW = 5
 
 @dataclass(frozen=True, slots=True)
 class WaitProgress:
-    """Where a wait is: the lease as last seen (None: it is gone) and the times around it."""
+    """The lease as last seen (None if it is gone) and the times of a wait."""
 
     lease: Lease | None
     elapsed: timedelta
     until_start: timedelta | None
-    """How long until the lease starts; None when it should have started already."""
+    """Time until the lease starts; None if the start is in the past."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseFilter:
-    """Which leases to list; what is None does not restrict."""
+    """Which leases to list; a field that is None does not restrict the list."""
 
     name: str | None = None
     status: str | None = None
@@ -64,7 +64,7 @@ class LeaseFilter:
         return {key: text for key, text in texts.items() if text}
 
     def holds_for(self, lease: Lease) -> bool:
-        """The same choice for a server of API 1.0, which lists everything."""
+        """Whether the lease matches. API 1.0 ignores filters, so the client applies them itself."""
         return (
             self.name in (None, lease.name)
             and self.status in (None, lease.status)
@@ -76,7 +76,7 @@ class LeaseFilter:
 
 
 class Leases:
-    """The leases of the caller's project; for an administrator those of all."""
+    """The leases of the caller's project, or of all projects for an administrator."""
 
     def __init__(
         self,
@@ -100,11 +100,11 @@ class Leases:
         events: Iterable[OwnEvent] = (),
         hold_for: timedelta | None = None,
     ) -> Lease:
-        """Book everything that the reservations name, or nothing.
+        """Book all the reservations, or none.
 
-        ``events`` are the moments at which something is to be told. With ``hold_for`` all is booked for as
-        long only, unless ``confirm`` is called; it is whole seconds. Both need API 1.2, and so does a
-        reservation that names a region, a zone or extra specs. Raises ``NotEnoughResources`` when it is not
+        ``events`` are the moments at which a notification is sent. With ``hold_for`` (whole seconds) the
+        booking lasts that long only, unless ``confirm`` is called. Both need API 1.2, and so does a
+        reservation with a region, a zone or extra specs. Raises ``NotEnoughResources`` if resources are not
         free; its ``shortfall`` says why.
         """
         requests, own = tuple(reservations), tuple(events)
@@ -124,20 +124,22 @@ class Leases:
                 document["hold_for"] = int(hold_for.total_seconds())
             return document
 
-        feature = _HOLDING if hold_for is not None else _TELLING if own else _placing(requests)
+        feature = (
+            _HOLD_FEATURE if hold_for is not None else _EVENTS_FEATURE if own else _place_feature(requests)
+        )
         return _lease(self._write("POST", "leases", body=body, feature=feature))
 
     def confirm(self, lease_id: str, *, reservations: Iterable[ReservationChange] = ()) -> Lease:
-        """Keep a lease that is held, with what only now is known of its reservations.
+        """Confirm a held lease, and set reservation parameters that are known only now.
 
-        Repeating it does no harm. Raises ``NotFound`` when it was not confirmed in time.
+        Repeating the call is harmless. Raises ``NotFound`` if the lease was not confirmed in time.
         """
         changes = tuple(reservations)
 
         def body(version: Version) -> JsonObject:
             return {"reservations": [change.to_wire() for change in changes]} if changes else {}
 
-        return _lease(self._write("POST", "leases", lease_id, "confirm", body=body, feature=_HOLDING))
+        return _lease(self._write("POST", "leases", lease_id, "confirm", body=body, feature=_HOLD_FEATURE))
 
     def get(self, lease_id: str) -> Lease:
         return _lease(self._transport.call("GET", "leases", lease_id, newest=True))
@@ -169,7 +171,7 @@ class Leases:
         sort_key: str = "created_at",
         descending: bool = False,
     ) -> Iterator[Lease]:
-        """Yield the leases that fit; further pages are fetched as they are needed."""
+        """Yield the matching leases; further pages are fetched as needed."""
         if sort_key not in SORT_KEYS:
             raise ValueError(f"Leases can be sorted by {', '.join(SORT_KEYS)}, not by {sort_key}.")
         chosen = LeaseFilter(name, status, user_id, project_id, starts_before, ends_after)
@@ -203,9 +205,9 @@ class Leases:
         reservations: Iterable[ReservationChange] = (),
         events: Iterable[OwnEvent] | None = None,
     ) -> Lease:
-        """Change what is given; what is absent stays. An end of ``NOW`` ends the lease.
+        """Change the given fields; absent fields stay. An end of ``NOW`` ends the lease.
 
-        ``events`` are all the moments at which something is to be told, as they are to be then.
+        ``events`` replaces all the moments at which a notification is sent.
         """
         changes = tuple(reservations)
         own = None if events is None else tuple(events)
@@ -223,7 +225,7 @@ class Leases:
                 document["events"] = [event.to_wire(version) for event in own]
             return document
 
-        feature = _placing(changes) if own is None else _TELLING
+        feature = _place_feature(changes) if own is None else _EVENTS_FEATURE
         return _lease(self._write("PUT", "leases", lease_id, body=body, feature=feature))
 
     def delete(self, lease_id: str) -> None:
@@ -266,7 +268,7 @@ class Leases:
         )
 
     def volume_pools(self, lease_id: str) -> tuple[LeaseVolumePool, ...]:
-        """Return the pools that the lease's volumes lie in, did, or are planned to."""
+        """Return the pools that hold the lease's volumes, held them, or are planned to."""
         answer = self._transport.call(
             "GET",
             "leases",
@@ -281,24 +283,24 @@ class Leases:
         )
 
     def add_reservation(self, lease_id: str, reservation: ReservationRequest) -> Lease:
-        """Book one more thing for the rest of the lease's time, and return the lease with it.
+        """Book one more reservation for the rest of the lease's time, and return the changed lease.
 
-        Raises ``NotEnoughResources`` when it is not free; the lease stays as it is then.
+        Raises ``NotEnoughResources`` if resources are not free. The lease does not change then.
         """
-        placing = _placing([reservation])
+        place_feature = _place_feature([reservation])
         answer = self._transport.call(
             "POST",
             "leases",
             lease_id,
             "reservations",
             body=reservation.to_wire,
-            feature=placing or "adding a reservation to a lease",
-            since=Version.V1_2 if placing else Version.V1_1,
+            feature=place_feature or "adding a reservation to a lease",
+            since=Version.V1_2 if place_feature else Version.V1_1,
         )
         return _lease(answer)
 
     def drop_reservation(self, lease_id: str, reservation_id: str) -> None:
-        """Give one reservation back; the rest of the lease stays. Repeating it does no harm."""
+        """Give one reservation back; the others stay. Repeating the call is harmless."""
         self._transport.call(
             "DELETE",
             "leases",
@@ -318,8 +320,8 @@ class Leases:
     ) -> Lease:
         """Return the lease once it has one of these statuses.
 
-        Raises ``LeaseFailed`` when it came to an end from which they do not follow, and ``WaitTimedOut``
-        when the time is over. A server that is out of reach for a moment does not end the wait.
+        Raises ``LeaseFailed`` if the lease can no longer reach them, and ``WaitTimedOut`` when the timeout
+        has passed. A server that is briefly unreachable does not end the wait.
         """
         for lease in self._watch(lease_id, timeout, on_progress, ", ".join(sorted(statuses))):
             if lease is None:
@@ -338,7 +340,7 @@ class Leases:
         timeout: timedelta | None = None,
         on_progress: Callable[[WaitProgress], None] | None = None,
     ) -> None:
-        """Return once the lease is gone."""
+        """Return when the lease is gone."""
         for lease in self._watch(lease_id, timeout, on_progress, "deleted"):
             if lease is None or lease.status == "DELETED":
                 return
@@ -347,7 +349,7 @@ class Leases:
                 raise errors.LeaseFailed(f"Lease {lease.name} could not be deleted{reason}")
 
     def _write(self, method: str, *path: str, body: Body, feature: str | None) -> Answer:
-        """Make or change a lease; with a feature of the newest version in that version."""
+        """Create or change a lease, in the newest version if a feature needs it."""
         if feature is None:
             return self._transport.call(method, *path, body=body)
         return self._transport.call(method, *path, body=body, feature=feature, since=Version.V1_2)
@@ -359,7 +361,7 @@ class Leases:
         on_progress: Callable[[WaitProgress], None] | None,
         wanted: str,
     ) -> Iterator[Lease | None]:
-        """Yield the lease again and again, None once it is gone, until the time is over."""
+        """Yield the lease repeatedly, None once it is gone, until the timeout passes."""
         started = self._clock()
         failures = 0
         while True:
@@ -396,9 +398,9 @@ def _lease(answer: Answer) -> Lease:
     return parsed(Lease.from_wire, answer.body.get("lease"))
 
 
-def _placing(asked: Iterable[ReservationRequest | ReservationChange]) -> str | None:
-    """What of these only the newest version takes, in words; None for nothing."""
-    return _PLACING if any(one.names_a_place for one in asked) else None
+def _place_feature(asked: Iterable[ReservationRequest | ReservationChange]) -> str | None:
+    """Return the feature of the newest version that the requests use, in words; None if they use none."""
+    return _PLACE_FEATURE if any(request.names_a_place for request in asked) else None
 
 
 def _is_uuid(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""How much a project may have booked, and how much it has."""
+"""How much a project may book, and how much it has booked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenureclient.wire import Fields, JsonValue, Version
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How much of something a project may have booked, -1 for no limit, and how much it has."""
+    """How much a project may book of one kind of resource (-1: no limit), and how much it has booked."""
 
     name: str
     limit: int
@@ -25,7 +25,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class ProjectLimits:
-    """All that can be limited for a project; hours are those from now until ``hours_until``."""
+    """All limits of a project. Hours are counted from now until ``hours_until``."""
 
     project_id: str
     hours_until: datetime
@@ -48,7 +48,7 @@ class Limits:
         self._transport = transport
 
     def show(self, *, project_id: str | None = None) -> ProjectLimits:
-        """Return the limits of one's own project; an administrator may name another."""
+        """Return the limits of the caller's project; an administrator may name another."""
         query = {} if project_id is None else {"project_id": project_id}
         answer = self._transport.call(
             "GET", "limits", query=query, feature="seeing limits", since=Version.V1_2

@@ -1,4 +1,4 @@
-"""What the server tells, as values. Dates are aware and in UTC, whatever version was spoken."""
+"""The server's documents as values. Dates are timezone-aware and in UTC, whatever the API version."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RESERVATION_FIELDS = frozenset(
         "updated_at",
     ]
 )
-# At API 1.0 the properties of a host stand beside its fields.
+# At API 1.0 the properties of a host stand beside its fields. These fields are not properties.
 _HOST_FIELDS = frozenset(
     [
         "id",
@@ -51,7 +51,7 @@ _HOST_FIELDS = frozenset(
 class Reservation:
     """One request inside a lease.
 
-    ``parameters`` are those of its resource type, and what the cloud has made for it.
+    ``parameters`` are those of its resource type, and the cloud resources that were created for it.
     """
 
     id: str
@@ -81,12 +81,12 @@ class Reservation:
 
     @property
     def flavor_id(self) -> str | None:
-        """The flavor to boot servers with, of a reservation of instances."""
+        """The flavor to boot servers with; of a reservation of instances."""
         return self._made("flavor_id")
 
     @property
     def server_group_id(self) -> str | None:
-        """The group to name as a hint when booting servers, where the reservation has a rule for hosts."""
+        """The server group to pass as a hint when booting, if the reservation has an affinity rule."""
         return self._made("server_group_id")
 
     def _made(self, name: str) -> str | None:
@@ -98,7 +98,7 @@ class Reservation:
 class Event:
     """A timed action of a lease: ``start_lease``, ``before_end_lease`` or ``end_lease``.
 
-    Those of type ``notify_lease`` were asked for by the owner of the lease; ``message`` is what is told then.
+    The lease's owner asks for those of type ``notify_lease``; ``message`` is the text of the notification.
     """
 
     id: str
@@ -127,7 +127,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A user's contract: what is reserved, for whom and for which period."""
+    """A user's contract: what is reserved, for which project and for which period."""
 
     id: str
     name: str
@@ -144,9 +144,9 @@ class Lease:
     reservations: tuple[Reservation, ...]
     events: tuple[Event, ...]
     hold_until: datetime | None = None
-    """Until when it waits to be confirmed, before it is gone; None for one that does not."""
+    """When the lease expires unless it is confirmed; None if it needs no confirmation."""
     detail: str | None = None
-    """For administrators: all that is known of the reason, where ``status_reason`` leaves something out."""
+    """For administrators: the full reason, if ``status_reason`` leaves something out."""
 
     @property
     def duration(self) -> timedelta:
@@ -157,7 +157,7 @@ class Lease:
         fields = Fields(document, "a lease")
         events = fields.each("events", Event.from_wire)
         before_end = fields.maybe_moment("before_end_date")
-        if before_end is None:  # API 1.0 tells it by the event only
+        if before_end is None:  # API 1.0 has this date only in the event
             before_end = next((e.time for e in events if e.event_type == "before_end_lease"), None)
         return cls(
             id=fields.text("id"),
@@ -181,7 +181,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One thing that happened to a lease: who did what, when and why."""
+    """One entry of a lease's history: who did what, when and why."""
 
     at: datetime
     actor: str | None
@@ -191,7 +191,7 @@ class HistoryEntry:
     reason: str | None
     request_id: str | None
     detail: str | None = None
-    """For administrators: all that is known of the reason, where ``reason`` leaves something out."""
+    """For administrators: the full reason, if ``reason`` leaves something out."""
 
     @classmethod
     def from_wire(cls, document: JsonValue) -> HistoryEntry:
@@ -244,7 +244,7 @@ class LeaseHost:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A compute host that can be reserved. ``properties`` are its own, given by the operator."""
+    """A compute host that can be reserved. The operator sets its ``properties``."""
 
     id: str
     hypervisor_hostname: str
@@ -261,14 +261,14 @@ class Host:
     properties: Mapping[str, str]
     created_at: datetime | None
     updated_at: datetime | None
-    #: Whether the operator lets it be reserved, and if not, why; None where the server does not tell.
+    #: Whether the operator allows reservations, and if not, why. None if the server does not say.
     enabled: bool | None = None
     disabled_reason: str | None = None
-    #: What the cloud says of it: well, disabled, down or gone; since when, and why.
+    #: Health as the cloud reports it: well, disabled, down or gone; since when, and why.
     health: str | None = None
     health_reason: str | None = None
     health_since: datetime | None = None
-    #: Where it is; None where the service has no regions, or does not tell.
+    #: The region of the host. None if the service has no regions, or the server does not say.
     region: str | None = None
 
     @classmethod
@@ -293,13 +293,13 @@ class Host:
             properties=_properties(own),
             created_at=fields.maybe_moment("created_at"),
             updated_at=fields.maybe_moment("updated_at"),
-            # Only beside "properties": at 1.0 these may be properties of the operator's.
+            # Only beside "properties": at 1.0 these names may be properties that the operator has set.
             **(standing(fields) if "properties" in fields and "health" in fields else {}),
         )
 
 
 def standing(fields: Fields) -> dict[str, Any]:
-    """What makes a resource reservable or not, as API 1.2 tells it of every kind."""
+    """Return whether a resource is reservable, and why, as API 1.2 describes it for every type."""
     return {
         "region": fields.maybe_text("region"),
         "enabled": fields.flag("enabled", default=True),
@@ -312,7 +312,7 @@ def standing(fields: Fields) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class AffectedReservation:
-    """A reservation with a part in a host that is closed or emptied: where it moves to, or why it stays."""
+    """A reservation of a resource that is closed or emptied: where it moves to, or why it stays."""
 
     id: str
     lease_id: str
@@ -338,7 +338,7 @@ class AffectedReservation:
 
 @dataclass(frozen=True, slots=True)
 class ResourceChange(Generic[R]):
-    """A resource after a change, or as it would be, and what becomes of the reservations of it."""
+    """A resource after a change (or its preview), and what happens to its reservations."""
 
     resource: R
     dry_run: bool
@@ -358,7 +358,7 @@ class ResourceChange(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class HostProperty:
-    """A property that hosts can be chosen by. ``private`` and ``values`` are told only in detail."""
+    """A property by which hosts can be chosen. ``private`` and ``values`` are sent only in detail."""
 
     name: str
     private: bool | None = None
@@ -369,7 +369,7 @@ class HostProperty:
         fields = Fields(document, "a property")
         private = fields.value("private")
         return cls(
-            # The answer to a change has the name under another key than the list has.
+            # The answer to a change has the name under another key than the list.
             name=fields.maybe_text("property") or fields.text("property_name"),
             private=None if private is None else bool(private),
             values=None if fields.value("values") is None else fields.each("values", str),
@@ -378,7 +378,7 @@ class HostProperty:
 
 @dataclass(frozen=True, slots=True)
 class ReservedPeriod:
-    """For which reservation, and when, a resource is allocated."""
+    """The reservation and the period that a resource is allocated for."""
 
     id: str
     lease_id: str
@@ -398,7 +398,7 @@ class ReservedPeriod:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What one resource is reserved for."""
+    """The reservations of one resource."""
 
     resource_id: str
     reservations: tuple[ReservedPeriod, ...]

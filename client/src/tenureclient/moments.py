@@ -1,7 +1,7 @@
 """Dates and durations as people write them.
 
 The moment "now" and the zone are arguments, so that the same text always means the same. A zone of
-None is the one of this machine, with its changes between summer and winter time.
+None is that of this machine, with its summer and winter time.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ _CLOCK = re.compile(r"(\d{1,2})(?::(\d{2})(?::(\d{2}))?)?\s*(am|pm)?", re.ASCII)
 
 
 class UnreadableMoment(ValueError):
-    """A text that names no moment, or one that does not exist."""
+    """The text is not a date, or the date does not exist."""
 
 
 class UnreadableDuration(ValueError):
-    """A text that names no duration."""
+    """The text is not a duration."""
 
 
 def parse_duration(text: str) -> timedelta:
     """Return a duration such as ``90m``, ``2h``, ``3d``, ``1w``, ``1d12h`` or ``2 days``.
 
-    A day is always 24 hours, also where a clock change lies in between.
+    A day is always 24 hours, even if a clock change lies in between.
     """
     seconds = 0.0
     position = 0
@@ -77,7 +77,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def parse_length(text: str) -> timedelta:
-    """Return a duration as ``parse_duration`` does, of a second at least."""
+    """Return a duration as ``parse_duration`` does, of at least one second."""
     duration = parse_duration(text)
     if not duration:
         raise UnreadableDuration(f"'{text}' is no time at all; write it like {DURATION_FORMS}.")
@@ -85,7 +85,7 @@ def parse_length(text: str) -> timedelta:
 
 
 def format_duration(duration: timedelta) -> str:
-    """Return a duration in the form that ``parse_duration`` reads, to the second."""
+    """Return a duration in the form that ``parse_duration`` reads, rounded to seconds."""
     seconds = round(duration.total_seconds())
     sign = "-" if seconds < 0 else ""
     seconds = abs(seconds)
@@ -100,11 +100,11 @@ def format_duration(duration: timedelta) -> str:
 def parse_moment(
     text: str, *, now: datetime, zone: tzinfo | None = None, after: datetime | None = None
 ) -> Moment:
-    """Return the moment that a text means, in UTC; the word ``now`` stays a word for the server.
+    """Return the moment that a text means, in UTC. ``now`` stays a word: the server resolves it.
 
-    A time of day alone is its next occurrence, a day of the week alone its next beginning: the next one
-    after ``after`` where that is given and later than now, as for an end after its start. A date without a
-    zone is one of ``zone``; a text may end in another zone's name.
+    A time of day alone is its next occurrence, a day of the week alone its next beginning. With ``after``
+    later than now, it is the next one after that, as for an end after its start. A date without a zone is
+    in ``zone``; a text may end in the name of another zone.
     """
     words = text.split()
     if [word.lower() for word in words] == [NOW]:
@@ -116,7 +116,7 @@ def parse_moment(
 
 
 def format_moment(moment: datetime, zone: tzinfo | None = None) -> str:
-    """Return a moment as the clocks of a zone show it, with the zone's name."""
+    """Return a moment in the local time of a zone, with the zone's name."""
     local = moment.astimezone(zone)
     seconds = ":%S" if local.second or local.microsecond else ""
     return local.strftime(f"%Y-%m-%d %H:%M{seconds} %Z")
@@ -137,7 +137,7 @@ def _read(text: str, words: list[str], now: datetime, zone: tzinfo | None, after
 
 
 def _after(now: datetime, duration: timedelta) -> datetime:
-    """Return the moment this long after now, in whole seconds: nobody means less by such a text."""
+    """Return the moment this long after now, in whole seconds: users mean no fractions here."""
     return now.astimezone(UTC).replace(microsecond=0) + duration
 
 
@@ -165,7 +165,7 @@ def _date(text: str, stripped: str, zone: tzinfo | None) -> datetime | None:
 
 
 def _day_and_clock(words: list[str], now: datetime, zone: tzinfo | None, after: datetime) -> datetime | None:
-    """Read a day by name and a time of day, or one of the two; today and tomorrow are those of now."""
+    """Read a day's name, a time of day, or both. Today and tomorrow are relative to now."""
     words = [word.lower() for word in words if word.lower() != "at"]
     if not words:
         return None
@@ -186,9 +186,9 @@ def _day_and_clock(words: list[str], now: datetime, zone: tzinfo | None, after: 
 def _days_ahead(word: str, weekday: int) -> int | None:
     if word in ("today", "tomorrow"):
         return int(word == "tomorrow")
-    for number, name in enumerate(_WEEKDAYS):
+    for index, name in enumerate(_WEEKDAYS):
         if word in (name, name[:3]):
-            return (number - weekday) % 7
+            return (index - weekday) % 7
     return None
 
 
@@ -210,7 +210,7 @@ def _clock(text: str, *, default: bool) -> time | None:
 
 
 def _on_the_clocks_of(zone: tzinfo | None, wall: datetime) -> datetime:
-    """Return the moment at which the clocks of a zone show this; of two such moments the first."""
+    """Return the moment of this local time in a zone. If the time occurs twice, it is the first."""
     local = wall.astimezone() if zone is None else wall.replace(tzinfo=zone)
     moment = local.astimezone(UTC)
     if moment.astimezone(zone).replace(tzinfo=None) != wall:

@@ -2,14 +2,14 @@
 
 OpenStackClient loads this module by the entry point group ``openstack.cli.extension`` and takes the
 commands from the group ``openstack.<API_NAME>.v<version>``. python-blazarclient uses the same option and
-the same command names. If both simply registered them, argparse would refuse the second option and the
+the same command names. If both simply registered them, argparse would refuse the second option, and the
 order of directories on the disk would decide whose commands are found. So the rule is fixed here:
 
 * alone, this client has all commands;
-* beside python-blazarclient that client keeps its option and its commands, and this one adds what it
-  lacks;
-* with ``OS_RESERVATION_CLIENT=tenure`` in the environment this client has all of its commands; there is
-  none that only the other one has.
+* beside python-blazarclient, that client keeps its option and its commands. This client adds the commands
+  that it lacks;
+* with ``OS_RESERVATION_CLIENT=tenure`` in the environment, this client has all of its commands. They include
+  all of python-blazarclient's.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def make_client(
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     sleep: Callable[[float], None] = time.sleep,
 ) -> Client:
-    """Return a client with the sign-in and the settings of a command line."""
+    """Return a client with the credentials and the settings of the command line."""
     return Client(
         instance.session,
         endpoint_override=instance.get_configuration().get("reservation_endpoint_override"),
@@ -78,16 +78,16 @@ def build_option_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentPar
 
 
 def check_api_version(version: str) -> bool:
-    """Accept every version of the first API; the microversion itself is negotiated with the server."""
+    """Accept every version of the first API; the client negotiates the microversion with the server."""
     if version.split(".")[0] != "1":
         raise exceptions.CommandError(f"There is no reservation API version {version}; set {_OPTION} to 1.")
     return True
 
 
 def _load_commands_last() -> None:
-    """Move this plugin to the end, since the last one with a command of a name has it.
+    """Move this plugin to the end, since the last plugin with a command of a given name wins.
 
-    The list is replaced and not changed, because OpenStackClient is walking through it just now.
+    The list is replaced instead of changed, because OpenStackClient is iterating over it.
     """
     manager = sys.modules.get("openstackclient.common.clientmanager")
     plugins = getattr(manager, "PLUGIN_MODULES", None)

@@ -1,4 +1,4 @@
-"""The properties that hosts can be chosen by."""
+"""The properties by which hosts can be chosen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class HostProperties:
         self._transport = transport
 
     def list(self, *, detail: bool = False, include_private: bool = False) -> tuple[HostProperty, ...]:
-        """Return the properties, in detail with their values. Only administrators see private ones."""
+        """Return the properties, with their values if ``detail``. Only administrators see private ones."""
         query = {}
         if detail:
             query["detail"] = "True"
@@ -28,10 +28,10 @@ class HostProperties:
         )
 
     def show(self, name: str) -> HostProperty:
-        """Return one property with its values, also a private one where the caller may see it."""
-        for found in self.list(detail=True, include_private=True):
-            if found.name == name:
-                return found
+        """Return one property with its values; a private one too, if the caller may see it."""
+        for host_property in self.list(detail=True, include_private=True):
+            if host_property.name == name:
+                return host_property
         raise errors.NotFound(f"No host has a property '{name}'.", code=404, name="NotFound")
 
     def set(self, name: str, *, private: bool) -> HostProperty:

@@ -1,4 +1,4 @@
-"""What is asked of the server: reservations and events to make and to change."""
+"""Requests to the server: reservations and events to create and to change."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from datetime import datetime
 from tenureclient.conditions import conditions_to_json
 from tenureclient.wire import JsonObject, JsonValue, Version, moment_to_wire
 
-#: What can be done at the moment before the end of a lease.
+#: The actions that are possible before the end of a lease.
 BEFORE_END_ACTIONS = ("none", "snapshot", "notify", "default")
-#: What can become of a reserved server at the end of its lease.
+#: The actions that are possible for a reserved server at the end of its lease.
 AT_END_ACTIONS = ("delete", "stop", "shelve", "snapshot")
-#: What can become of volumes when their lease ends.
+#: The actions that are possible for volumes at the end of their lease.
 VOLUMES_AT_END = ("delete", "snapshot", "keep")
 
-# Blazar wants these keys to be present, whatever they hold.
+# Blazar requires these keys, whatever their values.
 _KEYS_OF_1_0: Mapping[str, JsonObject] = {
     "physical:host": {"hypervisor_properties": "", "resource_properties": ""},
     "virtual:instance": {"affinity": None, "resource_properties": ""},
     "flavor:instance": {"affinity": None},
 }
 
-#: What API 1.2 has brought for all types that know it, and what for one of them.
+#: The parameters that API 1.2 added: for all types that have them, and for a single type.
 _SINCE_1_2 = frozenset({"region", "availability_zone", "extra_specs"})
 _SINCE_1_2_OF: Mapping[str, frozenset[str]] = {
     "physical:host": frozenset({"vcpus", "memory_mb", "disk_gb"}),
@@ -32,7 +32,7 @@ _SINCE_1_2_OF: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ReservationRequest:
-    """A reservation to make: a resource type and the parameters of that type."""
+    """A reservation to create: a resource type and the parameters of that type."""
 
     resource_type: str
     parameters: JsonObject = field(default_factory=dict)
@@ -66,10 +66,10 @@ class ReservationRequest:
         affinity: bool | None = None,
         conditions: Iterable[str] = (),
     ) -> ReservationRequest:
-        """Ask for instances of a size, on hosts that serve others as well.
+        """Ask for instances of a size, on hosts that are shared with other reservations.
 
-        ``affinity``: True puts all on one host, False each on a host of its own, None is no rule. Each
-        condition must hold for every host that one of them is on.
+        ``affinity``: True puts all instances on one host, False each on a host of its own, None sets no
+        rule. Each condition must hold for every host of these instances.
         """
         return cls(
             "virtual:instance",
@@ -98,9 +98,9 @@ class ReservationRequest:
         in_place: bool = False,
         conditions: Iterable[str] = (),
     ) -> ReservationRequest:
-        """Ask for one server: one that is there, or room for one of a flavor that is named later.
+        """Ask for an existing server, or for room for a server of a flavor. The server is named later.
 
-        ``at_end`` is one of ``AT_END_ACTIONS``; with ``in_place`` the server stays where it is until then.
+        ``at_end`` is one of ``AT_END_ACTIONS``. With ``in_place`` the server stays where it is until the end.
         """
         named: JsonObject = {"flavor_id": flavor_id} if server_id is None else {"server_id": server_id}
         more: JsonObject = {} if at_end is None else {"at_end": at_end}
@@ -114,7 +114,7 @@ class ReservationRequest:
     def floatingips(
         cls, network_id: str, amount: int | None = None, *, addresses: Iterable[str] = ()
     ) -> ReservationRequest:
-        """Ask for addresses of an external network: these, and as many others as make up ``amount``."""
+        """Ask for these addresses of an external network, and for others to make up ``amount``."""
         required: list[JsonValue] = list(addresses)
         return cls(
             "virtual:floatingip",
@@ -129,9 +129,9 @@ class ReservationRequest:
     def volumes(
         cls, amount: int, *, size_gb: int, volume_type: str = "", at_end: str = "delete"
     ) -> ReservationRequest:
-        """Ask for volumes of a size and a type, the cloud's default unless another is named.
+        """Ask for volumes of a size and a volume type (default: the cloud's default type).
 
-        ``at_end`` is what becomes of them when the lease ends: one of ``VOLUMES_AT_END``.
+        ``at_end`` is the action when the lease ends: one of ``VOLUMES_AT_END``.
         """
         return cls(
             "virtual:volume",
@@ -139,13 +139,13 @@ class ReservationRequest:
         )
 
     def with_before_end(self, action: str | None) -> ReservationRequest:
-        """The same with what is done before the end: one of ``BEFORE_END_ACTIONS``; None changes nothing."""
+        """Return the request with an action before the end: one of ``BEFORE_END_ACTIONS``. None keeps it."""
         if action is None:
             return self
         return ReservationRequest(self.resource_type, {**self.parameters, "before_end": action})
 
     def in_region(self, region: str | None) -> ReservationRequest:
-        """The same in a region of the service; None changes nothing."""
+        """Return the request in a region of the service. None keeps it."""
         if region is None:
             return self
         return ReservationRequest(self.resource_type, {**self.parameters, "region": region})
@@ -153,10 +153,10 @@ class ReservationRequest:
     def with_place(
         self, availability_zone: str | None = None, extra_specs: Mapping[str, str] | None = None
     ) -> ReservationRequest:
-        """The same on hosts of a zone and with these extra specs; None, and none of them, changes nothing.
+        """Return the request in an availability zone and with extra specs. None or empty keeps it.
 
-        Whatever Nova runs can be asked for in a zone; only hosts, and instances of a size of their own, with
-        extra specs.
+        A zone fits everything that Nova runs. Extra specs fit only hosts, and instances with a size of
+        their own.
         """
         zone: JsonObject = {} if availability_zone is None else {"availability_zone": availability_zone}
         specs: JsonObject = {"extra_specs": dict(extra_specs)} if extra_specs else {}
@@ -164,7 +164,7 @@ class ReservationRequest:
 
     @property
     def names_a_place(self) -> bool:
-        """Whether it says where, or on what kind of hosts, in words that came with API 1.2."""
+        """Whether the request restricts place or kind of hosts in a way that needs API 1.2."""
         return _names_a_place(self.parameters, _SINCE_1_2_OF.get(self.resource_type, frozenset()))
 
     def to_wire(self, version: Version) -> JsonObject:
@@ -174,9 +174,9 @@ class ReservationRequest:
 
 @dataclass(frozen=True, slots=True)
 class OwnEvent:
-    """A moment of a lease at which the service tells this message, in a notification.
+    """A moment of a lease at which the service sends this message as a notification.
 
-    ``id`` is that of one which the lease has already; None makes another.
+    ``id`` identifies an existing event of the lease; None creates another.
     """
 
     time: datetime
@@ -190,14 +190,14 @@ class OwnEvent:
 
 @dataclass(frozen=True, slots=True)
 class ReservationChange:
-    """What is to change in the reservation of this id."""
+    """The change of one reservation, identified by its id."""
 
     id: str
     parameters: Mapping[str, JsonValue]
 
     @property
     def names_a_place(self) -> bool:
-        """Whether it says where, or on what kind of hosts, in words that came with API 1.2."""
+        """Whether the change restricts place or kind of hosts in a way that needs API 1.2."""
         return _names_a_place(self.parameters)
 
     def to_wire(self) -> JsonObject:

@@ -1,4 +1,4 @@
-"""Reservations as they are written on a command line: ``resource_type=physical:host,min=1,...``."""
+"""Reservations as written on a command line: ``resource_type=physical:host,min=1,...``."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _COUNT = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 
 
 class UnreadableReservation(ValueError):
-    """A text that is not a list of key=value pairs, or one with a value that does not fit its key."""
+    """The text is not a list of key=value pairs, or a value does not fit its key."""
 
 
 def parse_reservation(text: str) -> ReservationRequest:
-    """Read a reservation to make. Commas in brackets or quotes belong to the value."""
+    """Read a reservation to create. Commas in brackets or quotes belong to the value."""
     values = parse_pairs(text)
     resource_type = values.pop("resource_type", None)
     if not isinstance(resource_type, str) or not resource_type:
@@ -50,7 +50,7 @@ def parse_reservation(text: str) -> ReservationRequest:
 
 
 def parse_reservation_change(text: str) -> ReservationChange:
-    """Read a change of a reservation: its id and what is to change."""
+    """Read a change of a reservation: its id and the parameters to change."""
     values = parse_pairs(text)
     reservation_id = values.pop("id", None)
     if not isinstance(reservation_id, str) or not reservation_id:
@@ -61,7 +61,7 @@ def parse_reservation_change(text: str) -> ReservationChange:
 
 
 def parse_count(text: str) -> tuple[int, int]:
-    """Read how many are wanted, ``2`` or ``2-4``, as the least and the most."""
+    """Read a count, ``2`` or ``2-4``, as the minimum and the maximum."""
     match = _COUNT.fullmatch(text.strip())
     if match is None:
         raise UnreadableReservation(f"'{text}' is not a count; write 2, or 2-4 for at least 2 and up to 4.")
@@ -73,7 +73,7 @@ def parse_count(text: str) -> tuple[int, int]:
 
 
 def parse_amount(text: str) -> int:
-    """Read how many are wanted, exactly."""
+    """Read an exact count."""
     if not _WHOLE_NUMBER.fullmatch(text.strip()) or int(text) < 1:
         raise UnreadableReservation(f"'{text}' is not a count: a whole number, at least 1.")
     return int(text)
@@ -88,7 +88,7 @@ def parse_extra_spec(text: str) -> tuple[str, str]:
 
 
 def parse_pairs(text: str) -> dict[str, JsonValue]:
-    """Read ``key=value,key=value`` with each value as the type that its key has in the API."""
+    """Read ``key=value,key=value``, each value with the type that its key has in the API."""
     values: dict[str, JsonValue] = {}
     for pair in _split(text):
         key, equals, value = pair.partition("=")

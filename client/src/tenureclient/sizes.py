@@ -10,11 +10,11 @@ _UNITS = "mgt"
 
 
 class UnreadableSize(ValueError):
-    """A text that is not a size, or one that is not a whole number of the unit."""
+    """The text is not a size, or the size is not a whole number of the unit."""
 
 
 def parse_size(unit: str) -> Callable[[str], int]:
-    """Make a reader of sizes; what it returns is in ``unit`` (m, g or t), as is a size without any."""
+    """Return a reader of sizes. It returns ``unit`` (m, g or t), and reads bare numbers as ``unit``."""
 
     def parse(text: str) -> int:
         match = _SIZE.fullmatch(text.strip().lower())

@@ -1,4 +1,4 @@
-"""One call to the service: where it is, which version it speaks, and what a refusal means."""
+"""Calls to the service: its address, its version, and its errors."""
 
 from __future__ import annotations
 
@@ -36,11 +36,10 @@ Body = Callable[[Version], JsonObject]
 
 
 class Transport:
-    """Calls the service at 1.1, and for good at 1.0 once the server has shown that it knows no more.
+    """Calls the service at 1.1. If the server knows only 1.0, all further calls use 1.0.
 
-    A server shows that by 406, or, where it is older than microversions, by an answer that does not
-    name the version. Refused writes are then sent again in the form of 1.0, which is safe: neither
-    answer has had an effect.
+    Such a server answers with 406 or, if it predates microversions, without naming the version. The
+    client then repeats refused writes in the form of 1.0. This is safe: neither answer had an effect.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class Transport:
                 connection,
                 service_type=SERVICE_TYPE,
                 interface=interface or "public",
-                region_name=region_name or None,  # an empty one would fit no endpoint
+                region_name=region_name or None,  # an empty name would match no endpoint
             )
         self._endpoint = _with_version(endpoint_override) if endpoint_override else None
         self._timeout = timeout
@@ -68,7 +67,7 @@ class Transport:
 
     @property
     def version(self) -> Version | None:
-        """The version that is spoken, but for what is newer; None before the first answer."""
+        """The version of calls that need nothing newer; None before the first answer."""
         return self._version
 
     def call(
@@ -81,24 +80,24 @@ class Transport:
         since: Version = Version.V1_1,
         newest: bool = False,
     ) -> Answer:
-        """Make one call and return its answer, or raise the error that it stands for.
+        """Make one call; return its answer, or raise the error of its status.
 
-        ``path`` is quoted part by part. ``feature`` names, in words for a user, something that API 1.1, or
-        ``since``, brought: a server that lacks it raises ``NeedsNewerServer``. With ``newest`` the answer is
-        asked for in the newest version that this client knows, and has the form that the server has.
+        ``path`` is quoted part by part. ``feature`` names, in words for a user, a feature that API 1.1 (or
+        ``since``) introduced: a server without it raises ``NeedsNewerServer``. With ``newest`` the client
+        asks for the newest version that it knows, and takes the form that the server has.
         """
         if feature and (self._version is Version.V1_0 or (since is Version.V1_2 and self._lacks_newest)):
             raise self._too_old(feature, since)
         if (since is Version.V1_2 or newest) and self._version is not Version.V1_0 and not self._lacks_newest:
             response = self._send(method, path, query, body, Version.V1_2)
             if not _lacks(response, Version.V1_2):
-                if _tells(response, Version.V1_2):
+                if _names_version(response, Version.V1_2):
                     self._version = Version.V1_1
                 return Answer(version=Version.V1_2, body=_read(response))
             self._lacks_newest = True
             if feature:
                 raise self._too_old(feature, since)
-            # What a server without versions has done is not asked for a second time.
+            # A write that a server without versions has performed must not be sent twice.
             if body is not None and response.ok:
                 self._version = Version.V1_0
                 return Answer(version=Version.V1_0, body=_read(response))
@@ -124,10 +123,10 @@ class Transport:
         since: Version = Version.V1_1,
         newest: bool = False,
     ) -> Iterator[T]:
-        """Yield the items of a list, page by page, for as long as the answer links to a next one.
+        """Yield the items of a list, page by page, while the answer links to a next page.
 
-        Only the query of a link is followed: the host and the path stay ours, since a server behind a
-        proxy may not know its own address, and a token must not travel elsewhere.
+        Only the query of the link is used; host and path stay the same. A server behind a proxy may not
+        know its own address, and the token must not be sent elsewhere.
         """
         seen = {tuple(sorted(query.items()))}
         while True:
@@ -150,17 +149,17 @@ class Transport:
         """Return the address of the service, looked up in the catalogue if none was given."""
         if self._endpoint is None:
             try:
-                found = self._adapter.get_endpoint()
+                endpoint = self._adapter.get_endpoint()
             except ksa_exceptions.CatalogException:
-                found = None
+                endpoint = None
             except ksa_exceptions.ClientException as error:
                 raise _no_answer(error) from error
-            if not found:
+            if not endpoint:
                 raise errors.ConnectionFailed(
                     f"The cloud's catalogue has no endpoint of type '{SERVICE_TYPE}' for this region and"
                     " interface; one can be given as reservation_endpoint_override."
                 )
-            self._endpoint = _with_version(found)
+            self._endpoint = _with_version(endpoint)
         return self._endpoint
 
     def _send(
@@ -172,7 +171,7 @@ class Transport:
         version: Version,
     ) -> requests.Response:
         url = "/" + "/".join(quote(part, safe="") for part in path)
-        # 1.0 is asked for as Blazar's own clients do it: without the header.
+        # Ask for 1.0 like Blazar's own clients: without the header.
         microversion = None if version is Version.V1_0 else version.value
         try:
             return self._adapter.request(
@@ -199,7 +198,7 @@ class Transport:
 
 
 def parsed(read: Callable[[JsonValue], T], document: JsonValue) -> T:
-    """Read a document of the server; raise our own error when it has not the expected form."""
+    """Read a document of the server; raise ``UnexpectedAnswer`` if it has another form."""
     try:
         return read(document)
     except MalformedDocument as error:
@@ -212,29 +211,30 @@ def _with_version(endpoint: str) -> str:
 
 
 def _spoken(response: requests.Response, *, writes: bool) -> Version | None:
-    """Return the version of the server as far as this answer to a request at 1.1 tells it."""
+    """Return the server's version, if this answer to a request at 1.1 reveals it."""
     if response.status_code == 406:
         return Version.V1_0
     header = response.headers.get("OpenStack-API-Version", "")
     if header.split() == [SERVICE_TYPE, Version.V1_1.value]:
         return Version.V1_1
-    # A sign-in that failed or a proxy in trouble says nothing about the service behind it.
+        # A failed sign-in or a failing proxy says nothing about the service behind it.
     if response.ok or (response.status_code == 400 and writes):
         return Version.V1_0
     return None
 
 
-def _tells(response: requests.Response, version: Version) -> bool:
-    """Whether an answer says that it is written in that version."""
+def _names_version(response: requests.Response, version: Version) -> bool:
+    """Whether the answer says that it uses this version."""
     return response.headers.get("OpenStack-API-Version", "").split() == [SERVICE_TYPE, version.value]
 
 
 def _lacks(response: requests.Response, version: Version) -> bool:
-    """Whether an answer shows that the server does not know the version.
+    """Whether the answer shows that the server does not know the version.
 
-    One that is older than microversions answers without naming any, as a write that it does not know.
+    A server without microversions never names a version. Its answer may be 400, 404 or 405 because it does
+    not know the path or the write.
     """
-    if _tells(response, version):
+    if _names_version(response, version):
         return False
     return response.status_code == 406 or response.ok or response.status_code in {400, 404, 405}
 

@@ -1,4 +1,4 @@
-"""Pools of volumes that can be reserved from; for administrators."""
+"""Pools from which volumes can be reserved; for administrators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SORT_KEYS = ("id", "name")
 
 @dataclass(frozen=True, slots=True)
 class VolumePool:
-    """A pool of volumes; ``capacity_gb`` is how much of it is lent to reservations."""
+    """A volume pool. ``capacity_gb`` is the part of it that is lent to reservations, in GiB."""
 
     id: str
     name: str
@@ -29,7 +29,7 @@ class VolumePool:
     health: str | None
     health_reason: str | None
     health_since: datetime | None
-    #: Where it is; None where the service has no regions.
+    #: The region of the pool; None if the service has no regions.
     region: str | None
 
     @classmethod
@@ -48,9 +48,9 @@ class VolumePool:
 
 @dataclass(frozen=True, slots=True)
 class LeaseVolumePool:
-    """A pool that volumes of a lease lie in, as its owner sees it.
+    """A pool with volumes of a lease, as the lease's owner sees it.
 
-    ``status`` is ``planned``, ``held``, ``released``, or ``kept`` while they are there after the lease.
+    ``status`` is ``planned``, ``held``, ``released``, or ``kept`` while volumes remain after the lease.
     """
 
     id: str
@@ -75,8 +75,8 @@ class LeaseVolumePool:
 
 _KIND = Kind(
     path="volume-pools",
-    one="volume_pool",
-    many="volume_pools",
+    document_key="volume_pool",
+    list_key="volume_pools",
     noun="volume pool",
     name="name",
     read=VolumePool.from_wire,
@@ -84,15 +84,15 @@ _KIND = Kind(
 
 
 class VolumePools(Inventory[VolumePool]):
-    """The pools of which something was lent to the reservation service."""
+    """The volume pools that are registered with the reservation service."""
 
     def __init__(self, transport: Transport) -> None:
         super().__init__(transport, _KIND)
 
     def create(self, name: str, capacity_gb: int, *, region: str | None = None) -> VolumePool:
-        """Lend so many GiB of a pool, which Cinder calls so, to reservations.
+        """Lend ``capacity_gb`` GiB of a Cinder pool with this name to reservations.
 
-        Without a ``region`` it is of the home region.
+        Without a ``region``, the pool belongs to the home region.
         """
         placed: JsonObject = {} if region is None else {"region": region}
         answer = self._transport.call(
@@ -105,7 +105,7 @@ class VolumePools(Inventory[VolumePool]):
         return self._one(answer)
 
     def lend(self, pool_id: str, capacity_gb: int) -> VolumePool:
-        """Lend so many GiB of it from now on: no more than there is, and no less than is promised or kept."""
+        """Change how many GiB are lent: at most the pool's size, at least what is promised or kept."""
         answer = self._transport.call(
             "PUT",
             _KIND.path,
@@ -125,7 +125,7 @@ class VolumePools(Inventory[VolumePool]):
         sort_key: str = "id",
         descending: bool = False,
     ) -> Iterator[VolumePool]:
-        """Yield the pools that fit; further pages are fetched as they are needed."""
+        """Yield the matching pools; further pages are fetched as needed."""
         return self._list(
             {"name": name, "region": region},
             reservable=reservable,

@@ -1,4 +1,4 @@
-"""JSON as it travels: types, and reading it with complaints that name the field."""
+"""JSON types, and readers whose errors name the field."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ class Version(enum.Enum):
 
 
 class MalformedDocument(ValueError):
-    """A document of the server lacks a field or has it in a form that cannot be read."""
+    """A document of the server lacks a field, or the field has the wrong form."""
 
 
 class Fields:
-    """Reads the fields of one JSON object as the types that are expected."""
+    """Reads the fields of a JSON object with their expected types."""
 
-    def __init__(self, document: JsonValue, what: str) -> None:
+    def __init__(self, document: JsonValue, subject: str) -> None:
         if not isinstance(document, Mapping):
-            raise MalformedDocument(f"{what} is not an object")
+            raise MalformedDocument(f"{subject} is not an object")
         self._document = document
-        self._what = what
+        self._subject = subject
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._document)
 
     def value(self, name: str) -> JsonValue:
-        """Return the raw value; None when it is absent."""
+        """Return the raw value; None if it is absent."""
         return self._document.get(name)
 
     def text(self, name: str) -> str:
@@ -53,12 +53,12 @@ class Fields:
         return None if self._document.get(name) is None else self.text(name)
 
     def loose_text(self, name: str) -> str:
-        """Return a value that some servers send as a number as text; empty when it is absent."""
+        """Return text that some servers send as a number; empty if it is absent."""
         value = self._document.get(name)
         return "" if value is None else str(value)
 
     def number(self, name: str) -> int:
-        """Return a whole number; 0 when it is absent. Text is taken: Blazar lets a property hide it."""
+        """Return a whole number; 0 if it is absent. Text is accepted: Blazar lets a property hide it."""
         value = self._document.get(name)
         if value is None:
             return 0
@@ -100,27 +100,27 @@ class Fields:
         return tuple(read(item) for item in value)
 
     def _malformed(self, name: str, expected: str) -> MalformedDocument:
-        return MalformedDocument(f"{self._what}: {name} is not {expected}: {self._document.get(name)!r}")
+        return MalformedDocument(f"{self._subject}: {name} is not {expected}: {self._document.get(name)!r}")
 
 
 def read_moment(text: str) -> datetime:
-    """Return the moment that a date of either API version means; a date without zone is UTC."""
+    """Return the moment of a date in the form of either API version; without a zone it is UTC."""
     moment = datetime.fromisoformat(text)
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def rfc3339(moment: datetime) -> str:
-    """Return the form of API 1.1: UTC, with a fraction only where there is one."""
+    """Return a date in the form of API 1.1: UTC, with a fraction only if there is one."""
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
 def blazar_minute(moment: datetime) -> str:
-    """Return the form that API 1.0 takes: UTC without a zone, cut to the minute."""
+    """Return a date in the form of API 1.0: UTC without a zone, cut to the minute."""
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def moment_to_wire(moment: Moment, version: Version) -> str:
-    """Return a date in the form of a version; API 1.0 knows minutes only, so seconds are cut there."""
+    """Return a date in the form of a version. API 1.0 knows minutes only, so seconds are cut."""
     if not isinstance(moment, datetime):
         return NOW
     if moment.tzinfo is None:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The clock, the pause and the zone that commands use. A zone of None is that of this machine."""
+    """The clock, the sleep function and the zone for the commands. A zone of None is that of this machine."""
 
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     sleep: Callable[[float], None] = time.sleep
@@ -36,7 +36,7 @@ class Surroundings:
 class ReservationCommand(command.Command):
     """A command of the reservation service.
 
-    ``examples`` are command lines without the program and the command, with what they are for.
+    ``examples`` are pairs: the arguments of a command line, and its purpose.
     """
 
     examples: ClassVar[tuple[tuple[str, str], ...]] = ()
@@ -59,7 +59,7 @@ class ReservationCommand(command.Command):
 
     @property
     def surroundings(self) -> Surroundings:
-        """The ones that a test gave to the application, or the real ones."""
+        """The surroundings that a test gave to the application, or the real ones."""
         given = getattr(self.app, "surroundings", None)
         return given if isinstance(given, Surroundings) else Surroundings()
 
@@ -74,14 +74,14 @@ class ReservationCommand(command.Command):
         )
 
     def moment(self, text: str, option: str, *, zone: tzinfo | None, after: datetime | None = None) -> Moment:
-        """Read a date of the command line; a complaint names the option. ``after``: see ``parse_moment``."""
+        """Read a date of the command line; an error names the option. ``after``: see ``parse_moment``."""
         try:
             return parse_moment(text, now=self.surroundings.now(), zone=zone, after=after)
         except (UnreadableMoment, UnreadableDuration) as error:
             raise exceptions.CommandError(f"{option}: {error}") from error
 
 
-#: How things can be printed for programs, which read everything as it is.
+#: Output formats for programs; values are printed unchanged.
 _FOR_PROGRAMS = frozenset({"json", "yaml"})
 
 
@@ -97,7 +97,7 @@ class ReservationLister(ReservationCommand, command.Lister):
 
 
 class ReservationShowOne(ReservationCommand, command.ShowOne):
-    """A command that prints the fields of one thing."""
+    """A command that prints the fields of one resource."""
 
     def produce_output(
         self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Sequence[object]
@@ -112,7 +112,7 @@ def _printable(row: Iterable[object]) -> tuple[object, ...]:
 
 
 def reading(read: Callable[[str], T]) -> Callable[[str], T]:
-    """Turn a reader into one for argparse, which shows the text of no other error than its own."""
+    """Turn a reader into an argparse type. argparse shows the text of its own errors only."""
 
     def typed(text: str) -> T:
         try:

@@ -1,4 +1,4 @@
-"""Doing the same to several things: all that can be done is done, and the rest is told."""
+"""Doing the same to several things: continue after errors, and report them at the end."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 
 class Each:
-    """What came of doing something to each of several things, by the names that the user gave."""
+    """Runs a function for several names, and collects the errors."""
 
     def __init__(self) -> None:
         self._failed: dict[str, str] = {}
 
     def do(self, names: Iterable[str], work: Callable[[str], T]) -> Mapping[str, T]:
-        """Call ``work`` with each name that has not failed before; the results of those that it works for."""
+        """Call ``work`` for each name without an earlier error; return the results by name."""
         done: dict[str, T] = {}
         for name in names:
             try:
@@ -29,11 +29,11 @@ class Each:
                 self._failed[name] = describe(error)
         return done
 
-    def complain(self, count: int, what: str) -> None:
-        """Raise ``CommandError`` where any of ``count`` things failed; ``what`` says what they are not."""
+    def complain(self, count: int, problem: str) -> None:
+        """Raise ``CommandError`` if any of ``count`` names failed; ``problem`` completes "2 of 3 ..."."""
         lines = list(self._failed.values())
         if count > 1:
             named = [f"{name}: {reason}" for name, reason in self._failed.items()]
-            lines = [f"{len(named)} of {count} {what}:", *named]
+            lines = [f"{len(named)} of {count} {problem}:", *named]
         if self._failed:
             raise exceptions.CommandError("\n".join(lines))

@@ -59,7 +59,7 @@ class ListFloatingIPs(ReservationLister):
             key=lambda floatingip: (getattr(floatingip, parsed_args.sort_by), floatingip.id),
         )
         zone = self.surroundings.zone
-        return table(found, lambda one: floatingip_row(one, zone), _LISTED, parsed_args.columns)
+        return table(found, lambda floatingip: floatingip_row(floatingip, zone), _LISTED, parsed_args.columns)
 
 
 class ShowFloatingIP(OfFloatingIPs, ReservationShowOne):
@@ -73,15 +73,15 @@ class ShowFloatingIP(OfFloatingIPs, ReservationShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
-        found = self.client().floatingips.find(parsed_args.resource)
-        return fields(floatingip_row(found, self.surroundings.zone))
+        floatingip = self.client().floatingips.find(parsed_args.resource)
+        return fields(floatingip_row(floatingip, self.surroundings.zone))
 
 
 class CreateFloatingIP(ReservationShowOne):
     """Make an address of an external network reservable.
 
-    The address lies in a subnet of the network, outside of its allocation pools (what lies in them,
-    Neutron gives to anybody), is not the gateway, and nobody has it.
+    The address must lie in a subnet of the network and outside its allocation pools (Neutron gives the
+    addresses inside to anyone). It must be unused, and not be the gateway.
     """
 
     examples = (("5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0001 203.0.113.20", "one address"),)
@@ -109,7 +109,7 @@ class DeleteFloatingIP(OfFloatingIPs, DeleteCommand):
 class DisableFloatingIP(OfFloatingIPs, DisableCommand):
     """Close a floating IP to new reservations.
 
-    Who has reserved it keeps it; the list shows them. It is shown before it is done.
+    Existing reservations keep it; the list shows them. You are asked before it is done.
     """
 
     examples = (
@@ -125,10 +125,10 @@ class EnableFloatingIP(OfFloatingIPs, EnableCommand):
 
 
 class ReallocateFloatingIP(OfFloatingIPs, ReallocateCommand):
-    """Give those who have reserved a floating IP another one, as far as there are any.
+    """Give the reservations of a floating IP another one, as far as there are any.
 
-    What runs keeps it, unless --running says otherwise. The list shows what becomes of each; it is shown
-    before it is done. To keep the address free, disable it first.
+    Reservations that have started keep it, unless --running is given. The list shows what happens to each
+    reservation. You are asked before it is done. To keep the address free, disable it first.
     """
 
     lost = "connections"

@@ -177,31 +177,31 @@ class DeleteHost(OfHosts, DeleteCommand):
 class DisableHost(OfHosts, DisableCommand):
     """Close a host to new reservations, whatever the cloud says of it.
 
-    Who has a part in it keeps it; the list shows them. It is shown before it is done.
+    Existing reservations keep it; the list shows them. You are asked before it is done.
     """
 
     examples = (
         ("compute-1 --reason 'a broken fan'", "and be asked before it is done"),
-        ("compute-1 --dry-run", "see who has a part in it"),
+        ("compute-1 --dry-run", "see which reservations it has"),
     )
 
 
 class EnableHost(OfHosts, EnableCommand):
-    """Open a host to reservations again. It takes them as far as the cloud says that it is well."""
+    """Open a host to reservations again. It takes them as far as the cloud reports it as well."""
 
     examples = (("compute-1", "and be asked before it is done"),)
 
 
 class ReallocateHost(OfHosts, ReallocateCommand):
-    """Move what is booked on a host to others, as far as there are any.
+    """Move the reservations of a host to other hosts, as far as there are any.
 
-    What runs there stays, unless --running says otherwise. The list shows what becomes of each; it is shown
-    before it is done. To keep the host empty, disable it first.
+    Reservations that have started stay, unless --running is given. The list shows what happens to each
+    reservation. You are asked before it is done. To keep the host empty, disable it first.
     """
 
     lost = "servers"
     examples = (
         ("compute-1 --dry-run", "see what would move, and where to"),
         ("compute-1 --lease bio-42 --yes", "of one lease, without being asked"),
-        ("compute-1 --running", "also what runs, which loses its servers there"),
+        ("compute-1 --running", "also reservations that have started; they lose their servers there"),
     )

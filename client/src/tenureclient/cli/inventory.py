@@ -1,4 +1,4 @@
-"""What the commands for all inventories have in common: delete, disable, enable, reallocate."""
+"""The parts that the commands for all inventories share: delete, disable, enable, reallocate."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Change = ResourceChange[Host] | ResourceChange[FloatingIP] | ResourceChange[Volu
 
 
 class OfInventory(ReservationCommand):
-    """A command for things of one kind, which are named by ``metavar``."""
+    """A command for resources of one type; ``metavar`` is their placeholder in the help."""
 
     noun: ClassVar[str]
     metavar: ClassVar[str]
     name_or_id: ClassVar[str]
 
     def inventory(self, client: Client) -> Hosts | FloatingIPs | VolumePools:
-        """Everything of this kind."""
+        """Return the interface to the resources of this type."""
         raise NotImplementedError
 
     def add_one(self, parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ class OfInventory(ReservationCommand):
 
 
 def add_reservable(parser: argparse.ArgumentParser, nouns: str, others: str) -> None:
-    """Add the choice between those that take reservations and those that do not, as far as it is made."""
+    """Add the options that restrict a list to resources that do, or do not, take reservations."""
     reservable = parser.add_mutually_exclusive_group()
     reservable.add_argument(
         "--reservable", action="store_true", default=None, help=f"Only {nouns} that take reservations"
@@ -53,12 +53,12 @@ def add_reservable(parser: argparse.ArgumentParser, nouns: str, others: str) -> 
 
 
 def add_only_region(parser: argparse.ArgumentParser) -> None:
-    """Add the choice of a region."""
+    """Add the option that restricts a list to a region."""
     parser.add_argument("--region", metavar="NAME", help="Only what is in this region of the service")
 
 
 def add_region(parser: argparse.ArgumentParser) -> None:
-    """Add where something is that is made reservable."""
+    """Add the option for the region of a new resource."""
     parser.add_argument(
         "--region", metavar="NAME", help="The region that it is in (default: the service's home region)"
     )
@@ -92,7 +92,7 @@ class OfVolumePools(OfInventory):
 
 
 class DeleteCommand(OfInventory):
-    """A command that takes things out of the service."""
+    """A command that removes resources from the service."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -114,7 +114,7 @@ class DeleteCommand(OfInventory):
 
 
 class ChangeCommand(OfInventory, ReservationLister):
-    """A command that changes what its reservations have: first it is told what comes of it, then done."""
+    """A command that affects reservations: it shows what would happen and asks before it acts."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -136,15 +136,15 @@ class ChangeCommand(OfInventory, ReservationLister):
         return self._table(self.change(client, resource_id, parsed_args, dry_run=False), parsed_args)
 
     def change(self, client: Client, resource_id: str, parsed_args: Any, *, dry_run: bool) -> Change:
-        """Do it, or have it told."""
+        """Make the change; with ``dry_run``, only return what it would do."""
         raise NotImplementedError
 
     def describe(self, name: str, plan: Change) -> str:
-        """What would be done, in a sentence."""
+        """Return what would be done, as a sentence."""
         raise NotImplementedError
 
     def _confirm(self, sentence: str) -> None:
-        """Go on only where whoever sits there agrees."""
+        """Ask the user; raise ``CommandError`` unless they agree."""
         if not self.app.stdin.isatty():
             raise exceptions.CommandError(
                 f"{sentence} Nothing was done. Say --yes to do it without being asked."
@@ -159,11 +159,16 @@ class ChangeCommand(OfInventory, ReservationLister):
     ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         zone = self.surroundings.zone
         shown = ("lease_id", "status", "start_date", "end_date", "moves_to", "reason")
-        return table(change.reservations, lambda one: affected_row(one, zone), shown, parsed_args.columns)
+        return table(
+            change.reservations,
+            lambda reservation: affected_row(reservation, zone),
+            shown,
+            parsed_args.columns,
+        )
 
 
 class DisableCommand(ChangeCommand):
-    """A command that closes something to new reservations."""
+    """A command that closes a resource to new reservations."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -181,7 +186,7 @@ class DisableCommand(ChangeCommand):
 
 
 class EnableCommand(ChangeCommand):
-    """A command that opens something to reservations again."""
+    """A command that opens a resource to reservations again."""
 
     def change(self, client: Client, resource_id: str, parsed_args: Any, *, dry_run: bool) -> Change:
         return self.inventory(client).enable(resource_id, dry_run=dry_run)
@@ -193,9 +198,9 @@ class EnableCommand(ChangeCommand):
 
 
 class ReallocateCommand(ChangeCommand):
-    """A command that moves what is booked on something to others."""
+    """A command that moves the reservations of a resource to others."""
 
-    #: What running reservations lose with it.
+    #: What running reservations lose when they move.
     lost: ClassVar[str]
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -216,8 +221,8 @@ class ReallocateCommand(ChangeCommand):
         )
 
     def describe(self, name: str, plan: Change) -> str:
-        moving = [one for one in plan.reservations if one.moves_to is not None]
-        running = sum(one.status == "held" for one in moving)
+        moving = [reservation for reservation in plan.reservations if reservation.moves_to is not None]
+        running = sum(reservation.status == "held" for reservation in moving)
         lost = f" {running} of them run, and lose their {self.lost} there." if running else ""
         return (
             f"Of {len(plan.reservations)} reservations on {name}, {len(moving)} move to other"

@@ -28,8 +28,8 @@ _DEFAULT_LENGTH = timedelta(hours=24)
 class CreateLease(ReservationShowOne):
     """Reserve resources for a stretch of time.
 
-    Books everything that the options name, or nothing. When it is not free, the answer says how many
-    resources there are, how many match, and how many of those are free.
+    Books everything that the options ask for, or nothing. If resources are not free, the answer says how many
+    there are, how many match, and how many of those are free.
     """
 
     examples = (
@@ -65,13 +65,13 @@ class CreateLease(ReservationShowOne):
             metavar="KEY=VALUE[,KEY=VALUE...]",
             action="append",
             default=[],
-            help="Taken from old scripts, without effect",
+            help="Accepted from old scripts; has no effect",
         )
         parser.add_argument(
             "--hold",
             metavar="DURATION",
             type=reading(parse_length),
-            help="Book for so long only, at most 1h, unless 'lease confirm' follows; for scripts",
+            help="Book for this long only, at most 1h, unless 'lease confirm' follows; for scripts",
         )
         add_wait_options(parser, "until the lease is ACTIVE")
         return parser

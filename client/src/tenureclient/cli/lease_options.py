@@ -22,7 +22,7 @@ BLAZAR_DATE = "a date without a zone is UTC, as in python-blazarclient"
 
 
 class OfLease(ReservationCommand):
-    """A command for one lease, which is named by its first argument."""
+    """A command for one lease, named by its first argument."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -50,7 +50,7 @@ def wait_for(
     parsed_args: argparse.Namespace,
     statuses: Collection[str] = ACTIVE,
 ) -> Lease:
-    """Wait with a progress display on stderr; where that ends in vain, the lease is named that is there."""
+    """Wait, with a progress display on stderr. Errors of the wait also name the lease, which still exists."""
     timeout: timedelta | None = parsed_args.wait_timeout
     with ProgressDisplay(sys.stderr) as display:
         try:
@@ -64,7 +64,7 @@ def wait_for(
 
 
 def wait_deleted(client: Client, lease_id: str, parsed_args: argparse.Namespace, name: str) -> None:
-    """Wait with a progress display on stderr until a lease is gone, which its user calls ``name``."""
+    """Wait, with a progress display on stderr, until the lease with the name ``name`` is gone."""
     with ProgressDisplay(sys.stderr, name) as display:
         client.leases.wait_deleted(lease_id, timeout=parsed_args.wait_timeout, on_progress=display)
 
@@ -76,7 +76,7 @@ def add_notify_option(parser: argparse.ArgumentParser) -> None:
         metavar=("DATE", "MESSAGE"),
         action="append",
         default=[],
-        help="A moment of the lease, written like the start, at which the service tells this message to those"
+        help="A moment of the lease, written like the start, at which the service sends this message to all"
         " who listen to its notifications (may be repeated)",
     )
 
@@ -84,7 +84,7 @@ def add_notify_option(parser: argparse.ArgumentParser) -> None:
 def read_notify(
     command: ReservationCommand, parsed_args: argparse.Namespace, *, after: Moment | None = None
 ) -> list[OwnEvent]:
-    """Return the moments at which something is to be told, in a lease that starts then."""
+    """Return the events at which a notification is sent, for a lease that starts at ``after``."""
     zone = command.surroundings.zone
     return [
         OwnEvent(
@@ -102,10 +102,10 @@ def read_date(
     *,
     after: Moment | None = None,
 ) -> Moment | None:
-    """Return the date given by an option of ours, or by the one that python-blazarclient has.
+    """Return the date of our option, or of python-blazarclient's option for the same date.
 
-    They differ in one thing: without a zone ours is a local date, the other one is in UTC. ``after`` is what
-    it comes after, such as the start: a day of the week or a time of day is the next one from then on.
+    Without a zone, our option is a local date and the other is in UTC. ``after`` is the date that it follows,
+    such as the start: a day of the week or a time of day means the next one from then on.
     """
     text = getattr(parsed_args, friendly)
     if text is not None:
@@ -125,13 +125,13 @@ def read_instant(
     *,
     after: Moment | None = None,
 ) -> datetime | None:
-    """The same for a date that the word "now" makes no sense for."""
+    """Return a date like ``read_date``, but refuse the word "now"."""
     moment = read_date(command, parsed_args, friendly, compatible, after=after)
     return None if moment is None else _instant(moment, friendly)
 
 
 def _known(moment: Moment | None) -> datetime | None:
-    """The instant, where it is not the word "now"."""
+    """Return the instant; None for the word "now"."""
     return moment if isinstance(moment, datetime) else None
 
 

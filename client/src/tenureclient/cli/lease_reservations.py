@@ -17,9 +17,9 @@ from tenureclient.leases import ACTIVE, SETTLED
 class ListReservations(OfLease, ReservationLister):
     """List the reservations of a lease, with what is needed to use them.
 
-    flavor_id is the flavor to boot the instances of a reservation with, from the start of the lease on.
-    server_group_id is the group that they belong to, where the reservation has a rule for hosts. Servers
-    on reserved hosts are booted with the reservation's id as a hint:
+    flavor_id is the flavor with which to boot the instances of a reservation, once the lease has started.
+    server_group_id is their server group, if the reservation has an affinity rule. Servers on reserved hosts
+    are booted with the reservation's id as a hint:
 
       openstack server create --flavor FLAVOR_ID --hint group=SERVER_GROUP_ID ...
       openstack server create --hint reservation=RESERVATION_ID ...
@@ -28,7 +28,7 @@ class ListReservations(OfLease, ReservationLister):
     examples = (
         ("bio-42", "what it has"),
         ("bio-42 -f value -c flavor_id", "for 'openstack server create --flavor'"),
-        ("bio-42 -f json -c id -c parameters", "with everything that each asks for"),
+        ("bio-42 -f json -c id -c parameters", "with all parameters of each"),
     )
 
     def take_action(
@@ -37,14 +37,19 @@ class ListReservations(OfLease, ReservationLister):
         lease = self.client().leases.find(parsed_args.lease)
         zone = self.surroundings.zone
         shown = ("id", "resource_type", "status", "flavor_id", "server_group_id")
-        return table(lease.reservations, lambda one: reservation_row(one, zone), shown, parsed_args.columns)
+        return table(
+            lease.reservations,
+            lambda reservation: reservation_row(reservation, zone),
+            shown,
+            parsed_args.columns,
+        )
 
 
 class AddReservation(OfLease, ReservationShowOne):
-    """Book one more thing in a lease, for the rest of its time.
+    """Book one more reservation in a lease, for the rest of its time.
 
-    What the lease has already stays as it is. When the new thing is not free, the answer says why, and
-    nothing changes. In a lease that runs, it is there when the lease is ACTIVE again.
+    The other reservations stay as they are. If resources are not free, the answer says why, and nothing
+    changes. In a running lease, the reservation is ready when the lease is ACTIVE again.
     """
 
     examples = (
@@ -72,10 +77,10 @@ class AddReservation(OfLease, ReservationShowOne):
         before = client.leases.find(parsed_args.lease)
         lease = client.leases.add_reservation(before.id, wanted[0])
         known = {reservation.id for reservation in before.reservations}
-        added = next(one.id for one in lease.reservations if one.id not in known)
+        added = next(reservation.id for reservation in lease.reservations if reservation.id not in known)
         if parsed_args.wait:
             lease = wait_for(client, lease.id, parsed_args, SETTLED if before.status == "PENDING" else ACTIVE)
-        reservation = next(one for one in lease.reservations if one.id == added)
+        reservation = next(reservation for reservation in lease.reservations if reservation.id == added)
         return fields(reservation_row(reservation, self.surroundings.zone))
 
 

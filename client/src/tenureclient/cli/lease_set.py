@@ -53,7 +53,7 @@ class SetLease(OfLease):
             type=reading(parse_reservation_change),
             action="append",
             default=[],
-            help="What changes in a reservation, which is chosen by id=... (may be repeated)",
+            help="A change of a reservation: id=... and what changes (may be repeated)",
         )
         add_notify_option(parser)
         parser.add_argument(
@@ -61,15 +61,15 @@ class SetLease(OfLease):
             metavar="EVENT_ID",
             action="append",
             default=[],
-            help="An event made by --notify that is not wanted any more, by its id as 'lease show -f json'"
-            " has it (may be repeated)",
+            help="Remove an event made by --notify; its id is shown by 'lease show -f json'"
+            " (may be repeated)",
         )
         add_wait_options(parser, "until the lease has a lasting status again")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         start = read_date(self, parsed_args, "start", "start_date")
-        read_date(self, parsed_args, "end", "end_date")  # what cannot be read is told first
+        read_date(self, parsed_args, "end", "end_date")  # report unreadable dates before the first request
         client = self.client()
         lease = client.leases.find(parsed_args.lease)
         start = start or _moved(lease.start_date, parsed_args.defer_by, parsed_args.advance_by)
@@ -95,7 +95,7 @@ class SetLease(OfLease):
         self.output.write(f"Updated lease: {parsed_args.lease}\n")
 
     def _events(self, lease: Lease, parsed_args: argparse.Namespace, begin: Moment) -> list[OwnEvent] | None:
-        """Everything that is to be told at moments of its own; None where that does not change."""
+        """Return all events that send a notification, as they shall be; None if they do not change."""
         if not (parsed_args.notify or parsed_args.drop_notify):
             return None
         there = {
@@ -113,7 +113,7 @@ class SetLease(OfLease):
 
 
 class ProlongLease(OfLease):
-    """Have a lease end later than it would."""
+    """Move the end of a lease back."""
 
     examples = (
         ("bio-42 --by 12h", "twelve hours longer"),
@@ -166,7 +166,7 @@ def _moved(date: datetime, later: timedelta | None, earlier: timedelta | None) -
 
 
 def _awaited(lease: Lease, start: Moment | None, end: Moment | None) -> Collection[str]:
-    """What there is to wait for: what was told to happen now, else any lasting status."""
+    """Return the statuses to wait for: the result of a start or an end now, else any lasting status."""
     if end == NOW:
         return _ENDED
     if start == NOW and lease.status == "PENDING":

@@ -27,7 +27,7 @@ from tenureclient.cli.render import (
     table,
 )
 
-#: What a lease can be waited to be.
+#: The statuses that one can wait for.
 _STATUSES = (
     "CREATING",
     "PENDING",
@@ -110,7 +110,7 @@ class ShowLease(OfLease, ReservationShowOne):
 class DeleteLease(ReservationCommand):
     """End leases and take them off the list. What runs on their resources is removed.
 
-    Of several all are deleted that can be; the others are named, and the command ends with an error then.
+    Deletes as many of them as possible. The command names the others and ends with an error.
     """
 
     examples = (("bio-42", "one lease"), ("bio-42 bio-43 --wait", "several, waiting until they are gone"))
@@ -174,7 +174,7 @@ class ListLeaseHosts(OfLease, ReservationLister):
 class ListLeaseFloatingIPs(OfLease, ReservationLister):
     """List the floating IPs of a lease: planned, held or released.
 
-    From the start of the lease on they are floating IPs of the project, and are used like any other:
+    Once the lease has started, they are floating IPs of the project, and are used like any other:
 
       openstack server add floating ip SERVER ADDRESS
     """
@@ -188,14 +188,16 @@ class ListLeaseFloatingIPs(OfLease, ReservationLister):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         client = self.client()
-        found = client.leases.floatingips(client.leases.find(parsed_args.lease).id)
+        floatingips = client.leases.floatingips(client.leases.find(parsed_args.lease).id)
         zone = self.surroundings.zone
         shown = ("id", "floating_ip_address", "status", "floating_network_id", "reservation_id")
-        return table(found, lambda one: lease_floatingip_row(one, zone), shown, parsed_args.columns)
+        return table(
+            floatingips, lambda floatingip: lease_floatingip_row(floatingip, zone), shown, parsed_args.columns
+        )
 
 
 class ConfirmLease(OfLease, ReservationShowOne):
-    """Keep a lease that was made with --hold; it is a lease like any other then."""
+    """Keep a lease that was made with --hold. Afterwards it is a lease like any other."""
 
     examples = (("708732fc-f222-4437-acc2-3b9d36539b4c", "by the id that 'lease create --hold' has shown"),)
 
@@ -206,9 +208,9 @@ class ConfirmLease(OfLease, ReservationShowOne):
 
 
 class WaitLease(OfLease, ReservationShowOne):
-    """Wait until a lease has a status, and show it then.
+    """Wait until a lease has a status, and show the lease.
 
-    Ends with an error when the lease comes to an end from which the status cannot follow.
+    Ends with an error if the lease can no longer reach the status.
     """
 
     examples = (("bio-42 --until ACTIVE --wait-timeout 2h", "until it has started"),)
@@ -220,7 +222,7 @@ class WaitLease(OfLease, ReservationShowOne):
             metavar="STATUS",
             type=reading(_status),
             action="append",
-            help="The status to wait for (default: ACTIVE; may be repeated, any of them will do)",
+            help="The status to wait for (default: ACTIVE; may be repeated, any of them ends the wait)",
         )
         add_timeout_option(parser)
         return parser
@@ -233,7 +235,7 @@ class WaitLease(OfLease, ReservationShowOne):
 
 
 def _status(text: str) -> str:
-    """A status, however it is written; raises ``ValueError`` for what is none."""
+    """Return the status in capital letters. Raises ``ValueError`` for anything else."""
     status = text.upper()
     if status not in _STATUSES:
         raise ValueError(f"'{text}' is no status of a lease; there are {', '.join(_STATUSES)}.")

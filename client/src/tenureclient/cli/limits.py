@@ -13,12 +13,12 @@ _SHOWN = ("name", "limit", "used")
 
 
 class ShowLimits(ReservationLister):
-    """Show how much the project may have booked, and how much it has.
+    """Show how much the project may book, and how much it has booked.
 
-    A limit of -1 is none. Hours are those of the next days, as many as the site counts.
+    A limit of -1 means no limit. Hours are counted over the next days, as many as the site has set.
     """
 
-    examples = (("", "of one's own project"), ("-f value -c name -c used", "for a script"))
+    examples = (("", "of your own project"), ("-f value -c name -c used", "for a script"))
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -28,8 +28,8 @@ class ShowLimits(ReservationLister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
-        found = self.client().limits.show(project_id=parsed_args.project)
-        return table(found.limits, _row, _SHOWN, ())
+        project_limits = self.client().limits.show(project_id=parsed_args.project)
+        return table(project_limits.limits, _row, _SHOWN, ())
 
 
 def _row(limit: Limit) -> Row:

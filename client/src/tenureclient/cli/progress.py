@@ -1,4 +1,4 @@
-"""How a wait is shown while it lasts."""
+"""The display of a running wait."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _QUIET = timedelta(minutes=1)
 
 
 class ProgressDisplay:
-    """Shows the status, the time spent and the time to the start.
+    """Shows the status, the elapsed time and the time until the start.
 
-    On a terminal it is one line that changes; elsewhere, as in a log, a line for each change of the
-    status, and one a minute so that it is seen to be alive.
+    On a terminal it is a single line that changes. Elsewhere, as in a log, it writes a line for each change
+    of the status, and at least one a minute to show that it is alive.
     """
 
     def __init__(self, stream: TextIO, name: str = "") -> None:
-        """Show it on a stream; ``name`` is what a lease is called that is not seen any more."""
+        """Show the progress on a stream; ``name`` names a lease that no longer exists."""
         self._stream = stream
         self._name = name
         self._on_terminal = stream.isatty()

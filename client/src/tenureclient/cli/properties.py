@@ -32,11 +32,15 @@ class ListHostProperties(ReservationLister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
-        found = self.client().properties.list(detail=parsed_args.detail, include_private=parsed_args.all)
+        host_properties = self.client().properties.list(
+            detail=parsed_args.detail, include_private=parsed_args.all
+        )
         if parsed_args.sort_by == "private":
-            ordered = sorted(found, key=lambda each: (bool(each.private), each.name))
+            ordered = sorted(
+                host_properties, key=lambda host_property: (bool(host_property.private), host_property.name)
+            )
         else:
-            ordered = sorted(found, key=lambda each: each.name)
+            ordered = sorted(host_properties, key=lambda host_property: host_property.name)
         shown = ("property", "private", "property_values") if parsed_args.detail else ("property",)
         return table(ordered, property_row, shown, ())
 

@@ -1,4 +1,4 @@
-"""Values as columns: for people in tables, as plain data in JSON, YAML, CSV and value."""
+"""Values as columns: readable in tables, plain data in JSON, YAML, CSV and value."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class MomentColumn(columns.FormattableColumn[str]):
-    """A date: on the clocks of the user with the zone in tables, RFC 3339 in UTC elsewhere."""
+    """A date: local time with its zone in tables, RFC 3339 in UTC elsewhere."""
 
     def __init__(self, moment: datetime, zone: tzinfo | None) -> None:
         super().__init__(rfc3339(moment))
@@ -53,7 +53,7 @@ class DataColumn(columns.FormattableColumn[JsonValue]):
 
 
 def lease_row(lease: Lease, zone: tzinfo | None) -> Row:
-    """Return every field of a lease, in the order in which they are shown."""
+    """Return every field of a lease, in display order."""
     return {
         "id": lease.id,
         "name": lease.name,
@@ -110,7 +110,7 @@ def lease_host_row(host: LeaseHost, zone: tzinfo | None) -> Row:
 
 
 def host_row(host: Host, zone: tzinfo | None) -> Row:
-    """Return every field of a host, in the order in which they are shown."""
+    """Return every field of a host, in display order."""
     return {
         "id": host.id,
         "hypervisor_hostname": host.hypervisor_hostname,
@@ -143,7 +143,7 @@ def lease_floatingip_row(floatingip: LeaseFloatingIP, zone: tzinfo | None) -> Ro
 
 
 def floatingip_row(floatingip: FloatingIP, zone: tzinfo | None) -> Row:
-    """Return every field of a floating IP, in the order in which they are shown."""
+    """Return every field of a floating IP, in display order."""
     return {
         "id": floatingip.id,
         "floating_ip_address": floatingip.floating_ip_address,
@@ -155,7 +155,7 @@ def floatingip_row(floatingip: FloatingIP, zone: tzinfo | None) -> Row:
 
 
 def volumepool_row(pool: VolumePool, zone: tzinfo | None) -> Row:
-    """Return every field of a volume pool, in the order in which they are shown."""
+    """Return every field of a volume pool, in display order."""
     return {
         "id": pool.id,
         "name": pool.name,
@@ -166,7 +166,7 @@ def volumepool_row(pool: VolumePool, zone: tzinfo | None) -> Row:
 
 
 def reservation_row(reservation: Reservation, zone: tzinfo | None) -> Row:
-    """Return every field that a reservation of any type has, and below ``parameters`` those of its type."""
+    """Return the fields that reservations of all types have; ``parameters`` holds those of the type."""
     return {
         "id": reservation.id,
         "resource_type": reservation.resource_type,
@@ -182,24 +182,24 @@ def reservation_row(reservation: Reservation, zone: tzinfo | None) -> Row:
     }
 
 
-def affected_row(found: AffectedReservation, zone: tzinfo | None) -> Row:
+def affected_row(affected: AffectedReservation, zone: tzinfo | None) -> Row:
     return {
-        "lease_id": found.lease_id,
-        "reservation_id": found.id,
-        "status": found.status,
-        "start_date": MomentColumn(found.start_date, zone),
-        "end_date": MomentColumn(found.end_date, zone),
-        "moves_to": found.moves_to,
-        "reason": found.reason,
+        "lease_id": affected.lease_id,
+        "reservation_id": affected.id,
+        "status": affected.status,
+        "start_date": MomentColumn(affected.start_date, zone),
+        "end_date": MomentColumn(affected.end_date, zone),
+        "moves_to": affected.moves_to,
+        "reason": affected.reason,
     }
 
 
-def property_row(found: HostProperty) -> Row:
-    values = list[JsonValue](found.values or ())
+def property_row(host_property: HostProperty) -> Row:
+    values = list[JsonValue](host_property.values or ())
     return {
-        "property": found.name,
-        "private": found.private,
-        "property_values": DataColumn(values, found.values or ()),
+        "property": host_property.name,
+        "private": host_property.private,
+        "property_values": DataColumn(values, host_property.values or ()),
     }
 
 
@@ -227,7 +227,7 @@ def table(
     shown: Sequence[str],
     asked: Sequence[str],
 ) -> tuple[Sequence[str], list[tuple[object, ...]]]:
-    """Return what cliff prints: the usual columns, or, where columns are asked for by name, all."""
+    """Return the table that cliff prints: the usual columns, or all of them if the user names columns."""
     rows = [row(thing) for thing in things]
     names: Sequence[str] = (
         list(rows[0]) if asked and rows else [*shown, *(c for c in asked if c not in shown)]
@@ -236,7 +236,7 @@ def table(
 
 
 def fields(row: Row) -> tuple[Sequence[str], Sequence[object]]:
-    """Return what cliff prints for one thing."""
+    """Return the fields that cliff prints for one resource."""
     return list(row), list(row.values())
 
 
@@ -245,7 +245,7 @@ def _moment(moment: datetime | None, zone: tzinfo | None) -> MomentColumn | None
 
 
 def _standing(resource: Host | FloatingIP | VolumePool, zone: tzinfo | None) -> Row:
-    """What the operator and the cloud say of it, and its dates."""
+    """Return what the operator and the cloud say about a resource, and its dates."""
     return {
         "region": resource.region,
         "enabled": resource.enabled,
@@ -290,7 +290,7 @@ def _reservation_lines(reservation: Reservation) -> list[str]:
 
 
 def _parameter_lines(reservation: Reservation) -> list[str]:
-    """What a reservation asks for and has; what is empty is left out."""
+    """Return the parameters of a reservation as lines; empty ones are left out."""
     shown = dict(reservation.parameters)
     if reservation.resource_type == "flavor:instance":
         shown = {"flavor": _flavor(shown.pop("resource_properties", None)), **shown}
@@ -302,7 +302,7 @@ def _parameter_lines(reservation: Reservation) -> list[str]:
 
 
 def _flavor(described: JsonValue) -> JsonValue:
-    """The name and the id of the flavor that was asked for, out of all that the server tells of it."""
+    """Return only the name and the id of the requested flavor."""
     try:
         flavor = json.loads(str(described))
         return f"{flavor['name']} ({flavor['id']})"

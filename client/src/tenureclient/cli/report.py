@@ -15,12 +15,12 @@ _STAGES = {
 
 
 def describe(error: TenureError) -> str:
-    """Return the message of an error and, on further lines, what else is known of it."""
+    """Return the message of an error and, on further lines, its details."""
     lines = error.message.split("\n")
     if error.field is not None:
         lines.append(f"  field: {error.field}")
     if isinstance(error, NotEnoughResources) and error.shortfall is not None:
-        # What is added to a lease is the only one of its request, whatever its number in the lease is.
+        # A reservation that is added to a lease is the only one of its request, whatever its index.
         several = error.field is None or error.field.startswith("reservations")
         lines.extend(_describe_shortfall(error.shortfall, numbered=several))
     if isinstance(error, ConnectionFailed | Unauthorized):
@@ -31,8 +31,8 @@ def describe(error: TenureError) -> str:
 
 
 def _describe_shortfall(shortfall: Shortfall, *, numbered: bool) -> list[str]:
-    number = shortfall.reservation if numbered else None
-    which = "" if number is None else f" (number {number + 1})"
+    index = shortfall.reservation if numbered else None
+    which = "" if index is None else f" (number {index + 1})"
     lines = [f"  asked: {shortfall.requested} of {shortfall.resource_type}{which}"]
     named = [(_STAGES.get(stage.stage, stage.stage), stage.count) for stage in shortfall.stages]
     width = max((len(name) for name, _ in named), default=0)

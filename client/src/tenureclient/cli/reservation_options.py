@@ -1,4 +1,4 @@
-"""Options that say what to reserve: by themselves, or as ``--reservation`` in full words."""
+"""Options that describe reservations: short options, or ``--reservation`` in full words."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tenureclient.reservation_text import (
 )
 from tenureclient.sizes import parse_size
 
-#: Which option says how many, and which ones describe what is counted.
+#: For each option that gives a count: the options that describe what is counted.
 _DETAILS = {
     "instances": ("flavor", "vcpus", "ram", "disk", "affinity"),
     "floating_ips": ("network", "addresses"),
@@ -38,7 +38,7 @@ _OPTIONS = {
 }
 
 
-#: What a reservation in full words may say; what is in brackets may be left out.
+#: The keys of a reservation in full words; those in brackets are optional.
 _TYPES = """resource types, for --reservation (what is in brackets may be left out):
   physical:host
     min=COUNT [max=COUNT] [resource_properties=EXPRESSION] [hypervisor_properties=EXPRESSION]
@@ -81,7 +81,7 @@ def add_reservation_options(parser: argparse.ArgumentParser) -> None:
         metavar="CONDITION",
         action="append",
         default=[],
-        help="What each of the hosts must have, or each host that an instance of a size of its own is on:"
+        help="A condition on each of the hosts, or on each host of instances that have a size of their own:"
         f" {CONDITION_FORMS} (may be repeated; all must hold)",
     )
     hosts.add_argument(
@@ -91,7 +91,7 @@ def add_reservation_options(parser: argparse.ArgumentParser) -> None:
         type=reading(parse_extra_spec),
         action="append",
         default=[],
-        help="What those hosts must be, as flavors say it: capabilities: and what the cloud says of a host,"
+        help="A condition on those hosts, written as in flavors: capabilities: and a fact of the host,"
         " or one of their properties, such as 'capabilities:vcpus=>= 8' or 'gpu=<or> a100 <or> v100' (may be"
         " repeated; all must hold)",
     )
@@ -115,7 +115,7 @@ def add_reservation_options(parser: argparse.ArgumentParser) -> None:
         "--before-end-action",
         metavar="ACTION",
         choices=BEFORE_END_ACTIONS,
-        help="What is done at the moment before the end, for what the options above reserve: none, snapshot"
+        help="What happens before the end of the lease, for what the options above reserve: none, snapshot"
         " (of each server), notify (a notification of the service) or default (as the operator has set)",
     )
     general.add_argument(
@@ -129,7 +129,7 @@ def add_reservation_options(parser: argparse.ArgumentParser) -> None:
         " repeated)",
     )
     parser.epilog = f"{parser.epilog}\n\n{_TYPES}"
-    # How things are printed is the last that anybody looks for.
+    # Output options come last in the help: users look for them last.
     parser._action_groups.sort(key=lambda group: "formatter" in (group.title or ""))
 
 
@@ -138,10 +138,10 @@ def _add_instances(parser: argparse._ArgumentGroup) -> None:
         "--instances",
         metavar="COUNT",
         type=reading(parse_amount),
-        help="Reserve room for this many instances, of the size that the next options say",
+        help="Reserve room for this many instances, of the size that the next options give",
     )
     parser.add_argument(
-        "--flavor", metavar="FLAVOR_ID", help="The size and the needs of a flavor of the cloud"
+        "--flavor", metavar="FLAVOR_ID", help="The size and the requirements of a flavor of the cloud"
     )
     parser.add_argument(
         "--vcpus", metavar="COUNT", type=reading(parse_amount), help="Virtual processors of each"
@@ -153,7 +153,7 @@ def _add_instances(parser: argparse._ArgumentGroup) -> None:
         "--disk",
         metavar="SIZE",
         type=reading(parse_size("g")),
-        help="Disk of each, in GB, or such as 1t (default: 0, for those that boot from a volume)",
+        help="Disk of each, in GB, or such as 1t (default: 0, for instances that boot from a volume)",
     )
     rule = parser.add_mutually_exclusive_group()
     rule.add_argument(
@@ -173,24 +173,24 @@ def _add_server(parser: argparse._ArgumentGroup) -> None:
     which.add_argument(
         "--server",
         metavar="SERVER_ID",
-        help="Reserve this server: it is shelved until the start and woken then, where room was kept for it",
+        help="Reserve this server: it is shelved until the start, and unshelved then on reserved room",
     )
     which.add_argument(
         "--server-flavor",
         metavar="FLAVOR_ID",
-        help="Keep room for a server of this flavor, which is named later, with server_id=... in lease set",
+        help="Reserve room for a server of this flavor; name it later, with server_id=... in lease set",
     )
     parser.add_argument(
         "--at-end",
         metavar="ACTION",
         choices=AT_END_ACTIONS,
-        help="What becomes of the server at the end: delete (the default), stop, shelve, or snapshot (an"
+        help="What happens to the server at the end: delete (the default), stop, shelve, or snapshot (an"
         " image of it, and then its deletion)",
     )
     parser.add_argument(
         "--in-place",
         action="store_true",
-        help="The server runs on where it is; the lease only sets its end",
+        help="The server stays where it is; the lease only sets its end",
     )
 
 
@@ -201,7 +201,7 @@ def _add_floating_ips(parser: argparse._ArgumentGroup) -> None:
         type=reading(parse_amount),
         help="Reserve this many addresses (default: as many as there are --address)",
     )
-    parser.add_argument("--network", metavar="NETWORK_ID", help="Id of the external network that they are of")
+    parser.add_argument("--network", metavar="NETWORK_ID", help="Id of the addresses' external network")
     parser.add_argument(
         "--address",
         dest="addresses",
@@ -220,28 +220,28 @@ def _add_volumes(parser: argparse._ArgumentGroup) -> None:
         "--size", metavar="SIZE", type=reading(parse_size("g")), help="Size of each, in GB, or such as 1t"
     )
     parser.add_argument(
-        "--volume-type", metavar="TYPE", help="Name or id of their volume type (default: that of the cloud)"
+        "--volume-type", metavar="TYPE", help="Name or id of their volume type (default: the cloud's default)"
     )
     parser.add_argument(
         "--volumes-at-end",
         choices=VOLUMES_AT_END,
         metavar="ACTION",
-        help="What becomes of them when the lease ends: delete (default), keep, or snapshot (one of each,"
-        " below which the volume stays)",
+        help="What happens to them when the lease ends: delete (default), keep, or snapshot (one of each;"
+        " the volume stays as well)",
     )
 
 
 def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRequest]:
-    """Return what the options say, in the order of their help; what is in full words comes last."""
-    conditions_to_json(parsed_args.conditions)  # what cannot be read is told before anything else
+    """Return the reservations that the options describe, in the order of their help; full words come last."""
+    conditions_to_json(parsed_args.conditions)  # report unreadable conditions before anything else
     action = parsed_args.before_end_action
     zone = parsed_args.zone
-    servers = [one.with_place(zone) for one in (*_hosts(parsed_args), *_instances(parsed_args))]
+    servers = [request.with_place(zone) for request in (*_hosts(parsed_args), *_instances(parsed_args))]
     addresses = [*_floating_ips(parsed_args), *_volumes(parsed_args)]
-    server = [one.with_place(zone) for one in _server(parsed_args)]
+    server = [request.with_place(zone) for request in _server(parsed_args)]
     short = [
         *(request.with_before_end(action) for request in servers),
-        # There are no snapshots of addresses, and those of volumes are for --volumes-at-end.
+        # Addresses have no snapshots. Snapshots of volumes are for --volumes-at-end.
         *(request.with_before_end(None if action == "snapshot" else action) for request in addresses),
         *server,
     ]
@@ -284,18 +284,18 @@ def _hosts(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
 
 
 def _about_hosts(parsed_args: argparse.Namespace) -> Sequence[str]:
-    """The options that say of which kind hosts must be, as far as they are given."""
+    """Return the given options that restrict the kind of hosts."""
     given = (("--with", parsed_args.conditions), ("--extra-spec", parsed_args.extra_specs))
     return [option for option, value in given if value]
 
 
 def _extra_specs(parsed_args: argparse.Namespace) -> Mapping[str, str]:
-    found: dict[str, str] = {}
+    specs: dict[str, str] = {}
     for key, value in parsed_args.extra_specs:
-        if key in found:
+        if key in specs:
             raise exceptions.CommandError(f"--extra-spec: {key} is given twice.")
-        found[key] = value
-    return found
+        specs[key] = value
+    return specs
 
 
 def _instances(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
@@ -372,8 +372,8 @@ def _volumes(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
 
 
 def _refuse_details(parsed_args: argparse.Namespace, counted: str) -> None:
-    """Refuse what describes things that nobody asked for."""
+    """Refuse options that describe resources of which no count is given."""
     for name in _DETAILS[counted]:
         if getattr(parsed_args, name) not in (None, []):
-            option, count = (_OPTIONS.get(one, f"--{one}") for one in (name, counted))
+            option, count = (_OPTIONS.get(option_name, f"--{option_name}") for option_name in (name, counted))
             raise exceptions.CommandError(f"{option}: say how many with {count}.")

@@ -55,7 +55,7 @@ class TenureShell(shell.OpenStackShell):
         return auth.build_auth_plugins_option_parser(parser)
 
     def _final_defaults(self) -> None:
-        """Sign in by token where an address and a token are given, else by password."""
+        """Sign in with the token if an address and a token are given, else with a password."""
         super()._final_defaults()
         self._auth_type = "admin_token" if self.options.endpoint and self.options.token else "password"
 

@@ -28,7 +28,7 @@ def _add_capacity(parser: argparse.ArgumentParser) -> None:
 
 
 class ListVolumePools(ReservationLister):
-    """List the pools that volumes can be reserved from.
+    """List the pools from which volumes can be reserved.
 
     With -c any field of a pool can be asked for.
     """
@@ -56,11 +56,11 @@ class ListVolumePools(ReservationLister):
             key=lambda pool: (getattr(pool, parsed_args.sort_by), pool.id),
         )
         zone = self.surroundings.zone
-        return table(found, lambda one: volumepool_row(one, zone), _LISTED, parsed_args.columns)
+        return table(found, lambda pool: volumepool_row(pool, zone), _LISTED, parsed_args.columns)
 
 
 class ShowVolumePool(OfVolumePools, ReservationShowOne):
-    """Show a volume pool: how much of it is lent, and whether it can be reserved from."""
+    """Show a volume pool: how much of it is lent, and whether it takes reservations."""
 
     examples = (("storage-1@lvm#lvm", "by name"),)
 
@@ -70,14 +70,14 @@ class ShowVolumePool(OfVolumePools, ReservationShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
-        found = self.client().volume_pools.find(parsed_args.resource)
-        return fields(volumepool_row(found, self.surroundings.zone))
+        pool = self.client().volume_pools.find(parsed_args.resource)
+        return fields(volumepool_row(pool, self.surroundings.zone))
 
 
 class CreateVolumePool(ReservationShowOne):
-    """Lend a part of a pool, or all of it, to reservations.
+    """Lend a volume pool, or a part of it, to reservations.
 
-    Cinder does not close it to others: lend no more than they leave.
+    Cinder does not close the pool to others: lend no more than they leave free.
     """
 
     examples = (("storage-1@lvm#lvm 500", "500 GB of it"), ("storage-1@lvm#lvm 2t", "2 TB of it"))
@@ -99,7 +99,7 @@ class CreateVolumePool(ReservationShowOne):
 class SetVolumePool(OfVolumePools, ReservationShowOne):
     """Lend more or less of a volume pool to reservations.
 
-    No more than it has, and no less than is promised or kept in it at any time.
+    At most the size of the pool, and at least what is promised or kept in it at any time.
     """
 
     examples = (("storage-1@lvm#lvm 800", "800 GB of it from now on"),)
@@ -128,7 +128,7 @@ class DeleteVolumePool(OfVolumePools, DeleteCommand):
 class DisableVolumePool(OfVolumePools, DisableCommand):
     """Close a volume pool to new reservations.
 
-    Who has reserved volumes in it keeps them; the list shows them. It is shown before it is done.
+    Existing reservations keep their volumes; the list shows them. You are asked before it is done.
     """
 
     examples = (("storage-1@lvm#lvm --reason 'old disks' --yes", "without being asked"),)

@@ -21,8 +21,8 @@ in memory and a clock that only your test moves:
             server.advance(timedelta(days=1))
             assert client.leases.get(lease.id).status == "TERMINATED"
 
-A program that runs by itself reaches it with the environment of ``server.environment()``.
-``FakeServer(versions=("1.0",))`` behaves as a Blazar, which knows API 1.0 only.
+A separate program reaches the server with the environment of ``server.environment()``.
+``FakeServer(versions=("1.0",))`` behaves like Blazar, which knows API 1.0 only.
 """
 
 from tenureclient.testing.server import FakeServer, SeenRequest

@@ -1,4 +1,4 @@
-"""A request as the fake server takes it apart, and pages of a list as it answers them."""
+"""The parsed requests of the fake server, and the pages of its lists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Outcome = tuple[int, JsonObject | None]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, taken apart."""
+    """A parsed request."""
 
     method: str
     parts: tuple[str, ...]
@@ -36,20 +36,20 @@ def one_page(
     call: Call,
     size: int,
     items: str,
-    found: Sequence[T],
+    resources: Sequence[T],
     mark: Callable[[T], str],
     document: Callable[[T], JsonObject],
 ) -> JsonObject:
-    """Cut one page out of a list, with a link to the next one where there is one."""
+    """Return one page of a list, with a link to the next page if there is one."""
     limit = min(int(call.query.get("limit") or size), size)
-    marks = [mark(item) for item in found]
+    marks = [mark(item) for item in resources]
     marker = call.query.get("marker")
     if marker is not None and marker not in marks:
         raise Refusal(400, "InvalidParameter", f"Unknown marker {marker}", field="marker")
     begin = 0 if marker is None else marks.index(marker) + 1
-    page = found[begin : begin + limit]
+    page = resources[begin : begin + limit]
     answer: dict[str, JsonValue] = {items: [document(item) for item in page]}
-    if begin + limit < len(found):
+    if begin + limit < len(resources):
         query = {**call.query, "limit": str(limit), "marker": marks[begin + limit - 1]}
         path = "/".join(call.parts[1:])
         answer[f"{items}_links"] = [{"rel": "next", "href": f"{call.base}/{path}?{urlencode(query)}"}]

@@ -1,4 +1,4 @@
-"""Which hosts and addresses a lease of the fake server gets, or how far the choice came."""
+"""The selection of hosts and addresses in the fake server; it counts how far it came."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COMPARISONS: Mapping[str, Callable[[float | str, float | str], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A condition on hosts: the properties that it is about, and whether it holds."""
+    """A condition on hosts: the properties that it uses, and a predicate."""
 
     names: frozenset[str]
     holds: Callable[[FakeHost], bool]
@@ -42,7 +42,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What one instance needs of its host."""
+    """The resources that one instance needs of its host."""
 
     vcpus: int
     memory_mb: int
@@ -60,31 +60,31 @@ NOTHING = Size(0, 0, 0)
 
 @dataclass(slots=True)
 class Choice:
-    """Chooses for one lease: for one reservation after the other, none of which gets what another has."""
+    """Selects resources for a lease, reservation by reservation; reservations share no resource."""
 
     hosts: Mapping[str, FakeHost]
     floatingips: Mapping[str, FakeFloatingIP]
     pools: Mapping[str, FakeVolumePool]
     flavors: Mapping[str, FakeFlavor]
-    #: The leases that have something in the period.
+    #: The leases that use resources during the period.
     others: Sequence[FakeLease]
     chosen: list[FakeReservation] = field(default_factory=list)
 
-    def choose(self, number: int, reservation: FakeReservation) -> None:
-        """Give the reservation what it asks for. Raises ``Refusal`` where that is not there."""
+    def choose(self, index: int, reservation: FakeReservation) -> None:
+        """Give the reservation its resources. Raises ``Refusal`` if they are not free."""
         match reservation.resource_type:
             case "physical:host":
-                reservation.host_ids = self._hosts(number, reservation)
+                reservation.host_ids = self._hosts(index, reservation)
             case "virtual:instance" | "flavor:instance":
-                reservation.host_ids = self._instances(number, reservation)
+                reservation.host_ids = self._instances(index, reservation)
             case "virtual:floatingip":
-                reservation.floatingip_ids = self._floatingips(number, reservation)
+                reservation.floatingip_ids = self._floatingips(index, reservation)
             case "virtual:volume":
-                reservation.pool_id = self._pool(number, reservation)
+                reservation.pool_id = self._pool(index, reservation)
         self.chosen.append(reservation)
 
     def another_host(self, reservation: FakeReservation) -> str | None:
-        """Return a host that could take the place of one that the reservation has."""
+        """Return a host that can replace one of the reservation's hosts."""
         terms = _terms_of(reservation, "")
         return next(
             (
@@ -96,15 +96,15 @@ class Choice:
         )
 
     def another_floatingip(self, reservation: FakeReservation) -> str | None:
-        """Return an address that could take the place of one that the reservation has."""
-        return next((one.id for one in self._free_floatingips(reservation)), None)
+        """Return an address that can replace one of the reservation's addresses."""
+        return next((floatingip.id for floatingip in self._free_floatingips(reservation)), None)
 
     def requires(self, reservation: FakeReservation, floatingip_id: str) -> bool:
         """Whether the reservation asks for this very address."""
         return self.floatingips[floatingip_id].floating_ip_address in _required(reservation, "")
 
-    def _hosts(self, number: int, reservation: FakeReservation) -> list[str]:
-        place = f"reservations[{number}]"
+    def _hosts(self, index: int, reservation: FakeReservation) -> list[str]:
+        place = f"reservations[{index}]"
         least, most = (_count(reservation.parameters.get(key), f"{place}.{key}") for key in ("min", "max"))
         if most < least:
             raise Refusal(
@@ -119,11 +119,11 @@ class Choice:
         free = [host.id for host in matching if self._is_free(host)]
         if len(free) < least:
             counts = {"reservable": len(reservable), "matching": len(matching), "free": len(free)}
-            raise self._shortfall("hosts", "min", least, number, reservation, counts, terms)
+            raise self._shortfall("hosts", "min", least, index, reservation, counts, terms)
         return free[:most]
 
-    def _instances(self, number: int, reservation: FakeReservation) -> list[str]:
-        place = f"reservations[{number}]"
+    def _instances(self, index: int, reservation: FakeReservation) -> list[str]:
+        place = f"reservations[{index}]"
         amount = _count(reservation.parameters.get("amount"), f"{place}.amount")
         size = self.size_of(reservation, place)
         affinity = reservation.parameters.get("affinity")
@@ -145,58 +145,60 @@ class Choice:
                 "roomy": sum(room > 0 for room in rooms.values()),
                 "fitting": fitting,
             }
-            raise self._shortfall("instances", "amount", amount, number, reservation, counts, terms)
+            raise self._shortfall("instances", "amount", amount, index, reservation, counts, terms)
         if affinity is True:
             rooms = {host_id: room for host_id, room in rooms.items() if room >= amount}
         return [host_id for host_id, room in rooms.items() for _ in range(room)][:amount]
 
-    def _floatingips(self, number: int, reservation: FakeReservation) -> list[str]:
-        place = f"reservations[{number}]"
+    def _floatingips(self, index: int, reservation: FakeReservation) -> list[str]:
+        place = f"reservations[{index}]"
         amount = _count(reservation.parameters.get("amount"), f"{place}.amount")
         named = _required(reservation, place)
         free = self._free_floatingips(reservation)
-        wanted = [one for one in free if one.floating_ip_address in named]
-        others = [one for one in free if one.floating_ip_address not in named]
+        wanted = [floatingip for floatingip in free if floatingip.floating_ip_address in named]
+        others = [floatingip for floatingip in free if floatingip.floating_ip_address not in named]
         if len(wanted) < len(named) or len(free) < amount:
-            reservable = [one for one in self.floatingips.values() if one.reservable]
-            matching = [one for one in reservable if _is_of(one, reservation)]
+            reservable = [floatingip for floatingip in self.floatingips.values() if floatingip.reservable]
+            matching = [floatingip for floatingip in reservable if _is_of(floatingip, reservation)]
             counts = {"reservable": len(reservable), "matching": len(matching), "free": len(free)}
-            raise self._shortfall("floating IPs", "amount", amount, number, reservation, counts, [])
-        return [one.id for one in (*wanted, *others)][:amount]
+            raise self._shortfall("floating IPs", "amount", amount, index, reservation, counts, [])
+        return [floatingip.id for floatingip in (*wanted, *others)][:amount]
 
     def _free_floatingips(self, reservation: FakeReservation) -> list[FakeFloatingIP]:
-        taken = {one for other in self._in_use() for one in other.floatingip_ids}
+        taken = {floatingip_id for other in self._in_use() for floatingip_id in other.floatingip_ids}
         return [
-            one
-            for one in self.floatingips.values()
-            if one.reservable and _is_of(one, reservation) and one.id not in taken
+            floatingip
+            for floatingip in self.floatingips.values()
+            if floatingip.reservable and _is_of(floatingip, reservation) and floatingip.id not in taken
         ]
 
-    def _pool(self, number: int, reservation: FakeReservation) -> str:
-        """Return the pool of the volume type, where it has room for all of them."""
-        place = f"reservations[{number}]"
+    def _pool(self, index: int, reservation: FakeReservation) -> str:
+        """Return the pool of the volume type, if all the volumes fit into it."""
+        place = f"reservations[{index}]"
         amount, _ = (
             _count(reservation.parameters.get(key), f"{place}.{key}") for key in ("amount", "size_gb")
         )
         wanted = reservation.parameters.get("volume_type") or None
-        pools = [one for one in self.pools.values() if wanted in (None, one.volume_type)]
+        pools = [pool for pool in self.pools.values() if wanted in (None, pool.volume_type)]
         if not pools:
             raise Refusal(
                 400, "InvalidParameter", f"There is no volume type {wanted}.", field=f"{place}.volume_type"
             )
         pool = pools[0]
-        used = sum(volumes_gb(one) for one in self._in_use() if one.pool_id == pool.id)
+        used = sum(
+            volumes_gb(reservation) for reservation in self._in_use() if reservation.pool_id == pool.id
+        )
         each = volumes_gb(reservation) // amount
         fitting = max(0, pool.capacity_gb - used) // each if pool.reservable else 0
         if fitting < amount:
-            reservable = sum(1 for one in self.pools.values() if one.reservable)
+            reservable = sum(1 for pool in self.pools.values() if pool.reservable)
             roomy = int(fitting > 0)
             counts = {"reservable": reservable, "matching": 1, "roomy": roomy, "fitting": fitting}
-            raise self._shortfall("volumes", "amount", amount, number, reservation, counts, [])
+            raise self._shortfall("volumes", "amount", amount, index, reservation, counts, [])
         return pool.id
 
     def size_of(self, reservation: FakeReservation, place: str) -> Size:
-        """What one of the instances needs. Raises ``Refusal`` where the flavor is not known."""
+        """Return the size of one instance. Raises ``Refusal`` if the flavor is unknown."""
         parameters = reservation.parameters
         if reservation.resource_type == "virtual:instance":
             vcpus, memory_mb = (
@@ -215,7 +217,7 @@ class Choice:
         return Size(flavor.vcpus, flavor.memory_mb, flavor.disk_gb)
 
     def _in_use(self) -> Iterable[FakeReservation]:
-        """What has something in the period, of this lease as far as it is chosen, and of others."""
+        """Yield the reservations of the period: those selected so far in this lease, and other leases'."""
         yield from self.chosen
         for lease in self.others:
             yield from (reservation for reservation in lease.reservations if not reservation.dropped)
@@ -224,7 +226,7 @@ class Choice:
         return not any(host.id in reservation.host_ids for reservation in self._in_use())
 
     def _room(self, host: FakeHost, size: Size) -> int:
-        """How many instances of a size still fit on a host."""
+        """Return how many instances of a size still fit on a host."""
         used = NOTHING
         for reservation in self._in_use():
             parts = reservation.host_ids.count(host.id)
@@ -239,7 +241,7 @@ class Choice:
         noun: str,
         counted: str,
         requested: int,
-        number: int,
+        index: int,
         reservation: FakeReservation,
         counts: Mapping[str, int],
         terms: Sequence[Term],
@@ -250,10 +252,10 @@ class Choice:
             409,
             "NotEnoughResources",
             f"Not enough {noun} available: {requested} asked, {left} free",
-            field=f"reservations[{number}].{counted}",
+            field=f"reservations[{index}].{counted}",
             details={
                 "resource_type": reservation.resource_type,
-                "reservation": number,
+                "reservation": index,
                 "requested": requested,
                 "stages": [{"stage": stage, "count": count} for stage, count in counts.items()],
                 "unknown_properties": [*sorted({name for term in terms for name in term.names} - known)],
@@ -262,14 +264,14 @@ class Choice:
 
 
 def volumes_gb(reservation: FakeReservation) -> int:
-    """How much the volumes of a reservation take; a snapshot takes as much as its volume."""
+    """Return the capacity that the volumes of a reservation use. Snapshots use as much as their volumes."""
     amount, size = (reservation.parameters.get(key) for key in ("amount", "size_gb"))
     count = amount * size if isinstance(amount, int) and isinstance(size, int) else 0
     return count * (2 if reservation.parameters.get("at_end") == "snapshot" else 1)
 
 
 def _is_of(floatingip: FakeFloatingIP, reservation: FakeReservation) -> bool:
-    """Whether an address is of the network that is asked for."""
+    """Whether the address belongs to the requested network."""
     return floatingip.floating_network_id == reservation.parameters.get("network_id")
 
 
@@ -278,7 +280,7 @@ def _all_of(host: FakeHost) -> Size:
 
 
 def _units(room: Size, size: Size) -> int:
-    """How many of a size there is room for."""
+    """Return how many instances of a size fit into the room."""
     counts = [room.vcpus // size.vcpus, room.memory_mb // size.memory_mb]
     if size.disk_gb:
         counts.append(room.disk_gb // size.disk_gb)
@@ -327,7 +329,7 @@ def _terms(expression: JsonValue, place: str) -> list[Term]:
 
 
 def _term(document: JsonValue) -> Term:
-    """One part of an expression. Raises ``ValueError`` where it is none."""
+    """Read one part of an expression. Raises ``ValueError`` if it is not valid."""
     if not isinstance(document, list) or len(document) < 2:
         raise ValueError(document)
     op, *parts = document

@@ -1,4 +1,4 @@
-"""What the fake server knows: hosts, addresses, leases and the time. Plain rules, no HTTP."""
+"""The state of the fake server: hosts, addresses, leases and the time. Plain rules, no HTTP."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WARNING = timedelta(hours=1)
 
 
 class FakeCloud:
-    """Hosts, addresses, leases and a clock. Due starts and ends happen when anybody looks."""
+    """Hosts, addresses, leases and a clock. Due starts and ends happen at the next request."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now
@@ -36,8 +36,10 @@ class FakeCloud:
         self.deleted: set[str] = set()
 
     def settle(self) -> None:
-        """Start and end what is due, and forget what nobody has confirmed."""
-        for lease in [one for one in self.leases.values() if one.hold_until and one.hold_until <= self.now]:
+        """Start and end due leases, and remove leases that were not confirmed in time."""
+        for lease in [
+            lease for lease in self.leases.values() if lease.hold_until and lease.hold_until <= self.now
+        ]:
             self.delete(lease.id)
         for lease in self.leases.values():
             if lease.status == "PENDING" and lease.start <= self.now:
@@ -131,10 +133,10 @@ class FakeCloud:
                 field="end_date",
             )
         changed = []
-        for number, reservation in enumerate(lease.reservations):
+        for index, reservation in enumerate(lease.reservations):
             wanted = {**reservation.parameters, **parameters.get(reservation.id, {})}
             changed.append(FakeReservation(reservation.id, reservation.resource_type, wanted))
-            changed[number].dropped = reservation.dropped
+            changed[index].dropped = reservation.dropped
         if start is not None or end is not None or parameters:
             self._allocate(lease, changed, new_start, new_end)
             lease.reservations = changed
@@ -197,14 +199,17 @@ class FakeCloud:
         del self.pools[pool_id]
 
     def promised(self, pool_id: str) -> int:
-        """How much of a pool is reserved at the fullest instant, in GB."""
+        """Return how much of a pool is reserved at the instant of the highest use, in GB."""
         parts = [
             (lease, volumes_gb(reservation))
             for lease, reservation in self.allocated_to(pool_id)
             if lease.status in ("CREATING", "PENDING", "ACTIVE")
         ]
         return max(
-            (sum(size for other, size in parts if other.start <= one.start < other.end) for one, _ in parts),
+            (
+                sum(size for other, size in parts if other.start <= lease.start < other.end)
+                for lease, _ in parts
+            ),
             default=0,
         )
 
@@ -222,7 +227,7 @@ class FakeCloud:
         del self.hosts[host_id]
 
     def allocated_to(self, resource_id: str) -> list[tuple[FakeLease, FakeReservation]]:
-        """Who has a part in a host, an address, or a pool."""
+        """Return the reservations of a host, an address or a pool, with their leases."""
         return [
             (lease, reservation)
             for lease in self.leases.values()
@@ -234,18 +239,18 @@ class FakeCloud:
     def move_off(
         self, resource_id: str, lease: FakeLease, reservation: FakeReservation, *, dry_run: bool
     ) -> str | None:
-        """Give a reservation another host or address for this one; the id of it, None where there is none."""
+        """Move a reservation from this host or address to another; return its id, None if there is none."""
         if resource_id == reservation.pool_id:
-            return None  # the data are where they were made
+            return None  # data cannot move
         choice = self._choice(lease, lease.start, lease.end, mine=True)
         of_hosts = resource_id in reservation.host_ids
         if not of_hosts and choice.requires(reservation, resource_id):
             return None
-        found = choice.another_host(reservation) if of_hosts else choice.another_floatingip(reservation)
-        if found is not None and not dry_run:
+        replacement = choice.another_host(reservation) if of_hosts else choice.another_floatingip(reservation)
+        if replacement is not None and not dry_run:
             held = reservation.host_ids if of_hosts else reservation.floatingip_ids
-            held[:] = [found if one == resource_id else one for one in held]
-        return found
+            held[:] = [replacement if held_id == resource_id else held_id for held_id in held]
+        return replacement
 
     def _check_period(self, start: datetime, end: datetime, before_end: datetime | None) -> None:
         if end <= start:
@@ -264,12 +269,12 @@ class FakeCloud:
         *,
         first: int = 0,
     ) -> None:
-        """Choose for every reservation from this number on; what those before it have stays theirs."""
+        """Select resources for the reservations from index ``first`` on; the earlier ones keep theirs."""
         choice = self._choice(lease, start, end, mine=False)
-        choice.chosen.extend(one for one in reservations[:first] if not one.dropped)
-        for number, reservation in enumerate(reservations[first:], first):
+        choice.chosen.extend(reservation for reservation in reservations[:first] if not reservation.dropped)
+        for index, reservation in enumerate(reservations[first:], first):
             if not reservation.dropped:
-                choice.choose(number, reservation)
+                choice.choose(index, reservation)
 
     def _choice(self, lease: FakeLease, start: datetime, end: datetime, *, mine: bool) -> Choice:
         others = [

@@ -1,4 +1,4 @@
-"""The documents of the fake server, read and written in the form of each API version."""
+"""The fake server's documents: reading and writing them in the form of each API version."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ _TYPES = frozenset(
         "virtual:volume",
     ]
 )
-#: Where a reservation is to be, and on which kind of hosts.
+#: Parameters that restrict the place or the kind of hosts.
 _SINCE_1_2 = frozenset(["region", "availability_zone", "extra_specs"])
 
 
 def check_fields(body: JsonObject, known: frozenset[str], version: Version) -> None:
-    """Refuse fields that are not known; API 1.0 lets them pass."""
+    """Refuse unknown fields; API 1.0 accepts them."""
     for name in body:
         if version is not Version.V1_0 and name not in known:
             raise Refusal(400, "InvalidParameter", f"Unknown field {name}", field=name)
 
 
 def check_lease_fields(body: JsonObject, version: Version, *, new: frozenset[str] = frozenset()) -> None:
-    """Refuse fields that a lease does not have; ``new`` are those that only API 1.2 takes."""
+    """Refuse fields that a lease does not have; ``new`` are fields that only API 1.2 accepts."""
     check_fields(
         body, _LEASE_FIELDS | {"events"} | new if version is Version.V1_2 else _LEASE_FIELDS, version
     )
 
 
 def read_hold(body: JsonObject, version: Version) -> timedelta | None:
-    """Read for how long a lease is to be held; None for one that is to be at once."""
+    """Read how long to hold the lease; None for a lease that needs no confirmation."""
     seconds = body.get("hold_for")
     if version is not Version.V1_2 or seconds is None:
         return None
@@ -59,13 +59,13 @@ def read_hold(body: JsonObject, version: Version) -> timedelta | None:
 
 
 def read_events(body: JsonObject, version: Version) -> list[FakeEvent] | None:
-    """Read the moments of which the owner wants to be told; None where nothing is said of them."""
+    """Read the owner's own events; None if the request does not mention them."""
     wanted = body.get("events")
     if version is not Version.V1_2 or not isinstance(wanted, list):
         return None
     read = []
-    for number, document in enumerate(wanted):
-        place = f"events[{number}]"
+    for index, document in enumerate(wanted):
+        place = f"events[{index}]"
         fields = document if isinstance(document, Mapping) else {}
         time = read_date(fields, "time", version, datetime.now(UTC))
         message = fields.get("message")
@@ -77,7 +77,7 @@ def read_events(body: JsonObject, version: Version) -> list[FakeEvent] | None:
 
 
 def read_date(body: JsonObject, name: str, version: Version, now: datetime) -> datetime | None:
-    """Return a date of a request; None when it is absent."""
+    """Return a date of a request; None if it is absent."""
     text = body.get(name)
     if text is None:
         return None
@@ -98,7 +98,7 @@ def read_date(body: JsonObject, name: str, version: Version, now: datetime) -> d
 
 
 def read_reservation(document: JsonValue, place: str, version: Version) -> FakeReservation:
-    """Read a reservation to make."""
+    """Read a reservation to create."""
     if not isinstance(document, Mapping):
         raise Refusal(400, "InvalidParameter", f"{place} is not an object", field=place)
     parameters = dict(document)
@@ -135,7 +135,7 @@ def date(moment: datetime | None, version: Version) -> str | None:
 
 
 def stamp(moment: datetime, version: Version) -> str:
-    """Write when something was made."""
+    """Write a creation date."""
     return moment.strftime("%Y-%m-%d %H:%M:%S") if version is Version.V1_0 else rfc3339(moment)
 
 
@@ -186,7 +186,7 @@ def _reservation_document(
 def _made(
     lease: FakeLease, reservation: FakeReservation, flavors: Mapping[str, FakeFlavor]
 ) -> dict[str, JsonValue]:
-    """What there is in the cloud for a reservation of instances, or of volumes."""
+    """Return the cloud resources of a reservation of instances or volumes."""
     if reservation.resource_type == "virtual:volume":
         amount = reservation.parameters.get("amount")
         numbers = range(amount if isinstance(amount, int) and lease.status == "ACTIVE" else 0)
@@ -350,7 +350,7 @@ def lease_volume_pool_document(
 
 
 def _part(lease: FakeLease, reservation: FakeReservation) -> JsonObject:
-    """Since when, until when and how far something is a lease's."""
+    """Return the dates of a lease's resource, and its status."""
     held = {"PENDING": "planned", "ACTIVE": "held"}
     return {
         "reservation_id": reservation.id,
@@ -380,7 +380,7 @@ def allocation_document(
 
 
 def error_document(refusal: Refusal, version: Version) -> tuple[int, JsonObject]:
-    """Return the status and the body of an error; API 1.0 has fewer statuses and no reasons."""
+    """Return the status and the body of an error; API 1.0 has fewer statuses, and no details."""
     if version is Version.V1_0:
         code = 400 if refusal.name == "NotEnoughResources" else refusal.code
         return code, {"error_code": code, "error_name": code, "error_message": refusal.message}

@@ -1,4 +1,4 @@
-"""Which call of the API does what with the hosts, addresses and volume pools of the fake cloud."""
+"""The API calls for hosts, addresses and volume pools of the fake cloud."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHANGES: Mapping[str, frozenset[str]] = {
 
 
 def _where(call: Call) -> frozenset[str]:
-    """What a registration can say of the place."""
+    """Return the fields of a registration that restrict its place."""
     return frozenset({"region"}) if call.version is Version.V1_2 else frozenset()
 
 
@@ -36,7 +36,7 @@ def _shown(pool: FakeVolumePool, call: Call) -> JsonObject:
 
 
 def _capacity(call: Call) -> int:
-    """How much of a pool is to be lent."""
+    """Return how much of a pool to lend, in GB."""
     capacity_gb = call.fields.get("capacity_gb")
     if isinstance(capacity_gb, bool) or not isinstance(capacity_gb, int) or capacity_gb < 1:
         raise Refusal(400, "InvalidParameter", "capacity_gb: at least 1", field="capacity_gb")
@@ -44,7 +44,7 @@ def _capacity(call: Call) -> int:
 
 
 class InventoryRoutes:
-    """Answers calls that are about hosts, addresses and volume pools."""
+    """Answers the calls for hosts, addresses and volume pools."""
 
     def __init__(self, cloud: FakeCloud, page_size: int) -> None:
         self._cloud = cloud
@@ -108,8 +108,8 @@ class InventoryRoutes:
             case ("GET", "allocations") if newer:
                 return 200, self._list_allocations(self._cloud.floatingips, call)
             case ("GET", floatingip_id):
-                found = self._cloud.floatingip(floatingip_id)
-                return 200, {"floatingip": documents.floatingip_document(found, call.version)}
+                floatingip = self._cloud.floatingip(floatingip_id)
+                return 200, {"floatingip": documents.floatingip_document(floatingip, call.version)}
             case ("DELETE", floatingip_id):
                 self._cloud.remove_floatingip(floatingip_id)
                 return 204, None
@@ -119,8 +119,10 @@ class InventoryRoutes:
             case ("POST", floatingip_id, "disable" | "enable" | "reallocate" as action) if (
                 call.version is Version.V1_2
             ):
-                found = self._cloud.floatingip(floatingip_id)
-                return 200, self._change(found, "floatingip", documents.floatingip_document, action, call)
+                floatingip = self._cloud.floatingip(floatingip_id)
+                return 200, self._change(
+                    floatingip, "floatingip", documents.floatingip_document, action, call
+                )
         raise Refusal(404, "NotFound", "The requested URL was not found on the server.")
 
     def volume_pools(self, call: Call) -> Outcome:
@@ -143,8 +145,8 @@ class InventoryRoutes:
                 self._cloud.pool(pool_id)
                 return 200, {"allocation": self._allocation(pool_id, call)}
             case ("POST", pool_id, "disable" | "enable" | "reallocate" as action):
-                found = self._cloud.pool(pool_id)
-                return 200, self._change(found, "volume_pool", documents.volume_pool_document, action, call)
+                pool = self._cloud.pool(pool_id)
+                return 200, self._change(pool, "volume_pool", documents.volume_pool_document, action, call)
         raise Refusal(404, "NotFound", "The requested URL was not found on the server.")
 
     # Volume pools
@@ -162,22 +164,22 @@ class InventoryRoutes:
         return pool
 
     def _list_volume_pools(self, call: Call) -> JsonObject:
-        found = [
-            one
-            for one in self._cloud.pools.values()
-            if call.query.get("name") in (None, one.name)
-            and call.query.get("region") in (None, one.region)
-            and call.query.get("reservable") in (None, str(one.reservable).lower())
+        pools = [
+            pool
+            for pool in self._cloud.pools.values()
+            if call.query.get("name") in (None, pool.name)
+            and call.query.get("region") in (None, pool.region)
+            and call.query.get("reservable") in (None, str(pool.reservable).lower())
         ]
         key = call.query.get("sort_key", "id")
-        found.sort(key=lambda one: str(getattr(one, key)), reverse=call.query.get("sort_dir") == "desc")
+        pools.sort(key=lambda pool: str(getattr(pool, key)), reverse=call.query.get("sort_dir") == "desc")
         return one_page(
             call,
             self._page_size,
             "volume_pools",
-            found,
-            lambda one: one.id,
-            lambda one: documents.volume_pool_document(one, call.version),
+            pools,
+            lambda pool: pool.id,
+            lambda pool: documents.volume_pool_document(pool, call.version),
         )
 
     def _create_volume_pool(self, call: Call) -> JsonObject:
@@ -185,7 +187,7 @@ class InventoryRoutes:
         name = call.fields.get("name")
         if not isinstance(name, str):
             raise Refusal(400, "MissingParameter", "Missing parameter name", field="name")
-        if name in [one.name for one in self._cloud.pools.values()]:
+        if name in [pool.name for pool in self._cloud.pools.values()]:
             raise Refusal(409, "Conflict", f"Volume pool {name} is registered already.", field="name")
         pool = self.new_volume_pool(name, _capacity(call), "")
         pool.region = _region(call)
@@ -215,26 +217,32 @@ class InventoryRoutes:
         return floatingip
 
     def _list_floatingips(self, call: Call) -> JsonObject:
-        found = list(self._cloud.floatingips.values())
+        floatingips = list(self._cloud.floatingips.values())
         if call.version is Version.V1_0:
-            return {"floatingips": [documents.floatingip_document(one, call.version) for one in found]}
-        found = [
-            one
-            for one in found
-            if call.query.get("floating_ip_address") in (None, one.floating_ip_address)
-            and call.query.get("floating_network_id") in (None, one.floating_network_id)
-            and call.query.get("region") in (None, one.region)
-            and call.query.get("reservable") in (None, str(one.reservable).lower())
+            return {
+                "floatingips": [
+                    documents.floatingip_document(address, call.version) for address in floatingips
+                ]
+            }
+        floatingips = [
+            floatingip
+            for floatingip in floatingips
+            if call.query.get("floating_ip_address") in (None, floatingip.floating_ip_address)
+            and call.query.get("floating_network_id") in (None, floatingip.floating_network_id)
+            and call.query.get("region") in (None, floatingip.region)
+            and call.query.get("reservable") in (None, str(floatingip.reservable).lower())
         ]
         key = call.query.get("sort_key", "id")
-        found.sort(key=lambda one: str(getattr(one, key)), reverse=call.query.get("sort_dir") == "desc")
+        floatingips.sort(
+            key=lambda floatingip: str(getattr(floatingip, key)), reverse=call.query.get("sort_dir") == "desc"
+        )
         return one_page(
             call,
             self._page_size,
             "floatingips",
-            found,
-            lambda one: one.id,
-            lambda one: documents.floatingip_document(one, call.version),
+            floatingips,
+            lambda floatingip: floatingip.id,
+            lambda floatingip: documents.floatingip_document(floatingip, call.version),
         )
 
     def _create_floatingip(self, call: Call) -> JsonObject:
@@ -247,7 +255,8 @@ class InventoryRoutes:
             str(call.fields[name]) for name in ("floating_network_id", "floating_ip_address")
         )
         made = [
-            (one.floating_network_id, one.floating_ip_address) for one in self._cloud.floatingips.values()
+            (floatingip.floating_network_id, floatingip.floating_ip_address)
+            for floatingip in self._cloud.floatingips.values()
         ]
         if (network_id, address) in made:
             message = f"Floating IP {address} is registered already."
@@ -316,9 +325,14 @@ class InventoryRoutes:
         return {"host": documents.host_document(host, call.version)}
 
     def _change(
-        self, resource: R, one: str, document: Callable[[R, Version], JsonObject], action: str, call: Call
+        self,
+        resource: R,
+        document_key: str,
+        document: Callable[[R, Version], JsonObject],
+        action: str,
+        call: Call,
     ) -> JsonObject:
-        """Close, open or empty a host or an address."""
+        """Close, open or empty a host, an address or a pool."""
         documents.check_fields(call.fields, _CHANGES[action], call.version)
         dry_run = call.fields.get("dry_run") is True
         shown = replace(resource) if dry_run else resource
@@ -341,7 +355,7 @@ class InventoryRoutes:
                 documents.affected_document(lease, reservation, moves_to, None if moves_to else reason)
             )
         return {
-            one: document(shown, call.version),
+            document_key: document(shown, call.version),
             "dry_run": dry_run,
             "reservations": list[JsonValue](affected),
         }
@@ -349,16 +363,16 @@ class InventoryRoutes:
     # Allocations and properties
 
     def _list_allocations(self, resource_ids: Iterable[str], call: Call) -> JsonObject:
-        found = [self._allocation(resource_id, call) for resource_id in resource_ids]
+        allocations = [self._allocation(resource_id, call) for resource_id in resource_ids]
         if call.version is Version.V1_0:
-            return {"allocations": list(found)}
+            return {"allocations": list(allocations)}
         if call.query.get("lease_id") or call.query.get("reservation_id"):
-            found = [allocation for allocation in found if allocation["reservations"]]
+            allocations = [allocation for allocation in allocations if allocation["reservations"]]
         return one_page(
             call,
             self._page_size,
             "allocations",
-            found,
+            allocations,
             lambda allocation: str(allocation["resource_id"]),
             lambda allocation: allocation,
         )

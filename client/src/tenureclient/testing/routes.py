@@ -1,4 +1,4 @@
-"""Which call of the API does what in the fake cloud."""
+"""The API calls of the fake cloud."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenureclient.wire import JsonObject, JsonValue, Version, read_moment, rfc33
 
 
 class Routes:
-    """Answers calls from a cloud."""
+    """Answers API calls from a fake cloud."""
 
     def __init__(self, cloud: FakeCloud, page_size: int) -> None:
         self._cloud = cloud
@@ -79,7 +79,7 @@ class Routes:
 
     def _history(self, lease: FakeLease, call: Call) -> JsonObject:
         entries: list[dict[str, JsonValue]] = [
-            {**entry, "id": str(number), "detail": None} for number, entry in enumerate(lease.history, 1)
+            {**entry, "id": str(index), "detail": None} for index, entry in enumerate(lease.history, 1)
         ]
         older = call.version is Version.V1_1
         return one_page(
@@ -135,8 +135,8 @@ class Routes:
         start, end, before_end = self._dates(call)
         wanted = call.fields.get("reservations")
         reservations = [
-            documents.read_reservation(document, f"reservations[{number}]", call.version)
-            for number, document in enumerate(wanted if isinstance(wanted, list) else [])
+            documents.read_reservation(document, f"reservations[{index}]", call.version)
+            for index, document in enumerate(wanted if isinstance(wanted, list) else [])
         ]
         lease = self._cloud.book(
             str(call.fields["name"]),
@@ -210,17 +210,17 @@ class Routes:
         try:
             self._cloud.add(lease, documents.read_reservation(call.body, "reservation", call.version))
         except Refusal as refusal:
-            # The body is the reservation: its fields are called by their own names.
+            # The body is the reservation itself: field names need no prefix.
             refusal.field = refusal.field and refusal.field.rpartition(".")[2]
             raise
         return self._lease(lease, call)
 
 
 def _parameters(lease: FakeLease, call: Call) -> dict[str, Mapping[str, JsonValue]]:
-    """What a call says of reservations of the lease, by their ids."""
+    """Return the parameters that a call gives for reservations of the lease, by reservation id."""
     wanted = call.fields.get("reservations")
     parameters: dict[str, Mapping[str, JsonValue]] = {}
-    for number, document in enumerate(wanted if isinstance(wanted, list) else []):
+    for index, document in enumerate(wanted if isinstance(wanted, list) else []):
         change = dict(document) if isinstance(document, Mapping) else {}
         reservation_id = str(change.pop("id", ""))
         if reservation_id not in [reservation.id for reservation in lease.reservations]:
@@ -228,7 +228,7 @@ def _parameters(lease: FakeLease, call: Call) -> dict[str, Mapping[str, JsonValu
                 400,
                 "InvalidParameter",
                 f"Please enter valid reservation IDs. Invalid reservation IDs are: {reservation_id}",
-                field=f"reservations[{number}].id",
+                field=f"reservations[{index}].id",
             )
         parameters[reservation_id] = change
     return parameters

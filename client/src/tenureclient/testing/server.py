@@ -1,4 +1,4 @@
-"""The fake server itself: HTTP in front of a ``FakeCloud``."""
+"""The fake server: HTTP in front of a ``FakeCloud``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HEADER = "OpenStack-API-Version"
 
 @dataclass(frozen=True, slots=True)
 class SeenRequest:
-    """A request that the server got, for tests that look at what was sent."""
+    """A request that the server received, for tests that check what was sent."""
 
     method: str
     path: str
@@ -37,10 +37,10 @@ class SeenRequest:
 
 
 class FakeServer:
-    """A reservation service in memory. Use it with ``with``; see the module for an example.
+    """A reservation service in memory. Use it with ``with``; the module has an example.
 
-    ``now`` is where its clock begins (default: the present); only ``advance`` moves it. ``versions``
-    are the microversions that it knows. ``page_size`` is the longest page of a list.
+    ``now`` is the start time of its clock (default: the present); only ``advance`` moves the clock.
+    ``versions`` are the microversions that it knows. ``page_size`` is the longest page of a list.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class FakeServer:
 
     @property
     def url(self) -> str:
-        """The address as a catalogue would have it, with ``/v1``."""
+        """The address as in a service catalogue, with ``/v1``."""
         return f"http://127.0.0.1:{self._http.server_port}/v1"
 
     @property
@@ -103,7 +103,7 @@ class FakeServer:
         return self._cloud.pools
 
     def client(self) -> Client:
-        """Return a client of this server. When it waits, the server's clock moves and nobody sleeps."""
+        """Return a client of this server. When it waits, the server's clock moves instead of real time."""
         signed_in = session.Session(auth=token_endpoint.Token(self.url, self.token))
         return Client(
             signed_in,
@@ -116,7 +116,7 @@ class FakeServer:
         return {"OS_AUTH_TYPE": "admin_token", "OS_ENDPOINT": self.url, "OS_TOKEN": self.token}
 
     def advance(self, by: timedelta) -> None:
-        """Move the clock; leases that are due start and end."""
+        """Move the clock; due leases start and end."""
         with self._lock:
             self._cloud.now += by
             self._cloud.settle()
@@ -146,14 +146,14 @@ class FakeServer:
     def add_volume_pool(
         self, name: str, *, capacity_gb: int = 100, volume_type: str = "fast"
     ) -> FakeVolumePool:
-        """Add a pool, of which so much is lent to reservations of volumes of that type."""
+        """Add a pool that lends ``capacity_gb`` to reservations of volumes of this type."""
         with self._lock:
             return self._routes.inventory.new_volume_pool(name, capacity_gb, volume_type)
 
     def add_flavor(
         self, flavor_id: str, *, name: str = "", vcpus: int = 1, memory_mb: int = 1024, disk_gb: int = 10
     ) -> FakeFlavor:
-        """Add a flavor, of which instances can be reserved."""
+        """Add a flavor whose instances can be reserved."""
         with self._lock:
             flavor = FakeFlavor(flavor_id, name or flavor_id, vcpus, memory_mb, disk_gb)
             self._cloud.flavors[flavor_id] = flavor
@@ -170,7 +170,7 @@ class FakeServer:
             self._failures.extend(codes)
 
     def refuse_next(self, code: int, name: str, message: str, **details: JsonValue) -> None:
-        """Refuse the next request that would change something, for example with 403 ``OverQuota``."""
+        """Refuse the next request that would change data, for example with 403 ``OverQuota``."""
         refusal: JsonObject = {"error_code": code, "error_name": name, "error_message": message}
         with self._lock:
             self._refusals.append((code, {**refusal, "details": details} if details else refusal))
@@ -182,7 +182,7 @@ class FakeServer:
         headers: Mapping[str, str],
         content: bytes,
     ) -> tuple[int, dict[str, str], JsonObject | None]:
-        """Return status, headers and body for one request; the names of its headers are in small letters."""
+        """Return status, headers and body for one request. Its ``headers`` have lower-case names."""
         split = urlsplit(url)
         answer_headers = {"x-openstack-request-id": f"req-{uuid.uuid4()}"}
         asked = _asked_version(headers.get(_HEADER.lower()))
@@ -204,7 +204,7 @@ class FakeServer:
             return status, answer_headers, document
 
     def _refusal(self, headers: Mapping[str, str], asked: str | None) -> tuple[int, JsonObject] | None:
-        """Return the answer to a request that does not come as far as the API itself."""
+        """Return the answer to a request that fails before it reaches the API."""
         if self._failures:
             code = self._failures.pop(0)
             return code, {"error_code": code, "error_message": f"Told to fail: {code}"}
@@ -240,7 +240,7 @@ def _json(content: bytes) -> tuple[JsonValue, bool]:
 def _handler_of(server: FakeServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        # Send each answer as one packet: halves of it would wait for each other.
+        # Send each answer as one packet: two halves would wait for each other.
         wbufsize = -1
         disable_nagle_algorithm = True
 
@@ -259,7 +259,7 @@ def _handler_of(server: FakeServer) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(answer)
 
-        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 - the names are given
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 - http.server sets these names
 
         def log_message(self, *arguments: object) -> None:
             """Stay silent; the tests look at ``requests``."""

@@ -1,4 +1,4 @@
-"""What the fake server has and lends: hosts, addresses, pools, flavors, leases; and how it says no."""
+"""The resources and leases of the fake server, and its refusals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tenureclient.wire import JsonObject, JsonValue
 
 
 class Refusal(Exception):
-    """The fake server says no, with the words of API 1.1."""
+    """The fake server refuses a request, with the error of API 1.1."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class FakeHost:
     properties: dict[str, str]
     created_at: datetime
     disabled_reason: str | None = None
-    #: well, disabled, down or gone; a host that is not well should not be reservable.
+    #: well, disabled, down or gone; unless it is well, set reservable to False too.
     health: str = "well"
     health_reason: str | None = None
     region: str | None = None
@@ -68,7 +68,7 @@ class FakeFloatingIP:
     reservable: bool
     created_at: datetime
     disabled_reason: str | None = None
-    #: well or gone; one that is not well should not be reservable.
+    #: well or gone; unless it is well, set reservable to False too.
     health: str = "well"
     health_reason: str | None = None
     region: str | None = None
@@ -85,7 +85,7 @@ class FakeVolumePool:
     reservable: bool
     created_at: datetime
     disabled_reason: str | None = None
-    #: well, down or gone; one that is not well should not be reservable.
+    #: well, down or gone; unless it is well, set reservable to False too.
     health: str = "well"
     health_reason: str | None = None
     region: str | None = None
@@ -93,7 +93,7 @@ class FakeVolumePool:
 
 @dataclass(frozen=True, slots=True)
 class FakeFlavor:
-    """A flavor of the cloud, of which instances can be reserved."""
+    """A flavor of the cloud whose instances can be reserved."""
 
     id: str
     name: str
@@ -104,22 +104,22 @@ class FakeFlavor:
 
 @dataclass(slots=True)
 class FakeReservation:
-    """A request inside a lease, and what was chosen for it."""
+    """A request inside a lease, and the resources that were selected for it."""
 
     id: str
     resource_type: str
     parameters: dict[str, JsonValue]
-    #: Of instances, the host of each of them.
+    #: For instances: one host id per instance.
     host_ids: list[str] = field(default_factory=list)
     floatingip_ids: list[str] = field(default_factory=list)
-    #: Of volumes, the pool that they lie in.
+    #: For volumes: the pool that holds them.
     pool_id: str | None = None
     dropped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FakeEvent:
-    """A moment of which the owner of a lease wants to be told, with what is told."""
+    """A moment at which the owner of a lease gets a notification, and its message."""
 
     id: str
     time: datetime
@@ -128,7 +128,7 @@ class FakeEvent:
 
 @dataclass(slots=True)
 class FakeLease:
-    """A lease. A test may change its fields; ``set_status`` of the server records it as well."""
+    """A lease. A test may change its fields; ``FakeServer.set_status`` also records the change."""
 
     id: str
     name: str
@@ -141,11 +141,11 @@ class FakeLease:
     created_at: datetime
     reservations: list[FakeReservation]
     history: list[JsonObject] = field(default_factory=list)
-    #: The events that its owner wants to be told: id, time and message.
+    #: The events that the owner has added: id, time and message.
     own_events: list[FakeEvent] = field(default_factory=list)
-    #: Until when it waits to be confirmed.
+    #: The end of the hold, by which the lease must be confirmed.
     hold_until: datetime | None = None
 
     def holds(self, start: datetime, end: datetime) -> bool:
-        """Whether it has a part in that period."""
+        """Whether it uses resources in that period."""
         return self.status in ("CREATING", "PENDING", "ACTIVE") and self.start < end and start < self.end
