@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tenurenova.boot import HintError, takes_tags, wish_of, with_reservation
+from tenurenova.boot import HintError, read_wanted_lease, takes_tags, with_reservation
 from tenurenova.shown import show_reservations
 
 LEASE = {"name": "lease1", "start": "2027-12-01 09:00", "end": "2027-12-01 16:07"}
@@ -28,15 +28,15 @@ def reserved(lease: Any = LEASE, **server: Any) -> dict[str, Any]:
     [None, [], "x", {}, {"server": 1}, body(), body({}), body({"group": "g"}), body({"reserved": "false"}), body([])],
 )
 def test_a_boot_without_the_hint_is_none_of_ours(document: Any) -> None:
-    assert wish_of(document) is None
+    assert read_wanted_lease(document) is None
 
 
 @pytest.mark.parametrize("word", ["True", "true", True, "1", 1, "yes"])
 def test_a_lease_is_asked_for_by_hints(word: Any) -> None:
     document = body({"reserved": word, "lease_params": json.dumps(LEASE)})
-    wish = wish_of(document)
-    assert wish is not None
-    assert wish.to_lease(300) == {
+    wanted = read_wanted_lease(document)
+    assert wanted is not None
+    assert wanted.to_lease(300) == {
         "name": "lease1",
         "start_date": "2027-12-01T09:00:00Z",
         "end_date": "2027-12-01T16:07:00Z",
@@ -48,9 +48,9 @@ def test_a_lease_is_asked_for_by_hints(word: Any) -> None:
 def test_hints_may_be_under_their_old_name_or_an_object_and_flavors_links() -> None:
     server = body(flavorRef="http://nova/v2.1/flavors/m1.big")["server"]
     old = {"server": {**server, "OS-SCH-HNT:scheduler_hints": {"reserved": True, "lease_params": LEASE}}}
-    wish = wish_of(old)
-    assert wish is not None
-    assert wish.reservation == {"flavor_id": "m1.big"}
+    wanted = read_wanted_lease(old)
+    assert wanted is not None
+    assert wanted.reservation == {"flavor_id": "m1.big"}
     assert with_reservation(old, "L", "R", tagged=False)["server"].keys() == {*server, "metadata"}
 
 
@@ -59,9 +59,9 @@ def test_hints_may_be_under_their_old_name_or_an_object_and_flavors_links() -> N
     [(None, {}), ("", {}), ("west", {"availability_zone": "west"}), ("west:host:node", {"availability_zone": "west"})],
 )
 def test_the_zone_of_the_boot_is_that_of_the_lease(zone: str | None, asked: dict[str, str]) -> None:
-    wish = wish_of(reserved(availability_zone=zone))
-    assert wish is not None
-    assert wish.reservation == {"flavor_id": "3", **asked}
+    wanted = read_wanted_lease(reserved(availability_zone=zone))
+    assert wanted is not None
+    assert wanted.reservation == {"flavor_id": "3", **asked}
 
 
 @pytest.mark.parametrize(
@@ -74,16 +74,18 @@ def test_the_zone_of_the_boot_is_that_of_the_lease(zone: str | None, asked: dict
     ],
 )
 def test_dates_are_blazars_minutes_or_complete(given: str, meant: str) -> None:
-    wish = wish_of(reserved({"name": "x", "start": "now", "end": given}))
-    assert wish is not None
-    assert (wish.start, wish.end) == ("now", meant)
+    wanted = read_wanted_lease(reserved({"name": "x", "start": "now", "end": given}))
+    assert wanted is not None
+    assert (wanted.start, wanted.end) == ("now", meant)
 
 
 def test_the_lease_has_the_servers_name_and_begins_now_unless_it_is_said() -> None:
-    wish = wish_of(reserved({"end": "2027-12-01 16:07", "at_end": "snapshot"}))
-    assert wish is not None
-    assert (wish.name, wish.start, wish.reservation["at_end"]) == ("web", "now", "snapshot")
-    long = wish_of(reserved({"end": "2027-12-01 16:07"}, name="n" * 255))  # as Nova takes it, and leases do not
+    wanted = read_wanted_lease(reserved({"end": "2027-12-01 16:07", "at_end": "snapshot"}))
+    assert wanted is not None
+    assert (wanted.name, wanted.start, wanted.reservation["at_end"]) == ("web", "now", "snapshot")
+    long = read_wanted_lease(
+        reserved({"end": "2027-12-01 16:07"}, name="n" * 255)
+    )  # as Nova takes it, and leases do not
     assert long is not None
     assert long.name == "n" * 80
 
@@ -115,7 +117,7 @@ def test_the_lease_has_the_servers_name_and_begins_now_unless_it_is_said() -> No
 )
 def test_what_cannot_be_understood_is_named(document: dict[str, Any], named: str) -> None:
     with pytest.raises(HintError, match=named):
-        wish_of(document)
+        read_wanted_lease(document)
 
 
 def test_the_server_is_marked_and_nova_never_sees_our_hints() -> None:
@@ -146,9 +148,9 @@ def test_the_server_is_marked_and_nova_never_sees_our_hints() -> None:
 )
 def test_the_flavor_is_the_one_that_nova_reads(reference: object, flavor: str) -> None:
     """Otherwise room would be booked for one flavor, and a server of another be booted in it."""
-    wish = wish_of(reserved(LEASE, flavorRef=reference))
-    assert wish is not None
-    assert wish.reservation["flavor_id"] == flavor
+    wanted = read_wanted_lease(reserved(LEASE, flavorRef=reference))
+    assert wanted is not None
+    assert wanted.reservation["flavor_id"] == flavor
 
 
 @pytest.mark.parametrize(

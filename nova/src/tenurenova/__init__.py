@@ -1,3 +1,3 @@
-"""What Tenure installs beside Nova: the filter for its scheduler, and the one before its API."""
+"""What Tenure installs beside Nova: a filter for its scheduler, and a middleware for its API."""
 
 __version__ = "0.1.0"

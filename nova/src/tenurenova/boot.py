@@ -1,4 +1,4 @@
-"""What a request to boot a server says of its reservation, and what is put into it. Pure: JSON in, JSON out."""
+"""Read and rewrite requests to boot a server with a reservation. Pure: JSON in, JSON out."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import Any
 from urllib.parse import urlsplit
 
 RESERVED, PARAMETERS = "reserved", "lease_params"
-#: Under which of these names Nova takes scheduler hints.
+#: The names under which Nova accepts scheduler hints.
 HINTS = ("os:scheduler_hints", "OS-SCH-HNT:scheduler_hints")
 LEASE, RESERVATION, MARK = "tenure:lease", "tenure:reservation", "tenure:reserved"
-#: How many characters the name of a lease has at most; that of a server has more.
+#: The maximum length of a lease's name, in characters. A server's name may be longer.
 MAX_NAME = 80
-#: The compute microversion from which on a server can be booted with tags.
+#: The first compute microversion in which a server can be booted with tags.
 TAGS_SINCE = (2, 52)
 
 _MICROVERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 _YES, _NO = ("1", "on", "t", "true", "y", "yes"), ("0", "off", "f", "false", "n", "no")
-#: What may stand in the lease's parameters, and which of it is the reservation's.
+#: The keys that the lease's parameters may have, and those among them that belong to the reservation.
 _OF_LEASE, _OF_RESERVATION = ("name", "start", "end"), ("at_end", "resource_properties")
 
 
 class HintError(ValueError):
-    """A hint cannot be understood; the text names it."""
+    """A hint is invalid; the text names the hint."""
 
 
 @dataclass(frozen=True)
-class Wish:
-    """The lease that a server is to be booted for."""
+class WantedLease:
+    """The lease that a request to boot asks for."""
 
     name: str
     start: str
     end: str
-    #: What the reservation asks for, but for the server.
+    #: The parameters of the reservation, without the server.
     reservation: Mapping[str, Any]
 
     def to_lease(self, hold_seconds: int, region: str = "") -> dict[str, Any]:
-        """The request for it, as a lease that is held; in the service's home region unless one is named."""
+        """Return the request for a held lease. Without a ``region`` it is in the service's home region."""
         where = {"region": region} if region else {}
         return {
             "name": self.name,
@@ -52,7 +52,7 @@ class Wish:
 
 
 def field_of_hint(field: str) -> str:
-    """What the hint calls a field of the request for its lease."""
+    """Return the name of the hint for a field of the lease request."""
     name = field.rpartition(".")[2]
     if name in ("start_date", "end_date"):
         name = name.removesuffix("_date")
@@ -61,8 +61,8 @@ def field_of_hint(field: str) -> str:
     return "flavorRef" if name == "flavor_id" else name if name == "availability_zone" else field
 
 
-def wish_of(document: Any) -> Wish | None:
-    """The lease that the body of a request to boot asks for; None where it asks for none, or is no such body.
+def read_wanted_lease(document: Any) -> WantedLease | None:
+    """Return the lease that the body of a boot request asks for; None if it asks for none, or is not such a body.
 
     Raises ``HintError``.
     """
@@ -78,7 +78,7 @@ def wish_of(document: Any) -> Wish | None:
     wanted = {name: parameters[name] for name in _OF_RESERVATION if name in parameters}
     if zone := _zone_of(server):
         wanted["availability_zone"] = zone
-    return Wish(
+    return WantedLease(
         name=_text(parameters.get("name", str(server.get("name") or "")[:MAX_NAME]), "name"),
         start=_moment(parameters.get("start", "now"), "start", now=True),
         end=_moment(parameters.get("end"), "end", now=False),
@@ -87,7 +87,7 @@ def wish_of(document: Any) -> Wish | None:
 
 
 def with_reservation(document: Any, lease_id: str, reservation_id: str, *, tagged: bool) -> dict[str, Any]:
-    """The body with which the server is booted: marked as the reservation's, and without the hints that were for us."""
+    """Return the body for Nova: marked with the reservation, and without the hints that are meant for Tenure."""
     hints = {name: value for name, value in _hints_of(document).items() if name not in (RESERVED, PARAMETERS)}
     server = dict(document["server"])
     body = {name: value for name, value in document.items() if name not in HINTS}
@@ -107,7 +107,7 @@ def with_reservation(document: Any, lease_id: str, reservation_id: str, *, tagge
 
 
 def takes_tags(version: str | None, legacy: str | None) -> bool:
-    """Whether a server can be booted with tags at this microversion, by the values of the two headers that name it."""
+    """Whether servers can have tags at this microversion, given by the values of the two version headers."""
     asked = legacy or ""
     for part in (version or "").split(","):
         words = part.split()
@@ -125,13 +125,13 @@ def _server_of(document: Any) -> Mapping[str, Any] | None:
 
 
 def _hints_of(document: Any) -> Mapping[str, Any]:
-    """All scheduler hints; empty where there are none."""
-    found: dict[str, Any] = {}
+    """Return all scheduler hints; empty if there are none."""
+    hints_by_name: dict[str, Any] = {}
     for place in (_server_of(document), document):
         for name in HINTS:
             hints = place.get(name) if isinstance(place, dict) else None
-            found.update(hints if isinstance(hints, dict) else {})
-    return found
+            hints_by_name.update(hints if isinstance(hints, dict) else {})
+    return hints_by_name
 
 
 def _is_reserved(hints: Mapping[str, Any]) -> bool:
@@ -146,7 +146,7 @@ def _is_reserved(hints: Mapping[str, Any]) -> bool:
 
 
 def _parameters(given: Any) -> Mapping[str, Any]:
-    """The parameters of the lease, which come as text or as an object."""
+    """Return the parameters of the lease, which are given as text or as an object."""
     if isinstance(given, str):
         try:
             given = json.loads(given, parse_constant=_refuse_constant)
@@ -173,7 +173,7 @@ def _text(value: Any, field: str) -> str:
 
 
 def _moment(value: Any, field: str, *, now: bool) -> str:
-    """A date in the form of the API: Blazar's minutes, also with days of one digit, or RFC 3339; ``now`` if allowed."""
+    """Return a date in the form of the API. Accepts RFC 3339, Blazar's minutes, and ``now`` if allowed."""
     words = "'now', " if now else ""
     refusal = HintError(
         f"The hint '{PARAMETERS}': {field} is {words}a minute in UTC such as '2027-12-01 16:07', or a date such as"
@@ -200,13 +200,13 @@ def _moment(value: Any, field: str, *, now: bool) -> str:
 
 
 def _zone_of(server: Mapping[str, Any]) -> str:
-    """The availability zone that the server is booted in, without the host that may be named with it; empty for any."""
+    """Return the availability zone of the server, without the host that may follow it; empty for any zone."""
     zone = server.get("availability_zone")
     return zone.partition(":")[0] if isinstance(zone, str) else ""
 
 
 def _flavor_of(server: Mapping[str, Any]) -> str:
-    """The id of the flavor, which Nova takes as an id or as a link whose path ends with it, and reads just so."""
+    """Return the id of the flavor. Like Nova, accept an id or a link whose path ends with it."""
     try:
         reference = urlsplit(str(server.get("flavorRef") or "")).path.rpartition("/")[2]
     except ValueError:

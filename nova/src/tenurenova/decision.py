@@ -1,10 +1,11 @@
-"""Whether a server may be put on a host, as far as reservations are concerned.
+"""The decision whether a server may be put on a host, as far as reservations are concerned.
 
-Pure: facts in, a decision out. What is asked of Nova to know the facts is in `tenurenova.filter`.
+Pure: facts in, a decision out. `tenurenova.filter` gets the facts from Nova.
 
-The metadata is the one that Blazar's filter reads, and the decisions are its decisions, so that either filter works
-with either service. A host is open to everybody unless one of its aggregates is a *pool*: the free pool, in which
-hosts wait for reservations; the pool of the preemptible servers; or the aggregate of a reservation, which is known by
+The decisions and the metadata they use are those of Blazar's filter, so that either filter works with either service.
+A host is open to all servers unless one of its aggregates is a *pool*: the free pool, whose hosts wait for
+reservations; the pool of the preemptible servers; or the aggregate of a reservation, which is recognized by
+its availability zone.
 its availability zone.
 """
 
@@ -12,15 +13,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-# What Blazar once put before the id of a reservation in the name of its zone, whatever was configured.
+# A prefix that Blazar once used for the zones of reservations, whatever was configured.
 LEGACY_ZONE_PREFIX = "blazar:"
-# The key, in the metadata of the aggregate of one server's reservation, of the id of the server.
+# A metadata key of the aggregate of a single server's reservation; its value is the id of the server.
 SERVER_KEY = "tenure:server"
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How an operator has named things; the defaults are Blazar's."""
+    """The names that the operator has configured; the defaults are Blazar's."""
 
     free_pool: str = "freepool"
     zone_prefix: str = "blazar_"
@@ -31,32 +32,32 @@ class Rules:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """An aggregate of Nova's of which a host is a member."""
+    """An aggregate of Nova that contains the host."""
 
     name: str
     metadata: Mapping[str, str]
 
     @property
     def zone(self) -> str:
-        """Its availability zone, or an empty text where it has none."""
+        """The availability zone of the aggregate; empty if it has none."""
         return self.metadata.get("availability_zone") or ""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a server asks for: whose it is, and what it says of reservations."""
+    """The facts about a server that matter for reservations: its project, flavor and hints."""
 
     project_id: str
     reservations: tuple[str, ...] = ()
-    """The ids of the scheduler hint `reservation`."""
+    """The ids in the scheduler hint `reservation`."""
     in_instance_reservation: bool = False
-    """Its flavor is the one of a reservation of instances."""
+    """Whether the flavor belongs to a reservation of instances."""
     preemptible: bool = False
     server_id: str = ""
 
 
 class Why(Enum):
-    """The reason of a decision, as an operator reads it in the log."""
+    """The reason of a decision, in the words of the log."""
 
     RESERVED_FOR_IT = "it is reserved for this project"
     RESERVED_FOR_SERVER = "it is reserved for this server"
@@ -77,7 +78,7 @@ _PASSING = frozenset(
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether the host passes, why, and because of which aggregates."""
+    """Whether the host passes, the reason, and the aggregates that decided."""
 
     why: Why
     pools: tuple[str, ...] = ()
@@ -92,14 +93,18 @@ class Decision:
 
 
 def asks_for_aggregates(request: Request) -> bool:
-    """Whether the aggregates of a host matter to `decide` at all."""
+    """Whether `decide` needs the aggregates of the host at all."""
     return bool(request.reservations) or not request.in_instance_reservation
 
 
 def decide(request: Request, aggregates: Iterable[Aggregate], rules: Rules) -> Decision:
-    """Whether a host that is in these aggregates passes, and why."""
+    """Decide whether a host that belongs to these aggregates passes."""
     aggregates = list(aggregates)
-    own = [one for one in aggregates if request.server_id and one.metadata.get(SERVER_KEY) == request.server_id]
+    own = [
+        aggregate
+        for aggregate in aggregates
+        if request.server_id and aggregate.metadata.get(SERVER_KEY) == request.server_id
+    ]
     if own:
         return Decision(Why.RESERVED_FOR_SERVER, _names(own))
     pools = [aggregate for aggregate in aggregates if _is_pool(aggregate, rules)]
@@ -126,7 +131,7 @@ def _decide_hinted(request: Request, pools: list[Aggregate], rules: Rules) -> De
 
 
 def _may_use(project_id: str, pool: Aggregate, rules: Rules) -> bool:
-    """Whether a project owns the pool, or was let into it: then its id is a key of the metadata, with any value."""
+    """Whether a project owns the pool or was given access: then its id is a metadata key with a non-empty value."""
     return bool(pool.metadata.get(project_id)) or pool.metadata.get(rules.owner_key) == project_id
 
 
@@ -135,7 +140,7 @@ def _is_pool(aggregate: Aggregate, rules: Rules) -> bool:
 
 
 def _is_only_preemptible(pool: Aggregate, rules: Rules) -> bool:
-    """Whether it is the pool of the preemptible servers, and not a reservation's too by its zone."""
+    """Whether the pool is that of the preemptible servers, and its zone is not that of a reservation."""
     return pool.name == rules.preemptible_pool and not _is_zone_of_reservation(pool.zone, rules)
 
 

@@ -25,14 +25,14 @@ SPEC_OF_PREEMPTIBLES = "blazar:preemptible"
 
 
 class TenureFilter(filters.BaseHostFilter):
-    """Keeps the hosts of reservations for those who reserved them, and the free pool for reservations.
+    """Keeps reserved hosts for the projects that reserved them, and the hosts of the free pool for reservations.
 
-    What aggregates a host is in, it reads from Nova's API database, once for a request and all its hosts. The memory
-    of the scheduler, which other filters use, is brought up to date by messages that may come late, in another order,
-    or not at all; it is used only while the database does not answer.
+    It reads the aggregates of all hosts from Nova's API database, once per request. The scheduler also has them in
+    memory, where other filters read them. But the messages that update this memory can be late, out of order, or
+    lost, so it is used only while the database does not answer.
     """
 
-    # Nothing that this depends on changes between the servers of one request.
+    # The result is the same for all servers of one request.
     run_filter_once_per_request = True
 
     def __init__(self) -> None:
@@ -41,18 +41,20 @@ class TenureFilter(filters.BaseHostFilter):
     def filter_all(
         self, filter_obj_list: Iterable[host_manager.HostState], spec_obj: objects.RequestSpec
     ) -> list[host_manager.HostState]:
-        """The hosts on which this server may be put."""
+        """Return the hosts on which this server may be put."""
         hosts = list(filter_obj_list)
         if scheduler_utils.request_is_rebuild(spec_obj):
-            return hosts  # it stays where it is
-        return _admitting(hosts, spec_obj)
+            return hosts  # a rebuild stays on its host
+        return _admitting_hosts(hosts, spec_obj)
 
     def host_passes(self, host_state: host_manager.HostState, filter_properties: objects.RequestSpec) -> bool:
-        """Whether this server may be put on this host. The scheduler asks `filter_all`, about all at once."""
-        return bool(_admitting([host_state], filter_properties))
+        """Whether this server may be put on this host. The scheduler calls `filter_all` with all hosts instead."""
+        return bool(_admitting_hosts([host_state], filter_properties))
 
 
-def _admitting(hosts: Sequence[host_manager.HostState], spec: objects.RequestSpec) -> list[host_manager.HostState]:
+def _admitting_hosts(
+    hosts: Sequence[host_manager.HostState], spec: objects.RequestSpec
+) -> list[host_manager.HostState]:
     request = _request(spec)
     rules = options.rules(CONF)
     aggregates = _aggregates(hosts) if asks_for_aggregates(request) else {}

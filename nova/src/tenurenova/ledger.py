@@ -1,4 +1,4 @@
-"""The calls of the reservation service that a boot makes, in the name of whoever boots."""
+"""The calls to the reservation service during a boot, with the token of the user who boots."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tenurenova.boot import field_of_hint
 
 LOG = logging.getLogger(__name__)
 
-#: How often a confirmation is tried whose answer does not come; to confirm twice is as good as once.
+#: The number of attempts to confirm if no answer comes; confirming twice is harmless.
 CONFIRMATIONS = 3
 _VERSION = {"OpenStack-API-Version": "reservation 1.2", "Accept": "application/json"}
 
 
 class RefusedError(Exception):
-    """The reservation service says no, with a status of 400, 401, 403 or 409, and a reason for users."""
+    """The reservation service refused with status 400, 401, 403 or 409, and a reason for users."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -29,19 +29,19 @@ class RefusedError(Exception):
 
 
 class UnreachableError(Exception):
-    """The reservation service does not answer, or not as it should."""
+    """The reservation service does not answer, or its answer is invalid."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """A lease that is held, and its one reservation."""
+    """A held lease and its single reservation."""
 
     lease_id: str
     reservation_id: str
 
 
 class Ledger:
-    """The reservation service at a URL, as the owner of a token sees it."""
+    """The reservation service at a URL, used with a token."""
 
     def __init__(self, endpoint: str, token: str, *, timeout: float, verify: bool | str = True) -> None:
         base = endpoint.rstrip("/")
@@ -51,7 +51,7 @@ class Ledger:
         self._verify = verify
 
     def hold(self, lease: Mapping[str, Any]) -> Held:
-        """Book a lease for a while. Raises ``RefusedError`` or ``UnreachableError``."""
+        """Book a lease that is held for a limited time. Raises ``RefusedError`` or ``UnreachableError``."""
         made: Any = self._call("POST", "", lease).get("lease")
         try:
             return Held(str(made["id"]), str(made["reservations"][0]["id"]))
@@ -59,7 +59,7 @@ class Ledger:
             raise UnreachableError("its answer has no lease") from None
 
     def confirm(self, held: Held, server_id: str) -> None:
-        """Make the lease the server's. Raises ``RefusedError`` or ``UnreachableError``."""
+        """Confirm the lease for the server. Raises ``RefusedError`` or ``UnreachableError``."""
         body = {"reservations": [{"id": held.reservation_id, "server_id": server_id}]}
         for attempt in range(CONFIRMATIONS):
             try:
@@ -70,11 +70,11 @@ class Ledger:
                     raise
 
     def release(self, held: Held) -> None:
-        """Give a lease back at once; where that fails, it is given back when its time is over. Raises nothing."""
+        """Give the lease back. If that fails, it ends when its hold expires. Raises nothing."""
         try:
             self._call("DELETE", f"/{held.lease_id}", None)
         except (RefusedError, UnreachableError) as error:
-            LOG.warning("lease %s is not given back before its hold is over: %s", held.lease_id, error)
+            LOG.warning("lease %s cannot be given back; it ends when its hold expires: %s", held.lease_id, error)
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
         try:
@@ -109,7 +109,7 @@ def _document(answer: requests.Response) -> dict[str, Any]:
 
 
 def _reason(answer: requests.Response) -> str:
-    """What the service says in an error, with the hint where it names a field."""
+    """Return the reason in an error of the service, with the name of the hint if the error names a field."""
     try:
         document = _document(answer)
     except UnreachableError:

@@ -1,8 +1,8 @@
-"""Of which aggregates hosts are members, as Nova's API database has it now.
+"""The aggregates of hosts, as Nova's API database has them now.
 
-Nova's own objects are not used for this. `AggregateList.get_by_metadata` returns aggregates with nothing in their
-metadata but the key that was asked for; `get_by_host` is a query for each host that loads all other members as well;
-`get_all` takes seconds where a service keeps an aggregate for each lease to come.
+Nova's own objects are not suited. `AggregateList.get_by_metadata` returns aggregates that lack all metadata except the
+requested key. `get_by_host` needs a query per host, and loads all other members as well. `get_all` takes seconds if a
+service keeps an aggregate for each future lease.
 """
 
 from collections import defaultdict
@@ -14,15 +14,15 @@ from nova.db.api import api, models
 
 from tenurenova.decision import Aggregate
 
-# Of a cloud with more candidates than this, as many are asked for in one statement.
+# The number of hosts in one statement; a cloud with more candidates needs several.
 BATCH = 1000
 
 
 def aggregates_of(hosts: Iterable[str]) -> Mapping[str, Sequence[Aggregate]]:
-    """The aggregates of each of these hosts; one that is in none is not among the keys.
+    """Return the aggregates of each of these hosts. A host without aggregates is not among the keys.
 
-    One statement for a thousand hosts, in a transaction of its own, on the server that is written to and not on a
-    replica. Raises oslo_db's DBError where the database does not answer.
+    It runs one statement per thousand hosts, in a transaction of its own, on the primary database and not on a
+    replica. Raises oslo_db's DBError if the database does not answer.
     """
     names = sorted(set(hosts))
     reading = context.get_admin_context()
@@ -36,7 +36,7 @@ def aggregates_of(hosts: Iterable[str]) -> Mapping[str, Sequence[Aggregate]]:
             ):
                 members[host].add(aggregate)
                 titles[aggregate] = title
-                if key is not None:  # it has metadata
+                if key is not None:  # None: the aggregate has no metadata
                     metadata[aggregate][key] = value
     known = {aggregate: Aggregate(title, metadata[aggregate]) for aggregate, title in titles.items()}
     return {host: [known[aggregate] for aggregate in sorted(ids)] for host, ids in members.items()}

@@ -1,9 +1,9 @@
-"""What stands before Nova's API: servers that are booted for a lease by scheduler hints.
+"""A middleware for Nova's API that boots servers for a lease, requested by scheduler hints.
 
-A paste filter, after authentication. A request to boot with the hint `reserved` first gets a lease, which is held for a
-few minutes; then Nova is asked; then the lease is confirmed with the id of the server. Whatever ends in between, the
-hold runs out, and the service deletes the server of a lease that was never confirmed. All other requests pass as they
-are, and the reservation service is not asked about them.
+It is a paste filter, placed after authentication. A request to boot with the hint `reserved` is handled in three steps:
+it books a lease that is held for a few minutes, calls Nova, and confirms the lease with the id of the server. If any
+step fails, the hold expires, and the service deletes the server of a lease that was never confirmed. All other
+requests pass unchanged, and without a call to the reservation service.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from tenurenova.boot import HintError, Wish, takes_tags, wish_of, with_reservation
+from tenurenova.boot import HintError, WantedLease, read_wanted_lease, takes_tags, with_reservation
 from tenurenova.ledger import Held, Ledger, RefusedError, UnreachableError
 from tenurenova.shown import fault_of, show_reservations
 from tenurenova.turns import FolderError, Turns
@@ -32,13 +32,13 @@ StartResponse = Callable[..., Any]
 Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 SERVICE_TYPE = "reservation"
-#: Nova's own limit of a body is less.
+#: The maximum size of a body in bytes; Nova's own limit is lower.
 MAX_BYTES = 4 * 1024 * 1024
 
-#: Nova boots servers, and shows them, under an older name, too.
+#: The paths to boot and to show servers; Nova also has them under an older name.
 _BOOT = re.compile(r"^(/[^/]+)?/(servers|os-volumes_boot)(\.json)?/?$")
 _SHOW = re.compile(r"^(/[^/]+)?/(servers|os-volumes_boot)/[^/]+/?$")
-#: What Nova calls its errors.
+#: The names that Nova gives its errors.
 _NAMES = {
     400: "badRequest",
     401: "unauthorized",
@@ -49,36 +49,36 @@ _NAMES = {
 _TOO_MANY = (
     "As many servers as may be are being booted for leases right now, so the server was not booted. Try again soon."
 )
-#: After how many seconds it is worth to ask again, for clients that know this header.
+#: The value of the Retry-After header, in seconds.
 _RETRY_AFTER = "2"
 _TRUE = ("1", "on", "true", "yes")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of the filter in api-paste.ini."""
+    """The options of the middleware in api-paste.ini."""
 
-    #: The URL of the reservation service; without one it is that of the catalogue of the caller's token.
+    #: The URL of the reservation service; the default is the one in the catalogue of the caller's token.
     endpoint: str = ""
     region: str = ""
-    #: What the service calls the region of this Nova; without it, it is the service's home region.
+    #: The service's name for the region of this Nova; the default is the service's home region.
     lease_region: str = ""
     interface: str = "public"
     timeout: float = 10.0
-    #: For how long a lease is held: longer than Nova ever needs to answer a request to boot.
+    #: How long a lease is held, in seconds: longer than Nova ever takes to answer a request to boot.
     hold_seconds: int = 300
-    #: How many boots with hints may wait for the service at a time, in all processes of this machine: fewer than these
-    #: are, for the service asks the same Nova.
+    #: How many boots with hints may wait for the service at a time, in all processes of this machine. It must be
+    #: lower than the number of Nova's API workers, because the service calls the same Nova.
     at_once: int = 1
-    #: Where these processes count them; without it, in a folder of the user that they run as.
+    #: The folder in which these processes count the boots; the default is a folder of the user that they run as.
     lock_folder: str = ""
     show_reserved: bool = False
     verify: bool | str = True
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Settings:
-        """The settings of a section; raises ``ValueError`` for what is none."""
-        known = {one.name for one in fields(cls)} - {"verify"} | {"cafile", "insecure"}
+        """Read the options of a section; raises ``ValueError`` for an invalid option."""
+        known = {field.name for field in fields(cls)} - {"verify"} | {"cafile", "insecure"}
         if unknown := sorted(set(given) - known):
             raise ValueError(
                 f"the filter of tenure has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}"
@@ -105,14 +105,14 @@ class Settings:
 
 
 def filter_factory(global_config: Mapping[str, str], **local_config: str) -> Callable[[Application], Middleware]:
-    """What paste calls with the options of the section."""
+    """Return the middleware for an application; paste calls this with the options of the section."""
     settings = Settings.read(local_config)
     return lambda application: Middleware(application, settings)
 
 
 @dataclass
 class _Answer:
-    """An answer of Nova's, all of it."""
+    """A complete answer of Nova."""
 
     status: str = "500 Internal Server Error"
     headers: list[tuple[str, str]] = field(default_factory=list)
@@ -128,7 +128,7 @@ class _Answer:
 
 
 class Middleware:
-    """Nova's API, with servers that are booted for a lease."""
+    """Nova's API, extended by servers that are booted for a lease."""
 
     def __init__(self, application: Application, settings: Settings) -> None:
         self._application = application
@@ -149,35 +149,35 @@ class Middleware:
         try:
             document = json.loads(body) if body else None
         except (ValueError, RecursionError):
-            document = None  # Nova says what is wrong with it
+            document = None  # Nova reports the error
         try:
-            wish = wish_of(document)
+            wanted = read_wanted_lease(document)
         except HintError as error:
             return _refusal(400, str(error)).send(start_response)
-        if wish is None:
+        if wanted is None:
             return self._application(environ, start_response)
         try:
             with self._turns.take() as is_ours:
                 if not is_ours:
                     return _refusal(503, _TOO_MANY).send(start_response)
-                return self._boot(environ, document, wish).send(start_response)
+                return self._boot(environ, document, wanted).send(start_response)
         except RefusedError as refused:
             return _refusal(refused.status, refused.reason).send(start_response)
         except FolderError as error:
-            LOG.error("no server is booted for a lease, for want of lock_folder: %s", error)
+            LOG.error("no server can be booted for a lease: the lock_folder is unusable: %s", error)
             return _refusal(503, "Servers cannot be booted for leases here; tell the operator of Nova.").send(
                 start_response
             )
         except UnreachableError as error:
-            LOG.warning("a server with a reservation was not booted: the reservation service: %s", error)
+            LOG.warning("a server with a reservation was not booted: the reservation service failed: %s", error)
             text = "The reservation service cannot be asked now, so the server was not booted. Try again later."
             return _refusal(503, text).send(start_response)
 
-    def _boot(self, environ: Environ, document: Any, wish: Wish) -> _Answer:
-        """Boot a server for a lease. Raises ``RefusedError`` and ``UnreachableError``, where no server was made."""
+    def _boot(self, environ: Environ, document: Any, wanted: WantedLease) -> _Answer:
+        """Boot a server for a lease. ``RefusedError`` and ``UnreachableError`` mean that no server was created."""
         ledger = self._ledger(environ)
         tagged = takes_tags(environ.get("HTTP_OPENSTACK_API_VERSION"), environ.get("HTTP_X_OPENSTACK_NOVA_API_VERSION"))
-        held = ledger.hold(wish.to_lease(self._settings.hold_seconds, self._settings.lease_region))
+        held = ledger.hold(wanted.to_lease(self._settings.hold_seconds, self._settings.lease_region))
         try:
             marked = with_reservation(document, held.lease_id, held.reservation_id, tagged=tagged)
             answer = _ask(self._application, _with_body(environ, json.dumps(marked).encode()))
@@ -190,7 +190,7 @@ class Middleware:
         return self._confirm(ledger, held, answer, environ)
 
     def _confirm(self, ledger: Ledger, held: Held, answer: _Answer, environ: Environ) -> _Answer:
-        """Confirm the lease with the server that Nova has made; Nova's answer, or why the server will go again."""
+        """Confirm the lease with the new server; return Nova's answer, or an error with the server's fate."""
         server_id = str(json.loads(answer.body)["server"]["id"])
         try:
             ledger.confirm(held, server_id)
@@ -201,7 +201,7 @@ class Middleware:
             text = f"Server {server_id} could not be reserved, and {fate}: {refused.reason} {fault}"
             return _refusal(refused.status, text.rstrip())
         except UnreachableError as error:
-            LOG.warning("whether lease %s has server %s is not known: %s", held.lease_id, server_id, error)
+            LOG.warning("it is unknown whether lease %s has server %s: %s", held.lease_id, server_id, error)
             return _refusal(
                 503,
                 f"Whether server {server_id} was reserved is not known: the reservation service does not answer."
@@ -210,14 +210,14 @@ class Middleware:
         return answer
 
     def _delete(self, server_id: str, environ: Environ) -> bool:
-        """Have Nova delete the server in the name of whoever has booted it; whether it does."""
+        """Delete the server, as the user who booted it; return whether Nova accepted that."""
         answer = self._of_server("DELETE", server_id, environ)
         if answer.code not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND):
-            LOG.warning("server %s, that could not be reserved, is not deleted: %s", server_id, answer.status)
+            LOG.warning("server %s could not be reserved and could not be deleted: %s", server_id, answer.status)
         return answer.code in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND)
 
     def _of_server(self, method: str, server_id: str, environ: Environ) -> _Answer:
-        """What Nova answers whoever has booted the server, about it."""
+        """Call Nova about the server, as the user who booted it."""
         base = environ["PATH_INFO"].rstrip("/").rpartition("/")[0]
         request = {**_with_body(environ, b""), "REQUEST_METHOD": method, "PATH_INFO": f"{base}/servers/{server_id}"}
         return _ask(self._application, request)
@@ -228,7 +228,7 @@ class Middleware:
         return Ledger(endpoint, token, timeout=self._settings.timeout, verify=self._settings.verify)
 
     def _in_catalogue(self, environ: Environ) -> str:
-        """The URL of the service in the catalogue that authentication has left; raises ``UnreachableError``."""
+        """Return the URL of the service in the token's catalogue; raises ``UnreachableError``."""
         try:
             catalogue = json.loads(environ.get("HTTP_X_SERVICE_CATALOG") or "[]")
         except ValueError:
@@ -242,26 +242,26 @@ class Middleware:
         raise UnreachableError("the catalogue has no service of type reservation")
 
     def _show(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Servers as Nova shows them; of those with a lease, what Nova cannot say."""
+        """Answer a request to show servers, and add what only Tenure knows about those with a lease."""
         answer = _ask(self._application, environ)
         if answer.code == HTTPStatus.OK:
-            # Services such as Tenure itself, and administrators, must see the status that Nova gives.
+            # Administrators, and services such as Tenure itself, must see Nova's own status.
             roles = environ.get("HTTP_X_ROLES", "").lower().split(",")
             reserved = self._settings.show_reserved and "admin" not in roles
             answer.body, before = show_reservations(answer.body, reserved=reserved), answer.body
             if answer.body is not before:
-                answer.headers = [one for one in answer.headers if one[0].lower() != "content-length"]
+                answer.headers = [header for header in answer.headers if header[0].lower() != "content-length"]
                 answer.headers.append(("Content-Length", str(len(answer.body))))
         return answer.send(start_response)
 
 
 def _read(environ: Environ) -> bytes:
-    """The body, which stays there to be read by who comes after."""
+    """Return the body, and put it back for the next reader."""
     length = environ.get("CONTENT_LENGTH") or ""
     chunked = not length and environ.get("wsgi.input_terminated")
     size = MAX_BYTES if chunked else int(length) if length.isascii() and length.isdigit() else 0
     if size > MAX_BYTES or size == 0:
-        return b""  # for Nova to refuse
+        return b""  # Nova refuses it
     body: bytes = environ["wsgi.input"].read(size)
     environ["wsgi.input"] = BytesIO(body)
     if chunked:
@@ -274,7 +274,7 @@ def _with_body(environ: Environ, body: bytes) -> Environ:
 
 
 def _ask(application: Application, environ: Environ) -> _Answer:
-    """What the application answers, all of it."""
+    """Return the complete answer of the application."""
     answer = _Answer()
     written: list[bytes] = []
 
@@ -294,7 +294,7 @@ def _ask(application: Application, environ: Environ) -> _Answer:
 
 
 def _refusal(code: int, text: str) -> _Answer:
-    """An error as Nova shows them."""
+    """Return an error in Nova's format."""
     body = json.dumps({_NAMES[code]: {"code": code, "message": text}}).encode()
     headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
     if code == HTTPStatus.SERVICE_UNAVAILABLE:

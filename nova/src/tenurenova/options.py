@@ -1,4 +1,4 @@
-"""The options in nova.conf: those of Blazar's filter, in its group, under its names."""
+"""The options in nova.conf: they have the group and the names of Blazar's filter."""
 
 from oslo_config import cfg
 
@@ -10,42 +10,42 @@ OPTIONS: tuple[cfg.Opt, ...] = (
     cfg.StrOpt(
         "aggregate_freepool_name",
         default=Rules.free_pool,
-        help="The aggregate in which hosts wait for reservations; the same as in the reservation service.",
+        help="The aggregate whose hosts wait for reservations; the same as in the reservation service.",
     ),
     cfg.StrOpt(
         "blazar_az_prefix",
         default=Rules.zone_prefix,
-        help="What the availability zones of reservations begin with; the same as in the reservation service.",
+        help="The prefix of the availability zones of reservations; the same as in the reservation service.",
     ),
     cfg.StrOpt(
         "blazar_owner",
         default=Rules.owner_key,
-        help="The key, in the metadata of a reservation's aggregate, under which the id of the owning project is.",
+        help="The metadata key of a reservation's aggregate whose value is the id of the owning project.",
     ),
     cfg.BoolOpt(
         "allow_preemptibles",
         default=Rules.preemptibles_allowed,
         help="Whether flavors with the extra spec blazar:preemptible=true may use the hosts whose only pool is the "
-        "aggregate of the option preemptible_aggregate, for as long as nobody reserves these.",
+        "aggregate of the option preemptible_aggregate, while they are not reserved.",
     ),
     cfg.StrOpt(
         "preemptible_aggregate",
         default=Rules.preemptible_pool,
-        help="The aggregate in whose hosts preemptible servers may run.",
+        help="The aggregate on whose hosts preemptible servers may run.",
     ),
 )
 
 
 def listed() -> list[tuple[str, list[cfg.Opt]]]:
-    """What oslo-config-generator puts into a sample."""
+    """Return the options for the sample file of oslo-config-generator."""
     return [(GROUP, list(OPTIONS))]
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """Make the options known.
+    """Register the options.
 
-    Blazar's filter registers some of the same names with texts of its own where Nova is told to load both. Those are
-    left as they are: they mean the same. It would fail where it finds ours, so call this when all filters are loaded.
+    If Nova loads Blazar's filter too, that filter registers some of the same names with its own help texts. Those are
+    kept: they mean the same. Blazar's filter would fail if it found ours, so call this after all filters are loaded.
     """
     for option in OPTIONS:
         try:
@@ -55,7 +55,7 @@ def register(conf: cfg.ConfigOpts) -> None:
 
 
 def rules(conf: cfg.ConfigOpts) -> Rules:
-    """The rules as the operator has set them; `register` has been called."""
+    """Return the configured rules. Requires an earlier call of `register`."""
     group = conf[GROUP]
     return Rules(
         free_pool=group.aggregate_freepool_name,

@@ -1,4 +1,4 @@
-"""What is shown of servers that have a lease, beyond what Nova knows. Pure: JSON in, JSON out."""
+"""Additions to Nova's description of servers that have a lease. Pure: JSON in, JSON out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenurenova.boot import LEASE, MARK
 RESERVED = "RESERVED"
 _ASLEEP = ("SHELVED", "SHELVED_OFFLOADED")
 _NO_HOST = "No valid host"
-#: What is said to the owner of a server that found no host when it was made.
+#: The message for the owner of a server for which Nova found no host when it was created.
 _ADVICE = (
     " In the time of its lease {lease} there was room for it, but no host is open to it now, so it could not be made,"
     " and the lease is given back. Book without a server: tenure lease create NAME --server-flavor FLAVOR --start DATE"
@@ -21,9 +21,9 @@ _ADVICE = (
 
 
 def show_reservations(body: bytes, *, reserved: bool) -> bytes:
-    """The body of an answer with one server or with many; the very same where nothing is to be added.
+    """Return the body of an answer with one or many servers, with the additions; the same body if there are none.
 
-    ``reserved`` has the status of servers that sleep until their lease starts shown as RESERVED.
+    With ``reserved``, servers that sleep until their lease starts have the status RESERVED.
     """
     if MARK.encode() not in body:
         return body
@@ -36,7 +36,7 @@ def show_reservations(body: bytes, *, reserved: bool) -> bytes:
 
 
 def fault_of(body: bytes) -> str:
-    """Why there is no such server, in an answer with one; empty where it says nothing of that."""
+    """Return why the server in an answer could not be created; empty if the answer does not say."""
     try:
         (server,) = _servers(json.loads(body))
     except ValueError:
@@ -47,12 +47,12 @@ def fault_of(body: bytes) -> str:
 
 
 def _servers(document: Any) -> Iterable[dict[str, Any]]:
-    found = document.get("servers") or [document.get("server")] if isinstance(document, dict) else []
-    return [server for server in found if isinstance(server, dict)]
+    servers = document.get("servers") or [document.get("server")] if isinstance(document, dict) else []
+    return [server for server in servers if isinstance(server, dict)]
 
 
 def _show(server: dict[str, Any], *, reserved: bool) -> bool:
-    """Whether something was added."""
+    """Add what Tenure knows about the server; return whether anything was added."""
     metadata = server.get("metadata")
     if not isinstance(metadata, dict) or MARK not in metadata:
         return False

@@ -1,4 +1,4 @@
-"""Turns: so many at a time, in all processes of one machine."""
+"""A limit on concurrent work, over all processes of one machine."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 
 class FolderError(Exception):
-    """Turns cannot be counted in their folder; the text says why."""
+    """The folder for the lock files is unusable; the text says why."""
 
 
 class Turns:
-    """So many turns, which all processes share that name the same folder. Whoever ends gives his back."""
+    """A number of turns, shared by all processes that name the same folder. A process that ends frees its turns."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self._folder = folder
@@ -22,7 +22,7 @@ class Turns:
 
     @contextmanager
     def take(self) -> Iterator[bool]:
-        """A turn until the end of the block; False where none is left, which is not waited for.
+        """Take a turn until the end of the block; yield False, without waiting, if none is free.
 
         Raises ``FolderError``.
         """
@@ -38,8 +38,8 @@ class Turns:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._folder.stat().st_uid != os.geteuid():
                 raise PermissionError(f"{self._folder} is another user's")
-            for number in range(self._count):
-                file = self._folder / f"turn-{number}"
+            for turn in range(self._count):
+                file = self._folder / f"turn-{turn}"
                 descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
