@@ -1,4 +1,4 @@
-"""Whoever makes a call."""
+"""The caller of an operation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 class Actor:
     """The caller: a user acting in a project, or Tenure itself.
 
-    ``token`` is a secret for what must be done as the caller; it is never stored and never shown.
+    ``token`` is a secret for actions in the caller's name; it is never stored and never shown.
     """
 
     user_id: str
@@ -20,5 +20,5 @@ class Actor:
     token: str | None = field(default=None, repr=False, compare=False)
 
 
-#: Who acts when the clock does.
+#: The actor of timed events.
 ENGINE = Actor(user_id="tenure", project_id="")

@@ -1,4 +1,4 @@
-"""Which resource serves which reservation, and when; and the choice of resources."""
+"""Allocations: which resource serves which reservation, and when; and the choice of resources."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tenure.domain.requirement import Expression
 
 
 class Spread(StrEnum):
-    """How the units of a reservation lie on resources."""
+    """How the units of a reservation are spread over resources."""
 
-    APART = "apart"  # no two on one
+    APART = "apart"  # each on a resource of its own
     ANY = "any"
-    TOGETHER = "together"  # all on one
+    TOGETHER = "together"  # all on one resource
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a reservation asks of the ledger, said by its resource type.
+    """What a reservation asks for, in the terms of the ledger. Its resource type computes it.
 
-    Between ``minimum`` and ``maximum`` units, on resources of type ``inventory`` that match ``expression``, have all
-    of ``required`` traits and none of the ``forbidden`` ones. A unit takes ``amounts`` of its resource, or all of it
-    where it is ``exclusive``; then ``spread`` is APART. The resources whose external ids are ``named`` must be among
-    them.
+    It asks for ``minimum`` to ``maximum`` units, on resources of type ``inventory`` that match ``expression``, have
+    all ``required`` traits and no ``forbidden`` trait. A unit takes ``amounts`` of its resource. An ``exclusive`` unit
+    takes the whole resource; then ``spread`` is APART. The resources whose external ids are in ``named`` must be
+    among those chosen.
     """
 
     inventory: str
@@ -43,46 +43,46 @@ class Demand:
     required: frozenset[str] = frozenset()
     forbidden: frozenset[str] = frozenset()
     named: tuple[str, ...] = ()
-    #: The parameter that says how many.
+    #: The request parameter for the number of units.
     parameter: str = "amount"
-    #: The parameter that names those which must be among them.
+    #: The request parameter for ``named``.
     naming: str = ""
-    #: What a unit takes at once of one provider, where that is not all of it; what the cloud's limits are about.
+    #: The portions of a unit that come from a single provider each, if it has several. The cloud limits each portion.
     portions: tuple[Capacity, ...] = ()
-    #: The type of reservation that asks, for the refusal.
+    #: The resource type of the reservation, for the text of a refusal.
     resource_type: str = ""
-    #: Where all of them are.
+    #: The region of all its resources.
     region: str = ""
-    #: Whether the expression has names that the request has, not such as the type has of its own.
+    #: Whether the names in the expression come from the request, and not from the resource type.
     names_are_asked: bool = True
-    #: Whether something is kept when the lease ends, and goes on taking as much.
+    #: Whether something is kept after the lease has ended, and goes on taking as much.
     lasting: bool = False
-    #: A thing that is in the cloud already and that the reservation is about; it has one live reservation at most.
+    #: A thing that already exists in the cloud and that is reserved; it has at most one live reservation.
     subject: str | None = None
 
     @property
     def units_together(self) -> int:
-        """How many units a resource must have room for to be of any use."""
+        """How many units a resource must have room for to be useful."""
         return self.minimum if self.spread is Spread.TOGETHER else 1
 
     @property
     def at_once(self) -> tuple[Capacity, ...]:
-        """What a unit takes at once of one provider: what the cloud's limits are held against."""
+        """The portions of a unit that come from a single provider each; the cloud limits each portion."""
         return self.portions or (self.amounts,)
 
     def span(self, period: Period) -> Period:
-        """For how long it takes what it takes of a lease with that period: what lasts is promised without an end."""
+        """Return how long the resources are taken, for a lease with this period. What lasts is taken without an end."""
         return Period(period.start, ENDLESS) if self.lasting else period
 
     def part(self, units: int) -> Demand:
-        """The same demand for so many units on one resource."""
+        """Return the same demand for this many units on a single resource."""
         together = Spread.APART if self.exclusive else Spread.TOGETHER
         return replace(self, minimum=units, maximum=units, spread=together, named=())
 
     def is_within(self, other: Demand) -> bool:
-        """Whether whatever serves ``other`` serves this as well, but for how many units there are.
+        """Whether all resources that serve ``other`` serve this demand too; the number of units is ignored.
 
-        That is so where it asks for no more of a unit, of no other kind, and no more strictly.
+        That is so if a unit asks for no more, for the same kind, and for nothing stricter.
         """
         return (
             (self.inventory, self.region, self.exclusive) == (other.inventory, other.region, other.exclusive)
@@ -97,11 +97,12 @@ class Demand:
 
 
 def hardest_first(demands: Sequence[Demand]) -> list[int]:
-    """In which order several demands of one lease are placed: their places in the sequence.
+    """Return the order in which to place the demands of one lease, as indexes.
 
-    What takes as many as it can get comes last, so that the others get what they need. Before it whole resources, then
-    what needs the most resources at once, and then what needs most in one place: the small fits beside the large more
-    often than the other way round, as in first fit decreasing (Johnson, Near-optimal bin packing algorithms, 1973).
+    Demands that take as many units as they can get come last, so that the others get what they need. Before them come
+    demands for whole resources, then those for the most resources at once, then those for the most in one place.
+    Small demands fit beside large ones more often than the reverse, as in first fit decreasing (Johnson, Near-optimal
+    bin packing algorithms, 1973).
     """
 
     def key(position: int) -> tuple[object, ...]:
@@ -115,10 +116,10 @@ def hardest_first(demands: Sequence[Demand]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A resource that has room for the whole period, for so many ``units``.
+    """A resource that has room for ``units`` units during the whole period.
 
-    ``free_since`` is the end of what is booked before, ``free_until`` the start of what is booked after, None where
-    nothing is. ``idle`` is for how long of the period nothing at all is booked there.
+    ``free_since`` is the end of the booking before the period, ``free_until`` the start of the booking after it; None
+    if there is no booking. ``idle`` is how much of the period the resource has no booking at all.
     """
 
     resource_id: int
@@ -133,7 +134,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A resource, or so many ``units`` of it, assigned to a reservation for a period; ``amounts`` are those of all."""
+    """``units`` units of a resource, assigned to a reservation for a period. ``amounts`` are the sum over all units."""
 
     id: int
     resource_id: int
@@ -147,7 +148,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What an allocation has of a resource, and for how long."""
+    """The amounts of a resource that an allocation uses, and for how long."""
 
     allocation_id: int
     amounts: Capacity
@@ -157,34 +158,34 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a resource has, and what is had of it in some period, within which all questions are."""
+    """The capacity of a resource, and its uses in some period. Ask only about times within that period."""
 
     capacity: Capacity
     uses: tuple[Use, ...] = ()
 
     @property
     def is_whole(self) -> bool:
-        """Whether an allocation has all of the resource."""
+        """Whether an allocation takes the whole resource."""
         return any(use.exclusive for use in self.uses)
 
     def used(self, period: Period) -> Capacity:
-        """The most that is had at any instant of the period, class by class, of what is had in parts."""
+        """Return the peak of the shared uses in the period, separately for each resource class."""
         return peak(self._parts(), period)
 
     def units(self, amounts: Capacity, period: Period) -> int:
-        """For how many units of these amounts there is room throughout the period."""
+        """Return how many units of these amounts fit during the whole period."""
         return 0 if self.is_whole else units_free(self.capacity, self._parts(), amounts, period)
 
     def idle(self, period: Period) -> timedelta:
-        """For how long of the period nothing at all is had."""
+        """Return for how much of the period the resource is not used at all."""
         return idle_time((use.period for use in self.uses), period)
 
     def without(self, allocation: Allocation) -> Room:
-        """The room where the allocation has gone."""
+        """Return the room as it is without the allocation."""
         return replace(self, uses=tuple(use for use in self.uses if use.allocation_id != allocation.id))
 
     def beside(self, allocation: Allocation) -> Room:
-        """The room where the allocation has come."""
+        """Return the room as it is with the allocation."""
         use = Use(allocation.id, allocation.amounts, allocation.exclusive, allocation.period)
         return replace(self, uses=(*self.uses, use))
 
@@ -204,7 +205,7 @@ class HostOfLease:
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """A reservation's part in a resource, as the allocation lists show it: with the dates of the lease."""
+    """A reservation's part in a resource, as the allocation lists show it, with the dates of the lease."""
 
     resource_id: int
     reservation_id: str
@@ -213,15 +214,15 @@ class Booking:
     ends_at: datetime
 
 
-#: A gap without an end counts as this long.
+#: The length of a gap that has no end.
 _ENDLESS = timedelta(days=365_000)
-#: More units than any resource has room for.
+#: More units than fit into any resource.
 _ALL = 2**31
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """So many units on a resource, whose version was this one when it was chosen."""
+    """A number of units on a resource, and the resource's version at the time of the choice."""
 
     resource_id: int
     version: int
@@ -229,19 +230,19 @@ class Place:
 
 
 def choose(candidates: Iterable[Candidate], demand: Demand, period: Period, *, turn: int) -> list[Place]:
-    """The best places for up to ``demand.maximum`` units, fewer where there is no room for so many.
+    """Return the best places for up to ``demand.maximum`` units; for fewer if there is not enough room.
 
-    The order of preference, each deciding where the one before is equal:
+    The order of preference; each rule decides among candidates that are equal under the rules before it:
 
-    1. what the request names;
-    2. the least special resources, so that a scarce one is left for those who ask for it;
-    3. where the least time begins in which a resource that was wholly free is not any more: requests that take parts
-       gather on resources that are in use all the while, and whole ones stay free for long;
-    4. the tightest gap: the least time left idle on the nearer side of the period, in the free stretch around it, and
-       then on the other: what is left is in one piece where there is a choice, and long gaps stay whole;
-    5. the tightest fit: the fewest units that could still be had there afterwards, so that large rooms stay large;
-    6. the id, turned by ``turn`` (made from the request's id), so that requests made at the same time do not all
-       reach for the same resource.
+    1. resources that the request names;
+    2. the least special resources, so that scarce ones are left for requests that ask for them;
+    3. the least idle time: shared requests gather on resources that are in use all the time, and whole resources stay
+       free for long;
+    4. the tightest gap: the least idle time on the nearer side of the period within the free stretch around it, and
+       then on the other side. So the remaining free time stays in one piece if possible, and long gaps stay whole;
+    5. the tightest fit: the fewest units for which there is still room afterwards, so that large rooms stay large;
+    6. the id, rotated by ``turn`` (made from the request's id), so that simultaneous requests do not all choose the
+       same resource.
     """
 
     def preference(candidate: Candidate) -> tuple[bool, int, timedelta, timedelta, timedelta, int, bool, int]:
@@ -260,59 +261,72 @@ def choose(candidates: Iterable[Candidate], demand: Demand, period: Period, *, t
 
     ordered = sorted(candidates, key=preference)
     if demand.spread is Spread.TOGETHER:
-        roomy = [one for one in ordered if one.units >= demand.maximum] or sorted(ordered, key=lambda one: -one.units)
-        return [Place(one.resource_id, one.version, min(one.units, demand.maximum)) for one in roomy[:1]]
+        roomy = [candidate for candidate in ordered if candidate.units >= demand.maximum] or sorted(
+            ordered, key=lambda candidate: -candidate.units
+        )
+        return [
+            Place(candidate.resource_id, candidate.version, min(candidate.units, demand.maximum))
+            for candidate in roomy[:1]
+        ]
     places: list[Place] = []
     wanted = demand.maximum
-    for one in ordered:
+    for candidate in ordered:
         if not wanted:
             break
-        units = 1 if demand.spread is Spread.APART else min(one.units, wanted)
-        places.append(Place(one.resource_id, one.version, units))
+        units = 1 if demand.spread is Spread.APART else min(candidate.units, wanted)
+        places.append(Place(candidate.resource_id, candidate.version, units))
         wanted -= units
     return places
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a booking has chosen: so many units of a demand, by resource, throughout a period."""
+    """The places that a booking has chosen for a demand: units by resource id, throughout a period."""
 
     demand: Demand
     period: Period
     units: Mapping[int, int]
 
-    def again(self, found: Iterable[Candidate], demand: Demand) -> list[Place]:
-        """The same once more, where the same is asked for and all of it is among what was found; else nothing."""
+    def again(self, candidates: Iterable[Candidate], demand: Demand) -> list[Place]:
+        """Return the same places again if the demand is the same and all of them are candidates; else an empty list."""
         if demand != self.demand:
             return []
-        candidates = {one.resource_id: one for one in found}
-        if any(number not in candidates or candidates[number].units < count for number, count in self.units.items()):
+        by_id = {candidate.resource_id: candidate for candidate in candidates}
+        if any(
+            resource_id not in by_id or by_id[resource_id].units < count for resource_id, count in self.units.items()
+        ):
             return []
-        return [Place(number, candidates[number].version, count) for number, count in self.units.items()]
+        return [Place(resource_id, by_id[resource_id].version, count) for resource_id, count in self.units.items()]
 
 
-def beside(found: Iterable[Candidate], others: Collection[Choice], demand: Demand, period: Period) -> list[Candidate]:
-    """What is left of candidates when others get what they have chosen."""
-    met = [one for one in others if one.period.overlaps(period)]
+def beside(
+    candidates: Iterable[Candidate], choices: Collection[Choice], demand: Demand, period: Period
+) -> list[Candidate]:
+    """Return the candidates with the units that are left after the choices of others."""
+    overlapping = [choice for choice in choices if choice.period.overlaps(period)]
     left = (
-        replace(one, units=one.units - sum(_instead(other, one.resource_id, demand) for other in met)) for one in found
+        replace(
+            candidate,
+            units=candidate.units - sum(_instead(choice, candidate.resource_id, demand) for choice in overlapping),
+        )
+        for candidate in candidates
     )
-    return [one for one in left if one.units >= demand.units_together]
+    return [candidate for candidate in left if candidate.units >= demand.units_together]
 
 
-def _instead(other: Choice, resource_id: int, demand: Demand) -> int:
-    """How many units of a demand there could be where another choice has a resource; more than there are, for all."""
-    count = other.units.get(resource_id, 0)
-    if count and (demand.exclusive or other.demand.exclusive):
+def _instead(choice: Choice, resource_id: int, demand: Demand) -> int:
+    """Return how many units of a demand another choice displaces on a resource; ``_ALL`` for the whole resource."""
+    count = choice.units.get(resource_id, 0)
+    if count and (demand.exclusive or choice.demand.exclusive):
         return _ALL
-    amounts = other.demand.amounts.times(count)
+    amounts = choice.demand.amounts.times(count)
     return max(
         (-(-amount // demand.amounts[name]) for name, amount in amounts.items() if name in demand.amounts), default=0
     )
 
 
 def units_by_resource(allocations: Iterable[Allocation]) -> Counter[int]:
-    """How many units the allocations have of each resource, by its id."""
+    """Return how many units of each resource the allocations have, by resource id."""
     units: Counter[int] = Counter()
     for allocation in allocations:
         units[allocation.resource_id] += allocation.units

@@ -1,4 +1,4 @@
-"""How much of what: vectors of Placement's resource classes, and their use over time."""
+"""Amounts of resources: vectors over Placement's resource classes, and their use over time."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from types import MappingProxyType
 
 from tenure.domain.period import Period
 
-#: The class of a thing that is taken as a whole.
+#: The resource class of a resource that can only be taken as a whole.
 WHOLE = "WHOLE"
 
 
 class Capacity(Mapping[str, int]):
     """An immutable vector of amounts by resource class, such as ``{"VCPU": 64, "MEMORY_MB": 262144}``.
 
-    A class that is not named counts as 0. Two vectors are equal when every class has the same amount.
-    Raises ``ValueError`` for an amount that is negative or no whole number.
+    A missing class counts as 0. Two vectors are equal if every class has the same amount. Raises ``ValueError``
+    for an amount that is negative or not a whole number.
     """
 
     __slots__ = ("_amounts",)
@@ -57,15 +57,15 @@ class Capacity(Mapping[str, int]):
         return Capacity({name: amount * count for name, amount in self.items()})
 
     def fits(self, demand: Capacity) -> bool:
-        """Whether ``demand`` can be had from this much."""
+        """Whether ``demand`` is at most this much in every class."""
         return all(amount <= self[name] for name, amount in demand.items())
 
 
 def peak(usages: Iterable[tuple[Period, Capacity]], within: Period) -> Capacity:
     """Return, for each resource class, the largest amount in use at any instant of ``within``.
 
-    The classes reach their peaks at instants of their own: the answer is an upper bound of what is in use at
-    one instant, and the exact answer to "does so much more fit throughout?".
+    The classes reach their peaks at different instants. So the answer is an upper bound of the use at any single
+    instant, and the exact answer to "does this much more fit throughout?".
     """
     steps: dict[str, list[tuple[object, int]]] = {}
     for period, amounts in usages:
@@ -84,13 +84,13 @@ def _highest(changes: list[tuple[object, int]]) -> int:
 
 
 def units_free(capacity: Capacity, usages: Iterable[tuple[Period, Capacity]], amounts: Capacity, within: Period) -> int:
-    """How many units of these ``amounts`` fit beside the usages throughout the period; 0 for amounts of nothing."""
+    """Return how many units of ``amounts`` fit beside the usages during the whole period; 0 if ``amounts`` is empty."""
     used = peak(usages, within)
     return max(0, min(((capacity[name] - used[name]) // amount for name, amount in amounts.items()), default=0))
 
 
 def idle_time(busy: Iterable[Period], within: Period) -> timedelta:
-    """For how long of ``within`` there is none of the periods."""
+    """Return how much of ``within`` is covered by none of the busy periods."""
     idle, until = timedelta(0), within.start
     for period in sorted(busy):
         if until >= within.end:

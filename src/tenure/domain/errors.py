@@ -1,7 +1,7 @@
-"""What can go wrong, said once.
+"""The errors of the service.
 
-Every error carries its facts as attributes and builds its text once. Which HTTP status an error becomes is known
-to ``api/errors.py`` alone.
+Every error carries its facts as attributes and builds its text once. Only ``api/errors.py`` knows the HTTP status of
+an error.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class TenureError(Exception):
-    """The root of all our errors. Never raised itself."""
+    """Base class of all our errors. It is never raised itself."""
 
-    #: A stable word for programs.
+    #: A stable name for programs.
     name = "Internal"
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
@@ -30,13 +30,13 @@ class TenureError(Exception):
 
 
 class InvalidParameter(TenureError):
-    """Something in the request is wrong: its type, its range, or that it contradicts something else."""
+    """A field of the request is wrong: its type, its range, or it contradicts another field."""
 
     name = "InvalidParameter"
 
 
 class MissingParameter(TenureError):
-    """Something that must be in the request is not."""
+    """A required field is missing from the request."""
 
     name = "MissingParameter"
 
@@ -46,24 +46,24 @@ class MissingParameter(TenureError):
 
 
 class OutOfLease(InvalidParameter):
-    """The moment before the end lies outside the lease."""
+    """The ``before_end`` moment lies outside the lease."""
 
     def __init__(self, field: str = "before_end_date") -> None:
         super().__init__("Datetime is out of lease limits", field=field)
 
 
 class InvalidHost(InvalidParameter):
-    """A host was to be registered, and the request does not say which."""
+    """The registration of a host does not name the host."""
 
 
 class NotFound(TenureError):
-    """There is no such thing, or none that the caller may know of."""
+    """The resource does not exist, or the caller may not see it."""
 
     name = "NotFound"
 
 
 class Forbidden(TenureError):
-    """The policy does not allow it."""
+    """The policy forbids the operation."""
 
     name = "Forbidden"
 
@@ -73,19 +73,19 @@ class Forbidden(TenureError):
 
 
 class NotPermitted(TenureError):
-    """A rule of the site forbids it, whatever the caller's role."""
+    """A rule of the site forbids the operation, whatever the caller's role."""
 
     name = "Forbidden"
 
 
 class Denied(TenureError):
-    """A filter of the site, or the service that it asks, has denied the request; the text is theirs."""
+    """An enforcement filter, or the service that it calls, denied the request; the text is theirs."""
 
     name = "Denied"
 
 
 class OverQuota(TenureError):
-    """The project would have more of something than it may."""
+    """The project would exceed one of its limits."""
 
     name = "OverQuota"
 
@@ -104,7 +104,7 @@ class OverQuota(TenureError):
 
 
 class NotEnoughResources(TenureError):
-    """A request that cannot be met; ``shortfall`` says why."""
+    """The request cannot be met; ``shortfall`` says why."""
 
     name = "NotEnoughResources"
 
@@ -135,21 +135,21 @@ class LeaseBusy(TenureError):
 
 
 class InvalidState(TenureError):
-    """What was asked is not possible in the state the thing is in."""
+    """The current status of the resource does not allow the operation."""
 
     name = "InvalidState"
 
 
 class Conflict(TenureError):
-    """What was asked contradicts something that exists."""
+    """The request contradicts stored data."""
 
     name = "Conflict"
 
 
 class TooManyConflicts(TenureError):
-    """A transaction was taken back, as a rule because others kept changing the same things; asking again is right.
+    """A transaction was rolled back, usually because of concurrent changes to the same rows. The caller should retry.
 
-    The transaction wrote nothing, but a request may have made others before it.
+    The transaction wrote nothing, but the request may have committed others before it.
     """
 
     name = "Unavailable"
@@ -159,6 +159,6 @@ class TooManyConflicts(TenureError):
 
 
 class Unavailable(TenureError):
-    """A part that is needed for the answer does not work now; asking again later is right."""
+    """A part of the service that the request needs does not work. The caller should retry later."""
 
     name = "Unavailable"

@@ -1,9 +1,9 @@
-"""What a server of a flavor takes of its host, as Nova asks Placement for it.
+"""The resources that a server of a flavor takes from its host, as Nova requests them from Placement.
 
-The rules are those of Nova's documentation of extra specs, and of how it makes requests to Placement from a flavor:
-``resources:<class>`` and ``resources<group>:<class>`` ask for what they name, that of a group from one provider;
-``trait:<trait>`` and ``trait<group>:<trait>`` are required or forbidden. The flavor's own sizes stand for what no extra
-spec names; its processors only where neither shared nor dedicated ones are named.
+The rules follow Nova's documentation of extra specs, and its conversion of flavors into requests to Placement.
+``resources:<class>`` and ``resources<group>:<class>`` request the named amounts; those of a group come from one
+provider. ``trait:<trait>`` and ``trait<group>:<trait>`` are required or forbidden. The flavor's own sizes apply to the
+classes that no extra spec names. Its number of processors applies only if neither shared nor dedicated ones are named.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _RESOURCES: Final = re.compile(r"resources([a-zA-Z0-9_-]{0,64}):([A-Z0-9_]+)")
 _TRAIT: Final = re.compile(r"trait([a-zA-Z0-9_-]{0,64}):([A-Z0-9_]+)")
 _MIB_PER_GIB: Final = 1024
 _TRUE: Final = frozenset({"1", "t", "true", "on", "y", "yes"})
-#: What the way of sharing a processor's threads means for a host.
+#: The effect of the thread policy on the host's hyperthreading trait.
 _THREADS: Final = {"require": "required", "isolate": "forbidden"}
 _HYPERTHREADING: Final = "HW_CPU_HYPERTHREADING"
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a server takes: of each class, and in which portions a provider must have it at once."""
+    """The amounts that a server takes, and the portions that each come from a single provider."""
 
     amounts: Capacity
     portions: tuple[Capacity, ...]
@@ -37,22 +37,22 @@ class Footprint:
 
 
 def footprint_of(flavor: Mapping[str, Any]) -> Footprint:
-    """The footprint of a flavor.
+    """Return the footprint of a flavor.
 
-    That has ``vcpus``, ``ram`` and ``swap`` in MiB, ``disk`` and ``ephemeral`` in GiB, and ``extra_specs``. Traits of
-    groups count for the whole host: a required one must be somewhere in it, a forbidden one nowhere, so that no more is
-    promised than there is. Raises ``ValueError`` for extra specs that Nova would refuse.
+    The flavor has ``vcpus``, ``ram`` and ``swap`` in MiB, ``disk`` and ``ephemeral`` in GiB, and ``extra_specs``.
+    Traits of groups count for the whole host: a required trait must be somewhere in it, a forbidden one nowhere, so
+    that no more is promised than there is. Raises ``ValueError`` for extra specs that Nova would refuse.
     """
     specs = {str(name): str(value) for name, value in dict(flavor.get("extra_specs") or {}).items()}
     groups: dict[str, dict[str, int]] = {"": {}}
     traits: dict[str, set[str]] = {"required": set(), "forbidden": set()}
     for name, value in specs.items():
-        if found := _RESOURCES.fullmatch(name):
-            groups.setdefault(found[1], {})[found[2]] = _amount(name, value)
-        elif found := _TRAIT.fullmatch(name):
+        if match := _RESOURCES.fullmatch(name):
+            groups.setdefault(match[1], {})[match[2]] = _amount(name, value)
+        elif match := _TRAIT.fullmatch(name):
             if value not in traits:
                 raise ValueError(f"{name} must be required or forbidden, not {value!r}")
-            traits[value].add(found[2])
+            traits[value].add(match[2])
     if (threads := specs.get("hw:cpu_thread_policy")) in _THREADS:
         traits[_THREADS[threads]].add(_HYPERTHREADING)
     groups[""] |= _pinned(int(flavor["vcpus"]), specs)
@@ -67,7 +67,7 @@ def footprint_of(flavor: Mapping[str, Any]) -> Footprint:
 
 
 def _sizes(flavor: Mapping[str, Any], named: Collection[str]) -> dict[str, int]:
-    """What the flavor's own sizes ask for, where these classes are named already."""
+    """Return the amounts of the flavor's own sizes; ``named`` are the classes that extra specs name."""
     swap = math.ceil(int(flavor.get("swap") or 0) / _MIB_PER_GIB)
     sizes = {
         "MEMORY_MB": int(flavor["ram"]),
@@ -77,7 +77,7 @@ def _sizes(flavor: Mapping[str, Any], named: Collection[str]) -> dict[str, int]:
 
 
 def _pinned(vcpus: int, specs: Mapping[str, str]) -> dict[str, int]:
-    """What its processors ask for where some of them have one of the host for themselves; nothing where none has."""
+    """Return the amounts of processors if some of them are pinned (``hw:cpu_policy``); else an empty dict."""
     extra = 1 if specs.get("hw:emulator_threads_policy") == "isolate" else 0
     match specs.get("hw:cpu_policy"):
         case "dedicated":
@@ -90,7 +90,7 @@ def _pinned(vcpus: int, specs: Mapping[str, str]) -> dict[str, int]:
 
 
 def _implied(specs: Mapping[str, str]) -> dict[str, int]:
-    """What other extra specs ask for: encrypted memory, and namespaces of persistent memory."""
+    """Return the amounts that other extra specs imply: encrypted memory, and persistent memory namespaces."""
     spaces = filter(None, (label.strip() for label in specs.get("hw:pmem", "").split(",")))
     implied = Counter(f"CUSTOM_PMEM_NAMESPACE_{re.sub('[^A-Z0-9]+', '_', label.upper())}" for label in spaces)
     if specs.get("hw:mem_encryption", "").strip().lower() in _TRUE:
@@ -99,7 +99,7 @@ def _implied(specs: Mapping[str, str]) -> dict[str, int]:
 
 
 def _cpus(mask: str, vcpus: int) -> set[int]:
-    """The processors that a mask such as ``0-3,^2`` names."""
+    """Return the processors in a mask such as ``0-3,^2``."""
     named: set[int] = set()
     excluded: set[int] = set()
     for part in filter(None, (part.strip() for part in mask.split(","))):

@@ -12,20 +12,20 @@ from tenure.domain.reason import Reason, reason_from
 
 
 class LeaseStatus(StrEnum):
-    CREATING = "CREATING"  # booked, and held until it is confirmed, or what the answer must show is being made
+    CREATING = "CREATING"  # booked; waits for its confirmation, or for cloud resources that the answer must show
     PENDING = "PENDING"  # waits for its start
-    STARTING = "STARTING"  # the cloud is being made ready
-    ACTIVE = "ACTIVE"  # its owner has what was promised
+    STARTING = "STARTING"  # the cloud is being prepared
+    ACTIVE = "ACTIVE"  # the owner can use the resources
     UPDATING = "UPDATING"  # the cloud is being made to match a change
-    TERMINATING = "TERMINATING"  # is being taken back
-    TERMINATED = "TERMINATED"  # is over
-    DELETING = "DELETING"  # is being taken back, then goes away
-    ERROR = "ERROR"  # failed; the reason stands beside it
-    DELETED = "DELETED"  # gone: known to the history only, never shown
+    TERMINATING = "TERMINATING"  # resources are being taken back
+    TERMINATED = "TERMINATED"  # ended
+    DELETING = "DELETING"  # resources are being taken back; then the lease is removed
+    ERROR = "ERROR"  # failed; status_reason says why
+    DELETED = "DELETED"  # removed: visible in the history only
 
 
 class Action(StrEnum):
-    """What moves a lease from one status to another."""
+    """An action that moves a lease from one status to another."""
 
     PREPARED = "prepared"
     CONFIRM = "confirm"
@@ -43,18 +43,18 @@ class Action(StrEnum):
 _S = LeaseStatus
 _A = Action
 
-#: Where an action leads. What is not here is not possible.
+#: The status after each action. A pair that is missing here is not allowed.
 NEXT: Mapping[tuple[LeaseStatus, Action], LeaseStatus] = {
     (_S.CREATING, _A.PREPARED): _S.PENDING,
-    (_S.CREATING, _A.CONFIRM): _S.PENDING,  # where nothing has to be made first
-    (_S.CREATING, _A.FAIL): _S.ERROR,  # what was promised already, and cannot be made
+    (_S.CREATING, _A.CONFIRM): _S.PENDING,  # if nothing has to be created first
+    (_S.CREATING, _A.FAIL): _S.ERROR,  # the lease is promised already, but its resources cannot be created
     (_S.CREATING, _A.END): _S.TERMINATING,
     (_S.CREATING, _A.DELETE): _S.DELETING,
     (_S.PENDING, _A.START): _S.STARTING,
-    (_S.PENDING, _A.UPDATE): _S.PENDING,  # a plan changes in one transaction
-    (_S.PENDING, _A.END): _S.TERMINATING,  # its start was missed
+    (_S.PENDING, _A.UPDATE): _S.PENDING,  # the change takes a single transaction
+    (_S.PENDING, _A.END): _S.TERMINATING,  # the start was missed
     (_S.PENDING, _A.DELETE): _S.DELETING,
-    (_S.STARTING, _A.START): _S.STARTING,  # another attempt, perhaps by another worker
+    (_S.STARTING, _A.START): _S.STARTING,  # another attempt, possibly by another worker
     (_S.STARTING, _A.STARTED): _S.ACTIVE,
     (_S.STARTING, _A.END): _S.TERMINATING,
     (_S.STARTING, _A.FAIL): _S.ERROR,
@@ -71,22 +71,22 @@ NEXT: Mapping[tuple[LeaseStatus, Action], LeaseStatus] = {
     (_S.TERMINATING, _A.FAIL): _S.ERROR,
     (_S.TERMINATING, _A.DELETE): _S.DELETING,
     (_S.TERMINATED, _A.DELETE): _S.DELETING,
-    (_S.ERROR, _A.END): _S.ERROR,  # what is there is taken back, for as long as it takes
+    (_S.ERROR, _A.END): _S.ERROR,  # resources are taken back, retried until that succeeds
     (_S.ERROR, _A.ENDED): _S.TERMINATED,
     (_S.ERROR, _A.FAIL): _S.ERROR,
     (_S.ERROR, _A.DELETE): _S.DELETING,
-    (_S.DELETING, _A.END): _S.DELETING,  # tried again for as long as it takes: what was deleted must go
+    (_S.DELETING, _A.END): _S.DELETING,  # retried until it succeeds: a deleted lease must go
     (_S.DELETING, _A.DELETE): _S.DELETING,
     (_S.DELETING, _A.DELETED): _S.DELETED,
     (_S.DELETED, _A.DELETE): _S.DELETED,
 }
 STABLE = frozenset({_S.PENDING, _S.ACTIVE, _S.TERMINATED, _S.ERROR, _S.DELETED})
-#: Somebody is at work; an update has to wait.
+#: A worker is changing the lease; an update has to wait.
 BUSY = frozenset({_S.CREATING, _S.STARTING, _S.UPDATING, _S.TERMINATING, _S.DELETING})
 
 
 def next_status(status: LeaseStatus, action: Action) -> LeaseStatus:
-    """Where ``action`` leads from ``status``; raises ``InvalidState`` where it leads nowhere."""
+    """Return the status after ``action`` in ``status``; raise ``InvalidState`` if it is not allowed."""
     try:
         return NEXT[status, action]
     except KeyError:
@@ -102,13 +102,13 @@ class ReservationStatus(StrEnum):
 
 class EventType(StrEnum):
     START = "start_lease"
-    UPDATE = "update_lease"  # ours: makes the cloud match a change of a running lease
+    UPDATE = "update_lease"  # internal: applies a change of a running lease to the cloud
     BEFORE_END = "before_end_lease"
     END = "end_lease"
-    MEND = "mend_lease"  # ours: makes the cloud match a running lease again, after somebody changed it there
-    PREPARE = "prepare_lease"  # ours: makes what clients must see as soon as the lease exists
-    NOTIFY = "notify_lease"  # the owner's: has others told, in the owner's words
-    HOLD = "hold_lease"  # ours: unmakes a lease that was booked for a while and that nobody has confirmed
+    MEND = "mend_lease"  # internal: repairs the cloud for a running lease after it was changed from outside
+    PREPARE = "prepare_lease"  # internal: creates what clients must see as soon as the lease exists
+    NOTIFY = "notify_lease"  # the owner's: sends a notification with the owner's message
+    HOLD = "hold_lease"  # internal: removes a held lease that was not confirmed in time
 
     @property
     def rank(self) -> int:
@@ -117,11 +117,11 @@ class EventType(StrEnum):
 
     @property
     def is_internal(self) -> bool:
-        """Whether only the engine knows of it."""
+        """Whether the event is hidden from users."""
         return self in {EventType.UPDATE, EventType.MEND, EventType.PREPARE, EventType.HOLD}
 
 
-#: No lease has more events of its owner's.
+#: The maximum number of events that an owner can define for a lease.
 MAX_USER_EVENTS = 20
 
 
@@ -133,10 +133,10 @@ class EventStatus(StrEnum):
 
 
 class AllocationState(StrEnum):
-    PLANNED = "planned"  # a plan: may move to another resource until the start is claimed
-    HELD = "held"  # pinned by the claim of the start; the resource is, or is about to be, its owner's
+    PLANNED = "planned"  # may move to another resource until the start event is claimed
+    HELD = "held"  # pinned by the claim of the start event; the owner has the resource, or is about to get it
     RELEASED = "released"  # given back; kept as history
-    KEPT = "kept"  # its lease is over, and what its owner keeps of it still takes room
+    KEPT = "kept"  # the lease is over, and what its owner keeps still takes room
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Event:
     attempts: int
     created_at: datetime
     updated_at: datetime | None = None
-    #: What the owner wants others to be told, where the event is the owner's.
+    #: The text of the notification, if the owner has defined the event.
     message: str | None = None
 
 
@@ -168,15 +168,15 @@ class Reservation:
     resources_changed: bool
     created_at: datetime
     updated_at: datetime | None = None
-    #: What the cloud has made for it that clients are told of.
+    #: The cloud resources that were created for it, as far as clients see them.
     effects: Mapping[str, object] = field(default_factory=dict)
-    #: Where all that it has is; empty where there are no regions.
+    #: The region of all its resources; empty if there are no regions.
     region: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The contract: who may use what, and when."""
+    """The user's contract: who may use which resources, and when."""
 
     id: str
     name: str
@@ -192,23 +192,23 @@ class Lease:
     events: tuple[Event, ...]
     created_at: datetime
     updated_at: datetime | None = None
-    #: The trust with which to act as the owner, None where nothing is to be done in his name.
+    #: The trust for acting as the owner; None if nothing has to be done in the owner's name.
     trust_id: str | None = field(default=None, repr=False)
-    #: All that is known of the reason, for administrators; None where ``status_reason`` is all.
+    #: The full reason, for administrators; None if ``status_reason`` is complete.
     status_detail: str | None = None
 
     @property
     def reason(self) -> Reason | None:
-        """Why it is as it is."""
+        """The reason of the status."""
         return reason_from(self.status_reason, self.status_detail)
 
     def event(self, event_type: EventType) -> Event | None:
-        """The lease's event of that type; the latest where there are several."""
+        """Return the lease's event of that type; the latest if there are several."""
         return next((event for event in reversed(self.events) if event.event_type is event_type), None)
 
     @property
     def hold_until(self) -> datetime | None:
-        """Until when the lease waits to be confirmed, before it is unmade; None for one that does not."""
+        """When the lease expires unless it is confirmed; None if it needs no confirmation."""
         hold = self.event(EventType.HOLD)
         waits = hold is not None and hold.status in {EventStatus.UNDONE, EventStatus.IN_PROGRESS}
         return hold.due_at if hold is not None and waits and self.status is LeaseStatus.CREATING else None
@@ -216,7 +216,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """What happened to a lease: who, when, from which status to which, and why."""
+    """One change of a lease: who made it, when, from which status to which, and why."""
 
     lease_id: str
     at: datetime
@@ -226,7 +226,7 @@ class HistoryEntry:
     to_status: str
     reason: str | None
     request_id: str | None
-    #: All that is known of the reason, for administrators; None where ``reason`` is all.
+    #: The full reason, for administrators; None if ``reason`` is complete.
     detail: str | None = None
-    #: By which a page of the history goes on behind it; empty before it is written.
+    #: The marker for the page after this entry; empty until it is written.
     id: str = ""

@@ -1,13 +1,13 @@
-"""Stretches of time."""
+"""Periods of time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-#: The end of what has none.
+#: The end of a period without an end.
 ENDLESS = datetime(9999, 1, 1, tzinfo=UTC)
-#: The smallest stretch that the ledger can hold: what all three databases store of a time.
+#: The shortest period that the ledger can hold: the resolution of a time in all three databases.
 TICK = timedelta(microseconds=1)
 
 
@@ -32,7 +32,7 @@ class Period:
         return self.end - self.start
 
     def overlaps(self, other: Period) -> bool:
-        """Whether the two share an instant; periods that merely touch do not."""
+        """Whether the two share an instant; adjacent periods do not."""
         return self.start < other.end and other.start < self.end
 
     def contains(self, instant: datetime) -> bool:
@@ -43,11 +43,11 @@ class Period:
         return self.start <= other.start and other.end <= self.end
 
     def without(self, other: Period) -> list[Period]:
-        """The parts of this period that do not lie in the other: none, one or two, in order."""
+        """Return the parts of this period outside the other: none, one or two, in order."""
         bounds = [(self.start, min(self.end, other.start)), (max(self.start, other.end), self.end)]
         return [Period(start, end) for start, end in bounds if start < end]
 
 
 def minute_of(instant: datetime) -> datetime:
-    """The minute that ``instant`` lies in, in UTC: the grain of Blazar's dates."""
+    """Return the start of the minute of ``instant``, in UTC: the resolution of Blazar's dates."""
     return instant.astimezone(UTC).replace(second=0, microsecond=0)

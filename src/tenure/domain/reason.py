@@ -1,21 +1,21 @@
-"""Why something is as it is: what the owner of a lease may read, and what is for operators."""
+"""Reasons of a status: a text for the owner of a lease, and details for operators."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-#: No text that is stored is longer.
+#: The maximum length of a stored text, in characters.
 _LONGEST = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why something is as it is.
+    """The reason of a status.
 
-    ``text`` is the owner's: it names no reservation, lease or server of another project, no host that the owner may not
-    see, no storage pool, and nothing that an unexpected error says. ``detail`` is the whole text, for administrators
-    and the log; None where ``text`` is all there is to say. As a string it is the whole text.
+    ``text`` is for the owner. It names no reservation, lease or server of another project, no host that the owner may
+    not see, no storage pool, and no text of an unexpected error. ``detail`` is the full text for administrators and
+    the log; None if ``text`` is complete. ``str()`` gives the full text.
     """
 
     text: str
@@ -25,28 +25,28 @@ class Reason:
         return self.text if self.detail is None else self.detail
 
     def __add__(self, more: str) -> Reason:
-        """The same reason with a sentence behind it that everyone may read."""
+        """Append text that everyone may read."""
         return Reason(f"{self.text}{more}", None if self.detail is None else f"{self.detail}{more}")
 
     def after(self, before: str) -> Reason:
-        """The same reason with a sentence before it that everyone may read."""
+        """Return the reason with text before it that everyone may read."""
         return Reason(f"{before}{self.text}", None if self.detail is None else f"{before}{self.detail}")
 
     def cut(self) -> Reason:
-        """The same reason, no longer than what is stored."""
+        """Return the reason, cut to the stored length."""
         return Reason(self.text[:_LONGEST], None if self.detail is None else self.detail[:_LONGEST])
 
 
 def reason_from(text: str | None, detail: str | None) -> Reason | None:
-    """The reason that was stored as these two, None where there is none."""
+    """Return the reason that is stored in these two columns; None if there is none."""
     return None if text is None else Reason(text, detail)
 
 
 def together(reasons: Iterable[Reason]) -> Reason | None:
-    """Several reasons as one, each sentence once; None for none."""
-    found = tuple(dict.fromkeys(reasons))
-    if not found:
+    """Join reasons into one that has each sentence once; None without reasons."""
+    distinct = tuple(dict.fromkeys(reasons))
+    if not distinct:
         return None
-    text = "; ".join(dict.fromkeys(reason.text for reason in found))
-    detail = "; ".join(dict.fromkeys(map(str, found)))
+    text = "; ".join(dict.fromkeys(reason.text for reason in distinct))
+    detail = "; ".join(dict.fromkeys(map(str, distinct)))
     return Reason(text, None if detail == text else detail)

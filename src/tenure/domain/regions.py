@@ -1,7 +1,7 @@
-"""Regions: clouds side by side, in one ledger.
+"""Regions: several clouds in one ledger.
 
-The first region is the home region: what names none is there. Its resources have the ids that its cloud gives them;
-those of other regions have the region's name before that, so that ids are unique whatever clouds count from.
+The first region is the home region: requests that name no region mean it. Resources of the home region have the ids of
+their cloud. Ids of other regions are prefixed with the region's name, so that they are unique in the ledger.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Collection, Mapping
 
 from tenure.domain.errors import InvalidParameter
 
-#: No longer, so that there is room for a cloud's id beside it.
+#: Region names; the length limit leaves room for a cloud's id beside the name.
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,24}", re.ASCII)
-#: How long the trusts of a lease may be when they are written down together.
+#: The maximum length of the stored trusts of a lease, in characters.
 MAX_TRUSTS = 767
 _BETWEEN = ":"
 
 
 def region_of(asked: str | None, regions: Collection[str], *, field: str) -> str:
-    """The region that a request is about; the home region where it names none.
+    """Return the region of a request; the home region if it names none.
 
-    Where there are no ``regions`` it is the only one, which has no name. Raises ``InvalidParameter`` for any other.
+    Without ``regions`` there is a single region, which has no name. Raises ``InvalidParameter`` for an unknown region.
     """
     if not asked:
         return next(iter(regions), "")
@@ -32,26 +32,26 @@ def region_of(asked: str | None, regions: Collection[str], *, field: str) -> str
 
 
 def trusts_in(trust_id: str) -> dict[str, str]:
-    """The trusts of a lease by region; what was given where there were no regions is under the empty name."""
-    pairs = [one.rpartition("=") for one in trust_id.split()]
+    """Return the trusts of a lease by region. A trust from a time without regions has the empty name."""
+    pairs = [pair.rpartition("=") for pair in trust_id.split()]
     return {name: trust for name, _, trust in pairs}
 
 
 def together(trusts: Mapping[str, str]) -> str:
-    """The trusts of a lease by region, as one text."""
+    """Join the trusts of a lease by region into one text."""
     return " ".join(f"{name}={trust}" if name else trust for name, trust in trusts.items())
 
 
 def qualified(region: str, name: str) -> str:
-    """What a cloud calls something, with the region in which it does."""
+    """Return a cloud's name for something, prefixed with the region."""
     return f"{region}{_BETWEEN}{name}" if region else name
 
 
 def unqualified(region: str, name: str) -> str:
-    """The same without that region."""
+    """Return the name without the region prefix."""
     return name.removeprefix(f"{region}{_BETWEEN}") if region else name
 
 
 def ids_in(region: str, external_ids: Collection[str]) -> frozenset[str]:
-    """The ids that things may have in the ledger which the cloud of a region calls so."""
-    return frozenset(external_ids) | {qualified(region, one) for one in external_ids}
+    """Return the possible ids in the ledger for these ids in a region's cloud."""
+    return frozenset(external_ids) | {qualified(region, external_id) for external_id in external_ids}

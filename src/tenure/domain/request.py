@@ -1,4 +1,4 @@
-"""What callers ask for, validated in form by the API and judged by the services."""
+"""Requests of callers. The API validates their form; the services judge their content."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ T = TypeVar("T")
 
 
 class Moment(Enum):
-    """A point in time that the service itself looks up."""
+    """A point in time that the service resolves."""
 
     NOW = "now"
-    THIS_MINUTE = "this minute"  # Blazar's ``now``: the minute that has begun
+    THIS_MINUTE = "this minute"  # Blazar's ``now``: the start of the current minute
 
 
-#: A date as asked for.
+#: A date in a request.
 When = datetime | Moment
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationRequest:
-    """A reservation to be made; ``parameters`` have passed the model of the type."""
+    """A reservation to create; the model of the type has validated ``parameters``."""
 
     resource_type: str
     parameters: Mapping[str, object]
-    #: As the request names it; the services say which it is where it names none.
+    #: The region in the request; if it names none, the services fill it in.
     region: str = ""
-    #: Whether a value that is asked for must be a number where the property is: from API 1.1 on.
+    #: Whether a value must be a number if the property is a number: from API 1.1 on.
     checks_values: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class UserEvent:
-    """An event that an owner defines: when others are to be told, and what; ``event_id`` where there is one already."""
+    """An event that the owner defines: a time and a message. ``event_id`` identifies an existing event."""
 
     at: datetime
     message: str
@@ -50,7 +50,7 @@ class UserEvent:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """A lease to be made."""
+    """A lease to create."""
 
     name: str
     starts_at: When
@@ -58,13 +58,13 @@ class LeaseRequest:
     before_end_at: datetime | Moment | None = None
     reservations: tuple[ReservationRequest, ...] = ()
     events: tuple[UserEvent, ...] = ()
-    #: For how long it is booked without being a lease yet; it is one once that is confirmed. None for one at once.
+    #: How long the booking is held until it must be confirmed. None creates the lease at once.
     hold_for: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationChange:
-    """What changes in one reservation; parameters that are not named stay."""
+    """The change of one reservation; parameters that are not named stay."""
 
     reservation_id: str
     parameters: Mapping[str, object] = field(default_factory=dict)
@@ -75,14 +75,14 @@ class ReservationChange:
 
 @dataclass(frozen=True, slots=True)
 class LeaseChange:
-    """What changes in a lease; None stays as it is."""
+    """The change of a lease; fields that are None stay."""
 
     name: str | None = None
     starts_at: When | None = None
     ends_at: When | None = None
     before_end_at: When | None = None
     reservations: tuple[ReservationChange, ...] = ()
-    #: All that the owner has defined, as it is to be.
+    #: All events of the owner, as they shall be.
     events: tuple[UserEvent, ...] | None = None
 
     @property
@@ -95,7 +95,7 @@ class LeaseChange:
 
 
 class LeaseOrder(Enum):
-    """What lists of leases can be sorted by; equal ones by id."""
+    """The sort keys of lists of leases; the id decides between equal ones."""
 
     CREATED_AT = "created_at"
     NAME = "name"
@@ -105,7 +105,7 @@ class LeaseOrder(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LeaseQuery:
-    """Which leases to list, and which page of them. ``marker`` is the id of the last lease of the page before."""
+    """A filter for leases, and a page of the list. ``marker`` is the id of the last lease of the page before."""
 
     limit: int
     marker: str | None = None
@@ -120,7 +120,7 @@ class LeaseQuery:
 
 
 class ResourceOrder(Enum):
-    """What lists of resources can be sorted by."""
+    """The sort keys of lists of resources."""
 
     ID = "id"  # the order of registration
     NAME = "name"
@@ -128,9 +128,9 @@ class ResourceOrder(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResourceQuery:
-    """Which resources to list, and which page of them.
+    """A filter for resources, and a page of the list.
 
-    ``marker`` is the external id of the last one seen. ``facts`` are what the cloud must say of each.
+    ``marker`` is the external id of the last resource of the page before. ``facts`` must equal those of the cloud.
     """
 
     resource_type: str
@@ -146,10 +146,10 @@ class ResourceQuery:
 
 @dataclass(frozen=True, slots=True)
 class BookingQuery:
-    """Whose parts in which resources to list.
+    """A filter for the reservations of resources, and a page of the list.
 
-    Without ``lease_id`` and ``reservation_id`` those of leases that have not ended; with one of them, all of its. Every
-    resource is listed, also those without a part, unless ``only_booked``.
+    Without ``lease_id`` and ``reservation_id`` it selects leases that have not ended; with either, all of its
+    reservations. The list has every resource, also those without reservations, unless ``only_booked``.
     """
 
     resource_type: str
@@ -162,7 +162,7 @@ class BookingQuery:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """One page of a list; ``marker`` asks for the next one, None on the last."""
+    """One page of a list; ``marker`` asks for the next page. It is None on the last page."""
 
     items: tuple[T, ...]
     marker: str | None
@@ -170,7 +170,7 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ResourceBookings:
-    """A resource, by its external id, and who has a part in it."""
+    """A resource, by its external id, and the reservations that have a part in it."""
 
     external_id: str
     bookings: tuple[Booking, ...]
@@ -178,7 +178,7 @@ class ResourceBookings:
 
 @dataclass(frozen=True, slots=True)
 class LeasedResource:
-    """A resource that a lease has, had or will have, and when."""
+    """A resource that a lease has, had or will have, and the period."""
 
     resource: Resource
     reservation_id: str
@@ -188,22 +188,22 @@ class LeasedResource:
 
 @dataclass(frozen=True, slots=True)
 class AffectedPart:
-    """A reservation's part in a resource that an operator closes or empties, and what becomes of it."""
+    """A reservation's part in a resource that an operator closes or empties, and what happens to it."""
 
     reservation_id: str
     lease_id: str
     starts_at: datetime
     ends_at: datetime
     state: AllocationState
-    #: The external id of the resource that it moves to, None where it stays.
+    #: The external id of the resource that it moves to; None if it stays.
     moves_to: str | None = None
-    #: Why it stays.
+    #: The reason why it stays.
     reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceChange:
-    """A resource after what an operator did to it, or would do, and what becomes of the parts in it."""
+    """A resource after an operator's change (or its preview), and what happens to the reservations' parts in it."""
 
     resource: Resource
     parts: tuple[AffectedPart, ...] = ()
@@ -211,7 +211,7 @@ class ResourceChange:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How much of something a project may have booked, -1 for as much as there is, and how much it has."""
+    """How much a project may book of one kind of resource (-1: no limit), and how much it has booked."""
 
     name: str
     limit: int
@@ -220,7 +220,7 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class Allowances:
-    """All that can be limited for a project; hours are those until ``hours_until``."""
+    """All limits of a project; hours are counted until ``hours_until``."""
 
     project_id: str
     hours_until: datetime
@@ -229,7 +229,7 @@ class Allowances:
 
 @dataclass(frozen=True, slots=True)
 class PartHealth:
-    """Whether one part of the service is well, and if not, what ails it."""
+    """Whether a part of the service works, and if not, why."""
 
     part: str
     well: bool

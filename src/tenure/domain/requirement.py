@@ -1,12 +1,11 @@
 """The property language: which resources a request can be served from.
 
-Text of JSON: ``["==", "$gpu", "a100"]`` or ``["and", [...], [...]]``, which is Blazar's language, and beside that
-``["or", [...], [...]]``, ``["not", [...]]`` and ``["in", "$rack", "r1", "r2"]``. The empty text and ``[]`` ask for
-nothing.
+An expression is JSON text. ``["==", "$gpu", "a100"]`` and ``["and", [...], [...]]`` are Blazar's language. This service
+adds ``["or", [...], [...]]``, ``["not", [...]]`` and ``["in", "$rack", "r1", "r2"]``. The empty text and ``[]`` match
+everything.
 
-A value that reads as a number is compared as a number with properties that are numbers; everything else is compared as
-text, letter by letter. A comparison never holds for a resource that lacks the property, not even ``!=``; so ``not`` of
-a comparison holds for it.
+If value and property are both numbers, they are compared as numbers; everything else is compared as text, character by
+character. For a resource that lacks the property, a comparison is false, even ``!=``; ``not`` of it is true.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from enum import Enum
 
 from tenure.domain.errors import InvalidParameter
 
-#: How deep an expression may be nested, and how many comparisons it may hold; each value of ``in`` counts as one.
+#: Limits of an expression: its nesting, and its number of comparisons. Each value of ``in`` counts as a comparison.
 MAX_DEPTH = 16
 MAX_COMPARISONS = 64
 
@@ -37,7 +36,7 @@ OPERATORS = tuple(_OPERATORS)
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One property held against one value."""
+    """The comparison of a property with a value."""
 
     op: str
     name: str
@@ -45,24 +44,24 @@ class Comparison:
 
     @property
     def number(self) -> float | None:
-        """The value as a number, where it is one."""
+        """The value as a number; None if it is not a number."""
         return number_of(self.value)
 
     def matches(self, properties: Mapping[str, str]) -> bool:
         text = properties.get(self.name)
         if text is None:
             return False
-        wanted, found = self.number, number_of(text)
+        wanted, number = self.number, number_of(text)
         if wanted is None:
             return _OPERATORS[self.op](text, self.value)
-        if found is None:
+        if number is None:
             return self.op == "!="
-        return _OPERATORS[self.op](found, wanted)
+        return _OPERATORS[self.op](number, wanted)
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """Terms that hold together; without any it matches everything."""
+    """Terms that must all hold; without terms it matches everything."""
 
     terms: tuple[Term, ...] = ()
 
@@ -74,7 +73,7 @@ class Expression:
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """All comparisons in it, however deep."""
+        """All comparisons, at any depth."""
         return tuple(_comparisons(self))
 
     @property
@@ -84,7 +83,7 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Where one of the expressions holds."""
+    """Holds if one of the expressions holds."""
 
     branches: tuple[Expression, ...]
 
@@ -94,7 +93,7 @@ class AnyOf:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """Where the expression does not hold, for instance because the property is not there at all."""
+    """Holds if the expression does not hold, also if the property is missing."""
 
     branch: Expression
 
@@ -106,7 +105,7 @@ Term = Comparison | AnyOf | Not
 
 
 class Language(Enum):
-    """How much of the language a request may speak."""
+    """How much of the language a request may use."""
 
     BLAZAR = "comparisons and `and`"
     FULL = "`or`, `not` and `in` as well"
@@ -125,7 +124,7 @@ def _comparisons(expression: Expression) -> Iterator[Comparison]:
 
 
 def number_of(text: str) -> float | None:
-    """``text`` as a finite number, or None. Digits, sign, point and exponent only: no blanks, no ``nan``."""
+    """Return ``text`` as a finite number, or None. Only digits, sign, point and exponent may occur."""
     if not text or text[0] not in "+-.0123456789" or text[-1] not in ".0123456789" or not text.isascii():
         return None
     if "_" in text:
@@ -187,8 +186,8 @@ def _comparison(op: object, key: object, value: object) -> Comparison:
     if op not in _OPERATORS or len(key) < 2 or key[0] != "$" or not value:
         raise ValueError
     if "\0" in key + value:
-        raise ValueError  # no database keeps it
-    (key + value).encode()  # nor half a character; UnicodeEncodeError is a ValueError
+        raise ValueError  # the databases cannot store it
+    (key + value).encode()  # refuse lone surrogates: UnicodeEncodeError is a ValueError
     return Comparison(op, key[1:], value)
 
 

@@ -1,4 +1,4 @@
-"""Bookable things."""
+"""Resources that can be booked."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from tenure.domain.capacity import WHOLE, Capacity
 
 
 class Registration(StrEnum):
-    """How far a resource has come on its way into the cloud's pool, or out of it."""
+    """The progress of a resource into the cloud's pool, or out of it."""
 
-    REGISTERING = "registering"  # is being set aside in the cloud, or was when that was interrupted
+    REGISTERING = "registering"  # being moved into the pool, possibly interrupted
     REGISTERED = "registered"
-    UNREGISTERING = "unregistering"  # is being given back to the cloud, or was when that was interrupted
+    UNREGISTERING = "unregistering"  # being given back to the cloud, possibly interrupted
 
 
 class ResourceHealth(StrEnum):
-    """What the cloud says of a resource."""
+    """The health of a resource, as the cloud reports it."""
 
     WELL = "well"
-    DISABLED = "disabled"  # closed by the cloud's operator: takes nothing new, and works for who has it
+    DISABLED = "disabled"  # closed by the cloud's operator: takes nothing new, and works for its present users
     DOWN = "down"  # does not work
-    GONE = "gone"  # the cloud does not know it any more
+    GONE = "gone"  # the cloud no longer has it
 
     @property
     def works(self) -> bool:
-        """Whether it serves who has it."""
+        """Whether the resource works for its present users."""
         return self in {ResourceHealth.WELL, ResourceHealth.DISABLED}
 
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredResource:
-    """A thing as its cloud describes it.
+    """A resource as its cloud describes it.
 
-    ``facts`` are what the cloud says of it, under the names that its type gives them, as JSON values. ``limits`` say of
-    a resource class how much at least (``min``) and at most (``max``) is handed out at a time, and in which ``step``.
+    ``facts`` are the cloud's data about it as JSON values, under the names that its type defines. ``limits`` give, by
+    resource class, the least (``min``) and the most (``max``) that one request can take, and the ``step``.
     """
 
     resource_type: str
@@ -52,7 +52,7 @@ class DiscoveredResource:
 
 @dataclass(frozen=True, slots=True)
 class KnownHealth:
-    """What is known of the health of a resource, and since when it has been so; None where it always was."""
+    """The last known health of a resource, and since when; None if it never changed."""
 
     health: ResourceHealth
     since: datetime | None
@@ -60,11 +60,11 @@ class KnownHealth:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A thing that Tenure may promise.
+    """A resource that Tenure may promise.
 
-    ``properties`` are its own, given by the operator; ``facts`` are the cloud's. ``version`` changes with everything
-    that changes what the resource can promise. It is ``reservable`` while it is registered, enabled by the operator and
-    well; each of the three has its own reason to say no, and none hides another.
+    The operator sets its ``properties``; its ``facts`` are the cloud's. ``version`` changes with every change of what
+    the resource can promise. The resource is ``reservable`` while it is registered, enabled by the operator and well.
+    Each of the three keeps its own reason, and none hides another.
     """
 
     id: int
@@ -85,14 +85,14 @@ class Resource:
     disabled_reason: str | None = None
     health: ResourceHealth = ResourceHealth.WELL
     health_reason: str | None = None
-    #: Since when it has been as it is, None where it has always been.
+    #: Since when it has this health; None if it never changed.
     health_since: datetime | None = None
     limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class PropertyValues:
-    """A property's name, whether it is kept from ordinary users, and the values that resources have."""
+    """A property's name, whether it is hidden from ordinary users, and the values that resources have."""
 
     name: str
     private: bool
@@ -101,7 +101,7 @@ class PropertyValues:
 
 @dataclass(frozen=True, slots=True)
 class PropertySetting:
-    """What is set for a property of a resource type."""
+    """The stored setting of a property of a resource type."""
 
     id: int
     resource_type: str
@@ -111,19 +111,19 @@ class PropertySetting:
     updated_at: datetime | None
 
 
-#: Values that say that a property is absent; such a property makes a resource no rarer.
+#: Values that mean that the property is absent; such a property does not make a resource scarcer.
 _ABSENT = frozenset({"", "0", "false", "no", "none", "off"})
 
 
-#: What every host has, and what everything has that is taken as a whole.
+#: The resource classes of every host, and of resources that are taken as a whole.
 _ORDINARY = frozenset({WHOLE, "VCPU", "PCPU", "MEMORY_MB", "DISK_GB"})
 
 
 def scarcity(properties: Mapping[str, str], traits: frozenset[str], capacity: Capacity) -> int:
-    """How special a resource is: its own properties that say yes, its custom traits, its unusual resource classes.
+    """Return how special a resource is: the number of its set properties, custom traits and unusual resource classes.
 
-    Requests are served from the least special resources that match, so that a host with a GPU is left for those
-    who ask for one. Facts that every resource has, such as its size, do not count, nor how much it has of a class.
+    Requests are served from the least special resources that match, so that a host with a GPU is left for requests
+    that ask for one. Facts that every resource has, such as its size, do not count, nor does the amount of a class.
     """
     special = sum(1 for value in properties.values() if value.strip().lower() not in _ABSENT)
     custom = sum(1 for trait in traits if trait.startswith("CUSTOM_"))

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """How many resources were left after one step of the choice."""
+    """How many resources were left after one step of the selection."""
 
     stage: str
     count: int
 
 
-#: What the stages are called in a sentence, of one resource and of any other number.
+#: The words for each stage in a sentence, for one resource and for several.
 _WORDS: Mapping[str, tuple[str, str]] = {
     "reservable": ("can be reserved", "can be reserved"),
     "matching": ("matches the properties asked for", "match the properties asked for"),
@@ -26,7 +26,7 @@ _WORDS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """A request that cannot be met, with what was asked and how many resources passed each stage."""
+    """A request that cannot be met: the requested amount, and how many resources passed each stage."""
 
     resource_type: str
     noun: str
@@ -35,22 +35,22 @@ class Shortfall:
     reservation: int = 0
     unknown_properties: tuple[str, ...] = ()
     kept: int | None = field(default=None)
-    #: The parameter that names some of which not all can be had, where there are enough others.
+    #: The parameter that names resources that are not all free, if there are enough others.
     naming: str = ""
 
     @property
     def matching(self) -> int:
-        """How many resources would serve if nothing were booked."""
+        """How many resources would do if there were no bookings."""
         return next(stage.count for stage in self.stages if stage.stage == "matching")
 
     @property
     def free(self) -> int:
-        """How many resources passed every stage."""
+        """How many resources passed all stages."""
         return self.stages[-1].count
 
     @property
     def message(self) -> str:
-        """One sentence for people; clients match on its beginning (``Not enough hosts available``)."""
+        """A sentence for people; clients match on its beginning (``Not enough hosts available``)."""
         counts = ", ".join(f"{stage.count} {_words(stage)}" for stage in self.stages)
         text = f"Not enough {self.noun} available: {self.requested} asked for, {counts}."
         if self.kept is not None:
@@ -63,5 +63,5 @@ class Shortfall:
 
 
 def _words(stage: Stage) -> str:
-    of_one, of_others = _WORDS.get(stage.stage, (stage.stage, stage.stage))
-    return of_one if stage.count == 1 else of_others
+    singular, plural = _WORDS.get(stage.stage, (stage.stage, stage.stage))
+    return singular if stage.count == 1 else plural
