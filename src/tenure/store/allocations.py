@@ -1,4 +1,4 @@
-"""The ledger: who has which resource when."""
+"""The ledger: which reservation has which resource, and when."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ from tenure.store.tables import (
     ResourceRow,
 )
 
-#: How many free resources are looked at for the tightest gaps, beyond those needed.
+#: How many free resources to fetch beyond those needed, so that there is a choice of the tightest gaps.
 SAMPLE = 24
-#: How many parts of resources are looked at on either side of the end of a period, for resources that are in use.
+#: How many shared allocations to fetch on either side of the end of a period, to find resources that are in use.
 SHARED_SAMPLE = 64
 
-#: Made once, as those of the conditions are: what ends before a period, what starts behind it, and what else there is.
+#: Aliases, created once like those of ``conditions``: allocations that end before a period, start after it, and others.
 _BEFORE, _BEHIND, _OTHER = aliased(AllocationRow), aliased(AllocationRow), aliased(AllocationRow)
 
-#: The columns that an ``Allocation`` is read from. Not the entity: a large lease has 10,000 of them.
+#: The columns of an ``Allocation``. Loading entities would be slow: a large lease has 10,000.
 _ALLOCATION = (
     AllocationRow.id,
     AllocationRow.resource_id,
@@ -65,7 +65,7 @@ _ALLOCATION = (
     AllocationRow.units,
 )
 
-#: The states of what a reservation has or is to have.
+#: The states of allocations that a reservation has now, or is planned to have.
 _CURRENT = (AllocationState.PLANNED.value, AllocationState.HELD.value)
 
 
@@ -88,32 +88,32 @@ class AllocationStore:
         only: Collection[int] | None = None,
         limit: int | None = None,
     ) -> list[Candidate]:
-        """Some resources that match and have room throughout, in the order of preference, with their versions.
+        """Return resources that match and have room for the whole period, in order of preference, with their versions.
 
-        At most as many as the demand may need plus a bounded sample, or ``limit``; never all of a cloud. ``turn``
-        is where the walk through the ids begins; allocations of the reservation ``ignoring`` do not count, resources in
-        ``without`` are left out, and with ``only`` all others are. Version and availability come from one statement,
-        so that the version is never newer than what was seen.
+        The number is bounded: what the demand needs at most plus a sample, or ``limit``; never all of a cloud. The
+        walk through the ids begins at ``turn``. Allocations of the reservation ``ignoring`` do not count. Resources in
+        ``without`` are left out, and so are resources that are not in ``only``. One statement reads both version and
+        availability, so the version is never newer than what was seen.
         """
         limit = demand.maximum + SAMPLE if limit is None else limit
-        every = self._select_free(demand, period, now=now, ignoring=ignoring, without=without)
+        resources = self._select_free(demand, period, now=now, ignoring=ignoring, without=without)
         if only is not None:
-            every = every.where(conditions.among(ResourceRow.id, only))
-        (scarcity, number), joined = conditions.walk(demand)
-        walked = every.where(joined, *conditions.matching(demand, but=conditions.leading(demand)))
-        walked = walked.order_by(scarcity, number).limit(limit)
-        found_free = every.where(*conditions.matching(demand))
-        place = number + 0  # no column, so that no database looks for these ids first and then sorts what it found
+            resources = resources.where(conditions.among(ResourceRow.id, only))
+        (scarcity, resource_id), joined = conditions.walk(demand)
+        walked = resources.where(joined, *conditions.matching(demand, but=conditions.leading(demand)))
+        walked = walked.order_by(scarcity, resource_id).limit(limit)
+        matching_resources = resources.where(*conditions.matching(demand))
+        place = resource_id + 0  # not a bare column, so that no database first looks up these ids and then sorts
         ahead, behind = walked.where(place >= turn).subquery(), walked.where(place < turn).subquery()
         rows = list(self._session.execute(union_all(select(ahead), select(behind))))
         rows.sort(key=lambda row: (row.scarcity, row.id < turn, row.id))
         del rows[limit:]
         named = ids_in(demand.region, demand.named)
         if named:
-            rows = [*self._session.execute(found_free.where(ResourceRow.external_id.in_(sorted(named)))), *rows]
+            rows = [*self._session.execute(matching_resources.where(ResourceRow.external_id.in_(sorted(named)))), *rows]
         if not demand.exclusive:
             busy = self._shared_ids(period) if only is None else set()
-            rows += self._session.execute(found_free.where(ResourceRow.id.in_(sorted(busy)))) if busy else []
+            rows += self._session.execute(matching_resources.where(ResourceRow.id.in_(sorted(busy)))) if busy else []
         unique = {row.id: row for row in rows}
         rooms = {} if demand.exclusive else self.rooms(period, unique, ignoring=ignoring, now=now)
         return [
@@ -166,8 +166,8 @@ class AllocationStore:
         )
 
     def _shared_ids(self, period: Period) -> set[int]:
-        """Resources of which parts are taken in the period, a bounded number: those that end the nearest to its end."""
-        found: set[int] = set()
+        """Return a bounded number of resources with shared allocations in the period, by the nearest ends."""
+        resource_ids: set[int] = set()
         end = AllocationRow.ends_at
         for side, order in (
             (end >= period.end, end.asc()),
@@ -181,8 +181,8 @@ class AllocationStore:
                 .subquery()
             )
             ids = select(near.c.resource_id).where(near.c.starts_at < period.end)
-            found.update(self._session.execute(ids).scalars())
-        return found
+            resource_ids.update(self._session.execute(ids).scalars())
+        return resource_ids
 
     def rooms(
         self,
@@ -192,10 +192,9 @@ class AllocationStore:
         ignoring: str | None = None,
         now: datetime | None = None,
     ) -> dict[int, Room]:
-        """What each of these resources has, and what is had of it in the period.
+        """Return the capacity of each of these resources, with its uses in the period.
 
-        What the reservation ``ignoring`` has does not count. With ``now``, what should have been given back by then and
-        was not counts as well.
+        Allocations of the reservation ``ignoring`` do not count. With ``now``, overdue allocations count as well.
         """
         if not resource_ids:
             return {}
@@ -209,16 +208,19 @@ class AllocationStore:
                 AllocationRow.reservation_id != ignoring if ignoring is not None else sql_true(),
             )
         )
-        for resource_id, number, amounts, exclusive, starts_at, ends_at in booked:
-            use = Use(number, capacity_of(amounts), exclusive, Period(starts_at, ends_at))
+        for resource_id, allocation_id, amounts, exclusive, starts_at, ends_at in booked:
+            use = Use(allocation_id, capacity_of(amounts), exclusive, Period(starts_at, ends_at))
             uses.setdefault(resource_id, []).append(use)
         soon = None if now is None else conditions.soon(period, now)
         if now is not None and soon is not None:
             late = self._session.execute(select(*columns).where(on_them, conditions.late(now)))
-            for resource_id, number, amounts, exclusive in late:
-                uses.setdefault(resource_id, []).append(Use(number, capacity_of(amounts), exclusive, soon))
+            for resource_id, allocation_id, amounts, exclusive in late:
+                uses.setdefault(resource_id, []).append(Use(allocation_id, capacity_of(amounts), exclusive, soon))
         capacities = capacities_of(self._session, resource_ids)
-        return {number: Room(capacity, tuple(uses.get(number, ()))) for number, capacity in capacities.items()}
+        return {
+            resource_id: Room(capacity, tuple(uses.get(resource_id, ())))
+            for resource_id, capacity in capacities.items()
+        }
 
     def still_good(
         self,
@@ -229,10 +231,10 @@ class AllocationStore:
         ignoring: str | None,
         keep_unreservable: bool,
     ) -> dict[int, int]:
-        """Those of the resources that match and have room for so many units throughout, with versions.
+        """Return those resources that match and have room for the wanted units in the whole period, with versions.
 
-        ``wanted`` maps ids to units. What the reservation ``ignoring`` has does not count. With ``keep_unreservable``
-        also those that take no new reservations: who holds a resource may keep it.
+        ``wanted`` maps ids to units. Allocations of the reservation ``ignoring`` do not count. ``keep_unreservable``
+        admits resources that take no new reservations: a reservation that holds such a resource may keep it.
         """
         if not wanted:
             return {}
@@ -249,13 +251,13 @@ class AllocationStore:
             return good
         rooms = self.rooms(period, good, ignoring=ignoring)
         return {
-            number: version
-            for number, version in good.items()
-            if rooms[number].units(demand.amounts, period) >= wanted[number]
+            resource_id: version
+            for resource_id, version in good.items()
+            if rooms[resource_id].units(demand.amounts, period) >= wanted[resource_id]
         }
 
     def versions_of(self, choices: Collection[Choice], *, now: datetime) -> dict[int, int]:
-        """The versions of the resources where all of the choices can be had side by side; none where they cannot."""
+        """Return the versions of the resources if all choices can be booked side by side; else an empty dict."""
         versions: dict[int, int] = {}
         totals: dict[int, Capacity] = {}
         spans: dict[Period, set[int]] = {}
@@ -265,42 +267,46 @@ class AllocationStore:
             kind = replace(choice.demand, minimum=1, maximum=1)
             if choice.demand.spread is Spread.TOGETHER:
                 kind = choice.demand
-            numbers = next((known for one, span, known in kinds if (one, span) == (kind, choice.period)), None)
-            if numbers is None:
-                numbers = set()
-                kinds.append((kind, choice.period, numbers))
-            numbers.update(choice.units)
+            resource_ids = next(
+                (known for other_kind, span, known in kinds if (other_kind, span) == (kind, choice.period)), None
+            )
+            if resource_ids is None:
+                resource_ids = set()
+                kinds.append((kind, choice.period, resource_ids))
+            resource_ids.update(choice.units)
             spans.setdefault(choice.period, set()).update(choice.units)
             whole.update(choice.units.keys() if choice.demand.exclusive else ())
-            for number, count in choice.units.items():
-                totals[number] = totals.get(number, Capacity()) + choice.demand.amounts.times(count)
+            for resource_id, count in choice.units.items():
+                totals[resource_id] = totals.get(resource_id, Capacity()) + choice.demand.amounts.times(count)
         if sum(map(len, spans.values())) > len(totals) or any(count > 1 for count in whole.values()):
             return {}
-        for kind, span, numbers in kinds:
+        for kind, span, resource_ids in kinds:
             select_room = self._select_free(kind, span, now=now, ignoring=None, without=())
-            rows = select_room.where(conditions.among(ResourceRow.id, numbers), *conditions.matching(kind))
-            found = {row.id: row.version for row in self._session.execute(rows)}
-            if found.keys() != numbers or any(versions.get(one, found[one]) != found[one] for one in numbers):
+            rows = select_room.where(conditions.among(ResourceRow.id, resource_ids), *conditions.matching(kind))
+            current = {row.id: row.version for row in self._session.execute(rows)}
+            if current.keys() != resource_ids or any(
+                versions.get(resource_id, current[resource_id]) != current[resource_id] for resource_id in resource_ids
+            ):
                 return {}
-            versions |= found
-        for span, numbers in spans.items():
-            for number, room in self.rooms(span, numbers - whole.keys(), now=now).items():
-                if room.is_whole or not room.capacity.fits(room.used(span) + totals[number]):
+            versions |= current
+        for span, resource_ids in spans.items():
+            for resource_id, room in self.rooms(span, resource_ids - whole.keys(), now=now).items():
+                if room.is_whole or not room.capacity.fits(room.used(span) + totals[resource_id]):
                     return {}
         return versions
 
     def stages(
         self, demand: Demand, period: Period, *, now: datetime, ignoring: str | None, without: Collection[int]
     ) -> tuple[Stage, ...]:
-        """How many resources pass each stage of the choice: a full count, made only for a refusal.
+        """Count the resources that pass each stage of the selection. It is a full count, made only for a refusal.
 
-        Where parts of resources are asked for, the last stage is how many units there is room for.
+        If the demand is for parts of resources, the last stage counts the units for which there is room.
         """
-        one = demand if demand.exclusive else demand.part(1)
-        matches = _all(conditions.matching(one))
+        single_unit = demand if demand.exclusive else demand.part(1)
+        matches = _all(conditions.matching(single_unit))
         has_room = and_(
             matches,
-            conditions.free(one, period, now=now, ignoring=ignoring),
+            conditions.free(single_unit, period, now=now, ignoring=ignoring),
             not_(conditions.among(ResourceRow.id, without)) if without else sql_true(),
         )
         row = self._session.execute(
@@ -324,7 +330,7 @@ class AllocationStore:
         )
 
     def promised(self, resource_id: int, *, now: datetime) -> Capacity:
-        """The most that is had of a resource at any instant from now on, class by class; what is late is had, too."""
+        """Return the peak use of a resource from now on, by resource class; overdue allocations count."""
         for_ever = Period(now, ENDLESS)
         return self.rooms(for_ever, [resource_id], now=now)[resource_id].used(for_ever)
 
@@ -337,7 +343,7 @@ class AllocationStore:
         *,
         state: AllocationState = AllocationState.PLANNED,
     ) -> dict[int, int]:
-        """Assign so many units of each of these resources, by id; the ids of the new allocations, by resource.
+        """Allocate units of resources, given by resource id; return the ids of the new allocations, by resource id.
 
         The caller raises the versions of the resources in the same transaction.
         """
@@ -353,10 +359,10 @@ class AllocationStore:
         return {row.resource_id: row.id for row in added}
 
     def add_planned(self, choices: Mapping[str, Choice]) -> None:
-        """Assign what was chosen for new reservations, by their ids, as a plan.
+        """Allocate the choices for new reservations, by reservation id, as plans.
 
-        The caller raises the versions of the resources in the same transaction. A statement writes all rows of a
-        reservation that differ in the resource only: others wait for it, and rows that are sent one by one take longer.
+        The caller raises the versions of the resources in the same transaction. One statement writes all rows of a
+        reservation that differ only in the resource: single rows would take longer, and other transactions wait.
         """
         for reservation_id, choice in choices.items():
             self._gains.add(choice.units, choice.period)
@@ -370,7 +376,7 @@ class AllocationStore:
                 self._session.execute(insert(AllocationRow).from_select(["resource_id", *row], rows))
 
     def of_reservations(self, reservation_ids: Collection[str]) -> list[Allocation]:
-        """The allocations of these reservations, released ones too, in order of resource."""
+        """Return the allocations of these reservations, including released ones, in order of resource."""
         if not reservation_ids:
             return []
         rows = self._session.execute(
@@ -381,7 +387,7 @@ class AllocationStore:
         return [_allocation(row) for row in rows]
 
     def with_versions(self, reservation_ids: Collection[str]) -> tuple[list[Allocation], dict[int, int]]:
-        """What these reservations have or are to have, and the versions of those resources, from one statement."""
+        """Return the current allocations of these reservations and their resources' versions, from one statement."""
         if not reservation_ids:
             return [], {}
         rows = self._session.execute(
@@ -407,9 +413,10 @@ class AllocationStore:
         fixed: conditions.Fixed = conditions.NO_PLAN,
         limit: int,
     ) -> dict[int, tuple[int, list[Allocation]]]:
-        """Resources that match and would be free if plans moved: their versions and the plans in the way.
+        """Return resources that match and would be free if plans moved: their versions, and the plans in the way.
 
-        A bounded number, those with the fewest plans first. With ``only``, of these resources, reservable or not.
+        The number is bounded; resources with the fewest plans come first. With ``only``, it considers just these
+        resources, reservable or not.
         """
         eligible = conditions.reservable(demand) if only is None else conditions.among(ResourceRow.id, only)
         others = _OTHER.reservation_id != ignoring if ignoring is not None else sql_true()
@@ -429,12 +436,12 @@ class AllocationStore:
             .order_by(func.count(_OTHER.id), ResourceRow.id)
             .limit(limit)
         ).all()
-        found: dict[int, tuple[int, list[Allocation]]] = {row[0]: (row[1], []) for row in rows}
-        if found:
+        blocked: dict[int, tuple[int, list[Allocation]]] = {row[0]: (row[1], []) for row in rows}
+        if blocked:
             planned = self._session.execute(
                 select(*_ALLOCATION)
                 .where(
-                    conditions.among(AllocationRow.resource_id, found),
+                    conditions.among(AllocationRow.resource_id, blocked),
                     conditions.overlaps(period),
                     conditions.movable(fixed),
                     AllocationRow.reservation_id != ignoring if ignoring is not None else sql_true(),
@@ -442,18 +449,18 @@ class AllocationStore:
                 .order_by(AllocationRow.id)
             )
             for row in planned:
-                found[row.resource_id][1].append(_allocation(row))
-        return found
+                blocked[row.resource_id][1].append(_allocation(row))
+        return blocked
 
     def any_planned(self, period: Period) -> bool:
-        """Whether anything is planned for any part of the period."""
+        """Whether there is any plan in any part of the period."""
         planned = select(AllocationRow.id).where(
             AllocationRow.state == AllocationState.PLANNED.value, conditions.overlaps(period)
         )
         return self._session.execute(planned.limit(1)).first() is not None
 
     def plans_on(self, resource_id: int, period: Period) -> list[Allocation]:
-        """What is planned on a resource for any part of the period, the earliest first."""
+        """Return the plans on a resource in any part of the period, the earliest first."""
         rows = self._session.execute(
             select(*_ALLOCATION)
             .where(
@@ -466,9 +473,9 @@ class AllocationStore:
         return [_allocation(row) for row in rows]
 
     def move(self, allocation: Allocation, resource_id: int, *, start: datetime) -> None:
-        """Put an allocation on another resource, which it has from ``start`` on.
+        """Move an allocation to another resource, from ``start`` on.
 
-        Raises ``Overtaken`` when the allocation is not what was read any more.
+        Raises ``Overtaken`` if the allocation has changed since it was read.
         """
         moved = self._session.execute(
             update(AllocationRow)
@@ -484,7 +491,7 @@ class AllocationStore:
         self._gains.add([resource_id], Period(start, allocation.period.end))
 
     def shrink(self, allocation: Allocation, units: int, demand: Demand) -> None:
-        """Leave so many units of an allocation; raises ``Overtaken`` when it is not what was read any more."""
+        """Reduce an allocation to this many units; raise ``Overtaken`` if it has changed since it was read."""
         shrunk = self._session.execute(
             update(AllocationRow)
             .where(
@@ -499,7 +506,7 @@ class AllocationStore:
             raise Overtaken
 
     def drop(self, allocation: Allocation) -> None:
-        """Forget an allocation; raises ``Overtaken`` when it is not what was read any more."""
+        """Delete an allocation; raise ``Overtaken`` if it has changed since it was read."""
         dropped = self._session.execute(
             delete(AllocationRow).where(
                 AllocationRow.id == allocation.id,
@@ -512,9 +519,9 @@ class AllocationStore:
             raise Overtaken
 
     def lengthen(self, allocations: Collection[Allocation], until: datetime, *, now: datetime) -> None:
-        """Give allocations a later end, what ends later stays as it is.
+        """Extend allocations to a later end. Those that end later already stay as they are.
 
-        The caller has looked whether there is room from ``now`` on, and raised the versions.
+        The caller has checked that there is room from ``now`` on, and raised the versions.
         """
         longer = [allocation for allocation in allocations if allocation.period.end < until]
         for allocation in longer:
@@ -526,14 +533,14 @@ class AllocationStore:
     def shorten(
         self, allocation_ids: Collection[int], until: datetime | None = None, *, start: datetime | None = None
     ) -> None:
-        """Give allocations an earlier end, a later start, or both: what is not shorter by that stays as it is."""
+        """Give allocations an earlier end, a later start, or both. Allocations never get longer by this."""
         if until is not None:
             self._set_period(allocation_ids, AllocationRow.ends_at > until, {"ends_at": until})
         if start is not None:
             self._set_period(allocation_ids, AllocationRow.starts_at < start, {"starts_at": start})
 
     def reschedule(self, allocations: Collection[Allocation], period: Period) -> None:
-        """Give allocations another period. The caller has looked whether there is room, and raised the versions."""
+        """Move allocations to another period. The caller has checked that there is room, and raised the versions."""
         for allocation in allocations:
             for gained in period.without(allocation.period):
                 self._gains.add([allocation.resource_id], gained)
@@ -552,7 +559,7 @@ class AllocationStore:
             )
 
     def pin(self, reservation_ids: Collection[str]) -> None:
-        """Turn the plan of these reservations into what they hold."""
+        """Turn the plans of these reservations into held allocations."""
         self._session.execute(
             update(AllocationRow)
             .where(
@@ -565,10 +572,10 @@ class AllocationStore:
     def release(
         self, reservation_ids: Collection[str], *, until: datetime, only: Collection[int] | None = None
     ) -> None:
-        """Give back what these reservations hold, or ``only`` some of these allocations.
+        """Release the held allocations of these reservations, or of those ``only`` the given allocations.
 
-        What would have lasted beyond ``until`` is trimmed, not deleted; only what lasted for no time at all is. What
-        has no end is kept: it takes its room until ``let_go``.
+        Allocations that last beyond ``until`` are cut there. They are deleted only if nothing is left of them.
+        Allocations without an end are kept: they take their room until ``let_go``.
         """
         if not reservation_ids:
             return
@@ -597,7 +604,7 @@ class AllocationStore:
         )
 
     def kept(self, resource_type: str) -> list[Allocation]:
-        """What is kept of reservations that are over, on resources of the type, in order."""
+        """Return the allocations that are kept after their reservations, on resources of the type, in order."""
         rows = self._session.execute(
             select(*_ALLOCATION)
             .join(ResourceRow, ResourceRow.id == AllocationRow.resource_id)
@@ -607,9 +614,9 @@ class AllocationStore:
         return [_allocation(row) for row in rows]
 
     def let_go(self, allocation: Allocation, units: int, *, now: datetime) -> None:
-        """Take less room for what is kept: so many units, or none, which makes it history.
+        """Reduce a kept allocation to this many units; with 0 it becomes history.
 
-        The caller raises the version of the resource. Raises ``Overtaken`` when it is not what was read any more.
+        The caller raises the version of the resource. Raises ``Overtaken`` if it has changed since it was read.
         """
         amounts = {name: amount // allocation.units * units for name, amount in allocation.amounts.items()}
         values: dict[str, object] = {"units": units, "amounts": amounts}
@@ -628,7 +635,7 @@ class AllocationStore:
             raise Overtaken
 
     def remove_planned(self, reservation_ids: Collection[str]) -> None:
-        """Forget a plan: nothing was handed over, so nothing is history."""
+        """Delete plans: nothing was handed over, so there is no history to keep."""
         if reservation_ids:
             self._session.execute(
                 delete(AllocationRow).where(
@@ -649,9 +656,9 @@ class AllocationStore:
         lease_id: str | None = None,
         reservation_id: str | None = None,
     ) -> list[Booking]:
-        """Who has a part in these resources: of leases that have not ended, or all of one lease or reservation.
+        """Return reservations of these resources: of leases that have not ended, or all of one lease or reservation.
 
-        Whoever keeps something after his lease has one as well.
+        Allocations that are kept after their lease are included.
         """
         if not resource_ids:
             return []
@@ -666,8 +673,8 @@ class AllocationStore:
     def booked_resource_ids(
         self, resource_type: str, *, lease_id: str | None, reservation_id: str | None, after: int, limit: int
     ) -> list[int]:
-        """The resources in which a lease or reservation has a part, in order of id."""
-        # Not a table to join, so that no database begins with all resources of the type.
+        """Return the resources in which a lease or reservation has a part, in order of id."""
+        # A subquery instead of a join, so that no database begins with all resources of the type.
         type_of_resource = (
             select(ResourceRow.resource_type).where(ResourceRow.id == AllocationRow.resource_id).scalar_subquery()
         )
@@ -687,7 +694,7 @@ class AllocationStore:
     def _select_bookings(
         self, *, now: datetime, lease_id: str | None, reservation_id: str | None
     ) -> Select[int, str, str, datetime, datetime]:
-        everyone = lease_id is None and reservation_id is None
+        all_leases = lease_id is None and reservation_id is None
         statement = (
             select(
                 AllocationRow.resource_id,
@@ -696,13 +703,13 @@ class AllocationStore:
                 LeaseRow.starts_at,
                 LeaseRow.ends_at,
             )
-            # Each has both. An inner join would let SQLite begin with all leases that are not deleted.
-            .join(ReservationRow, ReservationRow.id == AllocationRow.reservation_id, isouter=everyone)
-            .join(LeaseRow, LeaseRow.id == ReservationRow.lease_id, isouter=everyone)
-            # What is kept is somebody's also when his lease is deleted.
+            # Each allocation has both rows. In an inner join SQLite would begin with all leases that are not deleted.
+            .join(ReservationRow, ReservationRow.id == AllocationRow.reservation_id, isouter=all_leases)
+            .join(LeaseRow, LeaseRow.id == ReservationRow.lease_id, isouter=all_leases)
+            # A kept allocation still has an owner after its lease is deleted.
             .where(or_(LeaseRow.deleted_at.is_(None), AllocationRow.state == AllocationState.KEPT.value))
         )
-        if everyone:
+        if all_leases:
             return statement.where(AllocationRow.ends_at >= now, AllocationRow.state != AllocationState.RELEASED.value)
         if lease_id is not None:
             statement = statement.where(ReservationRow.lease_id == lease_id)
@@ -711,7 +718,7 @@ class AllocationStore:
         return statement
 
     def holding(self, reservation_ids: Collection[str]) -> set[str]:
-        """Those of the reservations that hold anything."""
+        """Return those of the reservations that hold anything."""
         if not reservation_ids:
             return set()
         return set(
@@ -726,28 +733,28 @@ class AllocationStore:
         )
 
     def matching(self, demand: Demand, resource_ids: Collection[int]) -> set[int]:
-        """Those of the resources that have the properties which are asked for, free or not."""
-        found = select(ResourceRow.id).where(
+        """Return those of the resources that match the demand, free or not."""
+        matching_ids = select(ResourceRow.id).where(
             conditions.among(ResourceRow.id, resource_ids), *conditions.matching(demand)
         )
-        return set(self._session.execute(found).scalars())
+        return set(self._session.execute(matching_ids).scalars())
 
     def leases_on(self, resource_id: int) -> list[str]:
-        """The leases that have the resource or are to have it, the earliest first."""
+        """Return the leases that have the resource or are planned to have it, the earliest first."""
         return self._leases_where(AllocationRow.resource_id == resource_id)
 
     def ailing_leases(self, *, before: datetime | None) -> list[str]:
-        """The leases with a part in a resource that is not well, the earliest first; only what starts ``before``."""
-        ailing = [one.value for one in ResourceHealth if one is not ResourceHealth.WELL]
+        """Return the leases with a part in an unhealthy resource, if it starts ``before``; the earliest first."""
+        ailing = [health.value for health in ResourceHealth if health is not ResourceHealth.WELL]
         soon = AllocationRow.starts_at < before if before is not None else sql_true()
         return self._leases_where(and_(ResourceRow.health.in_(ailing), soon))
 
     def unreviewed_leases(self) -> list[str]:
-        """The leases with a part in a resource that the cloud describes differently, the earliest first."""
+        """Return the leases with a part in a resource that the cloud describes differently now; the earliest first."""
         return self._leases_where(ResourceRow.unreviewed.is_(True))
 
     def _leases_where(self, condition: ColumnElement[bool]) -> list[str]:
-        """The leases of which any part is so, of what is held or planned and its resource; the earliest first."""
+        """Return the leases with a current allocation that, with its resource, meets the condition; earliest first."""
         rows = self._session.execute(
             select(ReservationRow.lease_id)
             .join(AllocationRow, AllocationRow.reservation_id == ReservationRow.id)
@@ -759,14 +766,14 @@ class AllocationStore:
         return list(rows.scalars())
 
     def predecessors(self, reservation_ids: Collection[str], *, now: datetime) -> list[int]:
-        """Of the resources planned for these reservations, those that they cannot have yet because of somebody before.
+        """Return the resources planned for these reservations that earlier reservations still occupy.
 
-        Whoever had all of it must have given it back, and everybody where all of it is planned. Parts of one resource
-        are had side by side: who should be gone and is not is in the way only where there is no room beside him.
+        If either allocation takes the whole resource, the earlier one must have been released. Allocations of parts
+        may coexist: an overdue one is in the way only if there is no room beside it.
         """
         mine, theirs = aliased(AllocationRow), aliased(AllocationRow)
         whole = or_(theirs.exclusive, mine.exclusive)
-        # Not by the index of starts: SQLite would walk through all that the resource was ever booked for.
+        # Not by the index of starts: SQLite would walk through all past bookings of the resource.
         before = func.coalesce(theirs.starts_at, theirs.starts_at) < mine.starts_at
         rows = self._session.execute(
             select(mine.resource_id, func.max(case((whole, 1), else_=0)))
@@ -781,12 +788,12 @@ class AllocationStore:
             .group_by(mine.resource_id)
             .order_by(mine.resource_id)
         ).all()
-        parts = [number for number, is_whole in rows if not is_whole]
+        parts = [resource_id for resource_id, is_whole in rows if not is_whole]
         crowded = self._crowded(parts, reservation_ids) if parts else set()
-        return [number for number, is_whole in rows if is_whole or number in crowded]
+        return [resource_id for resource_id, is_whole in rows if is_whole or resource_id in crowded]
 
     def _crowded(self, resource_ids: Collection[int], reservation_ids: Collection[str]) -> set[int]:
-        """The resources without room for what is planned there for these reservations, beside all that is had now."""
+        """Return the resources that lack room for these reservations' plans beside all that is in use now."""
         amounts = select(AllocationRow.resource_id, AllocationRow.amounts).where(
             conditions.among(AllocationRow.resource_id, resource_ids)
         )
@@ -795,7 +802,7 @@ class AllocationStore:
             AllocationRow.state == AllocationState.PLANNED.value,
             AllocationRow.reservation_id.in_(sorted(reservation_ids)),
         )
-        # An index each; in one, databases would walk through all that the resources were ever booked for.
+        # Each half has an index. As one query, databases would walk through all past bookings of the resources.
         rows = self._session.execute(union_all(had, planned))
         used = dict.fromkeys(resource_ids, Capacity())
         for row in rows:
@@ -803,11 +810,11 @@ class AllocationStore:
         capacities = self._session.execute(
             select(ResourceRow.id, ResourceRow.capacity).where(conditions.among(ResourceRow.id, resource_ids))
         )
-        return {number for number, capacity in capacities if not Capacity(capacity).fits(used[number])}
+        return {resource_id for resource_id, capacity in capacities if not Capacity(capacity).fits(used[resource_id])}
 
 
 def _new_row(reservation_id: str, choice: Choice, count: int, state: AllocationState) -> dict[str, object]:
-    """The row of an allocation of so many units, but for the resource."""
+    """Return the row of an allocation of ``count`` units, without the resource."""
     return {
         "reservation_id": reservation_id,
         "starts_at": choice.period.start,
@@ -824,14 +831,14 @@ def _all(conditions: list[ColumnElement[bool]]) -> ColumnElement[bool]:
 
 
 def _units_of(demand: Demand, rooms: Collection[int]) -> int:
-    """How many units of the demand there is room for, where each resource has room for so many."""
+    """Return how many units of the demand fit; ``rooms`` are the numbers of units that fit on each resource."""
     if demand.spread is Spread.TOGETHER:
         return max(rooms, default=0)
     return sum(min(room, 1) if demand.spread is Spread.APART else room for room in rooms)
 
 
 def _allocation(row: Any) -> Allocation:
-    """The allocation that a row of the columns ``_ALLOCATION`` says."""
+    """Return the allocation in a row of the columns ``_ALLOCATION``."""
     return Allocation(
         id=row.id,
         resource_id=row.resource_id,

@@ -1,4 +1,4 @@
-"""Reading how much allocations take and resources have."""
+"""Reading the amounts of allocations and the capacities of resources."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tenure.domain.capacity import Capacity
 from tenure.store import conditions
 from tenure.store.tables import AllocationRow, ResourceRow
 
-#: What an allocation takes, as text: many allocations take the same, which then is parsed once.
+#: The amounts of an allocation as text. Many allocations have equal amounts, which then are parsed once.
 AMOUNTS = cast(AllocationRow.amounts, String).label("amounts")
 
 
 @lru_cache(maxsize=4096)
 def capacity_of(amounts: str) -> Capacity:
-    """The amounts that the text of a column says."""
+    """Return the amounts in the text of a column."""
     return Capacity(json.loads(amounts))
 
 
 def capacities_of(session: Session, resource_ids: Collection[int]) -> dict[int, Capacity]:
-    """What each of these resources has, by its id."""
+    """Return the capacity of each of these resources, by id."""
     if not resource_ids:
         return {}
     capacity = cast(ResourceRow.capacity, String)

@@ -28,39 +28,39 @@ from tenure.store.tables import (
     key_of,
 )
 
-#: How soon a period must begin for an overdue teardown to stand in its way; by a later start it will be over, or the
-#: plan will be moved.
+#: How soon a period must begin for an overdue teardown to block it. By a later start, the teardown will be over or the
+#: plan will have moved.
 OVERDUE_MATTERS = timedelta(minutes=15)
 
-#: More than there is of anything, and yet no more than databases can count to.
+#: More than the capacity of any resource, and still within the integer range of all databases.
 _MOST = 2**62
 
-#: The same alias serves every statement: each is the table of a subquery of its own, and what an alias knows of its
-#: columns it finds out once, which takes longer than many a statement. Allocations that use a resource, the points of
-#: time at which one begins to, and those whose time is over.
+#: Aliases, shared by all statements: each is the table of a subquery of its own. An alias inspects its columns once,
+#: which takes longer than many statements. ``_USING`` are allocations that use a resource, ``_POINT`` the instants at
+#: which a use begins, and ``_LATE`` overdue allocations.
 _USING, _POINT, _LATE = aliased(AllocationRow), aliased(AllocationRow), aliased(AllocationRow)
 _WALKED = aliased(AttributeRow)
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Allocations that must not move: all but plans, plans that start ``until`` then, and those of a reservation."""
+    """Allocations that must not move: held ones, plans that start before ``until``, and those of a reservation."""
 
     until: datetime | None = None
     reservation_id: str | None = None
 
 
-#: Every plan may move.
+#: All plans may move.
 NO_PLAN = Fixed()
 
 
 def overlaps(period: Period, row: type[AllocationRow] = AllocationRow) -> ColumnElement[bool]:
-    """The one expression of overlap in SQL; ``Period.overlaps`` is the one in Python."""
+    """Return the only SQL expression of an overlap; ``Period.overlaps`` is the same in Python."""
     return and_(row.ends_at > period.start, row.starts_at < period.end)
 
 
 def among(column: InstrumentedAttribute[int], ids: Iterable[int]) -> ColumnElement[bool]:
-    """Whether it is one of these ids, however many: written into the statement, as parameters are counted."""
+    """Whether the column is one of these ids. They are written into the statement, as parameters are limited."""
     return column.in_(bindparam("ids", sorted(ids), column.type, expanding=True, literal_execute=True, unique=True))
 
 
@@ -73,13 +73,13 @@ def reservable(demand: Demand) -> ColumnElement[bool]:
 
 
 def matching(demand: Demand, *, but: Comparison | None = None) -> list[ColumnElement[bool]]:
-    """Whether a resource is of the kind that is asked for: by its properties, its traits, and how much it is of.
+    """Return the conditions that a resource must meet: its properties, its traits, and its capacity.
 
-    The property language in SQL; ``Expression.matches`` is the same in Python.
+    This is the property language in SQL; ``Expression.matches`` is the same in Python.
 
-    Each comparison is a look-up by the attributes' primary key, NULL where the resource has no such property. As
-    ``EXISTS`` each would be one more table to join, and PostgreSQL takes seconds to plan a join of dozens. What must
-    be equal comes first: it is true of the fewest resources, and nothing more is asked of the others.
+    Each comparison is a look-up by the primary key of the attributes, NULL if the resource lacks the property. With
+    ``EXISTS``, each would be another joined table, and PostgreSQL takes seconds to plan a join of dozens. Equalities
+    come first: they hold for the fewest resources, and the others are then skipped.
     """
     terms = [term for term in demand.expression.terms if term is not but]
     properties = [_holds(term) for term in sorted(terms, key=_selectivity)]
@@ -87,12 +87,12 @@ def matching(demand: Demand, *, but: Comparison | None = None) -> list[ColumnEle
 
 
 def _selectivity(term: Term) -> int:
-    """What is true of the fewest resources comes first, and what is one look-up before what is several."""
+    """Return a sort key: terms that hold for the fewest resources first, and single look-ups before several."""
     return (0 if term.op == "==" else 1) if isinstance(term, Comparison) else 2
 
 
 def _holds(term: Term) -> ColumnElement[bool]:
-    """Whether a term holds; where it is a comparison by itself, NULL serves for no."""
+    """Whether a term holds. For a bare comparison, NULL means no."""
     match term:
         case AnyOf(branches):
             return or_(*map(_all_hold, branches))
@@ -103,7 +103,7 @@ def _holds(term: Term) -> ColumnElement[bool]:
 
 
 def _all_hold(expression: Expression) -> ColumnElement[bool]:
-    """The same of all terms of a part of an expression: true or false, so that the opposite is, too."""
+    """Whether all terms of a nested expression hold. It is true or false, never NULL, so that it can be negated."""
     return and_(
         sql_true(),
         *(
@@ -123,7 +123,7 @@ def _look_up(comparison: Comparison) -> ColumnElement[bool]:
 
 
 def _bearing(demand: Demand) -> list[ColumnElement[bool]]:
-    """The traits that a resource must have, and those that it must not."""
+    """Return the conditions for required and forbidden traits."""
     return [
         *(_bears(trait) for trait in sorted(demand.required)),
         *(not_(_bears(trait)) for trait in sorted(demand.forbidden)),
@@ -136,7 +136,7 @@ def _bears(trait: str) -> ColumnElement[bool]:
 
 
 def _large_enough(demand: Demand) -> list[ColumnElement[bool]]:
-    """Whether the cloud hands out so much of each class at a time; what is taken as a whole is."""
+    """Return the conditions for the limits of single requests; a resource that is taken as a whole has none."""
     if demand.exclusive:
         return []
     enough = [
@@ -162,29 +162,31 @@ def _amount(document: Any, path: str | tuple[str, str]) -> ColumnElement[int]:
 
 
 def _number(value: int) -> ColumnElement[int]:
-    """A number of ours in SQL: all that is more than any cloud has is as much as databases can count to."""
+    """Return a number in SQL, capped to the integer range of all databases."""
     return literal(min(value, _MOST), BigInteger)
 
 
 def walk(
     demand: Demand,
 ) -> tuple[tuple[InstrumentedAttribute[int], InstrumentedAttribute[int]], ColumnElement[bool]]:
-    """Scarcity and id, by which resources are walked through in order, and what joins that walk to them.
+    """Return scarcity and id, in whose order resources are read, and the join condition to the resources.
 
-    It goes through the resources themselves, or, where a property must be equal to something, through those that have
-    it: an index each, read only as far as needed.
+    The walk goes through the resources themselves or, if the demand has an equality, through the resources that have
+    that property. Either way it reads an index, and only as far as needed.
     """
     wanted = leading(demand)
     if wanted is None:
         return (ResourceRow.scarcity, ResourceRow.id), sql_true()
-    found = and_(_WALKED.resource_id == ResourceRow.id, _WALKED.key == key_of(wanted.name, wanted.value))
-    return (_WALKED.scarcity, _WALKED.resource_id), found
+    joined = and_(_WALKED.resource_id == ResourceRow.id, _WALKED.key == key_of(wanted.name, wanted.value))
+    return (_WALKED.scarcity, _WALKED.resource_id), joined
 
 
 def leading(demand: Demand) -> Comparison | None:
-    """The first comparison that an index answers."""
+    """Return the first comparison that an index can answer."""
     comparisons = (term for term in demand.expression.terms if isinstance(term, Comparison))
-    return next((one for one in comparisons if one.op == "==" and len(one.value) < KEY_LENGTH), None)
+    return next(
+        (comparison for comparison in comparisons if comparison.op == "==" and len(comparison.value) < KEY_LENGTH), None
+    )
 
 
 def _compares(comparison: Comparison) -> ColumnElement[bool]:
@@ -208,9 +210,9 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], ColumnElement[bool]]] = {
 
 
 def taken(demand: Demand, period: Period, *, ignoring: str | None, fixed: Fixed | None = None) -> ColumnElement[bool]:
-    """Whether the resource has no room for the demand at some instant of the period.
+    """Whether the resource lacks room for the demand at some instant of the period.
 
-    ``ignoring`` is a reservation whose part does not count; with ``fixed`` no plan does that may move.
+    Allocations of the reservation ``ignoring`` do not count. With ``fixed``, plans that may move do not count either.
     """
     if demand.exclusive:
         return _in_use(period, _counting(AllocationRow, ignoring, fixed=fixed))
@@ -220,7 +222,7 @@ def taken(demand: Demand, period: Period, *, ignoring: str | None, fixed: Fixed 
 
 
 def movable(fixed: Fixed, row: type[AllocationRow] = AllocationRow) -> ColumnElement[bool]:
-    """Whether it is a plan that may move."""
+    """Whether an allocation is a plan that may move."""
     movable = [row.state == AllocationState.PLANNED.value]
     if fixed.until is not None:
         movable.append(row.starts_at > fixed.until)
@@ -235,10 +237,10 @@ def _counting(row: type[AllocationRow], ignoring: str | None, *, fixed: Fixed | 
 
 
 def _in_use(period: Period, counting: Iterable[ColumnElement[bool]]) -> ColumnElement[bool]:
-    """Whether anybody who counts has the resource at any instant of the period.
+    """Whether an allocation that counts overlaps the period on the resource.
 
-    Not as ``EXISTS``, which PostgreSQL makes a join of, and takes it to leave next to nothing; it then looks at all
-    resources and sorts what is left, instead of walking through them in order until it has enough.
+    It is not an ``EXISTS``: PostgreSQL would turn that into a join, and expect it to leave hardly any rows. It would
+    then read all resources and sort the rest, instead of walking through them in order until it has enough.
     """
     used = select(sql_true()).where(AllocationRow.resource_id == ResourceRow.id, overlaps(period), *counting)
     return func.coalesce(used.correlate(ResourceRow).limit(1).scalar_subquery(), sql_false())
@@ -247,10 +249,10 @@ def _in_use(period: Period, counting: Iterable[ColumnElement[bool]]) -> ColumnEl
 def _crowded(
     period: Period, wanted: Mapping[str, ColumnElement[int]], counting: Iterable[ColumnElement[bool]]
 ) -> ColumnElement[bool]:
-    """Whether at some instant of the period less than what is ``wanted`` of a class is left, by those ``_USING`` it.
+    """Whether at some instant of the period the allocations ``_USING`` it leave less of a class than is ``wanted``.
 
-    What is in use grows at the starts of allocations only. So it is added up where the period begins, and once for each
-    start within the period, however many allocations start together. False where nothing is in use.
+    Use grows only at the starts of allocations. So it is summed up at the start of the period, and at each distinct
+    start within the period. False if nothing is in use.
     """
     too_much = [
         func.coalesce(func.sum(_amount(_USING.amounts, name)), 0)
@@ -275,25 +277,25 @@ def _crowded(
 
 
 def soon(period: Period, now: datetime) -> Period | None:
-    """The part of a period by which others are not taken to have given back in time; None where there is none.
+    """Return the part of a period in which overdue allocations still count; None if there is none.
 
-    What is late is had until then by whoever should have given it back.
+    Until the end of that part, a late allocation is assumed to be still in use.
     """
     begin, until = max(period.start, now), now + OVERDUE_MATTERS + TICK
     return Period(begin, min(period.end, until)) if begin < min(period.end, until) else None
 
 
 def late(now: datetime, row: type[AllocationRow] = AllocationRow) -> ColumnElement[bool]:
-    """Whether it should have been given back, and was not."""
+    """Whether an allocation is overdue: it should have been released, and is not."""
     return and_(row.state == AllocationState.HELD.value, row.ends_at <= now)
 
 
 def overdue(
     demand: Demand, period: Period, *, now: datetime, ignoring: str | None, fixed: Fixed | None = None
 ) -> ColumnElement[bool]:
-    """Whether the demand has no room because of what somebody should have given back and has not.
+    """Whether overdue allocations leave no room for the demand.
 
-    That counts with its own amounts, and as all of the resource for who wants all of it, or had all of it.
+    An overdue allocation counts with its amounts. It counts as the whole resource if it, or the demand, is exclusive.
     """
     theirs = (_LATE.resource_id == ResourceRow.id, late(now, _LATE))
     anything = exists().where(*theirs)
@@ -312,12 +314,12 @@ def overdue(
         *(amount > func.coalesce(_amount(ResourceRow.capacity, name), 0) for name, amount in wanted.items()),
         _crowded(until, wanted, _counting(_USING, ignoring, fixed=fixed)),
     )
-    # In this order on every database: hardly ever is anything late, and then nothing is added up.
+    # In this order on every database: late allocations are rare, and without them nothing is summed up.
     return case((anything, crowded), else_=sql_false())
 
 
 def free(demand: Demand, period: Period, *, now: datetime, ignoring: str | None) -> ColumnElement[bool]:
-    """Whether the resource has room for the demand throughout the period."""
+    """Whether the resource has room for the demand during the whole period."""
     room = not_(taken(demand, period, ignoring=ignoring))
     if period.start > now + OVERDUE_MATTERS:
         return room

@@ -1,18 +1,18 @@
-"""When transactions meet, and when a transaction is wrong."""
+"""Conflicts between transactions, and wrong transactions."""
 
 from collections.abc import Sequence
 
 
 class Overtaken(Exception):
-    """Somebody else changed what this transaction had read; it is rolled back and tried again."""
+    """Another transaction changed what this one had read. This one is rolled back and retried."""
 
 
 class GaveWay(Overtaken):
-    """Other transactions wait for what this one has locked for long; it is rolled back, and tried again after them."""
+    """Other transactions wait for locks that this one holds for long. It is rolled back, and retried after them."""
 
 
 class Overbooked(Exception):
-    """This transaction would promise a resource twice: a mistake of ours, so that it is of no use to try it again."""
+    """This transaction would promise a resource twice: a bug, so a retry is useless."""
 
     def __init__(self, resource_id: int, reservation_ids: Sequence[str]) -> None:
         super().__init__(f"resource {resource_id} would be promised to reservations {', '.join(reservation_ids)}")

@@ -1,4 +1,4 @@
-"""Transactions: the only way to the database."""
+"""Transactions: the only access to the database."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ from tenure.store.resources import ResourceStore
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
-#: How often a transaction that met another is tried: again with what it wanted locked first, in the end with all.
+#: How often to try a transaction that conflicts. Later attempts lock first what they wanted before, the last one all.
 ATTEMPTS = 10
 
-#: How long a transaction waits for a row of PostgreSQL or MariaDB, and for the file of SQLite.
+#: How long a transaction waits for a row of PostgreSQL or MariaDB, and for the file of SQLite, in seconds.
 ROW_WAIT_SECONDS = 10
 SQLITE_WAIT_SECONDS = 30
-#: After how long a transaction is not tried again, however few attempts there were.
+#: The time after which a transaction is not retried, whatever the number of attempts, in seconds.
 PATIENCE_SECONDS = 60.0
 
-#: For how long a transaction may keep others waiting that looks for room, and how often it looks whether any wait.
+#: How long a transaction that searches for room may block others, and how often it checks whether it does, in seconds.
 COURTESY_SECONDS = 0.2
 COURTESY_INTERVAL = 0.1
-#: How long a transaction that gave way leaves to the others before it is tried again, at most.
+#: The longest pause before a transaction that gave way is retried, in seconds.
 GIVE_WAY_SECONDS = 0.05
 
-#: How long to wait for a connection: to a server, and where others have all there are.
+#: How long to wait for a connection, to the server or from the pool, in seconds.
 CONNECT_SECONDS = 10
 POOL_WAIT_SECONDS = 30.0
-#: How long to wait for a server, or a network, that says nothing any more. Longer than any statement lasts.
+#: How long to wait for a silent server or network, in seconds. It is longer than any statement takes.
 SILENCE_SECONDS = 60
 
-#: What is said of a database that does not work; the log has the rest.
+#: The message for clients if the database does not work; the log has the details.
 _DOWN = "The database does not work right now; try again later."
 _WRONG = (
     "The service made a mistake: this would have promised a resource to two reservations. Nothing was changed; "
@@ -63,24 +63,24 @@ _UNKNOWN = (
     "look before you try again later."
 )
 
-#: MariaDB: record changed since last read, lock wait time-out, deadlock (also Galera's failed certification).
+#: MariaDB error codes: record changed since last read, lock wait time-out, deadlock (or Galera's failed certification).
 _MARIADB_RETRY = frozenset({1020, 1205, 1213})
-#: MariaDB: the savepoint to go back to is gone, with the whole transaction; the error before it says why.
+#: MariaDB: the savepoint is gone, with the whole transaction; the error before it gives the cause.
 _MARIADB_NO_SAVEPOINT = 1305
-#: PostgreSQL: serialization failure, deadlock, exclusion violation, a lock that was not to be waited for.
+#: PostgreSQL: serialization failure, deadlock, exclusion violation, lock not available without waiting.
 _POSTGRESQL_RETRY = frozenset({"40001", "40P01", "23P01", "55P03"})
-#: MariaDB: no room on the disk, the server is being shut down, the statement cancelled by the operator or after a time.
+#: MariaDB: disk full, server shutdown, statement cancelled by the operator or after a time-out.
 _MARIADB_FAILED = frozenset({1021, 1053, 1317, 1969})
-#: PostgreSQL, classes of errors: insufficient resources, operator intervention, system error.
+#: PostgreSQL error classes: insufficient resources, operator intervention, system error.
 _POSTGRESQL_FAILED = frozenset({"53", "57", "58"})
 #: SQLite: READONLY, IOERR, CORRUPT, FULL, CANTOPEN.
 _SQLITE_FAILED = frozenset({8, 10, 11, 13, 14})
 
 
 class OutcomeUnknown(Unavailable):
-    """The connection was lost during a commit: what was written may be there or not.
+    """The connection was lost during a commit: the changes may be stored or not.
 
-    Nobody but the services tells it from others: it travels, and is answered, as ``Unavailable``.
+    Only the services distinguish it. For all others it is ``Unavailable``, on the wire too.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class OutcomeUnknown(Unavailable):
 
 
 class Transaction:
-    """The stores, on one session. Never commits itself."""
+    """The stores, on one session. It never commits itself."""
 
     def __init__(
         self, session: Session, database: Database, *, contended: Collection[int] = (), last: bool = False
@@ -99,11 +99,11 @@ class Transaction:
         self._database = database
         self._look_at = time.monotonic() + database.courtesy_seconds
         self.listeners = database.listeners
-        #: What was found outside of the transaction, before it began.
+        #: The result of the survey, which ran before the transaction began.
         self.survey: Any = None
-        #: What bookings choose in this transaction, by reservation.
+        #: The choices of bookings in this transaction, by reservation id.
         self.chosen: dict[str, Choice] = {}
-        #: What they are to choose where it still can be had, by reservation; and what others are about to get.
+        #: The preferred choices for reservations, if still possible; and the choices that others are about to get.
         self.preferred: Mapping[str, Choice] = {}
         self.spoken_for: Collection[Choice] = ()
         self.leases = LeaseStore(session)
@@ -115,9 +115,9 @@ class Transaction:
         self.projects = ProjectStore(session)
 
     def hold(self, resource_types: Collection[str]) -> Collection[int]:
-        """Lock first what the attempts before have wanted, the last time all there is; what that was.
+        """Lock what earlier attempts wanted; the last attempt locks all resources. Return the locked ids.
 
-        To be called before resources are read, and after the lease was locked.
+        Call it after the lease is locked, and before resources are read.
         """
         if self._last:
             return self.resources.lock_all(resource_types)
@@ -125,12 +125,12 @@ class Transaction:
         return self._contended
 
     def defer_checks(self) -> None:
-        """Let the exclusion constraint judge the end of the transaction, so that resources can be swapped in it."""
+        """Check the exclusion constraint only at the end of the transaction, so that resources can be swapped."""
         if self._database.dialect == "postgresql":
             self.session.execute(text("SET CONSTRAINTS ALL DEFERRED"))
 
     def give_way(self) -> None:
-        """Raise ``GaveWay`` where this transaction has locked for long what others wait for."""
+        """Raise ``GaveWay`` if this transaction has blocked others for too long."""
         if time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + COURTESY_INTERVAL
@@ -138,14 +138,14 @@ class Transaction:
             raise GaveWay
 
     def now(self) -> datetime:
-        """The time by which claims are timed: the database's own, unless a test's clock stands for it."""
+        """Return the time that claims use: the database's own, unless a test's clock replaces it."""
         return self._database.now(self.session)
 
 
 class Database:
-    """A database, reached through a pool of connections.
+    """A database with a pool of connections.
 
-    ``clock`` replaces the time of the database; without one, all managers read the same clock, whatever theirs say.
+    ``clock`` replaces the time of the database. Without it, all managers use the database's clock instead of their own.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Database:
         )
         self._clock = clock
         self._patience_seconds = patience_seconds
-        #: Who is told what of leases beside notifications: topics by channel of the outbox.
+        #: The channels of the outbox that get lease messages besides notifications: topics by channel.
         self.listeners: Mapping[str, frozenset[str]] = {}
         self._writing = threading.Lock()
         #: How many transactions of this process wait for their turn to write, on SQLite.
@@ -181,7 +181,7 @@ class Database:
         if self._clock is not None:
             return self._clock.now()
         if self.dialect == "sqlite":
-            return datetime.now(UTC)  # the one machine that holds the file
+            return datetime.now(UTC)  # SQLite: only this machine uses the file
         moment = session.execute(
             select(func.clock_timestamp() if self.dialect == "postgresql" else text("UTC_TIMESTAMP(6)"))
         ).scalar_one()
@@ -189,28 +189,28 @@ class Database:
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
     def write(self, work: Callable[[Transaction], T], *, survey: Callable[[Transaction], object] | None = None) -> T:
-        """Do ``work`` in one transaction, again from the beginning when others got in between.
+        """Run ``work`` in a transaction, and repeat it from the beginning on conflicts with others.
 
-        What takes long to find, and can be verified fast, is found by ``survey``: it reads in a transaction of its own
-        before each attempt, keeps nobody from writing, and its answer is the ``survey`` of the transaction.
+        ``survey`` is for what takes long to find and can be verified fast. Before each attempt it runs in a read
+        transaction of its own, which blocks no writers; its result is ``tx.survey``.
 
-        Raises ``TooManyConflicts`` when that does not help, or a resource would be promised twice, and ``Unavailable``
-        where the database does not work; the transaction has written nothing then. Only where the connection is
-        lost during the commit it is not known: ``OutcomeUnknown``, which is an ``Unavailable``.
+        Raises ``TooManyConflicts`` if the attempts are used up, or a resource would be promised twice. Raises
+        ``Unavailable`` if the database does not work. In both cases nothing was written. But if the connection is
+        lost during the commit, the outcome is unknown: ``OutcomeUnknown``, a subclass of ``Unavailable``.
         """
         contended: set[int] = set()
         began = time.monotonic()
         attempt = 1
         while attempt <= ATTEMPTS:
             wanted: set[int] = set()
-            found = None
+            surveyed = None
             if survey is not None:
                 with self.read() as reading:
-                    found = survey(reading)
+                    surveyed = survey(reading)
             try:
                 with self._turn(), self._connection() as connection, _session(connection) as session:
                     tx = Transaction(session, self, contended=contended, last=attempt == ATTEMPTS)
-                    tx.survey = found
+                    tx.survey = surveyed
                     wanted = tx.resources.wanted
                     result = work(tx)
                     tx.gains.verify()
@@ -220,29 +220,28 @@ class Database:
             except GaveWay:
                 if time.monotonic() - began > self._patience_seconds:
                     break
-                time.sleep(random.uniform(0, GIVE_WAY_SECONDS))  # not secret
+                time.sleep(random.uniform(0, GIVE_WAY_SECONDS))  # randomness is not for security
                 continue
             except (Overtaken, DBAPIError) as error:
                 if not _again(error):
                     raise
-                LOG.debug("attempt %d met another transaction: %s", attempt, error)
+                LOG.debug("attempt %d conflicted with another transaction: %s", attempt, error)
             except Overbooked as error:
-                LOG.exception("a transaction was rolled back that would have promised a resource twice")
+                LOG.exception("a transaction was rolled back: it would have promised a resource twice")
                 raise TooManyConflicts(_WRONG) from error
             contended |= wanted
             if time.monotonic() - began > self._patience_seconds:
                 break
             if attempt < ATTEMPTS:
-                time.sleep(random.uniform(0, 0.002 * 2**attempt))  # apart from each other, not secret
+                time.sleep(random.uniform(0, 0.002 * 2**attempt))  # spread the retries; not for security
             attempt += 1
         raise TooManyConflicts
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """On SQLite, wait for the writers of this process, to be woken by the one before.
+        """On SQLite, queue up with the other writers of this process; the one before wakes the next.
 
-        For the file's own lock SQLite only asks again and again, at growing intervals: who has waited for long loses
-        to those who have just come.
+        For the file's own lock, SQLite only polls at growing intervals: long-waiting writers lose against new ones.
         """
         mine = self.dialect == "sqlite" and (self._writing.acquire(blocking=False) or self._wait_for_turn())
         try:
@@ -261,7 +260,7 @@ class Database:
                 self._waiting -= 1
 
     def others_wait(self, session: Session) -> bool:
-        """Whether other transactions wait for what this session has locked; on MariaDB, for what any has."""
+        """Whether other transactions wait for locks of this session; on MariaDB, for locks of any session."""
         if self.dialect == "sqlite":
             return self._waiting > 0
         if self.dialect == "postgresql":
@@ -272,9 +271,9 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:
-        """A transaction that only reads, on one state of the database.
+        """Open a read-only transaction on a single snapshot of the database.
 
-        Raises ``Unavailable``, also in the middle, where the database does not work.
+        Raises ``Unavailable`` if the database does not work, also while reading.
         """
         if self.dialect == "sqlite":
             options: dict[str, Any] = {"tenure_reading": True}
@@ -286,12 +285,12 @@ class Database:
         except DBAPIError as error:
             if not _again(error):
                 raise
-            LOG.warning("the database let nobody read: %s", error.orig)
+            LOG.warning("the database refused to begin a read transaction: %s", error.orig)
             raise Unavailable(_DOWN) from error
 
     @contextmanager
     def _connection(self, **options: Any) -> Iterator[Connection]:
-        """A connection; ``Unavailable`` where there is none to be had, and where it is lost while it is used."""
+        """Open a connection; raise ``Unavailable`` if none can be opened, or if it is lost while in use."""
         try:
             connection = self.engine.connect()
         except NoConnectionLeft as error:
@@ -305,7 +304,9 @@ class Database:
         with connection:
             try:
                 prepared = connection.execution_options(**options)
-            except self.engine.dialect.loaded_dbapi.Error as error:  # MariaDB is told the level of isolation in person
+            except (
+                self.engine.dialect.loaded_dbapi.Error
+            ) as error:  # MariaDB's isolation level is set outside SQLAlchemy
                 LOG.warning("the connection to the database was lost: %s", error)
                 raise Unavailable(_DOWN) from error
             try:
@@ -317,7 +318,7 @@ class Database:
                 raise Unavailable(_DOWN) from error
 
     def ping(self) -> None:
-        """Ask the database for nothing; raises ``Unavailable`` where it does not answer."""
+        """Run an empty query; raise ``Unavailable`` if the database does not answer."""
         with self.read() as tx:
             tx.session.execute(text("SELECT 1"))
 
@@ -340,12 +341,12 @@ def _commit(session: Session) -> None:
 
 
 def _failed(error: DBAPIError) -> bool:
-    """Whether it was the connection or the database that failed, not what was asked of it."""
+    """Whether the connection or the database failed, rather than the statement."""
     return (
         error.connection_invalidated
         or _code(error) in _MARIADB_FAILED
         or (getattr(error.orig, "sqlstate", None) or "")[:2] in _POSTGRESQL_FAILED
-        or getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _SQLITE_FAILED  # the rest says more exactly which
+        or getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _SQLITE_FAILED  # the higher bits give details
     )
 
 
@@ -354,7 +355,7 @@ def _code(error: DBAPIError) -> object:
 
 
 def _again(error: Exception) -> bool:
-    """Whether the transaction may succeed when it is tried again."""
+    """Whether the transaction may succeed if it is retried."""
     if isinstance(error, Overtaken):
         return True
     if not isinstance(error, DBAPIError):
@@ -393,11 +394,11 @@ def _engine(url: str, *, pool_size: int, pool_wait_seconds: float, echo: bool, r
         connect_args=_patience(parsed.get_backend_name()),
         pool_pre_ping=True,
         pool_recycle=1800,
-        # Each statement of a write sees the newest rows, so that the attempt that locks them first decides on them.
+        # Each statement of a write sees the newest rows, so an attempt that locks rows first also decides on them.
         isolation_level="READ COMMITTED",
     )
     settings = (
-        # Compile nothing: our statements end after a bounded number of rows, which the server's estimates do not see.
+        # No JIT: our statements stop after a bounded number of rows, which the server's estimates do not consider.
         ("SET jit = off", f"SET lock_timeout = '{row_wait_seconds}s'")
         if parsed.get_backend_name() == "postgresql"
         else (f"SET innodb_lock_wait_timeout = {row_wait_seconds}",)
@@ -407,7 +408,7 @@ def _engine(url: str, *, pool_size: int, pool_wait_seconds: float, echo: bool, r
 
 
 def _patience(backend: str) -> dict[str, Any]:
-    """How long the driver waits, in its own words."""
+    """Return the time-outs in the driver's own options."""
     if backend == "postgresql":
         return {
             "connect_timeout": CONNECT_SECONDS,
@@ -440,6 +441,6 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 
 
 def begin_immediate(connection: Connection) -> None:
-    """Take SQLite's write lock at the beginning, so that what a transaction reads is still so when it writes."""
+    """Take SQLite's write lock at the beginning, so that what a transaction has read is still valid when it writes."""
     reading = connection.get_execution_options().get("tenure_reading", False)
     connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")

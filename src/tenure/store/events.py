@@ -1,4 +1,4 @@
-"""Events: what is due, and who is at it."""
+"""Events: which are due, and who has claimed them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tenure.store.conflict import Overtaken
 from tenure.store.leases import event_of
 from tenure.store.tables import AllocationRow, EventRow, LeaseRow, ReservationRow, UtcDateTime
 
-#: How long a start that is due waits for resources that are being given back, before it looks for others.
+#: How long a due start waits for resources that are being released, before it looks for others.
 PATIENCE = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """An event with what only the engine needs of it."""
+    """An event with the columns that only the engine needs."""
 
     event: Event
     ready_at: datetime | None
@@ -56,7 +56,7 @@ class EventStore:
         claim: tuple[str, datetime] | None = None,
         payload: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write new events; with ``claim`` (token and expiry) already claimed."""
+        """Write new events; with ``claim`` (token and expiry) they are claimed already."""
         rows = [
             {
                 "id": event.id,
@@ -90,22 +90,22 @@ class EventStore:
         return [StoredEvent(event_of(row), row.ready_at, row.claim_token, row.payload) for row in rows]
 
     def ready(self, now: datetime, limit: int, *, starts: bool) -> list[str]:
-        """The ids of events that a worker may claim now: only starts or only others.
+        """Return the ids of events that a worker may claim now: either only starts, or only the others.
 
-        The longest ready first, at the same instant an end before others. Starts whose resources are not given back
-        are left out: only they wait for anybody.
+        Events that have been ready longest come first; at the same instant, ends come before others. Starts whose
+        resources are not released yet are left out: only starts wait for other leases.
         """
         statement = _READY_STARTS if starts else _READY_OTHERS
         return list(self._session.execute(statement, {**_times(now), "limit": limit}).scalars())
 
     def oldest_ready_at(self, now: datetime) -> datetime | None:
-        """Since when that has been ready which is the longest of all that a worker may claim now."""
+        """Return since when the event that has been claimable for the longest time is ready."""
         return self._session.execute(_OLDEST_READY_AT, _times(now)).scalar_one_or_none()
 
     def waiting(self, now: datetime, limit: int) -> list[str]:
-        """The ids of starts that are due and whose resources somebody has not given back, nor is about to.
+        """Return the ids of due starts whose resources other leases still hold, without a release in progress.
 
-        Whether they can go on all the same, ``AllocationStore.predecessors`` says.
+        ``AllocationStore.predecessors`` tells whether such a start can go on all the same.
         """
         return list(self._session.execute(_WAITING, {**_times(now), "limit": limit}).scalars())
 
@@ -115,13 +115,13 @@ class EventStore:
         ).scalar_one_or_none()
 
     def is_claimable(self, event_id: str, now: datetime) -> bool:
-        """Whether a worker may take the event now, but for the resources that a start may have to wait for."""
+        """Whether a worker may claim the event now; ignores the resources that a start may have to wait for."""
         return self._session.execute(_IS_CLAIMABLE, {**_times(now), "event_id": event_id}).first() is not None
 
     def claim(self, stored: StoredEvent, *, token: str, until: datetime, now: datetime) -> int:
-        """Take the event, where it still is what was read; raises ``Overtaken`` where it is not.
+        """Claim the event and return the number of the attempt, from 1; raise ``Overtaken`` if it has changed.
 
-        Which attempt that is, from 1. Who takes it over from somebody else goes on with that one's: nothing has failed.
+        Taking over an expired claim continues the same attempt, because nothing has failed.
         """
         attempts = stored.event.attempts + (stored.claim_token is None)
         seen_token = (
@@ -144,20 +144,20 @@ class EventStore:
         return attempts
 
     def renew(self, event_id: str, *, token: str, until: datetime) -> bool:
-        """Keep a claim for longer; False when it is somebody else's by now."""
+        """Extend a claim; return False if another worker has it now."""
         renewed = self._session.execute(
             update(EventRow).where(EventRow.id == event_id, EventRow.claim_token == token).values(ready_at=until)
         )
         return bool(renewed.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def expire_claims(self, now: datetime) -> int:
-        """Let every claim be over now, whoever has it; how many there were."""
+        """Expire all claims now; return their number."""
         return self._have_ready(now, and_(EventRow.claim_token.is_not(None), EventRow.ready_at > now))
 
     def expire_late(self, now: datetime, *, claims_after: datetime, delays_after: datetime) -> int:
-        """Have ready now what is claimed, or was put off, until after these moments; how many events there are.
+        """Make ready now the events whose claims, or delays, last beyond these moments; return their number.
 
-        What may be left of leases that were held is looked for in its own time.
+        Checks for remains of held leases keep their time.
         """
         claimed = and_(EventRow.claim_token.is_not(None), EventRow.ready_at > claims_after)
         put_off = and_(
@@ -175,7 +175,7 @@ class EventStore:
         return int(changed.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def finish(self, event_id: str, *, token: str, now: datetime, **values: Any) -> bool:
-        """Give a claim back with an outcome; False when it is somebody else's by now."""
+        """Release a claim with an outcome; return False if another worker has it now."""
         finished = self._session.execute(
             update(EventRow)
             .where(EventRow.id == event_id, EventRow.claim_token == token)
@@ -185,7 +185,7 @@ class EventStore:
         return bool(finished.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def remove(self, event_id: str, *, token: str) -> bool:
-        """Forget an event that was claimed and is done with; False when it is somebody else's by now."""
+        """Delete a claimed event that is finished; return False if another worker has it now."""
         removed = self._session.execute(
             delete(EventRow)
             .where(EventRow.id == event_id, EventRow.claim_token == token)
@@ -194,14 +194,14 @@ class EventStore:
         return bool(removed.rowcount)  # type: ignore[attr-defined]  # a DELETE's result counts rows
 
     def discard(self, event_ids: Collection[str]) -> None:
-        """Forget events, whoever has claimed them. The caller has locked the lease."""
+        """Delete events, claimed or not. The caller has locked the lease."""
         if event_ids:
             self._session.execute(
                 delete(EventRow).where(EventRow.id.in_(sorted(event_ids))).execution_options(synchronize_session=False)
             )
 
     def change(self, event_ids: Collection[str], *, now: datetime, **values: Any) -> None:
-        """Write values to events that nobody has claimed. The caller has compared and swapped the lease."""
+        """Write values to unclaimed events. The caller has compared and swapped the lease."""
         if event_ids:
             self._session.execute(
                 update(EventRow)
@@ -211,17 +211,17 @@ class EventStore:
             )
 
 
-# All of this is made once: making it anew takes longer than the statements, and the engine asks all the time.
+# All of these are created once: that takes longer than the statements, and the engine runs them all the time.
 _NOW, _LATELY = (bindparam(name, type_=UtcDateTime()) for name in ("now", "lately"))
 _OTHER = aliased(EventRow)
 _MINE, _THEIRS = aliased(AllocationRow), aliased(AllocationRow)
 _RESERVATION = aliased(ReservationRow)
-#: The reservation that a lease waits for.
+#: Aliases: the reservation that another lease waits for.
 _HOLDER = aliased(ReservationRow)
 
 
 def _starts() -> ColumnElement[bool]:
-    """Whether it is a start whose resources are there."""
+    """Whether the event is a start whose resources are free."""
     return and_(EventRow.rank == EventType.START.rank, not_(_waits()))
 
 
@@ -230,7 +230,7 @@ def _others() -> ColumnElement[bool]:
 
 
 def _claimable() -> ColumnElement[bool]:
-    """Whether the order of a lease's own events lets a worker take this one."""
+    """Whether the order of a lease's own events lets a worker claim this one."""
     at_work = exists().where(
         _OTHER.lease_id == EventRow.lease_id,
         _OTHER.id != EventRow.id,
@@ -246,7 +246,7 @@ def _claimable() -> ColumnElement[bool]:
             _OTHER.ready_at <= _NOW,
         ),
     )
-    # What nobody has confirmed does not run; where its time is over it is unmade, and nothing else.
+    # A lease that is not confirmed does not run. When its hold expires it is removed, and nothing else happens to it.
     held = exists().where(
         _OTHER.lease_id == EventRow.lease_id, _OTHER.rank == EventType.HOLD.rank, _OTHER.ready_at.is_not(None)
     )
@@ -255,22 +255,22 @@ def _claimable() -> ColumnElement[bool]:
     starting = [LeaseStatus.PENDING.value, LeaseStatus.STARTING.value]
     telling = [*starting, LeaseStatus.ACTIVE.value, LeaseStatus.UPDATING.value]
     return and_(
-        # Not by the time of the deletion: SQLite would walk its index through all leases that there are.
+        # Not by the deletion time: SQLite would walk through its index over all leases.
         or_(LeaseRow.status != LeaseStatus.DELETED.value, EventRow.rank == EventType.HOLD.rank),
         or_(
-            # To tell others is no work on the lease: it waits for none, and none waits for it.
+            # A notification does no work on the lease: it waits for no event, and no event waits for it.
             and_(EventRow.rank == EventType.NOTIFY.rank, LeaseRow.status.in_(telling)),
             and_(
                 not_(at_work),
                 or_(
                     and_(EventRow.rank == EventType.END.rank, not_(notice_due), not_(held)),
                     and_(EventRow.rank == EventType.START.rank, LeaseRow.ends_at > _NOW, LeaseRow.status.in_(starting)),
-                    # Also when it is over: what was made in its time is looked for.
+                    # Also when the lease is over: remains from its time are looked for.
                     and_(EventRow.rank == EventType.HOLD.rank, LeaseRow.status.in_(holding)),
                     and_(EventRow.rank == EventType.UPDATE.rank, LeaseRow.status == LeaseStatus.UPDATING.value),
                     and_(EventRow.rank == EventType.PREPARE.rank, LeaseRow.status.in_(preparing)),
                     and_(EventRow.rank == EventType.BEFORE_END.rank, LeaseRow.status == LeaseStatus.ACTIVE.value),
-                    # What is about to end need not be mended.
+                    # A lease that is about to end needs no repair.
                     and_(
                         EventRow.rank == EventType.MEND.rank,
                         LeaseRow.status == LeaseStatus.ACTIVE.value,
@@ -283,21 +283,21 @@ def _claimable() -> ColumnElement[bool]:
 
 
 def _waits() -> ColumnElement[bool]:
-    """Whether somebody before has not given back a resource that this lease is planned on.
+    """Whether another lease still holds a resource that this lease is planned on.
 
-    Parts of one resource are had side by side: only who should be gone counts, and where there is room beside him the
-    start need not wait all the same. That is found out for each by itself, see ``waiting``.
+    Allocations of parts can coexist: only overdue ones count, and the start need not wait if there is room beside them.
+    ``waiting`` finds that out for each start.
     """
     whole = or_(_THEIRS.exclusive, _MINE.exclusive)
-    # Not by the index of starts: SQLite would walk through all that the resource was ever booked for.
+    # Not by the index of starts: SQLite would walk through all past bookings of the resource.
     before = func.coalesce(_THEIRS.starts_at, _THEIRS.starts_at) < _MINE.starts_at
     return _is_held_where(or_(and_(whole, before), _THEIRS.ends_at <= _NOW))
 
 
 def _is_being_given_back() -> ColumnElement[bool]:
-    """Whether somebody is about to give back what he should have before the start of this lease.
+    """Whether the holder that must release the resource before this lease's start is about to do so.
 
-    Nobody else: on what many have parts of, there may always be one who is about to.
+    Other holders do not count: on a resource with many parts, one of them may always be about to release.
     """
     whole = or_(_THEIRS.exclusive, _MINE.exclusive)
     before = func.coalesce(_THEIRS.starts_at, _THEIRS.starts_at) < _MINE.starts_at
@@ -306,8 +306,8 @@ def _is_being_given_back() -> ColumnElement[bool]:
 
 
 def _is_held_where(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Whether others hold, as is said, ``_THEIRS`` of what is planned for this lease, ``_MINE``."""
-    # One within the other, from the lease outwards: SQLite would begin a join with all that is planned by anybody.
+    """Whether held allocations of others, ``_THEIRS``, meet the conditions for this lease's plans, ``_MINE``."""
+    # Nested subqueries, from the lease outwards: with a join, SQLite would begin with all plans of all leases.
     held = exists().where(
         _THEIRS.resource_id == _MINE.resource_id,
         _THEIRS.state == AllocationState.HELD.value,
@@ -321,7 +321,7 @@ def _is_held_where(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
 
 
 def _giving_back() -> ColumnElement[bool]:
-    """Whether a holder's end is about to be tried for the first time, or somebody has just begun with it."""
+    """Whether the end of a holder is about to be tried for the first time, or has just been claimed."""
     event = _OTHER
     return exists().where(
         event.lease_id == _HOLDER.lease_id,
@@ -343,7 +343,7 @@ def _times(now: datetime) -> dict[str, object]:
 
 
 def _claimable_where(*conditions: ColumnElement[bool], of: Any = EventRow.id) -> Select[Any]:
-    """Return a query of the events that are ready, that a worker may claim, and of which the conditions are true."""
+    """Return a query of the events that are ready and claimable, and that meet the conditions."""
     return (
         select(of)
         .join(LeaseRow, LeaseRow.id == EventRow.lease_id)
@@ -352,7 +352,7 @@ def _claimable_where(*conditions: ColumnElement[bool], of: Any = EventRow.id) ->
 
 
 def _first(query: Select[Any]) -> Select[Any]:
-    """Return the first rows of the query: the longest ready first, at the same instant an end before others."""
+    """Return the first rows of the query: longest ready first; at the same instant, ends first."""
     order = (EventRow.ready_at, EventRow.rank.desc(), EventRow.id)
     return query.order_by(*order).limit(bindparam("limit", type_=Integer()))
 

@@ -1,4 +1,4 @@
-"""The last look before a commit: that nothing which a transaction gives out is promised to others as well."""
+"""The last check before a commit: what the transaction gives out must not be promised to others as well."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class _Use(NamedTuple):
 
 
 class Gains:
-    """Which resources a transaction gives out, and when.
+    """The resources that a transaction gives out, with their periods.
 
-    Only what writes allocations records gains: new allocations, moved ones, and the time by which one lasts longer.
-    Time that an allocation had before is none, so that a host that has shrunk keeps what it had promised. A gain that
-    was taken back stays recorded. That does no harm: there was room for it, and others that have its time by now, one
-    after another or side by side, are judged by whether they leave each other room.
+    Only code that writes allocations records gains: new allocations, moved allocations, and the time that is added to
+    an allocation. Time that an allocation had before is not a gain, so that a host that has shrunk keeps what it had
+    promised. A gain that was undone stays recorded. This does no harm: there was room for it, and all allocations in
+    its time, consecutive or side by side, are checked for whether they leave each other room.
     """
 
     def __init__(self, session: Session) -> None:
@@ -39,14 +39,14 @@ class Gains:
         self._gained: set[tuple[int, Period]] = set()
 
     def add(self, resource_ids: Iterable[int], period: Period) -> None:
-        """Have these resources looked at before the commit, in this period."""
+        """Check these resources, in this period, before the commit."""
         self._gained.update((resource_id, period) for resource_id in resource_ids)
 
     def verify(self) -> None:
-        """Raise ``Overbooked`` where more is promised of what was given out than there is.
+        """Raise ``Overbooked`` if more is promised of a gained resource than it has.
 
-        Nothing comes to that unless the planning is wrong. It is the guard that PostgreSQL has for whole resources by
-        its exclusion constraint, for all databases and for parts of resources, in two statements.
+        This happens only if the planning has a bug. PostgreSQL has such a guard for whole resources by its exclusion
+        constraint. This one guards all databases, and parts of resources too, with two statements.
         """
         gained, self._gained = self._gained, set()
         if not gained:

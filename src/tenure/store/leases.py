@@ -35,18 +35,18 @@ _KEYS: Mapping[LeaseOrder, InstrumentedAttribute[Any]] = {
     LeaseOrder.ENDS_AT: LeaseRow.ends_at,
 }
 
-#: No number of a row has more digits that every database takes.
+#: The most digits that an id of a row may have on every database.
 _DIGITS = 18
 
 
 class LeaseStore:
-    """The tables of leases, reservations and history. Events are written by the event store."""
+    """The tables of leases, reservations and history. The event store writes events."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def add(self, lease: Lease) -> None:
-        """Write a new lease with its reservations; raises ``Overtaken`` where there is one of its id."""
+        """Write a new lease with its reservations; raise ``Overtaken`` if its id exists already."""
         row = {
             "id": lease.id,
             "name": lease.name,
@@ -71,7 +71,7 @@ class LeaseStore:
         self.add_reservations(lease.reservations)
 
     def add_reservations(self, reservations: Sequence[Reservation], *, first: int = 0) -> None:
-        """Write reservations of a lease; ``first`` is how many it has already."""
+        """Write reservations of a lease; ``first`` is the number of those it has already."""
         if not reservations:
             return
         self._session.execute(
@@ -95,10 +95,10 @@ class LeaseStore:
         )
 
     def get(self, lease_id: str, *, deleted: bool = False, lock: bool = False) -> Lease | None:
-        """The lease, None where there is none; deleted ones only when asked for.
+        """Return the lease; None if there is none. Deleted leases are returned only with ``deleted``.
 
-        With ``lock`` nobody else changes it until the end of the transaction. A lease is locked before resources are,
-        and nobody locks two.
+        With ``lock``, no other transaction can change it until this one ends. A transaction locks the lease before
+        resources, and never locks two leases.
         """
         row = self._session.get(
             LeaseRow, lease_id, populate_existing=True, with_for_update={"key_share": True} if lock else None
@@ -108,11 +108,11 @@ class LeaseStore:
         return self._assemble([row])[0]
 
     def page(self, query: LeaseQuery) -> list[Lease]:
-        """One more than ``query.limit`` leases at most, so that the caller sees whether there are more.
+        """Return at most one lease more than ``query.limit``, so that the caller sees whether there are more.
 
-        Raises ``InvalidParameter`` for a marker that is no lease of ``query.project_id``, where one is given: the same
-        whether there is such a lease or not. It may be deleted, and need not match the other filters, as it may have
-        been and have matched when the client got it.
+        Raises ``InvalidParameter`` for a marker that is no lease of ``query.project_id``, if that is given: the same
+        error whether such a lease exists or not. The marked lease may be deleted, and need not match the other
+        filters: it may have matched when the client got it.
         """
         key = _KEYS[query.order]
         statement = select(LeaseRow).where(LeaseRow.deleted_at.is_(None))
@@ -138,15 +138,15 @@ class LeaseStore:
             beyond = key < value if query.descending else key > value
             ids = LeaseRow.id < marker.id if query.descending else LeaseRow.id > marker.id
             statement = statement.where(or_(beyond, and_(key == value, ids)))
-            # The same again as a bound that every database can begin an index scan with.
+            # The same condition again, as a bound with which every database can begin an index scan.
             statement = statement.where(key <= value if query.descending else key >= value)
-        # All are NULL in the first column; naming it lets PostgreSQL read an index that begins with it in order.
+        # The first column is NULL in all rows. Naming it lets PostgreSQL read an index that begins with it in order.
         ordered = (LeaseRow.deleted_at, key, LeaseRow.id)
         statement = statement.order_by(*(column.desc() if query.descending else column.asc() for column in ordered))
         return self._assemble(self._session.execute(statement.limit(query.limit + 1)).scalars().all())
 
     def entrust(self, lease: Lease, trust_id: str) -> bool:
-        """Keep the trust with a lease that has none in the same regions; whether it had none."""
+        """Store the trust with a lease that has none in the same regions; return whether it had none."""
         held = lease.trust_id
         if held is not None and trusts_in(held).keys() & trusts_in(trust_id).keys():
             return False
@@ -159,30 +159,30 @@ class LeaseStore:
         return bool(kept.rowcount == 1)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def idle_trusts(self, limit: int) -> list[str]:
-        """Trusts of leases that are over, and whose end has nothing left to do, and those that no lease has.
+        """Return trusts that nothing needs any more: of leases that are over with their end done, or of no lease.
 
-        No more than ``limit`` of either.
+        At most ``limit`` of each kind.
         """
         over = (LeaseStatus.TERMINATED.value, LeaseStatus.DELETED.value, LeaseStatus.ERROR.value)
         ending = exists().where(
             EventRow.lease_id == LeaseRow.id, EventRow.rank == EventType.END.rank, EventRow.ready_at.is_not(None)
         )
-        found = self._session.execute(
+        idle = self._session.execute(
             select(LeaseRow.trust_id)
             .where(LeaseRow.trust_id.is_not(None), LeaseRow.status.in_(over), ~ending)
             .order_by(LeaseRow.trust_id)
             .limit(limit)
         ).scalars()
         surplus = select(SurplusTrustRow.id).order_by(SurplusTrustRow.created_at, SurplusTrustRow.id).limit(limit)
-        return [trust_id for trust_id in (*found, *self._session.execute(surplus).scalars()) if trust_id is not None]
+        return [trust_id for trust_id in (*idle, *self._session.execute(surplus).scalars()) if trust_id is not None]
 
     def keep_surplus_trust(self, trust_id: str, *, now: datetime) -> None:
-        """Note a trust that no lease has and that is still to be deleted."""
+        """Record a trust that belongs to no lease and is still to be deleted."""
         if self._session.get(SurplusTrustRow, trust_id) is None:
             self._session.add(SurplusTrustRow(id=trust_id, created_at=now))
 
     def forget_trust(self, trust_id: str) -> None:
-        """Note that a trust is no more."""
+        """Record that a trust has been deleted."""
         self._session.execute(
             delete(SurplusTrustRow).where(SurplusTrustRow.id == trust_id).execution_options(synchronize_session=False)
         )
@@ -194,7 +194,7 @@ class LeaseStore:
         )
 
     def by_ids(self, ids: Collection[str], *, deleted: bool = False) -> list[Lease]:
-        """The leases of these ids that are not deleted, or all of them with ``deleted``."""
+        """Return the leases with these ids; deleted ones only with ``deleted``."""
         rows = self._session.execute(
             select(LeaseRow)
             .where(LeaseRow.id.in_(sorted(ids)), sql_true() if deleted else LeaseRow.deleted_at.is_(None))
@@ -203,9 +203,9 @@ class LeaseStore:
         return self._assemble(rows.all())
 
     def holding_ids(self, resource_types: Collection[str]) -> list[str]:
-        """The leases whose owners have what was promised, and hold something by a reservation of these types.
+        """Return the leases that are in use and hold something by a reservation of these types.
 
-        From what is held outwards: of leases that hold nothing there may be many.
+        The query begins with the held allocations: there may be many leases that hold nothing.
         """
         rows = self._session.execute(
             select(ReservationRow.lease_id)
@@ -221,7 +221,7 @@ class LeaseStore:
         return list(rows.scalars())
 
     def degraded_ids(self) -> list[str]:
-        """The leases that have less than was promised and can still get it, the earliest first."""
+        """Return the leases that have less than was promised and can still get it, the earliest first."""
         open_to_it = [LeaseStatus.PENDING, LeaseStatus.STARTING, LeaseStatus.ACTIVE, LeaseStatus.UPDATING]
         rows = self._session.execute(
             select(LeaseRow.id)
@@ -231,7 +231,7 @@ class LeaseStore:
         return list(rows.scalars())
 
     def over(self, reservation_ids: Collection[str]) -> set[str]:
-        """Those of the reservations that are known and have ended: they, or the whole lease."""
+        """Return those of the reservations that exist and have ended, by themselves or with their lease."""
         ended = [LeaseStatus.TERMINATED.value, LeaseStatus.ERROR.value, LeaseStatus.DELETED.value]
         done = [ReservationStatus.DELETED.value, ReservationStatus.ERROR.value]
         rows = self._session.execute(
@@ -245,9 +245,9 @@ class LeaseStore:
         return set(rows.scalars())
 
     def change(self, lease: Lease, *, now: datetime | None, **values: Any) -> None:
-        """Compare and swap: write ``values`` where the lease still is what was read.
+        """Compare and swap: write ``values`` if the lease has not changed since it was read.
 
-        Raises ``Overtaken`` where it is not. The version goes up by one.
+        Raises ``Overtaken`` if it has. The version goes up by one.
         """
         changed = self._session.execute(
             update(LeaseRow)
@@ -259,7 +259,7 @@ class LeaseStore:
             raise Overtaken
 
     def change_reservations(self, ids: Collection[str], *, now: datetime, **values: Any) -> None:
-        """Write ``values``; reservations that are over are about nothing any more."""
+        """Write ``values``. A reservation that is over is detached from its subject."""
         if values.get("status") == ReservationStatus.DELETED.value:
             values["subject"] = None
         if ids:
@@ -271,14 +271,14 @@ class LeaseStore:
             )
 
     def bound(self, subject: str) -> str | None:
-        """The reservation that is about this thing."""
+        """Return the reservation that is bound to this subject."""
         return self._session.scalar(select(ReservationRow.id).where(ReservationRow.subject == subject))
 
     def bind(self, reservation_id: str, subject: str) -> bool:
-        """Let the reservation be the one that is about this thing; False where it is already.
+        """Bind the reservation to this subject; return False if it is bound to it already.
 
-        Raises ``Conflict`` that names the lease where another is, ``InvalidParameter`` where that is one of the same
-        lease, and ``Overtaken`` where it is being written.
+        Raises ``Conflict``, which names the lease, if another reservation is bound to it; ``InvalidParameter`` if that
+        one belongs to the same lease; and ``Overtaken`` if it is just being written.
         """
         row = self._session.execute(
             select(ReservationRow.id, ReservationRow.lease_id).where(ReservationRow.subject == subject)
@@ -302,7 +302,7 @@ class LeaseStore:
         return True
 
     def starting(self, after: datetime, until: datetime) -> list[tuple[str, datetime]]:
-        """The leases that wait for a start in this stretch of time, with the start, the earliest first."""
+        """Return the leases that wait for a start in this period, with the start; the earliest first."""
         rows = self._session.execute(
             select(LeaseRow.id, LeaseRow.starts_at)
             .where(
@@ -316,19 +316,19 @@ class LeaseStore:
         return [(row.id, row.starts_at) for row in rows]
 
     def add_effects(self, effects: Mapping[str, Mapping[str, object]], *, now: datetime) -> None:
-        """Keep what the cloud has made for reservations, by their ids, beside what is known already."""
-        known = self.reservations_by_ids([number for number, made in effects.items() if made])
-        for number, reservation in known.items():
-            after = {**reservation.effects, **effects[number]}
+        """Add cloud resources that were created for reservations, by reservation id, to those known already."""
+        known = self.reservations_by_ids([reservation_id for reservation_id, created in effects.items() if created])
+        for reservation_id, reservation in known.items():
+            after = {**reservation.effects, **effects[reservation_id]}
             if after != reservation.effects:
-                self.change_reservations([number], now=now, effects=after)
+                self.change_reservations([reservation_id], now=now, effects=after)
 
     def reservations_by_ids(self, ids: Collection[str]) -> dict[str, Reservation]:
         rows = self._session.execute(select(ReservationRow).where(ReservationRow.id.in_(sorted(ids)))).scalars()
         return {row.id: _reservation(row) for row in rows}
 
     def name_region(self, name: str) -> int:
-        """Have all reservations in the region without a name be in this one; how many that are."""
+        """Move all reservations of the region without a name to this region; return their number."""
         named = self._session.execute(
             update(ReservationRow)
             .where(ReservationRow.region == "")
@@ -360,7 +360,7 @@ class LeaseStore:
     def history(
         self, lease_id: str, *, limit: int | None = None, marker: str | None = None
     ) -> tuple[HistoryEntry, ...]:
-        """What happened to the lease, oldest first: at most so much, and only what is behind the marker.
+        """Return the history of the lease, oldest first: at most this many entries, and only those after the marker.
 
         Raises ``InvalidParameter`` for a marker that is no entry of this history.
         """
@@ -387,7 +387,7 @@ class LeaseStore:
         )
 
     def _place_in_history(self, lease_id: str, marker: str) -> int:
-        """The row of that id; raises ``InvalidParameter`` where there is none in the history of the lease."""
+        """Return the row with that id; raise ``InvalidParameter`` if it is not in the history of the lease."""
         is_number = marker.isascii() and marker.isdigit() and len(marker) <= _DIGITS
         row = self._session.get(HistoryRow, int(marker)) if is_number else None
         if row is None or row.lease_id != lease_id:
@@ -399,10 +399,10 @@ class LeaseStore:
     # --- rows to values
 
     def _assemble(self, rows: Sequence[LeaseRow]) -> list[Lease]:
-        """The leases of these rows, in their order: two more statements, however many there are."""
+        """Return the leases of these rows, in their order. It takes two more statements for any number of leases."""
         ids = [row.id for row in rows]
-        reservations: dict[str, list[Reservation]] = {number: [] for number in ids}
-        events: dict[str, list[Event]] = {number: [] for number in ids}
+        reservations: dict[str, list[Reservation]] = {lease_id: [] for lease_id in ids}
+        events: dict[str, list[Event]] = {lease_id: [] for lease_id in ids}
         if ids:
             for reservation in self._session.execute(
                 select(ReservationRow)
@@ -473,7 +473,7 @@ def event_of(row: EventRow) -> Event:
 
 
 def _is_second_lease(error: IntegrityError) -> bool:
-    """Whether the database refused a row of ``leases`` for its primary key, which each calls by another name."""
+    """Whether the database refused a row of ``leases`` for its primary key, which each database names differently."""
     text = str(error.orig)
     return any(
         name in text for name in ("pk_leases", "'PRIMARY'", "leases.PRIMARY", "UNIQUE constraint failed: leases.id")

@@ -1,4 +1,4 @@
-"""The outbox: messages that were written with the change they tell of."""
+"""The outbox: messages to others, written in the transaction of the change that they report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tenure.store.tables import OutboxRow
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Something to be told; ``key`` is the same at every repetition."""
+    """A message to others. ``key`` is the same in every repetition."""
 
     id: int
     key: str
@@ -29,9 +29,9 @@ class Message:
     last_error: str | None = None
     #: When a delivery failed last.
     failed_at: datetime | None = None
-    #: How often it failed while others got through.
+    #: How often a delivery failed while other messages arrived.
     refusals: int = 0
-    #: Whom it is for: empty for those who listen to notifications.
+    #: The receiver; empty for listeners to notifications.
     channel: str = ""
 
 
@@ -53,9 +53,10 @@ class OutboxStore:
         ready_at: datetime | None = None,
         only_noted: bool = False,
     ) -> None:
-        """Write a message, for now or for later; raises ``Overtaken`` where somebody has just written one of that key.
+        """Write a message, for now or for later; raise ``Overtaken`` if its key has just been written by another.
 
-        One for later counts as written then. One that is ``only_noted`` is never delivered: later ones rest on it.
+        A message for later counts as written at that time. One that is ``only_noted`` is never delivered; later
+        messages refer to it.
         """
         message = {
             "key": key,
@@ -74,11 +75,11 @@ class OutboxStore:
             raise Overtaken from error
 
     def known(self, keys: Iterable[str]) -> set[str]:
-        """Those of the keys that there are messages of."""
+        """Return those of the keys for which there are messages."""
         return set(self._session.execute(select(OutboxRow.key).where(OutboxRow.key.in_(sorted(keys)))).scalars())
 
     def latest(self, lease_id: str, *, channel: str, topics: Collection[str]) -> Message | None:
-        """The newest message about a lease on a channel that has one of these topics, delivered or not."""
+        """Return the newest message about a lease on a channel with one of these topics, delivered or not."""
         row = self._session.execute(
             select(OutboxRow)
             .where(OutboxRow.lease_id == lease_id, OutboxRow.channel == channel, OutboxRow.topic.in_(sorted(topics)))
@@ -88,17 +89,17 @@ class OutboxStore:
         return None if row is None else _message(row)
 
     def waiting(self, lease_id: str, *, topic: str) -> dict[str, list[str]]:
-        """The keys of messages about a lease that nobody has tried to deliver, by channel."""
-        found: dict[str, list[str]] = {}
+        """Return the keys of messages about a lease whose delivery was never tried, by channel."""
+        keys: dict[str, list[str]] = {}
         untried = select(OutboxRow.channel, OutboxRow.key).where(
             OutboxRow.lease_id == lease_id, OutboxRow.topic == topic, OutboxRow.attempts == 0
         )
         for channel, key in self._session.execute(untried):
-            found.setdefault(channel, []).append(key)
-        return found
+            keys.setdefault(channel, []).append(key)
+        return keys
 
     def cancel(self, keys: Collection[str]) -> int:
-        """Forget messages that nobody has tried to deliver; how many."""
+        """Delete messages whose delivery was never tried; return their number."""
         gone = self._session.execute(
             delete(OutboxRow)
             .where(OutboxRow.key.in_(sorted(keys)), OutboxRow.attempts == 0)
@@ -107,7 +108,7 @@ class OutboxStore:
         return int(gone.rowcount)  # type: ignore[attr-defined]  # a DELETE's result counts rows
 
     def hurry(self, keys: Collection[str], *, now: datetime) -> None:
-        """Have messages delivered at once that nobody has tried to deliver."""
+        """Deliver messages at once whose delivery was never tried."""
         self._session.execute(
             update(OutboxRow)
             .where(OutboxRow.key.in_(sorted(keys)), OutboxRow.attempts == 0)
@@ -120,9 +121,9 @@ class OutboxStore:
         return self._session.execute(select(OutboxRow.id).where(*_due(now, channel)).limit(1)).first() is not None
 
     def take(self, now: datetime, *, until: datetime, limit: int, channel: str = "") -> list[Message]:
-        """Claim messages of a channel to deliver: of each lease the oldest only, so that they arrive in order.
+        """Claim messages of a channel to deliver: only the oldest of each lease, so that they arrive in order.
 
-        What was given up holds back what follows it, until it is tried again and arrives.
+        A message that was given up holds back the later ones, until it is retried and arrives.
         """
         due = select(OutboxRow).where(*_due(now, channel)).order_by(OutboxRow.id).limit(limit)
         rows = self._session.execute(due).scalars()
@@ -152,39 +153,39 @@ class OutboxStore:
         return int(expired.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def give_back(self, messages: Iterable[Message], *, now: datetime) -> None:
-        """Undo that messages were taken, where the claim still is the taker's."""
+        """Release claimed messages, if they are still claimed by the same worker."""
         for message in messages:
             self._record(message, ready_at=now, attempts=message.attempts - 1)
 
     def delivered(self, message: Message, *, now: datetime) -> bool:
-        """Note that a message has arrived; whether the claim was still the taker's."""
+        """Record that a message has arrived; return whether the claim was still valid."""
         return self._record(message, ready_at=None, delivered_at=now, last_error=None)
 
     def failed(self, message: Message, *, error: str, again_at: datetime | None, now: datetime, refusals: int) -> bool:
-        """Note a delivery that failed; whether the claim was still the taker's.
+        """Record a failed delivery; return whether the claim was still valid.
 
-        Without ``again_at`` it is given up and stays for the operator to see. ``refusals`` is how often it has failed
-        by now while others got through.
+        Without ``again_at`` the message is given up, and stays for the operator to see. ``refusals`` is how often its
+        delivery has failed while other messages arrived.
         """
         return self._record(message, ready_at=again_at, last_error=error, failed_at=now, refusals=refusals)
 
     def has_delivered_since(self, moment: datetime, *, channel: str = "") -> bool:
         """Whether any message of a channel has arrived after that moment."""
-        found = select(OutboxRow.id).where(
+        delivered = select(OutboxRow.id).where(
             OutboxRow.delivered_at > moment, OutboxRow.channel == channel, OutboxRow.attempts > 0
         )
-        return self._session.execute(found.limit(1)).first() is not None
+        return self._session.execute(delivered.limit(1)).first() is not None
 
     def oldest_waiting(self) -> datetime | None:
-        """When the oldest message was written that is to be delivered and has not been; None where there is none.
+        """Return when the oldest message that is still to be delivered was written; None if there is none.
 
-        What was given up, and what that holds back, is not meant.
+        Messages that were given up, and those they hold back, do not count.
         """
         waiting = select(func.min(OutboxRow.created_at)).where(OutboxRow.ready_at.is_not(None), _is_next())
         return self._session.execute(waiting).scalar_one()
 
     def _record(self, message: Message, **values: Any) -> bool:
-        """Write where nobody has taken the message since: each claim is one more attempt."""
+        """Write values unless the message was claimed again: each claim is another attempt."""
         recorded = self._session.execute(
             update(OutboxRow)
             .where(OutboxRow.id == message.id, OutboxRow.attempts == message.attempts)
@@ -194,23 +195,23 @@ class OutboxStore:
         return bool(recorded.rowcount == 1)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def undeliverable(self, limit: int = 100) -> list[Message]:
-        """What was given up, oldest first, no more than ``limit``."""
+        """Return messages that were given up, oldest first, at most ``limit``."""
         rows = self._session.execute(select(OutboxRow).where(*_GIVEN_UP).order_by(OutboxRow.id).limit(limit)).scalars()
         return [_message(row) for row in rows]
 
     def retry(self, *, now: datetime, key: str | None = None) -> int:
-        """Have what was given up delivered again, or one message of it, from the first attempt on; how many."""
-        one = () if key is None else (OutboxRow.key == key,)
+        """Retry messages that were given up, or one of them, from the first attempt on; return their number."""
+        with_key = () if key is None else (OutboxRow.key == key,)
         again = self._session.execute(
             update(OutboxRow)
-            .where(*_GIVEN_UP, *one)
+            .where(*_GIVEN_UP, *with_key)
             .values(ready_at=now, attempts=0, failed_at=None, refusals=0)
             .execution_options(synchronize_session=False)
         )
         return int(again.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def drop(self, key: str, *, now: datetime) -> bool:
-        """Count a message as delivered that was given up; False where it was not."""
+        """Mark a message that was given up as delivered; return False if it was not given up."""
         dropped = self._session.execute(
             update(OutboxRow)
             .where(*_GIVEN_UP, OutboxRow.key == key)
@@ -220,16 +221,16 @@ class OutboxStore:
         return bool(dropped.rowcount == 1)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def count_undeliverable(self) -> int:
-        """How many messages were given up."""
+        """Count the messages that were given up."""
         return self._session.execute(select(func.count()).select_from(OutboxRow).where(*_GIVEN_UP)).scalar_one()
 
 
-#: As the index on both begins.
+#: In the column order of the index.
 _GIVEN_UP = (OutboxRow.delivered_at.is_(None), OutboxRow.ready_at.is_(None))
 
 
 def _is_next() -> ColumnElement[bool]:
-    """Nothing of the same lease and channel that is older has not arrived."""
+    """Whether all older messages of the same lease and channel have arrived."""
     older = aliased(OutboxRow)
     return ~exists().where(
         older.lease_id == OutboxRow.lease_id,

@@ -1,4 +1,4 @@
-"""Projects: taking turns at their bookings, and how much they have booked."""
+"""Projects: serializing their bookings, and counting what they have booked."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tenure.domain.period import Period
 from tenure.store.conflict import Overtaken
 from tenure.store.tables import AllocationRow, LeaseRow, ProjectRow, ReservationRow
 
-#: Leases that promise nothing any more.
+#: The statuses of leases that promise nothing any more.
 _IDLE = (LeaseStatus.TERMINATED, LeaseStatus.ERROR, LeaseStatus.DELETING, LeaseStatus.DELETED)
 
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """So many units of a type that a project has booked, and for how long."""
+    """Units of a resource type that a project has booked, and the period."""
 
     resource_type: str
     period: Period
@@ -29,15 +29,15 @@ class Booked:
 
 
 class ProjectStore:
-    """The rows of projects, and what their leases come to."""
+    """The rows of projects, and the sums over their leases."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def take_turn(self, project_id: str) -> None:
-        """Let nobody else book for the project until this transaction has ended.
+        """Block other bookings of the project until this transaction ends.
 
-        To be called before anything is read, so that what is read is what the one before has written.
+        Call it before anything is read, so that what is read includes the writes of the transaction before.
         """
         taken = self._session.execute(
             update(ProjectRow)
@@ -52,7 +52,7 @@ class ProjectStore:
                 raise Overtaken from error
 
     def count_leases(self, project_id: str) -> int:
-        """How many leases of the project are not over."""
+        """Count the leases of the project that are not over."""
         idle: Collection[str] = [status.value for status in _IDLE]
         counted = select(func.count()).where(
             LeaseRow.project_id == project_id, LeaseRow.deleted_at.is_(None), LeaseRow.status.not_in(idle)
@@ -60,7 +60,7 @@ class ProjectStore:
         return self._session.execute(counted).scalar_one()
 
     def booked(self, project_id: str, *, after: datetime) -> list[Booked]:
-        """What the leases of the project have or will have, of those that last beyond a moment; by reservation."""
+        """Return what the project's leases have booked, by reservation; only leases that end after a moment."""
         rows = self._session.execute(
             select(ReservationRow.resource_type, LeaseRow.starts_at, LeaseRow.ends_at, func.sum(AllocationRow.units))
             .join(ReservationRow, ReservationRow.lease_id == LeaseRow.id)

@@ -1,4 +1,4 @@
-"""Resources, their properties and versions."""
+"""Resources, their properties and their versions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tenure.store.conditions import among
 from tenure.store.conflict import Overtaken
 from tenure.store.tables import AllocationRow, AttributeRow, PropertyRow, ReservationRow, ResourceRow, TraitRow, key_of
 
-#: How many versions one statement raises: it has parameters for each.
+#: How many versions one statement raises: it has parameters for each of them.
 _AT_ONCE = 500
 
 
@@ -40,33 +40,33 @@ class ResourceStore:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        #: Of which resources versions were raised, or were to be.
+        #: The resources whose versions this transaction has raised, or has tried to raise.
         self.wanted: set[int] = set()
 
     def add(
         self,
-        found: DiscoveredResource,
+        discovered: DiscoveredResource,
         properties: Mapping[str, str],
         *,
         now: datetime,
         registration: Registration = Registration.REGISTERED,
     ) -> Resource:
-        """Add a resource; raises ``Overtaken`` where somebody else has added it since it was looked for."""
+        """Add a resource; raise ``Overtaken`` if another transaction has added it in the meantime."""
         row = ResourceRow(
-            resource_type=found.resource_type,
-            region=found.region,
-            external_id=found.external_id,
-            name=found.name,
-            capacity=dict(found.capacity),
-            facts=dict(found.facts),
+            resource_type=discovered.resource_type,
+            region=discovered.region,
+            external_id=discovered.external_id,
+            name=discovered.name,
+            capacity=dict(discovered.capacity),
+            facts=dict(discovered.facts),
             properties=dict(properties),
-            traits=sorted(found.traits),
-            limits=_limits(found),
+            traits=sorted(discovered.traits),
+            limits=_limits(discovered),
             reservable=registration is Registration.REGISTERED,
             registration=registration.value,
             enabled=True,
             health=ResourceHealth.WELL.value,
-            scarcity=scarcity(properties, found.traits, found.capacity),
+            scarcity=scarcity(properties, discovered.traits, discovered.capacity),
             version=1,
             created_at=now,
             updated_at=None,
@@ -79,38 +79,38 @@ class ResourceStore:
                 raise Overtaken from error
             raise
         self._write_details([row])
-        self._know_properties(found.resource_type, properties, now)
+        self._know_properties(discovered.resource_type, properties, now)
         return _resource(row)
 
     def add_many(
-        self, found: Sequence[DiscoveredResource], properties: Sequence[Mapping[str, str]], *, now: datetime
+        self, discovered: Sequence[DiscoveredResource], properties: Sequence[Mapping[str, str]], *, now: datetime
     ) -> None:
-        """Add a fleet at once, reservable: a few statements however many there are."""
+        """Add many resources at once, reservable: a few statements for any number of resources."""
         rows = [
             ResourceRow(
-                resource_type=one.resource_type,
-                region=one.region,
-                external_id=one.external_id,
-                name=one.name,
-                capacity=dict(one.capacity),
-                facts=dict(one.facts),
+                resource_type=resource.resource_type,
+                region=resource.region,
+                external_id=resource.external_id,
+                name=resource.name,
+                capacity=dict(resource.capacity),
+                facts=dict(resource.facts),
                 properties=dict(own),
-                traits=sorted(one.traits),
-                limits=_limits(one),
+                traits=sorted(resource.traits),
+                limits=_limits(resource),
                 reservable=True,
                 registration=Registration.REGISTERED.value,
                 enabled=True,
                 health=ResourceHealth.WELL.value,
-                scarcity=scarcity(own, one.traits, one.capacity),
+                scarcity=scarcity(own, resource.traits, resource.capacity),
                 version=1,
                 created_at=now,
             )
-            for one, own in zip(found, properties, strict=True)
+            for resource, own in zip(discovered, properties, strict=True)
         ]
         self._session.add_all(rows)
         self._session.flush()
         self._write_details(rows)
-        for resource_type in {one.resource_type for one in found}:
+        for resource_type in {resource.resource_type for resource in discovered}:
             names = {name: "" for own in properties for name in own}
             self._know_properties(resource_type, names, now)
 
@@ -123,7 +123,7 @@ class ResourceStore:
         return _resource(row) if row else None
 
     def ids_of(self, resource_type: str, external_ids: Collection[str], *, region: str = "") -> dict[int, str]:
-        """The resources of the type that the cloud of that region calls so, by id; those that there are."""
+        """Return those resources of the type that have these ids in that region's cloud, by internal id."""
         if not external_ids:
             return {}
         rows = self._session.execute(
@@ -142,7 +142,7 @@ class ResourceStore:
         return {row.id: _resource(row) for row in rows}
 
     def registered(self, resource_type: str, *, region: str | None = None) -> list[tuple[str, str, str]]:
-        """External id, name and region of the registered resources."""
+        """Return external id, name and region of the registered resources."""
         rows = self._session.execute(
             select(ResourceRow.external_id, ResourceRow.name, ResourceRow.region)
             .where(
@@ -155,7 +155,7 @@ class ResourceStore:
         return [(row.external_id, row.name, row.region) for row in rows]
 
     def healths(self, resource_type: str, *, region: str | None = None) -> dict[str, KnownHealth]:
-        """What is known of the health of every registered resource of the type, by external id."""
+        """Return the known health of every registered resource of the type, by external id."""
         rows = self._session.execute(
             select(ResourceRow.external_id, ResourceRow.health, ResourceRow.health_since).where(
                 ResourceRow.resource_type == resource_type,
@@ -166,7 +166,7 @@ class ResourceStore:
         return {row.external_id: KnownHealth(ResourceHealth(row.health), row.health_since) for row in rows}
 
     def with_fact(self, resource_type: str, name: str, value: str) -> list[str]:
-        """The external ids of the resources of which the cloud says so."""
+        """Return the external ids of the resources that have this fact."""
         rows = self._session.execute(
             select(ResourceRow.external_id)
             .where(ResourceRow.resource_type == resource_type, _says(name, value))
@@ -175,7 +175,7 @@ class ResourceStore:
         return list(rows.scalars())
 
     def unheld(self, resource_type: str, *, region: str | None = None) -> list[tuple[str, str, str]]:
-        """External id, name and region of the registered resources that nobody holds and that the cloud knows."""
+        """Return external id, name and region of the registered resources that are not held and exist in the cloud."""
         held = select(AllocationRow.id).where(
             AllocationRow.resource_id == ResourceRow.id, AllocationRow.state == AllocationState.HELD.value
         )
@@ -200,7 +200,7 @@ class ResourceStore:
         )
 
     def name_region(self, name: str) -> int:
-        """Have all that is in the region without a name be in this one; how many that are."""
+        """Move all resources of the region without a name to this region; return their number."""
         named = self._session.execute(
             update(ResourceRow)
             .where(ResourceRow.region == "")
@@ -210,14 +210,14 @@ class ResourceStore:
         return int(named.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result counts rows
 
     def regions(self) -> frozenset[str]:
-        """The regions that resources are in; the empty name where there were none when they were registered."""
+        """Return the regions of all resources; the empty name stands for resources registered without a region."""
         served = ResourceRow.resource_type.not_like("retired:%")
         return frozenset(self._session.execute(select(ResourceRow.region).where(served).distinct()).scalars())
 
     def page(self, query: ResourceQuery) -> list[Resource]:
-        """One more than ``query.limit`` resources at most, so that the caller sees whether there are more.
+        """Return at most one resource more than ``query.limit``, so that the caller sees whether there are more.
 
-        Raises ``InvalidParameter`` for a marker that is none of them.
+        Raises ``InvalidParameter`` for an unknown marker.
         """
         statement = select(ResourceRow).where(ResourceRow.resource_type == query.resource_type)
         if query.name is not None:
@@ -240,7 +240,7 @@ class ResourceStore:
         return [_resource(row) for row in self._session.execute(statement.limit(query.limit + 1)).scalars()]
 
     def marker(self, resource_type: str, external_id: str) -> Resource:
-        """The resource that a page begins after; raises ``InvalidParameter`` where there is none, or no longer."""
+        """Return the resource after which a page begins; raise ``InvalidParameter`` if it does not exist any more."""
         resource = self.by_external_id(resource_type, external_id)
         if resource is None:
             raise InvalidParameter(
@@ -249,32 +249,32 @@ class ResourceStore:
         return resource
 
     def set_properties(self, seen: Resource, properties: Mapping[str, str], *, now: datetime) -> None:
-        """Replace the resource's own properties; raises ``Overtaken`` where it changed since it was read."""
+        """Replace the properties that the operator has set; raise ``Overtaken`` if it has changed since it was read."""
         self._swap(
             seen, properties=dict(properties), scarcity=scarcity(properties, seen.traits, seen.capacity), updated_at=now
         )
         self._rewrite_details(seen.id)
         self._know_properties(seen.resource_type, properties, now)
 
-    def describe(self, seen: Resource, found: DiscoveredResource, *, now: datetime) -> None:
-        """Take over what the cloud says of a resource; raises ``Overtaken`` where it changed since it was read."""
+    def describe(self, seen: Resource, discovered: DiscoveredResource, *, now: datetime) -> None:
+        """Store the cloud's description of a resource; raise ``Overtaken`` if it has changed since it was read."""
         self._swap(
             seen,
-            name=found.name,
-            capacity=dict(found.capacity),
-            facts=dict(found.facts),
-            traits=sorted(found.traits),
-            limits=_limits(found),
-            scarcity=scarcity(seen.properties, found.traits, found.capacity),
+            name=discovered.name,
+            capacity=dict(discovered.capacity),
+            facts=dict(discovered.facts),
+            traits=sorted(discovered.traits),
+            limits=_limits(discovered),
+            scarcity=scarcity(seen.properties, discovered.traits, discovered.capacity),
             unreviewed=True,
             updated_at=now,
         )
         self._rewrite_details(seen.id)
 
     def lend(self, seen: Resource, capacity: Capacity, *, now: datetime) -> None:
-        """Let so much of a resource be promised; raises ``Overtaken`` where it changed since it was read.
+        """Change how much of a resource can be promised; raise ``Overtaken`` if it has changed since it was read.
 
-        The caller knows that what is promised fits.
+        The caller has checked that what is promised fits.
         """
         self._swap(
             seen,
@@ -283,14 +283,14 @@ class ResourceStore:
         )
 
     def unreviewed(self) -> dict[int, int]:
-        """The resources that the cloud describes differently since the leases on them were looked at; with versions."""
+        """Return the resources whose description has changed since their leases were checked, with versions."""
         rows = self._session.execute(
             select(ResourceRow.id, ResourceRow.version).where(ResourceRow.unreviewed.is_(True)).order_by(ResourceRow.id)
         )
         return {row.id: row.version for row in rows}
 
     def reviewed(self, seen: Mapping[int, int]) -> None:
-        """Say that the leases on these resources were looked at, but for those that have changed since."""
+        """Record that the leases of these resources were checked, except for resources that have changed since."""
         self._session.execute(
             update(ResourceRow)
             .where(ResourceRow.id.in_(sorted(seen)), ResourceRow.version == _version_in(seen))
@@ -308,7 +308,7 @@ class ResourceStore:
         health: ResourceHealth | None = None,
         **reasons: object,
     ) -> None:
-        """Change what makes a resource reservable, or not; raises ``Overtaken`` where it changed since it was read.
+        """Change what makes a resource reservable; raise ``Overtaken`` if it has changed since it was read.
 
         ``reasons`` are ``disabled_reason``, ``health_reason`` and ``health_since``.
         """
@@ -326,7 +326,7 @@ class ResourceStore:
         )
 
     def remove(self, seen: Resource) -> None:
-        """Forget a resource without allocations; raises ``Overtaken`` where it changed since it was read."""
+        """Delete a resource without allocations; raise ``Overtaken`` if it has changed since it was read."""
         self.wanted.add(seen.id)
         self._remove_details(seen.id)
         removed = self._session.execute(
@@ -336,7 +336,7 @@ class ResourceStore:
             raise Overtaken
 
     def _swap(self, seen: Resource, **values: object) -> None:
-        """Write these columns if the resource is still as it was seen; raises ``Overtaken`` otherwise."""
+        """Write these columns; raise ``Overtaken`` if the resource has changed since it was read."""
         self.wanted.add(seen.id)
         changed = self._session.execute(
             update(ResourceRow)
@@ -347,12 +347,12 @@ class ResourceStore:
             raise Overtaken
 
     def raise_versions(self, seen: Mapping[int, int], *, wait: bool = True) -> None:
-        """Say that what these resources can promise has changed.
+        """Record that these resources can promise something else now.
 
-        ``seen`` maps ids to the versions that were read before, or with, what the decision rests on. Raises
-        ``Overtaken`` where any of them is another by now: the guard that makes overbooking impossible. The rows stay
-        locked until the end of the transaction. Without ``wait`` it fails, to be tried again, where somebody else has
-        one of them now.
+        ``seen`` maps ids to the versions that were read before, or together with, the basis of the decision. Raises
+        ``Overtaken`` if any version has changed: this is the guard that makes overbooking impossible. The rows stay
+        locked until the end of the transaction. Without ``wait`` it fails, to be retried, if another transaction has
+        locked one of them.
         """
         if not seen:
             return
@@ -368,7 +368,7 @@ class ResourceStore:
             update(ResourceRow)
             .where(
                 ResourceRow.id.in_(ids),
-                ResourceRow.version == _version_in({number: seen[number] for number in ids}),
+                ResourceRow.version == _version_in({resource_id: seen[resource_id] for resource_id in ids}),
             )
             .values(version=ResourceRow.version + 1)
             .execution_options(synchronize_session=False)
@@ -377,25 +377,25 @@ class ResourceStore:
             raise Overtaken
 
     def lock(self, resource_ids: Collection[int]) -> None:
-        """Let nobody else change what these resources promise, until the end of the transaction."""
+        """Lock these resources: no other transaction can change what they promise until this one ends."""
         if resource_ids:
             self._lock(among(ResourceRow.id, resource_ids), wait=True)
 
     def lock_all(self, resource_types: Collection[str]) -> list[int]:
-        """Let nobody else change what resources of these types promise, until the end of the transaction; their ids."""
+        """Lock all resources of these types until the transaction ends; return their ids."""
         return self._lock(ResourceRow.resource_type.in_(sorted(resource_types)), wait=True)
 
-    def _lock(self, which: ColumnElement[bool], *, wait: bool) -> list[int]:
-        """Lock rows in order of id, so that no two wait for each other. A transaction of SQLite has the whole file."""
-        rows = select(ResourceRow.id).where(which).order_by(ResourceRow.id)
+    def _lock(self, condition: ColumnElement[bool], *, wait: bool) -> list[int]:
+        """Lock rows in order of id, which prevents deadlocks. On SQLite a transaction locks the whole file anyway."""
+        rows = select(ResourceRow.id).where(condition).order_by(ResourceRow.id)
         if self._session.get_bind().dialect.name != "sqlite":
-            # By any other index MariaDB would lock them in the order of that one, and rows of others on its way.
+            # By another index, MariaDB would lock rows in the order of that index, and other rows on its way.
             rows = rows.with_hint(ResourceRow, "FORCE INDEX (PRIMARY)", "mysql")
             rows = rows.with_for_update(nowait=not wait, key_share=True)
         return list(self._session.execute(rows).scalars())
 
     def is_allocated(self, resource_id: int) -> bool:
-        """Whether anything is planned on the resource, held, or kept."""
+        """Whether anything on the resource is planned, held or kept."""
         return (
             self._session.execute(
                 select(AllocationRow.id)
@@ -409,9 +409,9 @@ class ResourceStore:
         )
 
     def retire(self, seen: Resource) -> None:
-        """Forget a resource that nobody has; raises ``Overtaken`` where it changed since it was read.
+        """Remove a resource that is not in use; raise ``Overtaken`` if it has changed since it was read.
 
-        What it served stays in the ledger under its internal id.
+        Its past allocations stay in the ledger under its internal id.
         """
         if not self._has_history(seen.id):
             self.remove(seen)
@@ -420,7 +420,7 @@ class ResourceStore:
         self._remove_details(seen.id)
 
     def requests_on(self, resource_id: int, *, now: datetime) -> list[tuple[str, Mapping[str, object]]]:
-        """The types and parameters of the reservations with a part in the resource, now or later."""
+        """Return the types and parameters of the reservations with a part in the resource, now or later."""
         rows = self._session.execute(
             select(ReservationRow.resource_type, ReservationRow.parameters)
             .join(AllocationRow, AllocationRow.reservation_id == ReservationRow.id)
@@ -443,7 +443,7 @@ class ResourceStore:
     # --- properties
 
     def property_values(self, resource_type: str, *, include_private: bool) -> list[PropertyValues]:
-        """The properties that at least one resource has, by name, with their values."""
+        """Return the properties that at least one resource has, by name, with their values."""
         statement = (
             select(PropertyRow.name, PropertyRow.private, AttributeRow.value)
             .join(AttributeRow, AttributeRow.name == PropertyRow.name)
@@ -461,8 +461,8 @@ class ResourceStore:
         for name, private, value in self._session.execute(statement):
             values.setdefault((name, private), []).append(value)
         return [
-            PropertyValues(name=name, private=private, values=tuple(sorted(found)))
-            for (name, private), found in sorted(values.items())
+            PropertyValues(name=name, private=private, values=tuple(sorted(property_values)))
+            for (name, private), property_values in sorted(values.items())
         ]
 
     def private_properties(self, resource_type: str) -> frozenset[str]:
@@ -485,7 +485,7 @@ class ResourceStore:
         return PropertySetting(row.id, row.resource_type, row.name, row.private, row.created_at, row.updated_at)
 
     def unknown_names(self, resource_type: str, names: Iterable[str]) -> tuple[str, ...]:
-        """Those of ``names`` that no resource of the type has."""
+        """Return those of ``names`` that no resource of the type has."""
         wanted = sorted(set(names))
         if not wanted:
             return ()
@@ -500,17 +500,17 @@ class ResourceStore:
         return tuple(name for name in wanted if name not in known)
 
     def is_number_everywhere(self, resource_type: str, name: str) -> bool:
-        """Whether resources of the type have a property of that name, each of them with a number."""
+        """Whether resources of the type have a property of that name, and all its values are numbers."""
         return self._has(resource_type, name) and not self._has(resource_type, name, text=True)
 
     def _has(self, resource_type: str, name: str, *, text: bool = False) -> bool:
-        """Whether a resource of the type has a property of that name, or with ``text`` such that is no number."""
+        """Whether a resource of the type has a property of that name; with ``text``, one that is not a number."""
         beginning = key_of(name, "")
-        found = (
+        matching = (
             select(AttributeRow.resource_id)
             .join(ResourceRow, ResourceRow.id == AttributeRow.resource_id)
             .where(
-                # All keys of the name, and of no other: its length stands in front, and a blank behind it.
+                # All keys with this name and no others: a key begins with the name's length, the name, and a blank.
                 AttributeRow.key >= beginning,
                 AttributeRow.key < f"{beginning[:-1]}!",
                 ResourceRow.resource_type == resource_type,
@@ -518,13 +518,13 @@ class ResourceStore:
             )
             .limit(1)
         )
-        return self._session.execute(found).first() is not None
+        return self._session.execute(matching).first() is not None
 
     def highest_id(self) -> int:
         return self._session.execute(select(func.max(ResourceRow.id))).scalar_one_or_none() or 0
 
     def _write_details(self, rows: Iterable[ResourceRow]) -> None:
-        """Write what is looked for: attributes and traits, a row each."""
+        """Write the attributes and traits of resources, one row each, for look-ups."""
         attributes = [attribute for row in rows for attribute in _attributes(row)]
         traits = [{"resource_id": row.id, "trait": trait} for row in rows for trait in row.traits]
         for table, values in ((AttributeRow, attributes), (TraitRow, traits)):
@@ -550,7 +550,7 @@ class ResourceStore:
                 )
             ).scalars()
         )
-        # In one order, so that no two who bring the same names wait for each other.
+        # In a fixed order, so that transactions that add the same names do not deadlock.
         unknown = [
             {"resource_type": resource_type, "name": name, "private": False, "created_at": now}
             for name in sorted(properties.keys() - known)
@@ -560,7 +560,7 @@ class ResourceStore:
 
 
 def _insert_missing(dialect: str, properties: list[dict[str, object]]) -> Insert:
-    """A statement that adds these properties and leaves alone what somebody else has added since."""
+    """Return a statement that adds these properties, except those that another transaction has added since."""
     if dialect == "postgresql":
         return postgresql.insert(PropertyRow).values(properties).on_conflict_do_nothing()
     if dialect == "sqlite":
@@ -570,13 +570,13 @@ def _insert_missing(dialect: str, properties: list[dict[str, object]]) -> Insert
 
 
 def _is_second_resource(error: IntegrityError) -> bool:
-    """Whether the database refused a row of ``resources`` for its unique key, which two of the three call by name."""
+    """Whether the database refused a row of ``resources`` for its unique key, which two databases name."""
     text = str(error.orig)
     return "uq_resources_" in text or "UNIQUE constraint failed: resources." in text
 
 
 def _attributes(row: ResourceRow) -> list[dict[str, object]]:
-    """What the language can ask: facts first, then own properties; a property never hides a fact."""
+    """Return what the property language can query: facts and the operator's properties. Facts take precedence."""
     facts = {"id": row.external_id, **{name: _as_text(value) for name, value in row.facts.items()}}
     texts = {**row.properties, **facts}
     return [
@@ -594,7 +594,7 @@ def _attributes(row: ResourceRow) -> list[dict[str, object]]:
 
 
 def _says(name: str, value: str) -> ColumnElement[bool]:
-    """Whether the cloud, or else its operator, says so of a resource; an index answers it."""
+    """Whether a resource has this fact, or else this property; an index answers it."""
     said = select(AttributeRow.resource_id).where(
         AttributeRow.key == key_of(name, value), AttributeRow.value == value, AttributeRow.name == name
     )
@@ -602,12 +602,12 @@ def _says(name: str, value: str) -> ColumnElement[bool]:
 
 
 def _version_in(seen: Mapping[int, int]) -> ColumnElement[int]:
-    """The version that was seen of a resource."""
-    return case({number: seen[number] for number in sorted(seen)}, value=ResourceRow.id)
+    """Return the version of a resource that was seen, as an SQL expression."""
+    return case({resource_id: seen[resource_id] for resource_id in sorted(seen)}, value=ResourceRow.id)
 
 
-def _limits(found: DiscoveredResource) -> dict[str, dict[str, int]]:
-    return {name: dict(limit) for name, limit in found.limits.items()}
+def _limits(discovered: DiscoveredResource) -> dict[str, dict[str, int]]:
+    return {name: dict(limit) for name, limit in discovered.limits.items()}
 
 
 def _as_text(value: object) -> str:
@@ -640,5 +640,5 @@ def _resource(row: ResourceRow) -> Resource:
 
 
 def _within(region: str | None) -> ColumnElement[bool]:
-    """Whether a resource is in that region; in any for None."""
+    """Whether a resource is in that region; None means any region."""
     return sql_true() if region is None else ResourceRow.region == region

@@ -1,4 +1,4 @@
-"""Making and checking the schema, by alembic's migrations."""
+"""Creating and checking the schema, by alembic's migrations."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from tenure.store.tables import Base
 
 
 def upgrade(database: Database, revision: str = "head") -> None:
-    """Bring the schema to ``revision``; does nothing where it is there already."""
+    """Migrate the schema to ``revision``; do nothing if it is there already."""
     with database.engine.begin() as connection:
         command.upgrade(_config(connection), revision)
 
 
 def current(database: Database) -> str | None:
-    """The revision that the schema is at, None for an empty database."""
+    """Return the revision of the schema; None for an empty database."""
     with database.read() as tx:
         return MigrationContext.configure(tx.session.connection()).get_current_revision()
 
 
 def head() -> str | None:
-    """The newest revision that this release knows."""
+    """Return the newest revision that this release knows."""
     return ScriptDirectory.from_config(_config(None)).get_current_head()
 
 
 def knows(revision: str) -> bool:
-    """Whether this release knows a revision; it does not know those of newer releases, and of other programs."""
+    """Whether this release knows a revision. It does not know those of newer releases or other programs."""
     return revision in {script.revision for script in ScriptDirectory.from_config(_config(None)).walk_revisions()}
 
 
 def drift(database: Database) -> list[object]:
-    """What differs between the schema and the models; empty when they agree."""
+    """Return the differences between the schema and the models; empty if they agree."""
     with database.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         return list(compare_metadata(context, Base.metadata))
 
 
 def texts_of_another_set(database: Database) -> list[str]:
-    """The columns of ours that cannot hold every character, as ``table.column``; only MariaDB has such."""
+    """Return our columns that cannot store every character, as ``table.column``. Only MariaDB can have such columns."""
     if database.dialect in {"sqlite", "postgresql"}:
         return []
     columns = text(
@@ -53,8 +53,8 @@ def texts_of_another_set(database: Database) -> list[str]:
         "WHERE table_schema = DATABASE() AND character_set_name <> 'utf8mb4' ORDER BY table_name, column_name"
     )
     with database.read() as tx:
-        found = tx.session.execute(columns).all()
-    return [f"{table}.{column}" for table, column in found if table in Base.metadata.tables]
+        rows = tx.session.execute(columns).all()
+    return [f"{table}.{column}" for table, column in rows if table in Base.metadata.tables]
 
 
 def _config(connection: Connection | None) -> Config:

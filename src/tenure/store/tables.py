@@ -32,7 +32,7 @@ from tenure.domain.requirement import number_of
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware time in UTC, to the microsecond, on every database."""
+    """A timezone-aware time in UTC, with microseconds, on every database."""
 
     impl = DateTime
     cache_ok = True
@@ -58,19 +58,19 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
 
 
-#: How much of a property's value can be looked up by an index.
+#: The length of the prefix of a property's value that an index can look up.
 KEY_LENGTH = 64
 
-#: An id that counts up. SQLite counts only columns that are exactly INTEGER.
+#: An automatic id. SQLite generates ids only for columns whose type is exactly INTEGER.
 BigId = BigInteger().with_variant(Integer, "sqlite")
 
 
-#: Text that is neither compared nor ordered. MariaDB would give it the character set of the database.
+#: Text that is neither compared nor ordered. Without the variant, MariaDB would use the database's character set.
 LONG_TEXT = Text().with_variant(mysql.TEXT(charset="utf8mb4", collation="utf8mb4_nopad_bin"), "mysql", "mariadb")
 
 
 def text(length: int) -> String:
-    """Text that is compared letter by letter, and ordered so, on every database."""
+    """Text that is compared and ordered character by character on every database."""
     return (
         String(length)
         .with_variant(String(length, collation="C"), "postgresql")
@@ -91,12 +91,12 @@ class Base(DeclarativeBase):
 
 
 class ResourceRow(Base):
-    """Anything bookable, of any type."""
+    """A resource of any type that can be booked."""
 
     __tablename__ = "resources"
     __table_args__ = (
         UniqueConstraint("resource_type", "external_id", "region"),
-        # The order of preference: least special first, then by id; reservable ones only are looked at.
+        # The order of preference: least special first, then by id. Only reservable resources are read.
         Index("ix_resources_preference", "resource_type", "reservable", "scarcity", "id"),
         Index("ix_resources_name", "resource_type", "name", "id"),
         Index(None, "resource_type", "id"),
@@ -113,9 +113,9 @@ class ResourceRow(Base):
     facts: Mapped[dict[str, Any]] = mapped_column(JSON)
     properties: Mapped[dict[str, str]] = mapped_column(JSON)
     traits: Mapped[list[str]] = mapped_column(JSON)
-    #: By class: how much at least and at most is handed out at a time, and in which steps, where that is restricted.
+    #: By resource class: the least and the most that one request can take, and the step, if restricted.
     limits: Mapped[dict[str, dict[str, int]]] = mapped_column(JSON)
-    #: Registered, enabled and well: what the choice of resources looks at.
+    #: Whether it is registered, enabled and well. The selection of resources reads this column.
     reservable: Mapped[bool] = mapped_column(Boolean)
     registration: Mapped[str] = mapped_column(text(16), server_default="registered")
     enabled: Mapped[bool] = mapped_column(Boolean, server_default=true())
@@ -123,7 +123,7 @@ class ResourceRow(Base):
     health: Mapped[str] = mapped_column(text(16), server_default="well")
     health_reason: Mapped[str | None] = mapped_column(LONG_TEXT)
     health_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    #: Whether the cloud describes it differently than when the leases on it were looked at last.
+    #: Whether the cloud's description has changed since the leases on the resource were last checked.
     unreviewed: Mapped[bool] = mapped_column(Boolean, server_default=false())
     scarcity: Mapped[int] = mapped_column(Integer)
     version: Mapped[int] = mapped_column(BigInteger)
@@ -146,10 +146,10 @@ class PropertyRow(Base):
 
 
 class AttributeRow(Base):
-    """What the property language can ask of a resource: its facts and its own properties, a row each.
+    """The attributes that the property language can query: a resource's facts and properties, one row each.
 
-    Kept beside the documents in ``resources`` so that a search is an index look-up on every database: by resource, and
-    from what must be equal (``key``) to the resources that have it, the least special first.
+    They are stored besides the documents in ``resources``, so that a search is an index look-up on every database: by
+    resource, and from an equality (``key``) to the resources that have it, the least special first.
     """
 
     __tablename__ = "resource_attributes"
@@ -164,12 +164,12 @@ class AttributeRow(Base):
     )
     number: Mapped[float | None] = mapped_column(Double)
     key: Mapped[str] = mapped_column(text(160))  # ``key_of`` name and value
-    scarcity: Mapped[int] = mapped_column(Integer)  # the resource's
-    own: Mapped[bool] = mapped_column(Boolean)  # the operator's, not the cloud's
+    scarcity: Mapped[int] = mapped_column(Integer)  # copied from the resource
+    own: Mapped[bool] = mapped_column(Boolean)  # set by the operator, not a fact of the cloud
 
 
 class TraitRow(Base):
-    """A trait of a resource: what ``resources`` says in a document, for a look-up."""
+    """A trait of a resource, for look-ups; ``resources`` has all traits in a document."""
 
     __tablename__ = "resource_traits"
 
@@ -178,9 +178,9 @@ class TraitRow(Base):
 
 
 def key_of(name: str, value: str) -> str:
-    """The same text for what is equal in the property language, and for nothing else unless ``value`` is long.
+    """Return a text that is equal for values that are equal in the property language. Only long values may collide.
 
-    One text for both, since PostgreSQL counts how often each occurs, but not how often two occur together.
+    Name and value are one text: PostgreSQL knows how often a text occurs, but not how often two occur together.
     """
     number = number_of(value)
     canonical = value[:KEY_LENGTH] if number is None else repr(number + 0.0)  # zero has no sign
@@ -213,7 +213,7 @@ class LeaseRow(Base):
     ends_at: Mapped[datetime] = mapped_column(UtcDateTime)
     status: Mapped[str] = mapped_column(text(16))
     status_reason: Mapped[str | None] = mapped_column(LONG_TEXT)
-    #: All that is known of the reason, where the owner is not told all.
+    #: The full reason, if the owner sees only a part of it.
     status_detail: Mapped[str | None] = mapped_column(LONG_TEXT)
     degraded: Mapped[bool] = mapped_column(Boolean)
     trust_id: Mapped[str | None] = mapped_column(text(MAX_TRUSTS))
@@ -236,20 +236,20 @@ class ReservationRow(Base):
     resource_type: Mapped[str] = mapped_column(text(64))
     status: Mapped[str] = mapped_column(text(16))
     parameters: Mapped[dict[str, Any]] = mapped_column(JSON)
-    #: What the cloud has made for it that clients are told of.
+    #: The cloud resources that were created for it, as far as clients see them.
     effects: Mapped[dict[str, Any]] = mapped_column(JSON)
-    #: Where its resources are; empty where there are no regions.
+    #: The region of its resources; empty if there are no regions.
     region: Mapped[str] = mapped_column(text(64), server_default="")
     missing_resources: Mapped[bool] = mapped_column(Boolean)
     resources_changed: Mapped[bool] = mapped_column(Boolean)
-    #: What of the cloud it is about, as long as it lives: of each thing there is one such reservation.
+    #: The thing in the cloud that is reserved, while the reservation lives. At most one reservation has it.
     subject: Mapped[str | None] = mapped_column(text(160))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class AllocationRow(Base):
-    """Who has which resource when: the ledger, for all types."""
+    """The ledger for all types: which reservation has which resource, and when."""
 
     __tablename__ = "allocations"
     __table_args__ = (
@@ -269,21 +269,21 @@ class AllocationRow(Base):
     state: Mapped[str] = mapped_column(text(16))
     exclusive: Mapped[bool] = mapped_column(Boolean)
     units: Mapped[int] = mapped_column(Integer, server_default="1")
-    amounts: Mapped[dict[str, int]] = mapped_column(JSON)  # of all units together
+    amounts: Mapped[dict[str, int]] = mapped_column(JSON)  # the sum over all units
 
 
 class EventRow(Base):
     """A timed action of a lease.
 
-    ``ready_at`` is when a worker may take it next: its due time, the time of the next attempt, or the expiry of the
-    claim of whoever is at it; NULL when there is nothing left to do.
+    ``ready_at`` is when a worker may claim it next: its due time, the time of the next attempt, or the expiry of the
+    current claim; NULL if nothing is left to do.
     """
 
     __tablename__ = "events"
     __table_args__ = (
         Index(None, "lease_id"),
         Index(None, "ready_at"),
-        # The order of starts: of many that are due at one instant, only those that are taken are looked at.
+        # The order of starts: if many are due at one instant, only those that are claimed are read.
         Index(None, "rank", "ready_at", "id"),
     )
 
@@ -296,7 +296,7 @@ class EventRow(Base):
     ready_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     claim_token: Mapped[str | None] = mapped_column(text(36))
     attempts: Mapped[int] = mapped_column(Integer)
-    payload: Mapped[dict[str, Any] | None] = mapped_column(JSON)  # what its type needs beside
+    payload: Mapped[dict[str, Any] | None] = mapped_column(JSON)  # further data of its type
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
@@ -313,13 +313,13 @@ class HistoryRow(Base):
     from_status: Mapped[str | None] = mapped_column(text(16))
     to_status: Mapped[str] = mapped_column(text(16))
     reason: Mapped[str | None] = mapped_column(LONG_TEXT)
-    #: All that is known of the reason, where the owner is not told all.
+    #: The full reason, if the owner sees only a part of it.
     detail: Mapped[str | None] = mapped_column(LONG_TEXT)
     request_id: Mapped[str | None] = mapped_column(text(64))
 
 
 class ProjectRow(Base):
-    """A project whose bookings are counted: the row that they take turns at."""
+    """A project whose bookings are limited; its transactions lock this row one after the other."""
 
     __tablename__ = "projects"
 
@@ -328,7 +328,7 @@ class ProjectRow(Base):
 
 
 class SurplusTrustRow(Base):
-    """A trust that no lease has and that could not be deleted yet."""
+    """A trust that belongs to no lease and could not be deleted yet."""
 
     __tablename__ = "surplus_trusts"
 
@@ -337,7 +337,7 @@ class SurplusTrustRow(Base):
 
 
 class OutboxRow(Base):
-    """What others must be told, written with the change and delivered afterwards."""
+    """A message to others, written with the change that it reports, and delivered afterwards."""
 
     __tablename__ = "outbox"
     __table_args__ = (
@@ -348,7 +348,7 @@ class OutboxRow(Base):
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     key: Mapped[str] = mapped_column(text(36), unique=True)
-    #: Whom it is for: empty for those who listen to notifications.
+    #: The receiver; empty for listeners to notifications.
     channel: Mapped[str] = mapped_column(text(64), server_default="")
     lease_id: Mapped[str] = mapped_column(text(36))
     topic: Mapped[str] = mapped_column(text(64))

@@ -1,4 +1,4 @@
-"""How alembic reaches the database: over the connection that ``store/schema.py`` hands it."""
+"""How alembic reaches the database: over the connection that ``store/schema.py`` passes to it."""
 
 from alembic import context
 

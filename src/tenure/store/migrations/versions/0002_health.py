@@ -40,8 +40,8 @@ def upgrade() -> None:
         op.add_column("resources", column)
     op.create_index("ix_resources_health", "resources", ["health", "id"])
     op.create_index("ix_leases_degraded", "leases", ["degraded", "id"])
-    # Until now a resource that was not reservable had a registration that was under way, at its first version, or was
-    # being given back.
+    # Until now, a resource that was not reservable was either being registered, at its first version, or being
+    # unregistered.
     resources = sa.table(
         "resources",
         sa.column("resource_type", sa.String),

@@ -1,4 +1,4 @@
-"""A lease has the trust with which its owner lets us act for him."""
+"""A lease has the trust with which its owner lets Tenure act in the owner's name."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Messages know when a delivery failed last, and how often they were refused while others got through."""
+"""Messages record when a delivery failed last, and how often they were refused while other messages arrived."""
 
 import sqlalchemy as sa
 from alembic import op

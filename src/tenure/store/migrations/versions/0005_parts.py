@@ -1,4 +1,4 @@
-"""Reservations have parts of resources: units, traits to look for, limits of the cloud, and what it made for them."""
+"""Reservations can have parts of resources: units, traits for look-ups, the cloud's limits, and created resources."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def upgrade() -> None:
 
 
 def _fill(traits: sa.Table) -> None:
-    """What the documents say."""
+    """Fill the table from the documents."""
     resources = sa.table("resources", sa.column("id", sa.BigInteger), sa.column("traits", sa.JSON))
     bind = op.get_bind()
     after = 0

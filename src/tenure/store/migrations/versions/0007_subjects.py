@@ -1,4 +1,4 @@
-"""Reservations can be about something that is in the cloud already: of each thing one at a time."""
+"""Reservations can be bound to a thing that exists in the cloud already; at most one reservation at a time."""
 
 from typing import Any
 

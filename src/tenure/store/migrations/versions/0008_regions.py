@@ -21,7 +21,7 @@ def text(length: int) -> sa.types.TypeEngine[str]:
 
 def upgrade() -> None:
     op.add_column("reservations", sa.Column("region", text(64), nullable=False, server_default=""))
-    # What was there before there were regions is in the one without a name, whatever its cloud calls its own.
+    # What was there before regions belongs to the region without a name, whatever its cloud calls its own region.
     op.execute("UPDATE resources SET region = ''")
     _widen_trusts()
 
@@ -30,7 +30,7 @@ def _widen_trusts() -> None:
     if op.get_bind().dialect.name != "sqlite":
         op.alter_column("leases", "trust_id", existing_type=text(64), type_=text(767), existing_nullable=True)
         return
-    # SQLite changes no column; and the table cannot be made anew, since others refer to its rows.
+    # SQLite cannot change a column, and the table cannot be recreated, since other tables refer to its rows.
     op.drop_index("ix_leases_trust", "leases")
     op.add_column("leases", sa.Column("trusts", text(767), nullable=True))
     op.execute("UPDATE leases SET trusts = trust_id")

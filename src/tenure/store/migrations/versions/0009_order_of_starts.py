@@ -1,4 +1,4 @@
-"""Starts that are due are found in their order, however many are due at one instant."""
+"""Due starts are found in their order by an index, however many are due at one instant."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""Trusts that no lease has and that could not be deleted yet."""
+"""Trusts that belong to no lease and could not be deleted yet."""
 
 import sqlalchemy as sa
 from alembic import op

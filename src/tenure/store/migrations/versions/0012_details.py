@@ -1,7 +1,7 @@
-"""What operators know of a reason, beside what the owner of the lease is told.
+"""The full reason, for operators, besides the reason for the owner of the lease.
 
-Until now there was one text, which could name leases, servers and hosts that the owner may not know of, and repeat what
-unexpected errors said. It becomes what operators know.
+Until now there was one text. It could name leases, servers and hosts that the owner must not see, and repeat the texts
+of unexpected errors. It becomes the full reason.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ depends_on = None
 #: How many rows are changed by one statement.
 _BATCH = 1000
 _NEUTRAL = "An earlier release recorded this reason; administrators of the service can read it."
-#: What the service wrote that names nothing and nobody.
+#: Texts of the service that name no lease, server, host or person.
 _HARMLESS = (
     "It was not confirmed in time.",
     "The server has another lease now.",
@@ -49,8 +49,8 @@ def upgrade() -> None:
     op.add_column("leases", sa.Column("status_detail", long_text, nullable=True))
     op.add_column("history", sa.Column("detail", long_text, nullable=True))
     _hide(_LEASES, _LEASES.c.status_reason, _LEASES.c.status_detail, [])
-    # What others did is in their words, such as the new name of a lease; but a host that an administrator disabled is
-    # replaced in his name.
+    # Other actions have their own texts, such as the new name of a lease. But the replacement of a host that an
+    # administrator has disabled is recorded in the administrator's name.
     by_service = sa.or_(_HISTORY.c.actor == "tenure", _HISTORY.c.action == "replace")
     _hide(_HISTORY, _HISTORY.c.reason, _HISTORY.c.detail, [by_service])
 
