@@ -1,4 +1,4 @@
-"""What requests want done in the cloud before they are answered."""
+"""Work in the cloud that is done before a request is answered."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tenure.services.events import EventService, Work
 
 LOG = logging.getLogger(__name__)
 
-#: How long a request waits for the cloud to do what belongs to a lease; then it is answered while that goes on.
+#: How long a request waits for the cloud's work on a lease, in seconds. Then it is answered while the work goes on.
 ANSWER_SECONDS = 10.0
-#: How long a request waits for others to be done with the cloud.
+#: How long a request waits for a place, in seconds.
 QUEUE_SECONDS = 1.0
 
 
 class AtOnce:
-    """The cloud's part of a request, with a bound on how many wait for it, and on how long.
+    """The cloud's part of requests, with limits on how many requests wait for it, and for how long.
 
-    ``places`` is how many requests may wait at a time. Those who serve requests have more threads than that, so that
-    a cloud that hangs never takes all of them. What finds no place or no worker, and what lasts longer than
-    ``answer_seconds``, is the engine's business: a request about a lease is answered without it.
+    ``places`` is how many requests may wait at a time. There are more threads to serve requests, so that a cloud that
+    hangs never blocks all of them. Work that finds no place or no worker, or takes longer than ``answer_seconds``, is
+    left to the engine: a request about a lease is answered without it.
     """
 
     def __init__(
@@ -49,61 +49,61 @@ class AtOnce:
         self._driver = driver
         self._workers = workers
         self._wake = wake
-        #: Taken by whoever waits for anybody outside; others who do so share it.
+        #: The places for requests that wait for something outside; other such waits share them.
         self.places = threading.Semaphore(places)
         self._answer_seconds = answer_seconds
 
     def carry_out(self, event_id: str, token: str) -> None:
-        """Do what a claimed event is about and record the outcome; the engine does it where no worker is free."""
+        """Carry out a claimed event and record the outcome; the engine does it if no worker is free."""
         if not self._attempt(event_id, lambda: self._events.claimed(event_id, token)):
             self._events.give_back(event_id, token)
             self._wake()
 
     def try_now(self, event_id: str) -> None:
-        """Make one attempt at a due event, or see how one ends that is being made."""
+        """Make one attempt at a due event, or wait for the attempt that is running."""
         self._attempt(event_id, lambda: self._events.claim(event_id))
 
     def take_back(self, reservation_ids: Collection[str]) -> None:
-        """Take back what was made for reservations that are over; what is not done at once is left to the repair."""
+        """Take back the cloud resources of reservations that are over; the repair does what is not done at once."""
         if reservation_ids:
             self._wait_for(min(reservation_ids), partial(self._take_back, reservation_ids))
 
     def wake(self) -> None:
-        """Say that something new is due."""
+        """Tell the engine that something new is due."""
         self._wake()
 
     def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
-        """The thing of the cloud that is called so. Raises what the driver raises, ``CloudBusy`` without a place."""
+        """Return the cloud's resource with this name. Raises the driver's errors, and ``CloudBusy`` without a place."""
         with self._place():
             return self._driver.look_up(resource_type, reference)
 
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
-        """What the cloud says of something. Raises what the driver raises, ``CloudBusy`` without a place."""
+        """Return the cloud's description. Raises the driver's errors, and ``CloudBusy`` without a place."""
         with self._place():
             return self._driver.fetch(kind, reference, actor)
 
     def register(self, resource_type: str, resource: ResourceRef) -> None:
-        """Set a resource aside in the cloud. Raises what the driver raises, ``CloudBusy`` without a place."""
+        """Set a resource aside in the cloud. Raises the driver's errors, and ``CloudBusy`` without a place."""
         with self._place():
             self._driver.ensure_registered(resource_type, resource)
 
     def unregister(self, resource_type: str, resource: ResourceRef) -> None:
-        """Give a resource back to the cloud. Raises what the driver raises, ``CloudBusy`` without a place."""
+        """Give a resource back to the cloud. Raises the driver's errors, and ``CloudBusy`` without a place."""
         with self._place():
             self._driver.ensure_unregistered(resource_type, resource)
 
     def delegate(self, actor: Actor, regions: Collection[str]) -> str:
-        """A new trust of the caller in us. Raises what the driver raises, ``CloudBusy`` without a place."""
+        """Create a trust of the caller in Tenure. Raises the driver's errors, and ``CloudBusy`` without a place."""
         with self._place():
             return trust_in(self._driver, actor, regions)
 
     def revoke(self, trust_id: str) -> None:
-        """Forget a trust. Raises what the driver raises, ``CloudBusy`` without a place."""
+        """Delete a trust. Raises the driver's errors, and ``CloudBusy`` without a place."""
         with self._place():
             self._driver.revoke(trust_id)
 
     def _attempt(self, event_id: str, take: Callable[[], Work | None]) -> bool:
-        """Have an attempt made, and wait for the one that is being made, as long as may be; whether it is this one."""
+        """Start an attempt, and wait for the running attempt within the limit; return whether it is this one."""
         return self._wait_for(event_id, partial(self._performer.attempt, event_id, take))
 
     def _take_back(self, reservation_ids: Collection[str]) -> None:
@@ -111,7 +111,7 @@ class AtOnce:
             for reservation_id in reservation_ids:
                 take_back(self._events, self._driver, reservation_id)
         except Exception:
-            LOG.exception("reservations that are over could not be taken back; the repair will")
+            LOG.exception("reservations that are over could not be taken back; the repair pass will do it")
 
     def _wait_for(self, key: str, attempt: Callable[[], object]) -> bool:
         begun = self._workers.begin(key, Lane.REQUESTS, attempt)

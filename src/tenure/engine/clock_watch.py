@@ -1,4 +1,4 @@
-"""The clock of the database: where it is set back, what was noted before lies in the future."""
+"""A watch on the database's clock: if it is set back, earlier time stamps lie in the future."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ LOG = logging.getLogger(__name__)
 
 
 class ClockWatch:
-    """Notices that the clock was set back, and lets nothing wait for it to catch up that need not.
+    """Detects that the clock was set back, and releases events and messages that would wait for it to catch up.
 
-    A claim that lasts longer than claims can was made before the clock was set back: it is over. An attempt that is due
-    later than any attempt can be is made now.
+    A claim that lasts longer than claims can was made before the clock was set back, so it is expired. An attempt that
+    is due later than any attempt can be is made now.
     """
 
     def __init__(self, events: EventService, outbox: OutboxService) -> None:
@@ -24,7 +24,7 @@ class ClockWatch:
         self._latest: datetime | None = None
 
     def run(self) -> int:
-        """Look at the clock; how many events and messages it had put off. The first time it may have been set back."""
+        """Check the clock; return how many events and messages were released. The first check assumes a set-back."""
         now = self._events.now()
         was_set_back = self._latest is None or now < self._latest
         self._latest = now

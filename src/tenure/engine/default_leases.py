@@ -1,4 +1,4 @@
-"""Leases for servers that were booted without one, so that forgotten servers come to an end."""
+"""Default leases: servers that were booted without a lease get one, so that forgotten servers come to an end."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tenure.services.leases import LeaseService
 
 LOG = logging.getLogger(__name__)
 
-#: How far back it is looked for servers: for so long managers may be away, and none is missed.
+#: How far back to look for new servers: managers may be away this long without missing one.
 LOOK_BACK: Final = timedelta(days=1)
-#: After how long a server that was refused its lease is tried again: a quota that is used up comes free.
+#: How long to wait after a refusal before a server is tried again: quota may have become free.
 AGAIN: Final = timedelta(minutes=10)
 _LONGEST_NAME: Final = 80
 _ROLES: Final = frozenset({"member", "reader"})
@@ -28,22 +28,22 @@ _ROLES: Final = frozenset({"member", "reader"})
 
 @dataclass(frozen=True, slots=True)
 class DefaultTerms:
-    """What the lease of a server is like that was booted without one.
+    """The terms of the leases for servers that were booted without one.
 
-    It is one reservation of ``resource_type``, which takes a ``server_id``, ``at_end`` and ``in_place``.
+    Such a lease has one reservation of ``resource_type``, which takes a ``server_id``, ``at_end`` and ``in_place``.
     """
 
     resource_type: str
     lasts: timedelta = timedelta(days=30)
-    #: How long before the end others are told of it.
+    #: How long before the end the notification is sent.
     notice: timedelta = timedelta(days=3)
     at_end: str = "shelve"
-    #: The projects whose servers get none: those of other services, whose servers are not their users'.
+    #: Projects whose servers get no lease: those of other services, whose servers belong to no user.
     exempt: frozenset[str] = frozenset()
 
 
 class DefaultLeases:
-    """One look at what was booted lately, and what went. Any number of managers may look at the same time."""
+    """One pass over new and deleted servers. Any number of managers may run it at the same time."""
 
     def __init__(
         self, leases: LeaseService, book: DefaultLeaseBook, driver: CloudDriver, clock: Clock, terms: DefaultTerms
@@ -53,57 +53,59 @@ class DefaultLeases:
         self._driver = driver
         self._clock = clock
         self._terms = terms
-        #: The servers that were looked at already, and those of which it is known that they are gone.
+        #: The servers that are done, and the deleted servers whose leases are ended.
         self._seen: set[str] = set()
         self._ended: set[str] = set()
-        #: The servers that were refused a lease, with the time at which they are tried again.
+        #: The servers that were refused a lease, with the time of the next attempt.
         self._refused: dict[str, tuple[BootedServer, datetime]] = {}
 
     def run(self) -> int:
-        """Give each server a lease that was booted without one, and end those of servers that are gone.
+        """Give a lease to each server that was booted without one, and end the leases of deleted servers.
 
-        How many were given.
+        Return how many leases were created.
         """
         now = self._clock.now()
         try:
-            found = list(self._driver.servers(now - LOOK_BACK))
+            servers = list(self._driver.servers(now - LOOK_BACK))
         except CloudError as error:
-            LOG.warning("servers that were booted lately will be looked for again: %s", error)
+            LOG.warning("new servers could not be listed; they will be looked for again: %s", error)
             return 0
-        gone = {one.server_id: one for one in found if one.is_gone}
-        booted = {one.server_id: one for one in found if not one.is_gone}
+        gone = {server.server_id: server for server in servers if server.is_gone}
+        booted = {server.server_id: server for server in servers if not server.is_gone}
         self._seen &= booted.keys()
         self._ended &= gone.keys()
-        self._end_those_of({number: one for number, one in gone.items() if number not in self._ended})
+        self._end_leases_of({server_id: server for server_id, server in gone.items() if server_id not in self._ended})
         due = [server for server, again_at in self._refused.values() if again_at <= now]
-        fresh = [one for number, one in booted.items() if number not in self._seen | self._refused.keys()]
-        return sum(self._give(one) for one in self._without_a_lease([*due, *fresh]))
+        fresh = [server for server_id, server in booted.items() if server_id not in self._seen | self._refused.keys()]
+        return sum(self._create_lease(server) for server in self._needing_a_lease([*due, *fresh]))
 
-    def _without_a_lease(self, servers: Iterable[BootedServer]) -> list[BootedServer]:
-        """Those that are to get one: what a server says of itself counts only as far as the ledger knows of it."""
-        ours = [one for one in servers if one.project_id not in self._terms.exempt]
-        marks = {one.server_id: (one.project_id, one.reservation_id) for one in ours if one.reservation_id}
+    def _needing_a_lease(self, servers: Iterable[BootedServer]) -> list[BootedServer]:
+        """Return the servers that need a lease. A server's own mark counts only if the ledger confirms it."""
+        ours = [server for server in servers if server.project_id not in self._terms.exempt]
+        marks = {
+            server.server_id: (server.project_id, server.reservation_id) for server in ours if server.reservation_id
+        }
         reserved = self._book.reserved(marks)
-        return [one for one in ours if one.server_id not in reserved]
+        return [server for server in ours if server.server_id not in reserved]
 
-    def _end_those_of(self, gone: Mapping[str, BootedServer]) -> None:
-        """End the leases that these servers had of themselves."""
+    def _end_leases_of(self, gone: Mapping[str, BootedServer]) -> None:
+        """End the default leases of these deleted servers."""
         failed: set[str] = set()
-        wheres = {default_lease_id(number): one.region for number, one in gone.items()}
+        regions = {default_lease_id(server_id): server.region for server_id, server in gone.items()}
         for lease in self._book.running(gone):
-            if any(one.region != wheres[lease.id] for one in lease.reservations):
-                continue  # that of another server, which is called the same elsewhere
+            if any(reservation.region != regions[lease.id] for reservation in lease.reservations):
+                continue  # the lease of another server, with the same id in another region
             owner = Actor(lease.user_id, lease.project_id, _ROLES)
             try:
                 self._leases.delete(owner, lease.id, reason="The server is gone.")
             except TenureError as error:
                 LOG.warning("lease %s of a server that is gone will be ended later: %s", lease.id, error)
                 failed.add(lease.id)
-        for number in gone:
-            self._refused.pop(number, None)
-        self._ended |= {number for number in gone if default_lease_id(number) not in failed}
+        for server_id in gone:
+            self._refused.pop(server_id, None)
+        self._ended |= {server_id for server_id in gone if default_lease_id(server_id) not in failed}
 
-    def _give(self, server: BootedServer) -> bool:
+    def _create_lease(self, server: BootedServer) -> bool:
         lease_id = default_lease_id(server.server_id)
         owner = Actor(server.user_id, server.project_id, _ROLES)
         ends_at = self._clock.now().replace(microsecond=0) + self._terms.lasts
@@ -118,7 +120,7 @@ class DefaultLeases:
         self._refused.pop(server.server_id, None)
         try:
             self._leases.create(owner, request, lease_id=lease_id)
-        except (Conflict, InvalidParameter) as error:  # it has a lease, or cannot have one
+        except (Conflict, InvalidParameter) as error:  # it has a lease already, or cannot have one
             LOG.warning("server %s is given no lease: %s", server.server_id, error)
             self._seen.add(server.server_id)
             return False

@@ -1,4 +1,4 @@
-"""Delivering messages from the outbox."""
+"""Delivery of messages from the outbox."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tenure.services.outbox import DELIVERY_TIME, Message, OutboxService
 
 LOG = logging.getLogger(__name__)
 
-#: Where messages go. May raise anything; the message is delivered again later then. ``Message.key`` stays the same.
+#: A receiver of messages. It may raise anything: the message is then delivered again later, with the same ``key``.
 Sink = Callable[[Message], None]
 
 BATCH = 100
 
 
 def log_message(message: Message) -> None:
-    """The sink of a service that has nobody to tell: the log."""
+    """The sink of a service without receivers: the log."""
     LOG.info("%s of lease %s (%s)", message.topic, message.lease_id, message.key)
 
 
 class Delivery:
-    """Hands the messages of a channel to a sink: at least once, in order per lease."""
+    """Delivers the messages of a channel to a sink: at least once, in order for each lease."""
 
     def __init__(self, outbox: OutboxService, clock: Clock, sink: Sink = log_message, *, channel: str = "") -> None:
         self._outbox = outbox
@@ -34,12 +34,12 @@ class Delivery:
         self.channel = channel
 
     def deliver(self, stopping: threading.Event | None = None) -> int:
-        """Deliver what is ready, until nothing is, or until it shall stop; how many messages arrived."""
+        """Deliver until no message is ready, or until ``stopping``; return how many messages arrived."""
         stopping = stopping or threading.Event()
         delivered = 0
         while not stopping.is_set() and (messages := self._outbox.take(BATCH, channel=self.channel)):
             waiting = deque(messages)
-            late = self._clock.now() + DELIVERY_TIME / 2  # before the claims run out, and what follows overtakes these
+            late = self._clock.now() + DELIVERY_TIME / 2  # stop before the claims expire and later messages overtake
             try:
                 while waiting and not stopping.is_set() and self._clock.now() <= late:
                     delivered += self._deliver(waiting.popleft())
@@ -49,16 +49,16 @@ class Delivery:
         return delivered
 
     def _deliver(self, message: Message) -> bool:
-        """Deliver one message and record what came of it; whether it arrived."""
+        """Deliver one message and record the outcome; return whether it arrived."""
         error = None
         try:
             self._sink(message)
         except Exception as raised:
             error = f"{type(raised).__name__}: {raised}"[:1000]
-            first = message.failed_at is None  # the trace once: a message bus may be away for days
+            first = message.failed_at is None  # log the trace only once: a message bus may be away for days
             LOG.error("%s of lease %s was not delivered: %s", message.topic, message.lease_id, error, exc_info=first)
         DELIVERIES.labels("delivered" if error is None else "failed").inc()
         recorded = self._outbox.delivered(message) if error is None else self._outbox.failed(message, error)
         if not recorded:
-            LOG.warning("%s of lease %s took so long that another has taken it by now", message.topic, message.lease_id)
+            LOG.warning("%s of lease %s took too long: another worker has claimed it", message.topic, message.lease_id)
         return error is None

@@ -1,4 +1,4 @@
-"""Health: asking the cloud at intervals which resources work, and healing the leases on those that do not."""
+"""Health checks: which resources the cloud reports as working, and healing the leases on the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOG = logging.getLogger(__name__)
 
 
 class HealthCheck:
-    """One look at everything. Any number of managers may look at the same time."""
+    """One pass over all inventories. Any number of managers may run it at the same time."""
 
     def __init__(self, healing: HealingService, driver: CloudDriver, inventories: Collection[str]) -> None:
         self._healing = healing
@@ -22,22 +22,22 @@ class HealthCheck:
         self._asked = threading.Event()
 
     def run(self) -> Healed:
-        """Ask the cloud once for each type, take over what it says, and heal; what that came to.
+        """Store the health that the cloud reports for each type, and heal leases; return what was healed.
 
-        Heals also where the cloud does not answer: what is known already may be healed by now.
+        It also heals if the cloud does not answer: a failure known from before may have become curable.
         """
         self._look()
         return self._healing.heal()
 
     def ask(self) -> None:
-        """Have ``run_if_asked`` look: something is said to work again."""
+        """Request a pass by ``run_if_asked``: some resource is reported to work again."""
         self._asked.set()
 
     def run_if_asked(self) -> Healed | None:
-        """The same, where it was asked for; and again the next times, until the cloud has answered and all works."""
+        """Run a pass if requested; repeat it at later calls until the cloud has answered and all resources work."""
         if not self._asked.is_set():
             return None
-        self._asked.clear()  # first: who asks from now on may know what this look does not see
+        self._asked.clear()  # first: a later request may be about something that this pass does not see
         settled = False
         try:
             settled = self._look() and not any(self._healing.fails(inventory) for inventory in self._inventories)
@@ -47,7 +47,7 @@ class HealthCheck:
                 self._asked.set()
 
     def _look(self) -> bool:
-        """Take over what the cloud says; whether it has answered."""
+        """Store the health that the cloud reports; return whether it has answered."""
         answered = True
         for inventory in self._inventories:
             for region, cloud in parts_of(self._driver, inventory).items():
@@ -55,7 +55,7 @@ class HealthCheck:
                 try:
                     healths = cloud.check(inventory, self._healing.registered(inventory, region=region))
                 except CloudError as error:
-                    LOG.warning("the health of resources will be asked for again: %s", error)
+                    LOG.warning("the health of resources could not be read; it will be read again later: %s", error)
                     answered = False
                 else:
                     self._healing.observe(inventory, healths, before=known, region=region)

@@ -1,4 +1,4 @@
-"""Carrying out one claimed event: acting on the cloud, outside any transaction, then recording."""
+"""Carrying out a claimed event: first act on the cloud, outside any transaction, then record."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from tenure.tracing import GLOBAL_REQUEST_ID, REQUEST_ID, new_request_id, traced
 
 LOG = logging.getLogger(__name__)
 
-#: Called at the named points of every event, so that tests can end the process there.
+#: Called at named points of every event, so that tests can end the process there.
 Checkpoint = Callable[[str], None]
 
 
 class ClaimLost(Exception):
-    """The claim is somebody else's by now; whoever held it stops at once."""
+    """Another worker has claimed the event; this one stops at once."""
 
 
 class Performer:
-    """Does what events are about. Safe to be interrupted anywhere: the claim expires and another takes over."""
+    """Carries out events. It may be interrupted anywhere: the claim expires, and another worker continues."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class Performer:
         self._checkpoint = checkpoint
 
     def attempt(self, event_id: str, take: Callable[[], Work | None]) -> bool:
-        """Carry an event out, if ``take`` yields it; False where that could not be recorded, or not even begun.
+        """Carry out the event if ``take`` returns its work; return False if it could not be begun or recorded.
 
-        It is taken up again then. Raises nothing.
+        In that case it will be tried again. Raises nothing.
         """
         try:
             with traced(REQUEST_ID.get() or new_request_id(), GLOBAL_REQUEST_ID.get()):
@@ -66,26 +66,26 @@ class Performer:
                 if work is not None:
                     self.perform(work)
         except (Unavailable, TooManyConflicts) as error:
-            LOG.warning("event %s will be taken up again: %s", event_id, error)
+            LOG.warning("event %s will be tried again: %s", event_id, error)
             return False
         except Exception:
-            LOG.exception("event %s could not be carried out; it will be taken up again", event_id)
+            LOG.exception("event %s could not be carried out; it will be tried again", event_id)
             return False
         return True
 
     def perform(self, work: Work) -> None:
-        """Act, and record what came of it. Does not raise for what a cloud may do, only for what a database may."""
+        """Act, and record the outcome. Errors of the cloud are recorded; only errors of the database are raised."""
         outcome = self._perform(work)
         ATTEMPTS.labels(work.event_type.value, outcome).inc()
         if outcome == "done":
             late = (self._clock.now() - work.due_at).total_seconds()
-            again = work.event_type is EventType.HOLD and work.orders  # what is looked for after it was due
-            if late >= 0 and not again:  # what a user ends early has no due time that it could miss
+            again = work.event_type is EventType.HOLD and work.orders  # the search for remains, after it was due
+            if late >= 0 and not again:  # an end that a user has brought forward was never late
                 LATENESS.labels(work.event_type.value).observe(late)
             self._wake()
 
     def _perform(self, work: Work) -> str:
-        """Act and record; in a word, what came of it."""
+        """Act and record; return the outcome as a label for the metric."""
         kind = work.event_type.value
         self._checkpoint(f"{kind}:after_claim")
         effects: dict[str, Mapping[str, object]] = {}
@@ -98,7 +98,7 @@ class Performer:
             LOG.warning("%s of lease %s: the cloud does not have all resources: %s", kind, work.lease.id, error)
             if self._events.move_off(work, error.resources):
                 return "missing"
-            progress = DONE  # without them: health tells what it lacks, and drift when they are back
+            progress = DONE  # go on without them: health reports the loss, and drift repairs it when they are back
         except ResourceOccupied as error:
             LOG.warning("%s of lease %s: resources are occupied: %s", kind, work.lease.id, error)
             if not self._events.move_off(work, error.resources):
@@ -113,7 +113,7 @@ class Performer:
             self._fail(work, error)
             return "refused"
         except (Unavailable, TooManyConflicts):
-            raise  # no fault of the cloud's, and no attempt; the claim expires
+            raise  # not the cloud's fault, and not an attempt; the claim expires
         except Exception as error:
             LOG.exception("%s of lease %s met an unexpected error (event %s)", kind, work.lease.id, work.event_id)
             self._events.failed(work, _unexpected(work, error), final=False)
@@ -127,13 +127,15 @@ class Performer:
         return "done"
 
     def _act(self, work: Work, effects: dict[str, Mapping[str, object]]) -> Progress:
-        """Act; ``effects`` gets what was made that clients are told of, by reservation."""
+        """Act; store the created cloud resources that clients see in ``effects``, by reservation id."""
         if work.event_type is EventType.END:
             return self._end(work, frozenset(order.reservation_id for order in work.orders))
-        if work.event_type is EventType.HOLD:  # has no orders before it is over, and all that is to do is to record it
+        if (
+            work.event_type is EventType.HOLD
+        ):  # it has no orders before the hold is over: then it only has to be recorded
             return self._end(work, frozenset(order.reservation_id for order in work.orders))
         if work.event_type is EventType.NOTIFY:
-            return DONE  # to record it is all that there is to do
+            return DONE  # it only has to be recorded
         if work.event_type is EventType.BEFORE_END:
             return self._before_end(work)
         if work.event_type is EventType.PREPARE:
@@ -142,28 +144,28 @@ class Performer:
         return self._start(work, effects) if progress.done else progress
 
     def _prepare(self, work: Work, effects: dict[str, Mapping[str, object]]) -> Progress:
-        made: list[Progress] = []
+        prepared: list[Progress] = []
         for order in work.orders:
-            self._hold_on(work)
-            made.append(self._driver.ensure_prepared(order))
-            effects[order.reservation_id] = made[-1].effects
-        return _together(made)
+            self._renew_claim(work)
+            prepared.append(self._driver.ensure_prepared(order))
+            effects[order.reservation_id] = prepared[-1].effects
+        return _together(prepared)
 
     def _start(self, work: Work, effects: dict[str, Mapping[str, object]]) -> Progress:
-        """Hand over what the lease has, each reservation whatever became of the others: they may be in other regions.
+        """Start all reservations of the lease. Errors in one do not stop the others: they may be in other regions.
 
-        It waits for what is being made, but not for servers to vanish on what it gives up: the repair goes on with
-        that. Only where a change is undone, what it had added is not free before.
+        It waits for resources that are being created, but not for servers to vanish from resources that the lease gives
+        up: the repair continues with those. Only when a change is undone, it waits for those as well.
         """
-        made: list[Progress] = []
+        started: list[Progress] = []
         missing: dict[str, str] = {}
         errors: list[CloudError] = []
         for order in work.orders:
             if order.reservation_id not in work.dropped:
-                self._hold_on(work)
+                self._renew_claim(work)
                 try:
-                    made.append(self._driver.ensure_started(order))
-                    effects[order.reservation_id] = made[-1].effects
+                    started.append(self._driver.ensure_started(order))
+                    effects[order.reservation_id] = started[-1].effects
                 except ResourceMissing as error:
                     missing.update(error.resources)
                 except CloudError as error:
@@ -172,63 +174,63 @@ class Performer:
             raise ResourceMissing(missing)
         if errors:
             raise errors[0]
-        awaited = _together(one for one in made if one.awaited)
+        awaited = _together(progress for progress in started if progress.awaited)
         if not awaited.done:
             return awaited
-        lingering = _together(made)
+        lingering = _together(started)
         if not lingering.done:
             LOG.warning("lease %s still has what it gave up: %s", work.lease.id, lingering.reason)
         return lingering if work.undoing else DONE
 
     def _end(self, work: Work, reservation_ids: frozenset[str]) -> Progress:
-        """Take reservations back, each tried whatever became of the others; done when all are.
+        """End reservations, each even if others fail; done when all are ended.
 
-        Of a lease that ends, others get at once what is given back, whatever the rest still waits for.
+        When a lease ends, other leases get each released resource at once, whatever the rest still waits for.
         """
-        made, errors, ended = [], [], []
+        progresses, errors, ended = [], [], []
         unsaved = set(work.unsaved)
         for order in work.orders:
             if order.reservation_id not in reservation_ids:
                 continue
             try:
-                progress = self._settle(work, order, unsaved)
+                progress = self._run_before_end_action(work, order, unsaved)
                 if progress.done:
-                    self._hold_on(work)
+                    self._renew_claim(work)
                     spared = order.spared or order.reservation_id in unsaved
                     progress = self._driver.ensure_ended(replace(order, spared=spared))
                     if progress.done:
                         ended.append(order.reservation_id)
-                made.append(progress)
+                progresses.append(progress)
             except CloudError as error:
                 errors.append(error)
-        if work.event_type is EventType.END and 0 < len(ended) < len(made) + len(errors):
+        if work.event_type is EventType.END and 0 < len(ended) < len(progresses) + len(errors):
             self._events.given_back(work, ended)
             self._wake()
         if errors:
             raise errors[0]
-        return _together(made)
+        return _together(progresses)
 
     def _before_end(self, work: Work) -> Progress:
-        """Do for each reservation what is to be done before its end, whatever became of the others."""
-        made, errors = [], []
+        """Run the actions before the end of all reservations, each even if others fail."""
+        progresses, errors = [], []
         for order in work.orders:
             try:
-                made.append(self._settle(work, order, set()))
+                progresses.append(self._run_before_end_action(work, order, set()))
             except CloudError as error:
                 errors.append(error)
         if errors:
             raise errors[0]
-        return _together(made)
+        return _together(progresses)
 
-    def _settle(self, work: Work, order: Order, unsaved: set[str]) -> Progress:
-        """Do what is to be done before a reservation's end; done also where that is given up: it is ``unsaved`` then.
+    def _run_before_end_action(self, work: Work, order: Order, unsaved: set[str]) -> Progress:
+        """Run the action before a reservation's end. If it is given up, it counts as done and is noted in ``unsaved``.
 
-        Raises ``CloudError`` where it is to be tried again.
+        Raises ``CloudError`` if it shall be tried again.
         """
         action = work.actions.get(order.reservation_id)
         if action is None:
             return DONE
-        self._hold_on(work)
+        self._renew_claim(work)
         reason = None
         try:
             progress = self._driver.before_end(order, action)
@@ -246,7 +248,7 @@ class Performer:
         self._events.settled(work, order.reservation_id, reason)
         return DONE
 
-    def _hold_on(self, work: Work) -> None:
+    def _renew_claim(self, work: Work) -> None:
         if not self._events.renew(work):
             raise ClaimLost
 
@@ -258,12 +260,12 @@ class Performer:
             EventType.BEFORE_END: lambda: self._events.noticed(work),
             EventType.NOTIFY: lambda: self._events.told(work),
             EventType.END: lambda: self._events.ended(work),
-            EventType.MEND: lambda: self._tell_mended(work, effects),
+            EventType.MEND: lambda: self._record_mended(work, effects),
             EventType.HOLD: lambda: self._events.expired(work),
         }
         record[work.event_type]()
 
-    def _tell_mended(self, work: Work, effects: Mapping[str, Mapping[str, object]]) -> None:
+    def _record_mended(self, work: Work, effects: Mapping[str, Mapping[str, object]]) -> None:
         if self._events.mended(work, effects):
             for order in work.orders:
                 if order.reservation_id in work.drifted:
@@ -273,23 +275,27 @@ class Performer:
     def _fail(self, work: Work, error: CloudRefused) -> None:
         self._events.failed(work, error.reason.cut(), final=True)
         if work.event_type is EventType.UPDATE and not work.undoing:
-            undoing = self._events.claim(work.event_id)  # makes the cloud match the lease as it was before
+            undoing = self._events.claim(work.event_id)  # restores the cloud to the lease before the change
             if undoing is not None:
                 self.perform(undoing)
         self._wake()
 
 
 def _unexpected(work: Work, error: Exception) -> Reason:
-    """What is said of an error that no driver may raise: nothing of it is for the owner."""
-    told = f"An internal error; the operator finds it in the log under {work.event_id}."
-    return Reason(told, str(error) or type(error).__name__).cut()
+    """Return the reason for an error that no driver may raise: the owner gets no details."""
+    text = f"An internal error; the operator finds it in the log under {work.event_id}."
+    return Reason(text, str(error) or type(error).__name__).cut()
 
 
 def _given_up(progress: Progress) -> Reason:
-    told = progress.told or Reason("The cloud is not done with it yet.")
-    return (told + " This was not waited for any longer.").cut()
+    text = progress.told or Reason("The cloud is not done with it yet.")
+    return (text + " This was not waited for any longer.").cut()
 
 
-def _together(made: Iterable[Progress]) -> Progress:
-    """How far several got: done when all are, else to be looked at again when the first of them may be."""
-    return min((one for one in made if not one.done), key=lambda one: one.look_again_after, default=DONE)
+def _together(progresses: Iterable[Progress]) -> Progress:
+    """Combine the progress of several: done if all are, else to be checked again as soon as the first may be."""
+    return min(
+        (progress for progress in progresses if not progress.done),
+        key=lambda progress: progress.look_again_after,
+        default=DONE,
+    )

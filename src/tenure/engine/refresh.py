@@ -1,4 +1,4 @@
-"""Asking the cloud at intervals how large its resources are, and what they have."""
+"""Regular updates of the resources' capacity and facts from the cloud."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Refresh:
-    """One look at every inventory. Any number of managers may look at the same time."""
+    """One pass over all inventories. Any number of managers may run it at the same time."""
 
     def __init__(
         self,
@@ -28,16 +28,16 @@ class Refresh:
         self._inventories = sorted(inventories)
 
     def run(self) -> int:
-        """Take over what the cloud says by now, and heal the leases that this leaves without; how much changed."""
+        """Store the cloud's current descriptions, and heal leases that lose something by that; return the changes."""
         changed = 0
         for inventory in self._inventories:
             for region, cloud in parts_of(self._driver, inventory).items():
                 try:
-                    found = cloud.discover(inventory)
+                    discovered = cloud.discover(inventory)
                 except CloudError as error:
-                    LOG.warning("what resources have will be asked for again: %s", error)
+                    LOG.warning("the resources could not be read; they will be read again later: %s", error)
                     continue
-                report = self._inventory.sync(inventory, found, dry_run=False, region=region)
+                report = self._inventory.sync(inventory, discovered, dry_run=False, region=region)
                 for change in report.changes:
                     LOG.info("%s %s: %s", inventory, change.name, ", ".join(change.what))
                 changed += len(report.changes)

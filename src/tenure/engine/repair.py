@@ -1,4 +1,4 @@
-"""Repair: making the cloud what the ledger says, whoever has changed it: a stranger, or a late call of our own."""
+"""Repair: making the cloud match the ledger again, after a change from outside or a late call of our own."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tenure.services.events import EventService
 
 LOG = logging.getLogger(__name__)
 
-#: How many trusts one look deletes.
+#: How many trusts one pass deletes at most.
 TRUSTS = 100
 
 
 @dataclass
 class DriftTally:
-    """How much was found to be other than the ledger says, and how much was mended, by resource type.
+    """How many differences from the ledger were found, and how many were repaired, by resource type.
 
-    All that is wrong with one reservation, or with one resource that nobody holds, counts as one, and again at a later
-    look if it was not mended by then. ``on_found`` and ``on_mended`` are called with the type for each.
+    All differences of one reservation, or of one resource that is not held, count as one. They count again in a later
+    pass if they are still there. ``on_found`` and ``on_mended`` are called with the type for each.
     """
 
     found: Counter[str] = field(default_factory=Counter)
@@ -43,7 +43,7 @@ class DriftTally:
 
 
 def take_back(events: EventService, driver: CloudDriver, reservation_id: str) -> bool:
-    """Take back the effects of a reservation that is over; whether they are gone."""
+    """Take back the cloud resources of a reservation that is over; return whether they are gone."""
     try:
         order = events.leftover(reservation_id)
         return order is None or driver.ensure_ended(order).done
@@ -53,10 +53,10 @@ def take_back(events: EventService, driver: CloudDriver, reservation_id: str) ->
 
 
 class Repair:
-    """Compares the cloud with the ledger: takes back what is over, and has mended what is not as it should be.
+    """Compares the cloud with the ledger: takes back what is over, and has differences repaired.
 
-    What belongs to a running lease is mended by an event of that lease, so that it meets no start, change or end of it.
-    Any number of managers may do this at the same time.
+    An event of the lease repairs what belongs to a running lease, so that it never coincides with a start, change or
+    end of it. Any number of managers may run the pass at the same time.
     """
 
     def __init__(
@@ -73,35 +73,35 @@ class Repair:
         self._inventories = sorted(inventories)
         self._wake = wake
         self.tally = tally or DriftTally()
-        #: What looks like a reservation and is none of ours, as far as it was told already, by inventory and region.
+        #: Names that look like reservations and are not ours, as far as they were logged, by inventory and region.
         self._strange: dict[tuple[str, str | None], set[str]] = {}
-        #: What was taken back, as far as the cloud lets it be, and may look held all the same; it is told of once.
+        #: Reservations that were taken back as far as the cloud allows, and may still look held. They are logged once.
         self._lasting: dict[tuple[str, str | None], set[str]] = {}
-        #: The trusts over which a pass was broken off.
+        #: The trusts at which a pass was aborted.
         self._resisting: set[str] = set()
 
     def run(self) -> int:
-        """Look once, and mend what can be mended at once; how much was found that is not as it should be."""
-        found = 0
+        """Run a pass, and repair what can be repaired at once; return how many differences were found."""
+        count = 0
         for inventory in self._inventories:
             for region, cloud in parts_of(self._driver, inventory).items():
                 for look in (self._take_back, self._compare, self._let_go):
                     try:
-                        found += look(inventory, region, cloud)
+                        count += look(inventory, region, cloud)
                     except CloudError as error:
                         LOG.warning("the repair pass will be tried again: %s", error)
         self._revoke_trusts()
-        return found
+        return count
 
     def _revoke_trusts(self) -> None:
-        """Delete the trusts of leases that are over, until the cloud does not answer: the rest waits for the next pass.
+        """Delete the trusts of leases that are over, until the cloud does not answer; the rest waits for the next pass.
 
-        Each call may last as long as the cloud is waited for. One that resists keeps no other from it for ever: it is
-        the last next time.
+        Each call may last as long as the time-out of the cloud. A trust that causes this cannot block others for ever:
+        it comes last in the next pass.
         """
         idle = self._events.idle_trusts(TRUSTS)
         self._resisting &= set(idle)
-        for trust_id in sorted(idle, key=lambda one: one in self._resisting):
+        for trust_id in sorted(idle, key=lambda trust_id: trust_id in self._resisting):
             try:
                 self._driver.revoke(trust_id)
             except CloudBusy as error:
@@ -114,14 +114,14 @@ class Repair:
                 self._events.forget_trust(trust_id)
 
     def _take_back(self, inventory: str, region: str | None, cloud: CloudDriver) -> int:
-        """Take back the effects of reservations that are over; how many there were.
+        """Take back the cloud resources of reservations that are over; return their number.
 
-        What the ledger does not know is left alone: somebody else may use the same cloud, and the same names.
+        What the ledger does not know is left alone: others may use the same cloud, and the same names.
         """
         held = set(cloud.held(inventory))
         over = self._events.over(held)
         where = (inventory, region)
-        self._tell_strange(where, held - over - self._events.known(held - over))
+        self._log_strange(where, held - over - self._events.known(held - over))
         lasting = self._lasting.get(where, set()) & over
         for reservation_id in sorted(over - lasting):
             LOG.warning("reservation %s is over and still has effects; taking them back", reservation_id)
@@ -134,49 +134,53 @@ class Repair:
         self._lasting[where] = lasting
         return len(over)
 
-    def _tell_strange(self, where: tuple[str, str | None], strange: set[str]) -> None:
+    def _log_strange(self, where: tuple[str, str | None], strange: set[str]) -> None:
         for name in sorted(strange - self._strange.get(where, set())):
-            LOG.warning("%s looks like a reservation and is none that is known here; it is left alone", name)
+            LOG.warning("%s looks like a reservation, but is not known here; it is left alone", name)
         self._strange[where] = strange
 
     def _compare(self, inventory: str, region: str | None, cloud: CloudDriver) -> int:
-        """Look for what is not as the ledger says; how many reservations and resources that concerns."""
-        # What is free first: what is handed over meanwhile is then in the orders, and nobody puts it into the pool.
+        """Look for differences from the ledger; return how many reservations and resources have any."""
+        # Free resources first: one that is handed over meanwhile is then among the orders, and not put into the pool.
         pooled = self._events.unheld(inventory, region=region)
         drifts = cloud.drift(inventory, list(self._events.running(inventory, region=region)), pooled)
-        lasting = {one.reservation_id: one.what for one in drifts if one.reservation_id is not None and one.lasts}
-        reservations = {one.reservation_id for one in drifts if one.reservation_id is not None and not one.lasts}
-        resources = {one.resource for one in drifts if one.reservation_id is None and one.resource is not None}
-        for one in drifts:
-            if not one.lasts:
-                LOG.warning("not as it should be: %s", one.what)
-        for reservation_id, what in lasting.items():
+        lasting = {
+            drift.reservation_id: drift.what for drift in drifts if drift.reservation_id is not None and drift.lasts
+        }
+        reservations = {
+            drift.reservation_id for drift in drifts if drift.reservation_id is not None and not drift.lasts
+        }
+        resources = {drift.resource for drift in drifts if drift.reservation_id is None and drift.resource is not None}
+        for drift in drifts:
+            if not drift.lasts:
+                LOG.warning("not as it should be: %s", drift.what)
+        for reservation_id, difference in lasting.items():
             self.tally.count_found(inventory)
-            if self._events.tell_drift(reservation_id, what):
-                LOG.warning("not as it should be, and nothing mends it: reservation %s: %s", reservation_id, what)
-        found = self._events.mend(reservations)  # not those that have ended, or changed, since they were read
-        for _ in found:
+            if self._events.tell_drift(reservation_id, difference):
+                LOG.warning("not as it should be, and nothing mends it: reservation %s: %s", reservation_id, difference)
+        repairing = self._events.mend(reservations)  # not those that have ended, or changed, since they were read
+        for _ in repairing:
             self.tally.count_found(inventory)
-        if found:
+        if repairing:
             self._wake()
-        loose = [one for one in resources if self._events.is_registered(inventory, one)]
-        for resource in sorted(loose, key=lambda one: one.external_id):
+        loose = [resource for resource in resources if self._events.is_registered(inventory, resource)]
+        for resource in sorted(loose, key=lambda resource: resource.external_id):
             self.tally.count_found(inventory)
             self._set_aside(inventory, resource)
-        return len(found) + len(loose) + len(lasting)
+        return len(repairing) + len(loose) + len(lasting)
 
     def _let_go(self, inventory: str, region: str | None, cloud: CloudDriver) -> int:
-        """Give back the room of what was kept after leases and is not there any more; nothing of it was wrong."""
-        kept = [one for one in self._events.kept(inventory) if region in {None, one.region}]
+        """Free the room of kept things that their owners have deleted. This is not a difference, so it returns 0."""
+        kept = [subject for subject in self._events.kept(inventory) if region in {None, subject.region}]
         if kept:
             remaining = cloud.remaining(inventory, kept)
-            gone = self._events.let_go(inventory, remaining, of={one.reservation_id for one in kept})
+            gone = self._events.let_go(inventory, remaining, of={subject.reservation_id for subject in kept})
             if gone:
                 LOG.info("%d of what was kept of %s is gone; its room is free", gone, inventory)
         return 0
 
     def _set_aside(self, inventory: str, resource: ResourceRef) -> None:
-        """Have a resource as it is to be once registered: in the pool, unless a reservation has it."""
+        """Put a resource into the pool again, unless a reservation has it."""
         try:
             self._driver.ensure_registered(inventory, resource)
         except ResourceOccupied as error:
@@ -187,5 +191,5 @@ class Repair:
             LOG.warning("putting %s back into the pool will be tried again: %s", resource.name, error)
         else:
             self.tally.count_mended(inventory)
-            if not self._events.is_registered(inventory, resource):  # somebody took it back in the meantime
+            if not self._events.is_registered(inventory, resource):  # it was unregistered in the meantime
                 self._driver.ensure_unregistered(inventory, resource)

@@ -1,4 +1,4 @@
-"""Threads for calls to the cloud: so many of each kind, so that what hangs in one delays no other."""
+"""Worker threads for calls to the cloud: a number per lane, so that a hanging call delays only its own lane."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ LOG = logging.getLogger(__name__)
 
 
 class Lane(Enum):
-    """What attempts are made for. Each lane has workers of its own."""
+    """The purpose of an attempt. Each lane has its own workers."""
 
     STARTS = "starts"
-    #: Ends, what comes before them, and changes that were not done at the first attempt.
+    #: Ends, events before them, and changes that were not finished at the first attempt.
     OTHERS = "others"
-    #: What somebody waits for who has asked for it.
+    #: Attempts for which a request waits.
     REQUESTS = "requests"
 
 
 class Workers:
-    """Makes attempts at events: of each event one at a time, and of each lane as many as it has workers.
+    """Runs attempts at events: one at a time for each event, and as many in each lane as it has workers.
 
-    ``of_each_lane`` is how many; 0 for one attempt after the other, each in the thread that asks for it. ``freed`` is
-    called when an attempt is over and its worker free.
+    ``of_each_lane`` is the number of workers; 0 runs each attempt in the calling thread. ``freed`` is called when an
+    attempt has ended and its worker is free.
     """
 
     def __init__(self, of_each_lane: int, freed: Callable[[], None] = lambda: None) -> None:
@@ -38,7 +38,7 @@ class Workers:
         self._guard = threading.Lock()
 
     def has_room(self, lane: Lane) -> bool:
-        """Whether an attempt can be made now, for the one who gives work to the lane."""
+        """Whether a worker of the lane is free. Only the thread that gives work to the lane may rely on it."""
         if not self._of_each_lane:
             return True
         if not self._free[lane].acquire(blocking=False):
@@ -47,9 +47,9 @@ class Workers:
         return True
 
     def begin(self, event_id: str, lane: Lane, attempt: Callable[[], object], *, here: bool = False) -> bool:
-        """Make an attempt, or have a worker make it; False when one is being made, or no worker is free.
+        """Start an attempt; return False if one for this event is running, or no worker is free.
 
-        ``here`` says that it shall be in the thread that asks. ``attempt`` raises nothing.
+        ``here`` runs it in the calling thread. ``attempt`` must not raise.
         """
         here = here or not self._of_each_lane
         with self._guard:
@@ -63,10 +63,10 @@ class Workers:
                 self._over(event_id)
             self._freed()
             return True
-        work = partial(copy_context().run, self._work, event_id, lane, attempt)  # belongs to the request that asks
+        work = partial(copy_context().run, self._work, event_id, lane, attempt)  # keeps the caller's request id
         try:
             threading.Thread(target=work, name="tenure-event", daemon=True).start()
-        except RuntimeError as error:  # the system has no thread left
+        except RuntimeError as error:  # the system cannot start another thread
             LOG.warning("no worker for event %s: %s", event_id, error)
             self._free[lane].release()
             self._over(event_id)
@@ -74,19 +74,19 @@ class Workers:
         return True
 
     def is_at(self, event_id: str) -> bool:
-        """Whether an attempt at the event is being made."""
+        """Whether an attempt at the event is running."""
         with self._guard:
             return event_id in self._running
 
     def wait(self, event_id: str, seconds: float) -> None:
-        """Wait while an attempt at the event is being made, but not for longer."""
+        """Wait while an attempt at the event is running, at most this long."""
         with self._guard:
             over = self._running.get(event_id)
         if over is not None:
             over.wait(seconds)
 
     def join(self, seconds: float) -> bool:
-        """Wait until every attempt is over, but not for longer; whether they are."""
+        """Wait until all attempts have ended, at most this long; return whether they have."""
         deadline = time.monotonic() + seconds
         with self._guard:
             running = list(self._running.values())

@@ -44,7 +44,7 @@ _WALKED = aliased(AttributeRow)
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Allocations that must not move: held ones, plans that start before ``until``, and those of a reservation."""
+    """Allocations that must not move: held ones, plans that start by ``until``, and those of a reservation."""
 
     until: datetime | None = None
     reservation_id: str | None = None
