@@ -2,7 +2,7 @@
 
 import warnings
 
-# oslo.messaging imports eventlet where it is installed. Nothing of ours uses it, so its warnings are of no use.
+# oslo.messaging imports eventlet if it is installed. We do not use eventlet, so its warnings are useless.
 warnings.filterwarnings("ignore", message=r"\s*Eventlet is deprecated")
 warnings.filterwarnings("ignore", message="eventletutils module is deprecated")
 warnings.filterwarnings("ignore", message="The 'oslo_service.eventlet_backdoor' module usage is deprecated")

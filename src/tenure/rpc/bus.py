@@ -9,15 +9,15 @@ from oslo_config.cfg import ConfigOpts
 
 
 class Misconfigured(Exception):
-    """What the operator has configured of the message bus cannot work; the text names the option, and nothing in it."""
+    """The operator's configuration of the message bus cannot work; the text names the option, but not its value."""
 
 
-#: What a library raises for an address that is none. Its text may quote the password.
+#: Errors that a library raises for an invalid address. Their texts may quote the password.
 _NO_ADDRESS = (oslo_messaging.InvalidTransportURL, oslo_messaging.DriverLoadFailure, ValueError)
 
 
 def rpc_transport(conf: ConfigOpts) -> oslo_messaging.RPCTransport:
-    """What operations travel on, as the operator has configured it. Connects to nothing. Raises ``Misconfigured``."""
+    """Return the configured transport of operations. Connects to nothing. Raises ``Misconfigured``."""
     _complete(conf)
     try:
         return oslo_messaging.get_rpc_transport(conf)
@@ -26,12 +26,12 @@ def rpc_transport(conf: ConfigOpts) -> oslo_messaging.RPCTransport:
 
 
 def notification_transport(conf: ConfigOpts) -> oslo_messaging.NotificationTransport:
-    """What notifications travel on, as the operator has configured it; the rest is as above."""
+    """Return the configured transport of notifications. Connects to nothing. Raises ``Misconfigured``."""
     _complete(conf)
     try:
         return oslo_messaging.get_notification_transport(conf)
     except _NO_ADDRESS:
-        apart = conf.oslo_messaging_notifications.transport_url  # without it they travel with the operations
+        apart = conf.oslo_messaging_notifications.transport_url  # the default is the transport of operations
         raise _no_address("oslo_messaging_notifications" if apart else "DEFAULT") from None
 
 
@@ -42,7 +42,7 @@ def _no_address(group: str) -> Misconfigured:
     )
 
 
-#: Options of oslo.messaging by group, and the module that has them under the group's name.
+#: Options of oslo.messaging: the group, and the module that registers them.
 _UNREGISTERED = {
     "oslo_messaging_metrics": "oslo_messaging._metrics.client",
     "oslo_messaging_tracing": "oslo_messaging._tracing.client",
@@ -50,9 +50,9 @@ _UNREGISTERED = {
 
 
 def _complete(conf: ConfigOpts) -> None:
-    """Let the configuration know options that oslo.messaging reads from the configuration that it is given.
+    """Register options that oslo.messaging reads from the configuration that it gets.
 
-    It registers them with the global one only; not every release has them.
+    It registers them only with the global configuration. Not every release has them.
     """
     for group, module in _UNREGISTERED.items():
         conf.register_opts(getattr(sys.modules.get(module), group, ()), group=group)

@@ -1,4 +1,4 @@
-"""The API's end of RPC: the manager's operations, carried to whichever manager is free."""
+"""The API's end of RPC: calls the manager's operations on any manager that is free."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from tenure.services.resources import ResourceService
 
 LOG = logging.getLogger(__name__)
 
-#: How long a manager may say nothing while it works: it sends a sign of life twice in this time. One that has not begun
-#: by then must not begin any more.
+#: How long a manager may be silent while it works, in seconds: it sends a heartbeat twice in this time. A manager that
+#: has not begun by then must not begin any more.
 SILENCE_SECONDS = 6
-#: How long to wait for the first connection to the message bus, and for a manager's answer about its health.
+#: How long to wait for the first connection to the message bus, and for a manager's health, in seconds.
 FIRST_SECONDS = 5.0
 HEALTH_SECONDS = 5
-#: How often to try to send again when the connection is lost.
+#: How often to try to send again if the connection is lost.
 RETRIES = 2
-#: The first pause before asking for a free manager again, and the longest; each is twice as long as the one before.
+#: The first and the longest pause before asking for a free manager again, in seconds; each is twice the one before.
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 0.2
 
@@ -48,11 +48,11 @@ _FULL = "The managers of the reservation service have no room for more right now
 
 
 class ManagerFailed(Exception):
-    """The manager could not do it and has logged why."""
+    """The operation failed in the manager, and the manager has logged why."""
 
 
 class RpcClient:
-    """Calls operations of a manager. Safe for any number of threads."""
+    """Calls operations of a manager. Thread-safe."""
 
     def __init__(self, conf: ConfigOpts, *, topic: str, clock: Clock | None = None) -> None:
         self._client = oslo_messaging.get_rpc_client(
@@ -60,7 +60,7 @@ class RpcClient:
             oslo_messaging.Target(topic=topic, version=VERSION),
             retry=RETRIES,
             call_monitor_timeout=SILENCE_SECONDS,
-            transport_options=oslo_messaging.TransportOptions(at_least_once=True),  # a refusal where nobody listens
+            transport_options=oslo_messaging.TransportOptions(at_least_once=True),  # fail at once without a listener
         )
         self._conf = conf
         self._clock = clock or SystemClock()
@@ -69,10 +69,10 @@ class RpcClient:
         self._connected = False
 
     def call(self, operation: Operation, *positional: object, **named: object) -> Any:
-        """The result of the operation, by whichever manager takes it.
+        """Call the operation on any free manager, and return its result.
 
-        Raises what it raises, ``Unavailable`` where no manager can be reached or has room, or where none has answered
-        in time, and ``ManagerFailed``.
+        Raises the operation's errors; ``Unavailable`` if no manager can be reached, has room, or has answered in time;
+        and ``ManagerFailed``.
         """
         arguments = operation.encode_arguments(*positional, **named)
         self._connect()
@@ -84,11 +84,11 @@ class RpcClient:
         raise decode_error(answer)
 
     def close(self) -> None:
-        """Let go of the message bus; nothing can be called any more."""
+        """Disconnect from the message bus; nothing can be called any more."""
         self._client.transport.cleanup()
 
     def _ask(self, operation: Operation, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """The answer of a manager that has begun it; the others are asked in turn, for as long as one may be silent."""
+        """Return the answer of a manager that has begun. Busy managers are asked in turn, up to ``SILENCE_SECONDS``."""
         patience = time.monotonic() + SILENCE_SECONDS
         pause = FIRST_PAUSE_SECONDS
         while True:
@@ -98,13 +98,13 @@ class RpcClient:
                 return answer
             if refused == "late":
                 LOG.warning(
-                    "a manager says that %s comes too late: do its clock and the one of this machine agree?",
+                    "a manager says that %s comes too late: do its clock and the clock of this machine agree?",
                     operation.name,
                 )
             if time.monotonic() + pause > patience:
                 LOG.warning("no manager has begun %s within %d s: %s", operation.name, SILENCE_SECONDS, refused)
                 raise Unavailable(_FULL)
-            time.sleep(random.uniform(pause / 2, pause))  # apart from each other, not secret
+            time.sleep(random.uniform(pause / 2, pause))  # spread the calls; randomness is not for security
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def _send(self, operation: Operation, arguments: dict[str, Any]) -> Mapping[str, Any]:
@@ -115,12 +115,12 @@ class RpcClient:
         except oslo_messaging.MessageUndeliverable:
             LOG.warning("%s reaches no manager", operation.name)
             raise Unavailable(_AWAY) from None
-        except Exception as error:  # noqa: BLE001  # whatever a transport and a message bus can come up with
+        except Exception as error:  # noqa: BLE001  # transports and message buses raise errors of any kind
             LOG.warning("no answer to %s: %s", operation.name, in_one_line(error))
             raise Unavailable(_SILENT) from None
 
     def _exchange(self, operation: Operation, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """A manager's answer; raises what the transport raises."""
+        """Return a manager's answer; raise the errors of the transport."""
         seconds = HEALTH_SECONDS if operation.name == "health" else self._conf.rpc_response_timeout
         begin_by = self._clock.now().timestamp() + min(seconds, SILENCE_SECONDS)
         client = self._client.prepare(timeout=seconds)
@@ -130,11 +130,11 @@ class RpcClient:
         return answer
 
     def _connect(self) -> None:
-        """Wait for the first connection, a little; raises ``Unavailable`` as long as there is none.
+        """Wait briefly for the first connection; raise ``Unavailable`` until there is one.
 
-        oslo.messaging waits for it for ever, in the thread that calls first. What is asked meanwhile must not be done
-        when the bus comes back and nobody waits for it any more, so that thread asks for nothing. Where the message
-        bus refuses, the next call tries again.
+        oslo.messaging waits for it without end, in the thread that calls first. An operation sent by that thread might
+        be carried out when the bus comes back, long after its caller has given up. So that thread only asks for
+        health. If the message bus refuses, the next call tries again.
         """
         with self._guard:
             if self._connected:
@@ -152,14 +152,14 @@ class RpcClient:
             self._exchange(TABLE["health"], {})
         except (oslo_messaging.MessageUndeliverable, oslo_messaging.MessagingTimeout, oslo_messaging.RemoteError):
             LOG.info("the message bus is there, and no manager answers yet")
-        except Exception as error:  # noqa: BLE001  # whatever a transport and a message bus can come up with
+        except Exception as error:  # noqa: BLE001  # transports and message buses raise errors of any kind
             LOG.warning("the message bus cannot be used: %s", in_one_line(error))
             return
         self._connected = True
 
 
 class _Remote:
-    """A service of the manager, called from afar."""
+    """A remote service of the manager."""
 
     def __init__(self, client: RpcClient, service: str) -> None:
         for operation in TABLE.values():
@@ -169,7 +169,7 @@ class _Remote:
 
 
 def remote_manager(client: RpcClient) -> Manager:
-    """The manager as the API knows it, reached by RPC."""
+    """Return the manager as the API sees it, called by RPC."""
     return Manager(
         leases=cast(LeaseService, _Remote(client, "leases")),
         resources=cast(ResourceService, _Remote(client, "resources")),

@@ -1,4 +1,4 @@
-"""Hearing of compute services that fail, from Nova's versioned notifications."""
+"""Listening for compute services that fail, in Nova's versioned notifications."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tenure.rpc.serving import STOP_SECONDS, BusServer, Pauses, Serving, in_one_
 
 LOG = logging.getLogger(__name__)
 
-#: How many notifications are taken side by side: one after the other, so that the last word about a host is the last.
+#: How many notifications are handled concurrently: one, so that the latest report about a host is stored last.
 THREADS = 1
 
-#: What is told of a compute service: the name of its host, and how it is.
+#: A report about a compute service: the name of its host, and its health.
 Report = Callable[[str, Health], object]
 
 
 class ServiceEndpoint:
-    """Takes Nova's notifications of changed services; takes none of others'."""
+    """Handles Nova's notifications of changed services; ignores all others."""
 
     filter_rule = oslo_messaging.NotificationFilter(event_type=r"^service\.update$")
 
@@ -33,7 +33,7 @@ class ServiceEndpoint:
         self._pauses = Pauses()
 
     def close(self) -> None:
-        """Put back what cannot be recorded without a pause."""
+        """Requeue what cannot be recorded, without a pause."""
         self._pauses.end()
 
     def info(
@@ -44,7 +44,7 @@ class ServiceEndpoint:
         payload: Mapping[str, Any],
         _metadata: object,
     ) -> object:
-        """Report what a compute service is like now; what cannot be recorded comes again after a pause."""
+        """Report the state of a compute service; if it cannot be recorded, requeue it after a pause."""
         told = payload.get("nova_object.data") if isinstance(payload, Mapping) else None
         if not isinstance(told, Mapping) or not isinstance(told.get("host"), str):
             LOG.warning("%s of %s is not as Nova's versioned notifications are", event_type, publisher_id)
@@ -53,7 +53,7 @@ class ServiceEndpoint:
             return oslo_messaging.NotificationResult.HANDLED
         try:
             self._report(told["host"], _health_of(told))
-        except Exception as error:  # noqa: BLE001  # it must not be lost, whatever the reason
+        except Exception as error:  # noqa: BLE001  # the notification must not be lost, whatever the reason
             LOG.warning(
                 "what %s tells of %s cannot be recorded: %s; it is taken up again in %s",
                 publisher_id,
@@ -80,24 +80,24 @@ def _health_of(service: Mapping[str, Any]) -> Health:
 
 
 class NovaListener:
-    """Listens until it is stopped; without the message bus it waits for it.
+    """Listens until it is stopped. If the message bus is away, it waits for it.
 
-    It takes from the topics' own queues, together with all other managers. A pool of oslo.messaging would get a copy,
-    and leave those queues to grow where nobody else reads them.
+    It reads the topics' own queues, together with all other managers. With a pool of oslo.messaging it would get a
+    copy, and the topics' own queues would grow if nobody else reads them.
     """
 
     def __init__(self, conf: ConfigOpts, report: Report, *, topics: Sequence[str], exchange: str) -> None:
         self._transport = notification_transport(conf)
         self._targets = [oslo_messaging.Target(topic=topic, exchange=exchange) for topic in topics]
         self._endpoint = ServiceEndpoint(report)
-        self._serving = Serving(self._new_server, threads=THREADS, what="Nova's notifications cannot be heard")
+        self._serving = Serving(self._new_server, threads=THREADS, problem="Nova's notifications cannot be heard")
 
     def start(self) -> None:
-        """Begin to listen as soon as the message bus can be used; returns at once."""
+        """Begin to listen as soon as the message bus can be used; return at once."""
         threading.Thread(target=self._serving.start, name="tenure-nova-listener", daemon=True).start()
 
     def stop(self, seconds: float = STOP_SECONDS) -> bool:
-        """Listen no more, and wait so long for what was heard; whether all of it has been taken."""
+        """Stop listening, and wait this long for running handlers; return whether all have ended."""
         self._endpoint.close()
         return self._serving.stop(seconds)
 

@@ -1,4 +1,4 @@
-"""Telling others of leases, by oslo.messaging's notifications."""
+"""Notifications about leases, sent by oslo.messaging."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tenure.clock import Clock
 from tenure.rpc.bus import Misconfigured, notification_transport
 from tenure.services.outbox import Message
 
-#: How often one attempt tries to send again where the connection is lost. The outbox makes the next attempt.
+#: How often one attempt tries to send again if the connection is lost. The outbox makes the next attempt.
 RETRIES = 1
-#: The drivers of oslo.messaging that send to a message bus; with each the version of the messages' envelope.
+#: The drivers of oslo.messaging that send to a message bus, with the version of their envelope.
 _BUSES: Mapping[str, float] = {"messagingv2": 2.0, "messaging": 1.0}
 
 
 class NotificationSink:
-    """Sends messages of the outbox as notifications of priority INFO, by the drivers that the operator has configured.
+    """Sends messages of the outbox as notifications of priority INFO, with the configured drivers.
 
-    Where that does not work it raises, so that the message is sent again later: oslo.messaging's own notifier logs
-    what a message bus does not take, and forgets it. ``message_id`` is the message's key, the same in a repetition.
+    It raises if that fails, so that the message is sent again later. oslo.messaging's own notifier would log and lose a
+    message that the bus does not take. ``message_id`` is the message's key, the same in every repetition.
     """
 
     def __init__(self, conf: ConfigOpts, *, publisher_id: str, clock: Clock) -> None:
-        """Raises ``Misconfigured``, also for a driver that is not there: the library would take what it is given."""
+        """Raise ``Misconfigured`` for invalid options, also for an unknown driver, which the library would ignore."""
         self._transport = notification_transport(conf)
         self._publisher_id = publisher_id
         self._clock = clock
@@ -42,7 +42,7 @@ class NotificationSink:
         ]
 
     def __call__(self, message: Message) -> None:
-        """Send one message; raises what the message bus raises."""
+        """Send one message; raise the errors of the message bus."""
         document = {
             "message_id": str(uuid.uuid5(uuid.NAMESPACE_OID, message.key)),
             "publisher_id": self._publisher_id,
@@ -53,7 +53,7 @@ class NotificationSink:
         }
         for version in self._versions:
             for topic in self._topics:
-                # The notifier's drivers call this method of the transport, and keep to themselves what it raises.
+                # The notifier's drivers call this method of the transport too, but swallow its errors.
                 self._transport._send_notification(
                     oslo_messaging.Target(topic=topic), {}, document, version=version, retry=RETRIES
                 )

@@ -1,4 +1,4 @@
-"""The operations that travel between the API and the manager: each with its arguments and its result."""
+"""The operations between the API and the manager, each with its arguments and its result."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tenure.services.limits import LimitService
 from tenure.services.manager import OPERATIONS, Manager
 from tenure.services.resources import ResourceService
 
-#: Whose methods the operations are, by the first part of their names.
+#: The services whose methods are operations, by the first part of the operations' names.
 SERVICES: Mapping[str, type] = {"leases": LeaseService, "resources": ResourceService, "limits": LimitService}
-#: The argument that is the id of what an operation makes.
+#: The argument that holds the id of a new lease.
 NEW_IDS: Mapping[str, str] = {"leases.create": "lease_id", "leases.add_reservation": "reservation_id"}
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A use case by its name, with the means to put its arguments and its result into plain values."""
+    """A use case with its name, and the conversion of its arguments and its result to plain values."""
 
     name: str
     signature: inspect.Signature
@@ -30,7 +30,7 @@ class Operation:
 
     @property
     def service(self) -> str:
-        """The part of the manager that it belongs to, empty for the manager itself."""
+        """The service of the manager that has it; empty for the manager itself."""
         return self.name.rpartition(".")[0]
 
     @property
@@ -38,9 +38,9 @@ class Operation:
         return self.name.rpartition(".")[2]
 
     def encode_arguments(self, *positional: object, **named: object) -> dict[str, Any]:
-        """The arguments as plain values, by name. Raises ``TypeError`` for those that do not fit.
+        """Return the arguments as plain values, by name. Raises ``TypeError`` for arguments that do not fit.
 
-        What is made new gets its id here, so that whoever carries the same message out a second time finds it.
+        New things get their id here. So a manager that receives the same message twice finds what the first one made.
         """
         bound = self.signature.bind(*positional, **named)
         if self.name in NEW_IDS:
@@ -48,7 +48,7 @@ class Operation:
         return {name: encode(value, self.hints[name]) for name, value in bound.arguments.items()}
 
     def decode_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as they were. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for what is none."""
+        """Return the decoded arguments. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for invalid ones."""
         return {name: decode(value, self.hints[name]) for name, value in arguments.items()}
 
     def encode_result(self, result: object) -> Any:
@@ -58,7 +58,7 @@ class Operation:
         return decode(result, self.hints["return"])
 
     def bound_to(self, manager: Manager) -> Callable[..., Any]:
-        """The use case itself."""
+        """Return the method that carries out the use case."""
         owner: object = getattr(manager, self.service) if self.service else manager
         method: Callable[..., Any] = getattr(owner, self.verb)
         return method
@@ -75,5 +75,5 @@ def _declared(name: str) -> Operation:
     return Operation(name, without_self, get_type_hints(method))
 
 
-#: Every operation by its name; nothing else can be called.
+#: All operations by name; nothing else can be called.
 TABLE: Mapping[str, Operation] = {name: _declared(name) for name in sorted(OPERATIONS)}

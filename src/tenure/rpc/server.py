@@ -1,4 +1,4 @@
-"""The manager's end of RPC: takes whole operations, and answers with plain values or one of our errors."""
+"""The manager's end of RPC: carries out whole operations, and answers with plain values or one of our errors."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from tenure.tracing import new_request_id, traced
 
 LOG = logging.getLogger(__name__)
 
-#: The version of the messages; its first number changes when an API and a manager cannot talk to each other any more,
-#: the second when a manager must not be older than the API.
+#: The version of the messages. Its first number changes when API and manager become incompatible, the second when a
+#: manager must not be older than the API.
 VERSION = "1.2"
-#: The answer to what failed for no reason that the caller should know.
+#: The answer if an operation failed for a reason that is not the caller's business.
 FAILED: Mapping[str, Any] = {"error": None}
-#: The answers to what was not begun: all places are taken, the caller has given up, this manager is stopping.
+#: The answers if an operation was not begun: no place is free, the caller has given up, the manager is stopping.
 BUSY: Mapping[str, Any] = {"refused": "busy"}
 LATE: Mapping[str, Any] = {"refused": "late"}
 STOPPING: Mapping[str, Any] = {"refused": "stopping"}
 
-#: How far the clocks of an API and of a manager may be apart.
+#: How far the clocks of an API and a manager may differ, in seconds.
 SKEW = timedelta(seconds=2)
-#: How long a call waits for a place before it is refused. Longer than most calls last, so that places do not stay empty
-#: in a crowd; short for those whom another manager could serve.
+#: How long a call waits for a place before it is refused, in seconds. It is longer than most calls last, so that places
+#: are refilled under load; and short, as another manager may be free.
 BENCH_SECONDS = 0.25
-#: How many threads are left to refuse calls while all places are taken, and all benches.
+#: How many threads are left to refuse calls while all places, and all places to wait, are taken.
 REFUSERS = 4
 
 
 class Endpoint:
-    """What can be called: one method, for the operations of the declared list."""
+    """The RPC endpoint: one method, for the operations of the declared list."""
 
     target = oslo_messaging.Target(version=VERSION)
 
     def __init__(self, manager: Manager, *, places: int = 1, clock: Clock | None = None) -> None:
-        """Carry out as many operations side by side as there are ``places``."""
+        """Carry out up to ``places`` operations concurrently."""
         self._calls = {name: (operation, operation.bound_to(manager)) for name, operation in TABLE.items()}
         self._places = threading.BoundedSemaphore(places)
         self._benches = threading.BoundedSemaphore(places)
@@ -56,15 +56,15 @@ class Endpoint:
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """Begin nothing any more."""
+        """Begin nothing new."""
         self._closed.set()
 
     def perform(
         self, _context: object, *, operation: str, arguments: Mapping[str, Any], begin_by: float | None = None
     ) -> Mapping[str, Any]:
-        """Do an operation: ``{"result": …}``, or ``{"error": …}`` for what is refused and for what failed.
+        """Carry out an operation: return ``{"result": …}``, or ``{"error": …}`` if it is refused or has failed.
 
-        ``{"refused": …}`` says that it was not begun. ``begin_by`` is when its caller gives up, as Unix time.
+        ``{"refused": …}`` means that it was not begun. ``begin_by`` is when the caller gives up, as Unix time.
         """
         if not self._enter():
             return BUSY
@@ -78,7 +78,7 @@ class Endpoint:
             self._places.release()
 
     def _enter(self) -> bool:
-        """Take a place, or wait for one where that is short and not too many do; whether there is one."""
+        """Take a place. If few others wait, wait for one briefly; return whether there is one."""
         if self._places.acquire(blocking=False):
             return True
         if self._closed.is_set() or not self._benches.acquire(blocking=False):
@@ -92,9 +92,9 @@ class Endpoint:
         try:
             declared, use_case = self._calls[operation]
             given = declared.decode_arguments(arguments)
-        except Exception as error:  # noqa: BLE001  # whatever was sent
-            # Not the error's text: it may quote what was sent, and a token with it.
-            LOG.error("an API asks for what this manager does not understand: %s: %s", operation, type(error).__name__)
+        except Exception as error:  # noqa: BLE001  # the sender may have sent anything
+            # Do not log the error's text: it may quote what was sent, and a token with it.
+            LOG.error("an API sent what this manager does not understand: %s: %s", operation, type(error).__name__)
             return FAILED
         actor = given.get("actor")
         ids = (actor.request_id, actor.global_request_id) if isinstance(actor, Actor) else (new_request_id(), None)
@@ -114,25 +114,25 @@ class RpcServer:
     def __init__(
         self, conf: ConfigOpts, manager: Manager, *, topic: str, name: str, threads: int, clock: Clock | None = None
     ) -> None:
-        """Serve ``threads`` operations side by side.
+        """Serve ``threads`` operations concurrently.
 
-        ``name`` tells this manager's queue from those of others; nothing is ever sent to one of them alone.
+        ``name`` distinguishes this manager's queue from those of others; nothing is ever sent to a single manager.
         """
         self._transport = rpc_transport(conf)
         self._target = oslo_messaging.Target(topic=topic, server=name)
         self._endpoint = Endpoint(manager, places=threads, clock=clock)
-        # oslo.messaging takes whatever comes and queues it in memory, without limit: as many threads again wait for a
-        # place, and a few refuse at once what would have to wait for long, so that another manager can have it.
+        # oslo.messaging accepts all calls and queues them in memory, without a limit. So as many threads again wait for
+        # a place, and a few refuse at once what would have to wait for long, so that another manager can take it.
         self._serving = Serving(
-            self._new_server, threads=2 * threads + REFUSERS, what="no calls of the API can be taken"
+            self._new_server, threads=2 * threads + REFUSERS, problem="no calls of the API can be taken"
         )
 
     def start(self) -> None:
-        """Begin to take operations; waits for the message bus as long as it cannot be used, unless it is stopped."""
+        """Begin to serve; waits until the message bus can be used, or until ``stop``."""
         self._serving.start()
 
     def stop(self, seconds: float = STOP_SECONDS) -> bool:
-        """Begin no more operations, and wait so long for those that were begun; whether all of them have ended."""
+        """Begin nothing new, and wait this long for running operations; return whether all have ended."""
         self._endpoint.close()
         if not self._serving.stop(seconds):
             return False

@@ -1,4 +1,4 @@
-"""Servers on the message bus: begun as soon as it lets them in, and ended within a limit."""
+"""Servers on the message bus: started as soon as the bus accepts them, and stopped within a limit."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Protocol
 
 LOG = logging.getLogger(__name__)
 
-#: The first pause before something is tried again, and the longest; each is twice as long as the one before.
+#: The first and the longest pause before another attempt, in seconds; each is twice the one before.
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
-#: How long a stop waits for what is under way, where nobody says.
+#: How long a stop waits for running work by default, in seconds.
 STOP_SECONDS = 20.0
-#: How long a stop waits for a connection that is being made.
+#: How long a stop waits for a connection that is being made, in seconds.
 CONNECT_SECONDS = 2.0
 
 
 class Pauses:
-    """Pauses between attempts, longer each time, that somebody can put an end to."""
+    """Growing pauses between attempts, which another thread can end."""
 
     def __init__(self) -> None:
         self._ended = threading.Event()
@@ -29,16 +29,16 @@ class Pauses:
         return f"{self._next:g} s"
 
     def wait(self) -> bool:
-        """Wait for the next pause; whether it is time for another attempt, rather than to end."""
+        """Wait for the next pause; return whether to try again, rather than to end."""
         pause, self._next = self._next, min(2 * self._next, LONGEST_PAUSE_SECONDS)
         return not self._ended.wait(pause)
 
     def begin_anew(self) -> None:
-        """Let the next pause be a short one: an attempt has succeeded."""
+        """Make the next pause a short one: an attempt has succeeded."""
         self._next = FIRST_PAUSE_SECONDS
 
     def end(self) -> None:
-        """Let no pause last any longer."""
+        """End all pauses, now and later."""
         self._ended.set()
 
     @property
@@ -47,26 +47,26 @@ class Pauses:
 
 
 class BusServer(Protocol):
-    """What oslo.messaging's servers have in common."""
+    """The interface that oslo.messaging's servers share."""
 
     def start(self, override_pool_size: int) -> None:
-        """Connect and begin; a server whose start has failed is of no use any more."""
+        """Connect and begin. A server whose start has failed cannot be used again."""
 
     def stop(self) -> None:
         """Take nothing new."""
 
     def wait(self) -> None:
-        """Wait for what is under way, and disconnect."""
+        """Wait for running work, and disconnect."""
 
 
 class Serving:
-    """A server that is made anew until the message bus lets one in. To be started once."""
+    """A server that is created again until the message bus accepts one. Start it only once."""
 
-    def __init__(self, make: Callable[[], BusServer], *, threads: int, what: str) -> None:
-        """``what`` is what does not work without the message bus, for the log."""
+    def __init__(self, make: Callable[[], BusServer], *, threads: int, problem: str) -> None:
+        """``problem`` says for the log what does not work without the message bus."""
         self._make = make
         self._threads = threads
-        self._what = what
+        self._problem = problem
         self._pauses = Pauses()
         self._guard = threading.Lock()
         self._server: BusServer | None = None
@@ -75,9 +75,9 @@ class Serving:
         self._settled.set()
 
     def start(self) -> None:
-        """Begin to serve; returns when it does, or when it is stopped before.
+        """Begin to serve; return when it serves, or when it is stopped before.
 
-        oslo.messaging waits for a message bus that cannot be reached, and logs that. One that refuses is tried again.
+        If the message bus cannot be reached, oslo.messaging waits and logs that. If it refuses, this tries again.
         """
         self._settled.clear()
         try:
@@ -86,14 +86,14 @@ class Serving:
         finally:
             self._settled.set()
         if self._pauses.are_over:
-            self.stop()  # who asked for it has not waited for the message bus
+            self.stop()  # stop() was called while this waited for the message bus
 
     def stop(self, seconds: float = STOP_SECONDS) -> bool:
-        """Take nothing new, and wait so long for what is under way; whether all of it has ended."""
+        """Take nothing new, and wait this long for running work; return whether all of it has ended."""
         self._pauses.end()
         self._settled.wait(min(seconds, CONNECT_SECONDS))
         with self._guard:
-            if self._server is None:  # what is still to be connected serves nobody, and ends with the process
+            if self._server is None:  # a server that still connects serves nobody, and ends with the process
                 return True
             if self._ending is None:
                 self._ending = threading.Thread(target=self._end, args=(self._server,), daemon=True)
@@ -105,8 +105,8 @@ class Serving:
         server = self._make()
         try:
             server.start(override_pool_size=self._threads)
-        except Exception as error:  # noqa: BLE001  # whatever a transport and a message bus can come up with
-            LOG.warning("%s: %s; the next attempt comes in %s", self._what, in_one_line(error), self._pauses)
+        except Exception as error:  # noqa: BLE001  # transports and message buses raise errors of any kind
+            LOG.warning("%s: %s; the next attempt comes in %s", self._problem, in_one_line(error), self._pauses)
             return False
         with self._guard:
             self._server = server
@@ -119,5 +119,5 @@ class Serving:
 
 
 def in_one_line(error: Exception) -> str:
-    """What an error says, for a line of a log."""
+    """Return the type and text of an error as a single line for the log."""
     return " ".join(f"{type(error).__name__}: {error}".split())

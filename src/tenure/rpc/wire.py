@@ -1,4 +1,4 @@
-"""Domain values and our errors as plain JSON values, and back."""
+"""Conversion of domain values and our errors to plain JSON values, and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tenure.domain.shortfall import Shortfall
 
 
 def _is_date_asked_for(kind: Any) -> bool:
-    """Whether a type is a union of a date with a moment that the service looks up."""
+    """Whether a type is a union of a date and a ``Moment``, which the service resolves."""
     return get_origin(kind) in {Union, UnionType} and Moment in get_args(kind)
 
 
@@ -48,12 +48,12 @@ _CONVERTER = _new_converter()
 
 
 def encode(value: object, kind: Any) -> Any:
-    """A value of the type ``kind`` as plain values."""
+    """Return a value of the type ``kind`` as plain values."""
     return _CONVERTER.unstructure(value, unstructure_as=kind)
 
 
 def decode(value: Any, kind: Any) -> Any:
-    """The value of the type ``kind`` that was encoded; raises ``ValueError`` or ``TypeError`` where it is none."""
+    """Return the decoded value of the type ``kind``; raise ``ValueError`` or ``TypeError`` for an invalid one."""
     return None if kind is type(None) else _CONVERTER.structure(value, kind)
 
 
@@ -63,15 +63,15 @@ def _all_errors(root: type[TenureError]) -> Iterator[type[TenureError]]:
         yield from _all_errors(kind)
 
 
-#: The errors that travel: all of ``domain/errors.py``, by the names of their classes.
+#: The errors that can be sent: all of ``domain/errors.py``, by class name.
 ERRORS: Mapping[str, type[TenureError]] = {
     kind.__name__: kind for kind in _all_errors(TenureError) if kind.__module__ == errors.__name__
 }
 
 
 def encode_error(error: TenureError) -> dict[str, Any]:
-    """An error as plain values: its class, and what its constructor was given."""
-    kind = next(one for one in type(error).__mro__ if one.__name__ in ERRORS)
+    """Return an error as plain values: its class, and the arguments of its constructor."""
+    kind = next(error_class for error_class in type(error).__mro__ if error_class.__name__ in ERRORS)
     given = {
         parameter.name: encode(getattr(error, parameter.name), hint)
         for parameter, hint in _parameters(ERRORS[kind.__name__])
@@ -80,7 +80,7 @@ def encode_error(error: TenureError) -> dict[str, Any]:
 
 
 def decode_error(document: Mapping[str, Any]) -> TenureError:
-    """The error that was encoded; raises ``KeyError`` for one that is none of ours."""
+    """Return the decoded error; raise ``KeyError`` for an unknown class."""
     kind = ERRORS[document["error"]]
     positional, named = [], {}
     for parameter, hint in _parameters(kind):
@@ -96,7 +96,7 @@ def decode_error(document: Mapping[str, Any]) -> TenureError:
 
 
 def _parameters(kind: type[TenureError]) -> Iterator[tuple[inspect.Parameter, Any]]:
-    """What the constructor of an error takes; it keeps each under the same name."""
+    """Yield the parameters of an error's constructor; the error keeps each as an attribute of the same name."""
     hints = get_type_hints(kind.__init__, localns={"Shortfall": Shortfall})
     for parameter in inspect.signature(kind).parameters.values():
         hint = hints[parameter.name]
