@@ -1,1 +1,1 @@
-"""Filters: what a site says about which leases may be, beside policies and what there is room for."""
+"""Enforcement filters: the rules of a site for leases, besides policies and capacity."""

@@ -1,9 +1,9 @@
-"""What a filter is. Sites may bring their own, by entry points in the group ``tenure.enforcement_filters``.
+"""The contract of enforcement filters. A site can add filters by entry points in ``tenure.enforcement_filters``.
 
-A filter is given values as Blazar gives them: a context (``user_id``, ``project_id``, ``auth_url``, ``region_name``)
-and leases with the names of the API at 1.0. Dates are ``datetime`` without a zone, in UTC. Each reservation has its
-parameters and ``allocations``, a list of the resources that serve it; a lease has ``resource_requests``, how much it
-takes of each resource class.
+A filter gets the values that Blazar passes: a context (``user_id``, ``project_id``, ``auth_url``, ``region_name``) and
+leases with the names of API 1.0. Dates are ``datetime`` without a zone, in UTC. Each reservation has its parameters and
+``allocations``, a list of the resources that serve it. A lease has ``resource_requests``, the amount of each resource
+class that it takes.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ Values = Mapping[str, Any]
 
 
 class EnforcementFilter:
-    """A filter that has no objection to anything; others override what they have something to say about.
+    """A filter that allows everything; subclasses override the methods that they need.
 
-    A check refuses by raising one of our errors: ``Denied``, with words for the user, or another of
-    ``tenure.domain.errors``. It is asked outside any transaction, after it is known that there is room, and before
-    anything is written; asked again where what would be booked has changed meanwhile. What a check has allowed may
-    still not come about.
+    A check refuses by raising one of our errors: ``Denied`` with a text for the user, or another of
+    ``tenure.domain.errors``. Checks run outside any transaction, after the search for room and before anything is
+    written. They run again if what would be booked has changed meanwhile. A lease that a check has allowed may still
+    not be created.
 
-    The other methods, those in ``listens_to``, are called after the fact, from the outbox: in the order in which it
-    happened to a lease, with ``key`` the same at every repetition, and repeated until they return. Dates are
-    ``datetime`` there, too.
+    The other methods, those in ``listens_to``, are called after the fact, from the outbox: in the order of the changes
+    to a lease, with the same ``key`` in every repetition, and repeated until they return. Their dates are ``datetime``
+    as well.
     """
 
-    #: Options of its own, to be registered in ``[enforcement]``; each is an attribute of the filter.
+    #: The filter's own options, registered in ``[enforcement]``; each is an attribute of the filter.
     enforcement_opts: ClassVar[Sequence[cfg.Opt]] = ()
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        """Raises ``ValueError`` where the options make no sense; the text names them."""
+        """Raise ``ValueError`` for invalid options; the text names them."""
         self.conf = conf
         conf.register_opts(list(self.enforcement_opts), group="enforcement")
 
     def __getattr__(self, name: str) -> Any:
-        if name == "conf":  # not set yet: else this would ask for itself for ever
+        if name == "conf":  # not set yet; otherwise this would recurse without end
             raise AttributeError(name)
         try:
             return self.conf.enforcement[name]
@@ -47,23 +47,23 @@ class EnforcementFilter:
 
     @property
     def listens_to(self) -> Collection[str]:
-        """The methods that are to be called after the fact: those that the class overrides."""
+        """Return the methods to call after the fact: those that the class overrides."""
         after = ("commit_create", "commit_update", "on_end")
         return frozenset(name for name in after if getattr(type(self), name) is not getattr(EnforcementFilter, name))
 
     def check_create(self, context: Values, lease_values: Values) -> None:
-        """Object to a lease that would be made; it has no reservation ids yet."""
+        """Refuse a lease that would be created, by raising. It has no reservation ids yet."""
 
     def check_update(self, context: Values, current_lease_values: Values, new_lease_values: Values) -> None:
-        """Object to a change of a lease: of its dates, its reservations, or what serves them."""
+        """Refuse a change of a lease, by raising: of its dates, its reservations, or their allocations."""
 
     def commit_create(self, context: Values, lease_values: Values, *, key: str) -> None:
-        """Be told that a lease exists."""
+        """Handle the creation of a lease."""
 
     def commit_update(
         self, context: Values, current_lease_values: Values, new_lease_values: Values, *, key: str
     ) -> None:
-        """Be told that a lease has changed; ``current_lease_values`` is what was told last."""
+        """Handle a change of a lease; ``current_lease_values`` is what the last call reported."""
 
     def on_end(self, context: Values, lease_values: Values, *, key: str) -> None:
-        """Be told that a lease is over: it has ended or was deleted, failed for good, or never came about."""
+        """Handle the end of a lease: it has ended or was deleted, failed for good, or was never created."""

@@ -1,18 +1,18 @@
-"""A bound on how long leases are."""
+"""A limit on the duration of leases."""
 
 from __future__ import annotations
 
 from tenure.domain.errors import InvalidParameter, NotPermitted
 from tenure.enforcement.contract import EnforcementFilter, Values
 
-#: What the option is where there is no bound.
+#: The value of the option without a limit.
 _UNBOUNDED = -1
 
 
 class MaxLeaseDurationFilter(EnforcementFilter):
-    """No lease is longer than ``max_lease_duration`` seconds, but for those of projects that are exempt.
+    """Limits leases to ``max_lease_duration`` seconds, except those of exempt projects.
 
-    One that is longer already, since the bound is newer, may stay so and become shorter.
+    A lease that is longer because it is older than the limit may keep its length, or become shorter.
     """
 
     def check_create(self, context: Values, lease_values: Values) -> None:
@@ -25,7 +25,7 @@ class MaxLeaseDurationFilter(EnforcementFilter):
             raise InvalidParameter(words, field="end_date")
 
     def _excess(self, context: Values, lease: Values) -> str | None:
-        """What is to be said of a lease that is too long, None where it is not."""
+        """Return the refusal for a lease that is too long; None if it is not."""
         longest = self.max_lease_duration
         if longest == _UNBOUNDED or context["project_id"] in self.max_lease_duration_exempt_project_ids:
             return None

@@ -1,4 +1,4 @@
-"""A service of the site that is asked about leases over HTTP, and told of them: credits, budgets, accounts."""
+"""A filter that calls a service of the site over HTTP to check and report leases: credits, budgets, accounts."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ LOG = logging.getLogger(__name__)
 
 DENIED = "External service enforcement filter denied the request."
 AWAY = "The service that must agree to leases does not answer; try again later."
-#: More of an answer is of no interest.
+#: The most bytes of an answer that are read.
 _MAX_ANSWER = 64 * 1024
-#: What each call is made for, and its path below the base; the others are made only where their URL is given.
+#: The calls with a default path below the base URL. Other calls are made only if their own URL is set.
 _PATHS = {"check_create": "check-create", "check_update": "check-update", "on_end": "on-end"}
 _CALLS = (*_PATHS, "commit_create", "commit_update")
-#: Answers of the kind 4xx after which a repetition may fare better.
+#: The 4xx statuses after which a repetition may succeed.
 _PASSING = frozenset({401, 408, 421, 425, 429})
 
 
 class NotAnswered(Exception):
-    """The service was not there, took too long, or gave an answer that settles nothing."""
+    """The service was unreachable, took too long, or gave an answer that decides nothing."""
 
 
 class ExternalServiceFilter(EnforcementFilter):
-    """Asks a service whether a lease may be, and tells it what became of it.
+    """Asks a service whether to allow a lease, and reports the outcome.
 
-    The calls and their bodies are Blazar's; beyond that it is told of leases that exist and that have changed, by
-    ``commit_create`` and ``commit_update``.
+    The calls and their bodies are Blazar's. In addition, ``commit_create`` and ``commit_update`` report leases that
+    were created or changed.
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
@@ -51,7 +51,7 @@ class ExternalServiceFilter(EnforcementFilter):
         self._secrets = self._check_secrets()
 
     def _check_secrets(self) -> tuple[str, ...]:
-        """What must stand in no log. Raises ``ValueError`` for what no header can hold, and does not repeat it."""
+        """Return the secrets that must not be logged. Raises ``ValueError``, without the value, for invalid headers."""
         names = ("external_service_token", "external_service_bearer_token")
         secrets = {name: str(getattr(self, name)) for name in names if getattr(self, name)}
         for name, secret in secrets.items():
@@ -66,13 +66,13 @@ class ExternalServiceFilter(EnforcementFilter):
         return tuple(secrets.values())
 
     def _without_secrets(self, text: str) -> str:
-        """A text of the service's, which may repeat the headers that it was sent."""
+        """Return a text of the service, which may repeat the headers that it got, without the secrets."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text
 
     def _trust(self) -> ssl.SSLContext:
-        """Which certificates are accepted. Raises ``ValueError``."""
+        """Return the accepted certificates. Raises ``ValueError``."""
         file = self.external_service_cafile or None
         try:
             return ssl.create_default_context(cafile=file)
@@ -106,21 +106,21 @@ class ExternalServiceFilter(EnforcementFilter):
         self._check("check_update", body)
 
     def commit_create(self, context: Values, lease_values: Values, *, key: str) -> None:
-        self._tell("commit_create", {"context": context, "lease": lease_values}, key)
+        self._report("commit_create", {"context": context, "lease": lease_values}, key)
 
     def commit_update(
         self, context: Values, current_lease_values: Values, new_lease_values: Values, *, key: str
     ) -> None:
         body = {"context": context, "current_lease": current_lease_values, "lease": new_lease_values}
-        self._tell("commit_update", body, key)
+        self._report("commit_update", body, key)
 
     def on_end(self, context: Values, lease_values: Values, *, key: str) -> None:
-        # A service need not know of a lease that never came about.
+        # The service need not know a lease that was never created.
         forgiving = lease_values.get("status") == "CREATING"
-        self._tell("on_end", {"context": context, "lease": lease_values}, key, forgiving=forgiving)
+        self._report("on_end", {"context": context, "lease": lease_values}, key, forgiving=forgiving)
 
     def _check(self, call: str, body: Values) -> None:
-        """Raise ``Denied`` unless the service agrees, and ``Unavailable`` where it does not answer."""
+        """Raise ``Denied`` unless the service agrees, and ``Unavailable`` if it does not answer."""
         if call not in self._urls:
             return
         lenient = self.external_service_on_failure == "allow"
@@ -137,11 +137,11 @@ class ExternalServiceFilter(EnforcementFilter):
             LOG.error("%s: %s answered %d; allowed all the same", call, _place(self._urls[call]), status)
             return
         if status != 403:
-            LOG.warning("%s: %s answered %d, which is taken for a denial", call, _place(self._urls[call]), status)
+            LOG.warning("%s: %s answered %d, which counts as a denial", call, _place(self._urls[call]), status)
         raise Denied(self._without_secrets(_reason(answer)) if status == 403 else DENIED)
 
-    def _tell(self, call: str, body: Values, key: str, *, forgiving: bool = False) -> None:
-        """Raise ``NotAnswered`` unless the service has taken note."""
+    def _report(self, call: str, body: Values, key: str, *, forgiving: bool = False) -> None:
+        """Raise ``NotAnswered`` unless the service has accepted the report."""
         if call not in self._urls:
             return
         status, answer = self._post(self._urls[call], body, key)
@@ -161,9 +161,9 @@ class ExternalServiceFilter(EnforcementFilter):
         return headers
 
     def _post(self, url: str, body: Values, key: str | None) -> tuple[int, bytes]:
-        """The status and the beginning of the answer. Raises ``NotAnswered``.
+        """Return the status and the beginning of the answer. Raises ``NotAnswered``.
 
-        Never lasts longer than the time-out, however long it takes to look up a name or to reach a host.
+        It never takes longer than the time-out, however long the name look-up or the connection takes.
         """
         parts = urlsplit(url)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -182,14 +182,14 @@ class ExternalServiceFilter(EnforcementFilter):
     def _connection(self, url: str) -> http.client.HTTPConnection:
         parts = urlsplit(url)
         assert parts.hostname is not None
-        timeout = self.external_service_timeout  # of each step
+        timeout = self.external_service_timeout  # for each step
         if parts.scheme == "https":
             return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout, context=self._tls)
         return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
 
 
 class _Call(threading.Thread):
-    """A request in a thread of its own, since the look-up of a name cannot be ended by anybody."""
+    """A request in a thread of its own, since a name look-up cannot be cancelled."""
 
     def __init__(
         self, connection: http.client.HTTPConnection, path: str, content: bytes, headers: Mapping[str, str]
@@ -204,9 +204,9 @@ class _Call(threading.Thread):
     def run(self) -> None:
         try:
             self._connection.connect()
-            if not self._is_cut.is_set():  # nobody is asked, or told, of whom nobody waits for an answer
+            if not self._is_cut.is_set():  # send nothing if the caller has given up
                 self.answer = self._ask()
-        except Exception as error:  # noqa: BLE001  # for the one who waits
+        except Exception as error:  # noqa: BLE001  # passed on to the waiting caller
             self.error = error
         finally:
             self._connection.close()
@@ -218,7 +218,7 @@ class _Call(threading.Thread):
         return answer.status, answer.read(_MAX_ANSWER)
 
     def cut(self) -> None:
-        """End it, wherever it is: nothing more goes out or comes in."""
+        """End the call, whatever it is doing: nothing more is sent or received."""
         self._is_cut.set()
         if self._connection.sock is not None:
             try:
@@ -228,16 +228,16 @@ class _Call(threading.Thread):
 
 
 def _place(url: str) -> str:
-    """A URL without what may be secret in it: a user, a password, a query."""
+    """Return a URL without its possible secrets: user, password and query."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _reason(answer: bytes) -> str:
-    """What a service says for the user, else that it has denied."""
+    """Return the service's text for the user, or a general denial."""
     try:
         document = json.loads(answer)
-    except (ValueError, RecursionError):  # what is nested deeply is no answer either
+    except (ValueError, RecursionError):  # a deeply nested document is invalid too
         return DENIED
     message = document.get("message") if isinstance(document, Mapping) else None
     return message if isinstance(message, str) and message else DENIED

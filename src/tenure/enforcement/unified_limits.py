@@ -17,69 +17,68 @@ from tenure.domain.errors import Unavailable
 LOG = logging.getLogger(__name__)
 
 _GROUP = "oslo_limit"
-#: By what a login of the service is described here; as it is called in [service_auth].
+#: The options that define a login, with their names in [service_auth].
 _ACCOUNT = ("username", "password", "user_domain_name")
 _PROJECT = ("project_name", "project_domain_name")
-#: What oslo.limit raises where Keystone is away, refuses, or has not what is looked for; ``OSError`` where the file of
-#: authorities is not there.
+#: The errors of oslo.limit if Keystone is away, refuses, or lacks an entry; ``OSError`` if the CA file is missing.
 _FAILURES = (ClientException, SDKException, SessionInitError, OSError, ValueError, LookupError, TypeError)
 
 AWAY = "Keystone does not say right now how much the project may have; try again later."
 
 
 class UnifiedLimits:
-    """How much a project may have: its own limit in Keystone, else the registered one.
+    """The limits of a project: its own limit in Keystone, else the registered one.
 
-    What is not registered is 0, as for everybody who uses oslo.limit.
+    A limit that is not registered is 0, as for all users of oslo.limit.
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        """Take what ``[oslo_limit]`` says, and what it does not say as the service does otherwise.
+        """Use the options of ``[oslo_limit]``; options that are not set there have the service's own values.
 
-        Raises ``cfg.Error``, and keystoneauth's errors for an ``auth_type`` that there is not.
+        Raises ``cfg.Error``, and keystoneauth's errors for an unknown ``auth_type``.
         """
-        _tell_oslo_limit(conf)
+        _configure_oslo_limit(conf)
         self._enforcer: limit.Enforcer | None = None
         self._missed: frozenset[str] = frozenset()
 
     def of_project(self, project_id: str, names: Collection[str]) -> Mapping[str, int]:
-        """The limits by name, -1 for none. Raises ``Unavailable`` where Keystone does not tell them."""
+        """Return the limits by name, -1 for no limit. Raises ``Unavailable`` if Keystone does not give them."""
         try:
-            if self._enforcer is None:  # two threads may each make one, and either will do
+            if self._enforcer is None:  # two threads may each create one; either will do
                 self._enforcer = limit.Enforcer(_count_nothing, cache=False)
-            # All of them at once: by name, each would be a call, and one that is not registered an error of its own.
-            registered = dict(self._enforcer.get_registered_limits(None))  # type: ignore[arg-type]  # None is all
-            own = dict(self._enforcer.get_project_limits(project_id, None))  # type: ignore[arg-type]  # None is all
+            # All limits at once: by name, each would be a call, and raise an error if it is not registered.
+            registered = dict(self._enforcer.get_registered_limits(None))  # type: ignore[arg-type]  # None means all
+            own = dict(self._enforcer.get_project_limits(project_id, None))  # type: ignore[arg-type]  # None means all
         except NotImplementedError:
             LOG.error("oslo.limit cannot work with Keystone's model of limits strict_two_level, only with flat")
             raise Unavailable(AWAY) from None
         except _FAILURES as error:
             LOG.warning("Keystone does not tell limits: %s", " ".join(str(error).split()))
             raise Unavailable(AWAY) from None
-        self._tell_missing(frozenset(names) - registered.keys())
-        found = registered | own
-        return {name: found.get(name, 0) for name in names}
+        self._log_missing(frozenset(names) - registered.keys())
+        limits = registered | own
+        return {name: limits.get(name, 0) for name in names}
 
-    def _tell_missing(self, names: frozenset[str]) -> None:
-        """Say in the log what is refused for want of a registered limit, once."""
+    def _log_missing(self, names: frozenset[str]) -> None:
+        """Log once what is refused because no limit is registered."""
         if names - self._missed:
             LOG.warning("Keystone has no registered limits for %s: nothing of it is allowed", ", ".join(sorted(names)))
         self._missed = names
 
 
 def _count_nothing(project_id: str | None, names: Collection[str]) -> dict[str, int]:
-    """What oslo.limit would count with; what is booked is counted where it is booked."""
+    """Return 0 for each limit: the ledger counts bookings itself, when it books."""
     return dict.fromkeys(names, 0)
 
 
-def _tell_oslo_limit(conf: cfg.ConfigOpts) -> None:
-    """Have oslo.limit read the same files, with the service's own account and endpoint where they say no other.
+def _configure_oslo_limit(conf: cfg.ConfigOpts) -> None:
+    """Let oslo.limit read the same files, with the service's own account and endpoint by default.
 
-    It knows the configuration of the process only, which is nobody else's here.
+    oslo.limit reads only the global configuration of the process, which nothing else uses here.
     """
     known = cfg.CONF
     known([], project=conf.project, default_config_files=conf.config_file, default_config_dirs=conf.config_dir)
-    known.clear_default("auth_type", _GROUP)  # of a configuration before this one
+    known.clear_default("auth_type", _GROUP)  # left over from an earlier configuration
     said = known[_GROUP]
     if not (said.endpoint_id or said.endpoint_service_type or said.endpoint_service_name):
         known.set_default("endpoint_service_type", "reservation", _GROUP)
@@ -91,11 +90,11 @@ def _tell_oslo_limit(conf: cfg.ConfigOpts) -> None:
         return
     if not said.auth_type:
         known.set_default("auth_type", "v3password", _GROUP)
-        _tell_account(known, conf)
+        _set_account(known, conf)
     known.register_opts(loading.get_auth_plugin_conf_options(said.auth_type), group=_GROUP)
 
 
-def _tell_account(known: cfg.ConfigOpts, conf: cfg.ConfigOpts) -> None:
+def _set_account(known: cfg.ConfigOpts, conf: cfg.ConfigOpts) -> None:
     known.register_opts(loading.get_auth_plugin_conf_options("v3password"), group=_GROUP)
     account = conf.service_auth
     url = (account.auth_url or "").rstrip("/")
