@@ -1,4 +1,4 @@
-"""``tenure-api``: the REST API as a process of its own. ``tenure.cmd.wsgi`` has it for a WSGI server."""
+"""``tenure-api``: the REST API as a process of its own. For a WSGI server, use ``tenure.cmd.wsgi``."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tenure.deployment import ConfigurationError, open_api
 PROG = "tenure-api"
 LOG = logging.getLogger(__name__)
 
-#: How long a stop waits for requests that are being answered.
+#: How long a stop waits for running requests, in seconds.
 REQUEST_SECONDS = 15.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until told to stop; the exit code."""
+    """Serve until stopped; return the exit code."""
     return run(lambda: serve(configure(sys.argv[1:] if argv is None else argv, prog=PROG)), prog=PROG)
 
 
 def serve(conf: ConfigOpts) -> int:
-    """Serve as configured; the exit code. Raises ``StartFailed``."""
+    """Serve as configured; return the exit code. Raises ``StartFailed``."""
     try:
         app = open_api(conf)
         server = listen(app, host=conf.host, port=conf.port, threads=conf.api.threads)
@@ -37,21 +37,21 @@ def serve(conf: ConfigOpts) -> int:
         raise StartFailed(str(error)) from error
     except (OSError, ValueError) as error:
         raise StartFailed(f"cannot listen on {conf.host}:{conf.port}: {error}") from error
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, _leave)
     show_metrics(conf)
     LOG.info("the API listens on %s:%d", conf.host, conf.port)
     with suppress(SystemExit):
-        server.run()  # keeps it to itself as a rule
+        server.run()  # usually ends without passing on SystemExit
     server.task_dispatcher.shutdown(timeout=REQUEST_SECONDS)
     LOG.info("the API has stopped")
     return 0
 
 
 def _leave(_signal: int, _frame: FrameType | None) -> None:
-    """End the loop of the server, the first time; a stop under way is not disturbed."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+    """End the server's loop. Ignore further signals, so that they do not disturb the stop."""
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, signal.SIG_IGN)
     raise SystemExit
 
 

@@ -1,4 +1,4 @@
-"""The check of who may write to the folder of ``tenure-standalone``, and so replace its tokens."""
+"""Checks who may write to the folder of ``tenure-standalone``, and could replace its tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def weakness_of(folder: Path) -> str | None:
-    """Return who but this user may write to the folder, and the command that mends it; None for a safe folder.
+    """Return who else may write to the folder, and the command that fixes it; None for a safe folder.
 
     The user's primary group may write to it: on systems where each user has a group, a umask of 002 is usual.
     """

@@ -32,7 +32,7 @@ _Limit = Annotated[StrictInt, Field(ge=-1, le=2**31 - 1)]
 
 
 class LimitsError(Exception):
-    """The file is not as it must be; the text says what is wrong."""
+    """The file is invalid; the text says what is wrong."""
 
 
 class _File(BaseModel):
@@ -44,11 +44,11 @@ class _File(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class StandaloneLimits:
-    """What the file says."""
+    """The content of the file."""
 
-    #: How long a lease may last, None for as long as it likes.
+    #: The longest duration of a lease; None for no limit.
     longest_lease: timedelta | None
-    #: By name, of each project.
+    #: The limits of each project, by name.
     of_projects: Mapping[str, int]
 
 
@@ -61,9 +61,9 @@ def _write_first(path: Path) -> None:
 
 
 def read_limits(folder: Path, names: Collection[str]) -> StandaloneLimits:
-    """Return the limits of the file in the folder, which is made where it is missing.
+    """Return the limits of the file in the folder; create the file if it is missing.
 
-    ``names`` is what can be limited. Raises ``LimitsError`` for a file that is not understood, or cannot be made.
+    ``names`` are the limits that exist. Raises ``LimitsError`` for an invalid file, or if it cannot be created.
     """
     path = folder / NAME
     if not path.exists():

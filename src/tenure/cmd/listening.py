@@ -1,4 +1,4 @@
-"""The HTTP server of our own programs: waitress, with bounds on what a client may take before its token is checked."""
+"""The HTTP server of our own programs: waitress, with limits on what a client can use before its token is checked."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from tenure.api.bodies import MAX_BYTES
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
-#: How many connections are open at a time. A new connection beyond that takes the place of the connection that has
-#: waited longest for its client.
+#: The maximum number of open connections. A new connection beyond that replaces the one that has waited longest for its
+#: client.
 MAX_CONNECTIONS = 1000
-#: For how long a request may arrive, from its first byte to its last, and for how long a connection may be idle.
+#: How long a request may take to arrive, and how long a connection may be idle, in seconds.
 REQUEST_SECONDS = 30
-#: How often it is looked for connections whose time is over.
+#: How often to look for connections that have timed out, in seconds.
 LOOK_SECONDS = 5
-#: No headers are larger.
+#: The maximum size of the headers, in bytes.
 MAX_HEADER_BYTES = 64 * 1024
-#: A body of this size or larger is refused with a 413 before it is read; a smaller one is kept, in a file, before its
-#: token is checked. What is only a little too large for the API gets the answer of the API.
+#: A body of this size or larger, in bytes, is refused with a 413 before it is read. A smaller one is stored in a file
+#: before its token is checked; if it is too large for the API, the API itself refuses it.
 MAX_BODY_BYTES = MAX_BYTES + 64 * 1024
 
 
 class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
-    """A connection. A request that arrives byte by byte has no more time than others."""
+    """A connection. A request that arrives byte by byte gets no more time than others."""
 
     def __init__(self, server: Any, *arguments: Any, **named: Any) -> None:
         super().__init__(server, *arguments, **named)
@@ -50,9 +50,9 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
 
 
 def listen(app: WSGIApplication, *, host: str, port: int, threads: int, sockets: Any = None) -> Any:
-    """Return a server of waitress that listens, and serves in its ``run``.
+    """Return a listening waitress server; its ``run`` serves.
 
-    ``sockets`` is the map of sockets that it waits for, the process's own unless given. Raises ``OSError`` and
+    ``sockets`` is the map of sockets that it polls; by default the process's own. Raises ``OSError`` and
     ``ValueError`` for an address that it cannot listen on.
     """
     server = create_server(
@@ -60,12 +60,12 @@ def listen(app: WSGIApplication, *, host: str, port: int, threads: int, sockets:
         map=sockets,
         host=host,
         port=port,
-        ipv6=":" in host,  # a name stands for one address: one socket, one port
+        ipv6=":" in host,  # a name means one address: one socket, one port
         threads=threads,
         ident="tenure",
         clear_untrusted_proxy_headers=True,
-        connection_limit=MAX_CONNECTIONS + 100,  # those that are being closed are among them
-        asyncore_use_poll=True,  # select knows 1024 files at most
+        connection_limit=MAX_CONNECTIONS + 100,  # connections that are being closed count, too
+        asyncore_use_poll=True,  # select supports 1024 files at most
         channel_timeout=REQUEST_SECONDS,
         cleanup_interval=LOOK_SECONDS,
         max_request_header_size=MAX_HEADER_BYTES,

@@ -1,4 +1,4 @@
-"""``tenure-manage``: what an operator does on the machine of a manager.
+"""``tenure-manage``: the operator's commands on the machine of a manager.
 
 tenure-manage db upgrade        make the schema, or bring it to this release
 tenure-manage db check          whether the database is as this release needs it
@@ -40,7 +40,7 @@ Action = Callable[[cfg.ConfigOpts, Database], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the command line says; the exit code."""
+    """Run the command line; return the exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     return run(lambda: _main(arguments), prog=PROG)
 
@@ -55,7 +55,7 @@ def _main(arguments: Sequence[str]) -> int:
 
 @contextmanager
 def _open(conf: cfg.ConfigOpts) -> Iterator[Database]:
-    """The database; what fails with it is said, not traced."""
+    """Open the database; report its errors as text, without a trace."""
     try:
         db = open_database(conf)
         try:
@@ -73,7 +73,7 @@ def _open(conf: cfg.ConfigOpts) -> Iterator[Database]:
 
 
 def _add_commands(nouns: Any) -> None:
-    """Add the commands: a noun, then a verb."""
+    """Add the commands, each a noun and a verb."""
     verbs = _noun(nouns, "db", "the database and its schema")
     upgrade = _verb(verbs, "upgrade", _upgrade, "make the schema, or bring it to this release")
     upgrade.add_argument("--revision", default="head", help="the revision to bring it to (default: the newest)")
@@ -92,20 +92,20 @@ def _add_commands(nouns: Any) -> None:
     drop.add_argument("key", help="the key of the message, as the list has it")
 
 
-def _noun(nouns: Any, name: str, what: str) -> Any:
-    parser: ArgumentParser = nouns.add_parser(name, help=what, description=what)
+def _noun(nouns: Any, name: str, description: str) -> Any:
+    parser: ArgumentParser = nouns.add_parser(name, help=description, description=description)
     return parser.add_subparsers(title="commands", metavar="<command>", required=True)
 
 
-def _verb(verbs: Any, name: str, action: Action, what: str) -> ArgumentParser:
-    parser: ArgumentParser = verbs.add_parser(name, help=what, description=what)
+def _verb(verbs: Any, name: str, action: Action, description: str) -> ArgumentParser:
+    parser: ArgumentParser = verbs.add_parser(name, help=description, description=description)
     parser.set_defaults(action=action)
     return parser
 
 
 def _upgrade(conf: cfg.ConfigOpts, db: Database) -> int:
-    found = schema.current(db)
-    if found is not None and not schema.knows(found):
+    revision = schema.current(db)
+    if revision is not None and not schema.knows(revision):
         raise StartFailed(str(wrong_with_schema(db)))
     schema.upgrade(db, conf.command.revision)
     print(f"the schema is at {schema.current(db)}")
@@ -131,8 +131,8 @@ def _check(_conf: cfg.ConfigOpts, db: Database) -> int:
 
 
 def _sync(conf: cfg.ConfigOpts, db: Database) -> int:
-    found = open_driver(conf).discover(HOST)
-    report = InventoryService(db, SystemClock()).sync(HOST, found, dry_run=conf.command.dry_run)
+    hosts = open_driver(conf).discover(HOST)
+    report = InventoryService(db, SystemClock()).sync(HOST, hosts, dry_run=conf.command.dry_run)
     for change in report.changes:
         print(f"{change.name}: {', '.join(change.what)}")
     for name in report.gone:
@@ -173,8 +173,8 @@ def _list_outbox(_conf: cfg.ConfigOpts, db: Database) -> int:
 
 
 def _retry_outbox(conf: cfg.ConfigOpts, db: Database) -> int:
-    number = OutboxService(db, Rules()).retry(conf.command.key)
-    print(f"{number} messages will be delivered again")
+    count = OutboxService(db, Rules()).retry(conf.command.key)
+    print(f"{count} messages will be delivered again")
     return 0
 
 

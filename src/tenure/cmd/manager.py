@@ -1,4 +1,4 @@
-"""``tenure-manager``: the logic of leases, and the engine that carries them out. Any number may run."""
+"""``tenure-manager``: the logic of leases, and the engine that carries them out. Several managers may run."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ PROG = "tenure-manager"
 HOST = "physical:host"
 LOG = logging.getLogger(__name__)
 
-#: How long a stop waits for calls of the API that are under way, and then for calls to the cloud; their claims expire
-#: where it is too short.
+#: How long a stop waits for running calls of the API, and then for running calls to the cloud, in seconds. Claims of
+#: calls that take longer expire.
 STOP_SECONDS = 20.0
-#: How long it waits for a notification of Nova's to be recorded; it comes again where that is too short.
+#: How long a stop waits for a notification of Nova to be recorded, in seconds. If that takes longer, it is sent again.
 LISTENER_SECONDS = 5.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until told to stop; the exit code."""
+    """Serve until stopped; return the exit code."""
     return run(lambda: serve(configure(sys.argv[1:] if argv is None else argv, prog=PROG)), prog=PROG)
 
 
 def serve(conf: ConfigOpts, *, checkpoint: Callable[[str], None] = lambda _point: None) -> int:
-    """Serve as configured, as soon as the database is there; the exit code.
+    """Serve as configured, as soon as the database can be used; return the exit code.
 
-    ``checkpoint`` is called at the named points of every event. Raises ``StartFailed``.
+    ``checkpoint`` is called at named points of every event. Raises ``StartFailed``.
     """
     try:
         service = open_manager(conf, checkpoint=checkpoint)
@@ -57,7 +57,7 @@ def serve(conf: ConfigOpts, *, checkpoint: Callable[[str], None] = lambda _point
     _refuse_regions(service)
     show_metrics(conf)
     service.engine.start()
-    # It waits for the message bus, which neither the engine nor a stop should do.
+    # In a thread, since it waits for the message bus. Neither the engine nor a stop should wait for that.
     listening = threading.Thread(target=server.start, name="tenure-rpc-start", daemon=True)
     listening.start()
     listener = _listen_to_nova(conf, service)
@@ -75,7 +75,7 @@ def serve(conf: ConfigOpts, *, checkpoint: Callable[[str], None] = lambda _point
 
 
 def _refuse_regions(service: Service) -> None:
-    """Raise ``StartFailed`` where hosts would be looked after by nobody, for want of their region."""
+    """Raise ``StartFailed`` if the region of registered hosts is not configured: nobody would manage them."""
     wrong = RegionService(service.parts.db).wrong_with(service.parts.rules.regions)
     if wrong is not None:
         raise StartFailed(wrong)
@@ -87,17 +87,17 @@ def _new_server(conf: ConfigOpts, service: Service) -> RpcServer:
 
 
 def _abandon() -> NoReturn:
-    """End the process at once: its libraries would wait for calls under way, or for a message bus that is not there.
+    """End the process at once: its libraries would wait for running calls, or for a message bus that is away.
 
-    Whatever is cut off is taken up again when its claim expires, as after a crash.
+    Interrupted work continues when its claim expires, as after a crash.
     """
-    LOG.warning("stopped while calls of the API were under way, or without the message bus")
+    LOG.warning("stopped while calls of the API were running, or without the message bus")
     logging.shutdown()
     os._exit(0)
 
 
 def _listen_to_nova(conf: ConfigOpts, service: Service) -> NovaListener | None:
-    """Begin to hear of failed hosts, if the operator wants it."""
+    """Listen for failed hosts, if the operator has enabled it."""
     hosts = conf["physical:host"]
     if not hosts.enable_notification_monitor:
         return None

@@ -1,4 +1,4 @@
-"""What the processes of a deployment have in common: options, logs, metrics, and an orderly end."""
+"""Parts that the processes of a deployment share: options, logs, metrics, and an orderly end."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from tenure.tracing import TraceFilter
 
 LOG = logging.getLogger(__name__)
 
-#: How often a database that is away is asked whether it is there again, and how often it is said that it is away.
+#: How often to check whether an unavailable database is back, and how often to log that it is away, in seconds.
 ASK_SECONDS = 2.0
 SAY_SECONDS = 60.0
 
 
 class StartFailed(Exception):
-    """The process cannot do its work as it was asked to; the text says why and what to do."""
+    """The process cannot start as requested; the text says why, and what to do."""
 
 
 def configure(
     arguments: Sequence[str], *, prog: str, options: Sequence[cfg.Opt] = (), quiet: Sequence[str] = ()
 ) -> cfg.ConfigOpts:
-    """The configuration from the command line and the files, with logs as it says.
+    """Return the configuration from the command line and the files, and set up logging.
 
-    ``options`` are more of the command line. Of the loggers that ``quiet`` names, warnings are left out: the program
-    says itself what is wrong. Raises ``StartFailed`` for a file that cannot be used.
+    ``options`` are additional command line options. Warnings of the loggers in ``quiet`` are suppressed: the program
+    reports those problems itself. Raises ``StartFailed`` for a file that cannot be used.
     """
     conf = new_config()
     conf.register_cli_opts(options)
@@ -58,39 +58,39 @@ def configure(
 
 
 def config_files() -> list[Path]:
-    """The file in the folder that the environment names; none where it names none, for oslo.config to look around."""
+    """Return the file in the folder that the environment variable names; if it is not set, oslo.config searches."""
     folder = os.environ.get(CONFIG_DIR_VARIABLE)
     return [Path(folder) / f"{PROJECT}.conf"] if folder else []
 
 
 def why_unavailable(error: Unavailable) -> str:
-    """One line that says what is wrong with the database, in its own words."""
+    """Return the database's own error text as a single line."""
     cause = getattr(error.__cause__, "orig", None) or error.__cause__
     words = str(cause.args[-1] if cause is not None and cause.args else error).split()
     return f"the database cannot be used: {' '.join(words)}"
 
 
 def wrong_with_schema(db: Database) -> str | None:
-    """What has to be done before this release can use the database; None where nothing has. Raises ``Unavailable``."""
-    found, wanted = schema.current(db), schema.head()
-    if found == wanted:
+    """Return what must be done before this release can use the database; None if nothing. Raises ``Unavailable``."""
+    current, wanted = schema.current(db), schema.head()
+    if current == wanted:
         return None
-    if found is None or schema.knows(found):
-        return f"the schema is at {found or 'nothing'}, this release needs {wanted}: run tenure-manage db upgrade"
-    return f"the schema is at {found}, which this release does not know: a newer release or another program made it"
+    if current is None or schema.knows(current):
+        return f"the schema is at {current or 'nothing'}, this release needs {wanted}: run tenure-manage db upgrade"
+    return f"the schema is at {current}, which this release does not know: a newer release or another program made it"
 
 
 def wait_for_schema(
     db: Database, *, sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic
 ) -> None:
-    """Wait until the database can be used, and say once a minute why it cannot.
+    """Wait until the database can be used, and log once a minute why it cannot.
 
-    Raises ``StartFailed`` where it answers, and its schema is not what this release needs.
+    Raises ``StartFailed`` if it answers, but its schema is not the one that this release needs.
     """
     said_at = -math.inf
     while True:
         try:
-            with _silent("tenure.store.database"):  # it would warn of each attempt
+            with _silent("tenure.store.database"):  # it would log a warning for each attempt
                 wrong = wrong_with_schema(db)
         except Unavailable as error:
             if clock() - said_at >= SAY_SECONDS:
@@ -105,7 +105,7 @@ def wait_for_schema(
 
 @contextmanager
 def _silent(name: str) -> Iterator[None]:
-    """Have a logger say nothing meanwhile."""
+    """Silence a logger in this block."""
     logger = logging.getLogger(name)
 
     def refuse(_record: logging.LogRecord) -> bool:
@@ -119,12 +119,12 @@ def _silent(name: str) -> Iterator[None]:
 
 
 def show_metrics(conf: cfg.ConfigOpts) -> None:
-    """Show this process's metrics where the operator wants them."""
+    """Serve this process's metrics, if configured."""
     metrics.serve(conf.metrics.port, conf.metrics.host)
 
 
 def run(main: Callable[[], int], *, prog: str) -> int:
-    """Run a program; its exit code. What it cannot do is said in one line."""
+    """Run a program; return its exit code. ``StartFailed`` is printed as a single line."""
     try:
         return main()
     except StartFailed as failure:
@@ -133,15 +133,15 @@ def run(main: Callable[[], int], *, prog: str) -> int:
 
 
 def wait_for_the_end() -> None:
-    """Wait until somebody asks the process to end, by SIGTERM or SIGINT; from then on it is not disturbed."""
+    """Wait for SIGTERM or SIGINT. After the first one, ignore both, so that they do not disturb the stop."""
     asked = threading.Event()
 
     def ask(_number: int, _frame: object) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signal_number, signal.SIG_IGN)
         asked.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ask)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, ask)
     while not asked.wait(3600):
         pass

@@ -44,19 +44,19 @@ from tenure.store.database import Database
 LOG = logging.getLogger(__name__)
 
 HOST_TYPE = "physical:host"
-#: The project of the first administrator, which no limit is for.
+#: The project of the first administrator; it is exempt from limits.
 _ADMIN_PROJECT = "admin-project"
 THREADS = 16
 WORKERS = 16
 MAX_HOSTS = 100_000
-#: How long a stop waits for requests that are being answered, after the five seconds of waitress: they may wait for the
-#: cloud for ten. Then how long it waits for calls to the cloud that are under way.
+#: How long a stop waits for running requests, in seconds, after the five seconds of waitress: they may wait for the
+#: cloud for ten. Then how long it waits for running calls to the cloud.
 REQUEST_SECONDS = 7.0
 STOP_SECONDS = 10.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until told to stop; the exit code."""
+    """Serve until stopped; return the exit code."""
     arguments = parser().parse_args(argv)
     logging.basicConfig(
         level=logging.DEBUG if arguments.debug else logging.INFO,
@@ -69,12 +69,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StartFailed as failure:
         print(f"tenure-standalone: {failure}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:  # before it serves
+    except KeyboardInterrupt:  # interrupted before it serves
         return 128 + signal.SIGINT
 
 
 class StartFailed(Exception):
-    """The service cannot be started as it was asked for; the text says why and what to do."""
+    """The service cannot start as requested; the text says why, and what to do."""
 
 
 def serve(
@@ -83,9 +83,9 @@ def serve(
     checkpoint: Callable[[str], None] = lambda _point: None,
     filters: Filters = MappingProxyType({}),
 ) -> int:
-    """Serve as the arguments say; the exit code. ``checkpoint`` is called at the named points of every event.
+    """Serve as the arguments say; return the exit code. ``checkpoint`` is called at named points of every event.
 
-    ``filters`` have a say about which leases may be. Raises ``StartFailed``.
+    ``filters`` are enforcement filters, by name. Raises ``StartFailed``.
     """
     data_dir: Path = arguments.data_dir
     with _alone(data_dir):
@@ -137,13 +137,13 @@ def _serve(
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
     url = f"http://{host}:{server.effective_port}/v1"
     _write_clouds(data_dir / "clouds.yaml", tokens, url)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, _leave)
     try:
         service.engine.start()
         file = shlex.quote(str((data_dir / "clouds.yaml").absolute()))
         print(f"Tenure serves {url}\nclients: export OS_CLIENT_CONFIG_FILE={file} OS_CLOUD=tenure-demo", flush=True)
-        server.run()  # ends by SystemExit, which it keeps to itself
+        server.run()  # ends by SystemExit, which it does not pass on
     except SystemExit:
         pass
     server.task_dispatcher.shutdown(timeout=REQUEST_SECONDS)
@@ -154,15 +154,15 @@ def _serve(
 
 
 def _leave(_signal: int, _frame: FrameType | None) -> None:
-    """End the loop of the server, the first time; a stop under way is not disturbed."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+    """End the server's loop. Ignore further signals, so that they do not disturb the stop."""
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, signal.SIG_IGN)
     raise SystemExit
 
 
 @contextmanager
 def _alone(data_dir: Path) -> Iterator[None]:
-    """Keep others out of the folder, which is made if need be. The system lifts the lock when the process ends."""
+    """Lock the folder against other processes, and create it if needed. The system releases the lock at exit."""
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         weakness = weakness_of(data_dir)
@@ -170,7 +170,7 @@ def _alone(data_dir: Path) -> Iterator[None]:
             raise StartFailed(weakness)
         lock = (data_dir / "lock").open("a")
         for database in data_dir.glob("*.db*"):
-            database.chmod(0o600)  # releases before this one made them as the umask said
+            database.chmod(0o600)  # earlier releases created it with the mode of the umask
     except OSError as error:
         raise StartFailed(f"cannot use {data_dir}: {error.strerror}") from error
     with lock:
@@ -189,9 +189,9 @@ def open_service(
     checkpoint: Callable[[str], None] = lambda _point: None,
     filters: Filters = MappingProxyType({}),
 ) -> Service:
-    """The service over the files in ``data_dir``, made on the first start, with ``hosts`` reservable hosts.
+    """Open the service on the files in ``data_dir``; create them, and ``hosts`` reservable hosts, on the first start.
 
-    With ``regions``, so many hosts in each; the first is the one that was there before there were any.
+    With ``regions``, that many hosts are created in each; the first region is the one that existed before regions.
     """
     db = Database(f"sqlite:///{data_dir / 'tenure.db'}")
     schema.upgrade(db)
@@ -227,29 +227,29 @@ def open_service(
 
 
 def _register_hosts(db: Database, cloud: SimulatedCloud, hosts: int, driver: RegionDriver) -> None:
-    """Make the fleet on the first start, more of it when more is asked for; complete it when that was interrupted.
+    """Create the hosts on the first start, and more of them if more are asked for; complete an interrupted start.
 
-    A host that an operator took back is in the journal of the cloud, and is not offered again.
+    Hosts that an operator has unregistered are in the journal of the cloud, and are not registered again.
     """
     with db.read() as tx:
         known = tx.resources.known_external_ids(HOST_TYPE, region=driver.region)
     if len(known) >= hosts:
         return
     cloud.world.ensure_hosts(hosts)
-    new = [one for one in driver.discover(HOST_TYPE) if one.external_id not in known]
+    new = [host for host in driver.discover(HOST_TYPE) if host.external_id not in known]
     if new:
-        taken_back = {one.host for one in cloud.world.journal() if one.kind is EffectKind.HOST_UNPOOLED}
-        new = [one for one in new if one.external_id.rpartition(":")[2] not in taken_back]
-    new.sort(key=lambda one: int(one.external_id.rpartition(":")[2]))
-    for one in new:
-        driver.ensure_registered(HOST_TYPE, ResourceRef(one.external_id, one.name, one.region))
-    properties = [_properties(one.traits) for one in new]
+        taken_back = {effect.host for effect in cloud.world.journal() if effect.kind is EffectKind.HOST_UNPOOLED}
+        new = [host for host in new if host.external_id.rpartition(":")[2] not in taken_back]
+    new.sort(key=lambda host: int(host.external_id.rpartition(":")[2]))
+    for host in new:
+        driver.ensure_registered(HOST_TYPE, ResourceRef(host.external_id, host.name, host.region))
+    properties = [_properties(host.traits) for host in new]
     now = SystemClock().now()
     db.write(lambda tx: tx.resources.add_many(new, properties, now=now))
 
 
 def _properties(traits: frozenset[str]) -> dict[str, str]:
-    """What an operator would say of a simulated host: the GPU that it has."""
+    """Return the properties that an operator would set for a simulated host: its GPU."""
     models = [trait.removeprefix("CUSTOM_GPU_").lower() for trait in traits if trait.startswith("CUSTOM_GPU_")]
     return {"gpu": models[0]} if models else {}
 
@@ -269,7 +269,7 @@ def _first_users() -> list[TokenUser]:
 
 
 def _write_clouds(path: Path, tokens: Path, url: str) -> None:
-    """Write the file that OpenStack's clients find their clouds in."""
+    """Write the file in which OpenStack's clients find their clouds."""
     users = yaml.safe_load(tokens.read_text())["users"]
     clouds = {
         f"tenure-{user['user_name']}": {
@@ -279,7 +279,7 @@ def _write_clouds(path: Path, tokens: Path, url: str) -> None:
         for user in users
         if user["user_name"] in {"admin", "demo"}
     }
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".clouds-")  # a new one, which is ours only
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".clouds-")  # readable by this user only
     with open(descriptor, "w", encoding="utf-8") as file:
         yaml.safe_dump({"clouds": clouds}, file)
     os.replace(temporary, path)
@@ -294,7 +294,7 @@ def _hosts(text: str) -> int:
 
 
 def _regions(text: str) -> tuple[str, ...]:
-    names = tuple(one.strip() for one in text.split(","))
+    names = tuple(name.strip() for name in text.split(","))
     if len(set(names)) != len(names) or not all(map(NAME.fullmatch, names)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of names of regions, such as north,south")
     return names
@@ -307,7 +307,7 @@ def _within(text: str, lowest: int, highest: int) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command line may say."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(
         prog="tenure-standalone",
         description="Serve Tenure's API on a simulated cloud, from one process, with everything in one folder.",

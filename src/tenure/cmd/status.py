@@ -1,4 +1,4 @@
-"""``tenure-status upgrade check``: whether this release can take over, before it does."""
+"""``tenure-status upgrade check``: tells before an upgrade whether this release can take over."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROG = "tenure-status"
 HOST = "physical:host"
 LOG = logging.getLogger(__name__)
 
-#: The exit code where the checks could not be made.
+#: The exit code if the checks could not be run.
 UNCHECKED = 255
 
 Result = upgradecheck.Result
@@ -30,19 +30,19 @@ Code = upgradecheck.Code
 
 
 class Checks(upgradecheck.UpgradeCommands):
-    """What an upgrade needs."""
+    """The checks before an upgrade."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
 
     def _database(self) -> Result:
-        """The database answers, and its schema is one that this release knows."""
+        """Check that the database answers, and that this release knows its schema."""
         try:
             db = open_database(self._conf)
         except ConfigurationError as error:
             return Result(Code.FAILURE, str(error))
         try:
-            found, wrong = schema.current(db), wrong_with_schema(db)
+            revision, wrong = schema.current(db), wrong_with_schema(db)
             differences = schema.drift(db) if wrong is None else []
             narrow = schema.texts_of_another_set(db) if wrong is None else []
         except Unavailable as error:
@@ -50,7 +50,7 @@ class Checks(upgradecheck.UpgradeCommands):
         finally:
             db.close()
         if wrong is not None:
-            can_be_upgraded = found is None or schema.knows(found)
+            can_be_upgraded = revision is None or schema.knows(revision)
             return Result(Code.WARNING if can_be_upgraded else Code.FAILURE, wrong)
         if differences:
             return Result(Code.FAILURE, f"the schema was changed by hand: {differences[0]}")
@@ -59,7 +59,7 @@ class Checks(upgradecheck.UpgradeCommands):
         return Result(Code.SUCCESS)
 
     def _cloud(self) -> Result:
-        """The service user can log in, and finds the hosts of the cloud."""
+        """Check that the service user can log in and list the hosts of the cloud."""
         try:
             hosts = open_driver(self._conf).discover(HOST)
         except (ConfigurationError, CloudError) as error:
@@ -67,14 +67,14 @@ class Checks(upgradecheck.UpgradeCommands):
         return Result(Code.SUCCESS, f"{len(hosts)} hosts")
 
     def _regions(self) -> Result:
-        """All that is registered is in a region that there is."""
+        """Check that the regions of all registered resources are configured."""
         try:
             regions, db = regions_of(self._conf), open_database(self._conf)
         except ConfigurationError as error:
             return Result(Code.FAILURE, str(error))
         try:
             if wrong_with_schema(db) is not None:
-                return Result(Code.SUCCESS)  # as far as can be told: the check of the database has it
+                return Result(Code.SUCCESS)  # unknown, but then the check of the database fails
             wrong = RegionService(db).wrong_with(regions)
         except Unavailable as error:
             return Result(Code.FAILURE, why_unavailable(error))
@@ -83,7 +83,7 @@ class Checks(upgradecheck.UpgradeCommands):
         return Result(Code.SUCCESS, ", ".join(regions) or None) if wrong is None else Result(Code.FAILURE, wrong)
 
     def _policy(self) -> Result:
-        """The policy file is not JSON, which oslo.policy reads no more."""
+        """Check that the policy file is not JSON, which oslo.policy no longer reads."""
         return check_policy_json(self, self._conf)
 
     _upgrade_checks = (
@@ -95,12 +95,12 @@ class Checks(upgradecheck.UpgradeCommands):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the command line says; the exit code: 0 well, 1 a warning, 2 a failure, 255 where nothing was checked."""
+    """Run the command line; return the exit code: 0 success, 1 warning, 2 failure, 255 if nothing was checked."""
     arguments = sys.argv[1:] if argv is None else argv
     commands = cfg.SubCommandOpt("command", title="commands", handler=_add_commands)
     try:
         conf = configure(arguments, prog=PROG, options=[commands], quiet=["tenure.store.database"])
-        upgradecheck.CONF = conf  # where the library looks for --json
+        upgradecheck.CONF = conf  # the library reads --json from it
         return int(Checks(conf).check())
     except StartFailed as failure:
         print(f"{PROG}: {failure}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, whenever the process ends."""
+"""Writing files atomically: whole or not at all, even if the process is killed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give the path of a file to make, which takes the place of ``path`` when the block ends without an error.
+    """Yield the path of a temporary file; it replaces ``path`` when the block ends without an error.
 
-    The file is beside ``path`` and does not exist yet: what an earlier process left there is removed.
+    The temporary file is in the folder of ``path`` and does not exist yet: leftovers of earlier processes are removed.
     """
     unfinished = path.with_suffix(".new")
     unfinished.unlink(missing_ok=True)

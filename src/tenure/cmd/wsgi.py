@@ -1,7 +1,7 @@
 """The REST API for a WSGI server, such as uWSGI, gunicorn or mod_wsgi: ``tenure.cmd.wsgi:application``.
 
-The configuration is ``tenure.conf`` in the folder that ``OS_TENURE_CONFIG_DIR`` names, else in ``/etc/tenure``. The
-module connects to nothing, so a server may import it before it forks.
+The configuration is ``tenure.conf`` in the folder that ``OS_TENURE_CONFIG_DIR`` names; the default is ``/etc/tenure``.
+The module connects to nothing, so a server may import it before it forks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _ShowsMetrics:
-    """Shows metrics from the first request on: in the process that serves, not in one that will fork."""
+    """Serves metrics from the first request on: in the process that serves requests, not in one that will fork."""
 
     def __init__(self, app: WSGIApplication) -> None:
         self._app = app
