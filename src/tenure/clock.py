@@ -1,4 +1,4 @@
-"""Time, as an object: the system's in production, one that is moved by hand in tests."""
+"""Time as an object: the system's clock in production, and one that tests move by hand."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What tells the time, and waits for it."""
+    """A clock that can also wait."""
 
     def now(self) -> datetime:
-        """The present instant, aware, in UTC."""
+        """Return the current time, timezone-aware and in UTC."""
 
     def wait(self, wake: threading.Event, until: datetime) -> None:
-        """Return when ``wake`` is set or ``until`` has come, whichever is first. Does not clear ``wake``."""
+        """Return when ``wake`` is set or ``until`` is reached, whichever is first. Does not clear ``wake``."""
 
 
 class SystemClock:
-    """The clock of the machine."""
+    """The clock of this machine."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -28,7 +28,7 @@ class SystemClock:
 
 
 class SimulatedClock:
-    """A clock that stands still until it is moved."""
+    """A clock that stands still until a test moves it."""
 
     def __init__(self, now: datetime) -> None:
         if now.utcoffset() is None:

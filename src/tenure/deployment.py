@@ -1,6 +1,6 @@
-"""The parts of a deployment, from its configuration: what the processes beside a real cloud are made of.
+"""The parts of a deployment with a real cloud, created from its configuration.
 
-Apart from ``factory.py`` because it needs the libraries of a deployment, which a standalone service does not have.
+They are apart from ``factory.py`` because they need libraries that a standalone service does not have.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
 
-#: The databases that a deployment may have; SQLite is for trying things out, by one manager on one machine.
+#: The databases for a deployment. SQLite is for trials, with a single manager on one machine.
 _BACKENDS = frozenset({"mariadb", "mysql", "postgresql", "sqlite"})
 
-#: How much room the trust in a region takes beside the region's name: its id, and what is around it.
+#: The length of a region's trust in the stored text besides the region's name, in characters: its id and separators.
 _TRUST = 34
 
 
 class ConfigurationError(Exception):
-    """What the operator has configured cannot work; the text names the option."""
+    """The operator's configuration cannot work; the text names the option."""
 
 
 def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: None) -> Service:
-    """A manager with its engine, as the operator has configured it. Raises ``ConfigurationError``."""
+    """Return a manager with its engine, as configured. Raises ``ConfigurationError``."""
     clock = SystemClock()
     hosts = conf["physical:host"]
     service = build(
@@ -98,7 +98,7 @@ def open_manager(conf: ConfigOpts, *, checkpoint: Checkpoint = lambda _point: No
 
 
 def open_api(conf: ConfigOpts) -> WSGIApplication:
-    """The API over managers that are reached by RPC. Connects to nothing before the first request.
+    """Return the API, which calls managers by RPC. It connects to nothing before the first request.
 
     Raises ``ConfigurationError``.
     """
@@ -110,7 +110,7 @@ def open_api(conf: ConfigOpts) -> WSGIApplication:
 
 
 def open_database(conf: ConfigOpts) -> Database:
-    """The database that the operator has configured. Raises ``ConfigurationError`` where it is none."""
+    """Return the configured database. Raises ``ConfigurationError`` for an invalid option."""
     connection = conf.database.connection
     if not connection:
         raise ConfigurationError("[database] connection is not set")
@@ -126,7 +126,7 @@ def open_database(conf: ConfigOpts) -> Database:
 
 
 def _refuse_url(connection: str) -> None:
-    """Raise ``ConfigurationError`` for what names no database that Tenure can use; the text tells no password."""
+    """Raise ``ConfigurationError`` for a URL that Tenure cannot use; the text contains no password."""
     try:
         url = make_url(connection)
     except (ArgumentError, ValueError):
@@ -141,12 +141,12 @@ def _refuse_url(connection: str) -> None:
 
 
 def open_healing(conf: ConfigOpts, db: Database) -> HealingService:
-    """What becomes of leases when their resources change, as the operator has configured it."""
+    """Return the service that heals leases when their resources change, as configured."""
     return HealingService(db, _types(conf), _rules(conf))
 
 
 def open_filters(conf: ConfigOpts) -> dict[str, EnforcementFilter]:
-    """The filters that the operator has enabled, by name, in his order. Raises ``ConfigurationError``."""
+    """Return the enabled enforcement filters, by name, in the configured order. Raises ``ConfigurationError``."""
     installed = load_filters()
     filters: dict[str, EnforcementFilter] = {}
     for name in conf.enforcement.enabled_filters:
@@ -162,7 +162,7 @@ def open_filters(conf: ConfigOpts) -> dict[str, EnforcementFilter]:
 
 
 def open_quotas(conf: ConfigOpts) -> Quotas:
-    """How much projects may have booked. Raises ``ConfigurationError``."""
+    """Return the limits of projects, as configured. Raises ``ConfigurationError``."""
     options = conf.quota
     horizon = timedelta(days=options.horizon_days)
     if options.driver == "none":
@@ -185,7 +185,7 @@ def open_quotas(conf: ConfigOpts) -> Quotas:
 
 
 def open_driver(conf: ConfigOpts) -> CloudDriver:
-    """The driver of the cloud that the operator has configured, or of one for each region.
+    """Return the driver of the configured cloud, or a driver for several regions.
 
     Raises ``ConfigurationError``.
     """
@@ -201,7 +201,7 @@ def open_driver(conf: ConfigOpts) -> CloudDriver:
 
 
 def regions_of(conf: ConfigOpts) -> tuple[str, ...]:
-    """The names of the regions, the home region first; the options of each are known from now on."""
+    """Return the names of the regions, the home region first, and register the options of each region."""
     regions = tuple(conf.regions)
     for name in regions:
         if not NAME.fullmatch(name):
@@ -217,7 +217,7 @@ def regions_of(conf: ConfigOpts) -> tuple[str, ...]:
 
 
 def _said(conf: ConfigOpts, region: str | None, option: str, default: Any) -> Any:
-    """What a region says for itself, else what is said for all."""
+    """Return a region's own option, or else the general option."""
     said = conf[f"region:{region}"][option] if region else None
     return default if said is None else said
 
@@ -240,7 +240,7 @@ def _open_cloud(conf: ConfigOpts, region: str | None) -> CloudDriver:
 
 
 def _type_drivers(conf: ConfigOpts) -> Mapping[str, TypeDriver]:
-    """The drivers of types by others, each told what is in the group of the configuration that is called as it is."""
+    """Return the drivers of third-party types. Each gets the options of the configuration group with its name."""
     settings: dict[str, dict[str, str]] = {}
     for name, make in type_drivers().items():
         known: Mapping[str, str] = getattr(make, "SETTINGS", {})
@@ -303,7 +303,7 @@ def _open_sink(conf: ConfigOpts, clock: Clock) -> NotificationSink:
 
 
 def watch_queues(events: EventService, outbox: OutboxService) -> None:
-    """Have the metrics tell what waits; what cannot be told right now is not a number."""
+    """Show in the metrics what waits; a value that cannot be read right now is NaN."""
 
     def told(ask: Callable[[], float]) -> Callable[[], float]:
         def tell() -> float:

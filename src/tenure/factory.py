@@ -1,4 +1,4 @@
-"""The one place that wires everything; processes and tests use it."""
+"""The only place that wires all parts together; processes and tests use it."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ from tenure.services.resources import ResourceService
 from tenure.store import schema
 from tenure.store.database import Database
 
-#: Filters that are asked, by name, in this order.
+#: Enforcement filters by name, in the order of their calls.
 Filters = Mapping[str, EnforcementFilter]
 
 
 def load_types(settings: Mapping[str, Mapping[str, object]] = MappingProxyType({})) -> ResourceTypes:
-    """The resource types that are installed, ours and others', by their entry points.
+    """Return the installed resource types, ours and third-party ones, from their entry points.
 
-    ``settings`` are what their constructors are given, by the names of the entry points.
+    ``settings`` are arguments for their constructors, by entry point name.
     """
     extensions: ExtensionManager[ResourceType] = ExtensionManager("tenure.resource_types", invoke_on_load=False)
-    found = sorted(extensions, key=lambda extension: extension.name)
-    return ResourceTypes(tuple(extension.plugin(**settings.get(extension.name, {})) for extension in found))
+    installed = sorted(extensions, key=lambda extension: extension.name)
+    return ResourceTypes(tuple(extension.plugin(**settings.get(extension.name, {})) for extension in installed))
 
 
 def load_filters() -> Mapping[str, type[EnforcementFilter]]:
-    """The filters that are installed, ours and others', by the names of their entry points; none is enabled by that."""
+    """Return the installed enforcement filters, ours and third-party ones, by entry point name. None is enabled yet."""
     extensions: ExtensionManager[EnforcementFilter] = ExtensionManager(
         "tenure.enforcement_filters", invoke_on_load=False
     )
@@ -72,42 +72,45 @@ def load_filters() -> Mapping[str, type[EnforcementFilter]]:
 
 
 class MakeTypeDriver(Protocol):
-    """What an entry point of ``tenure.type_drivers`` names: it makes the driver of the inventory it is called after.
+    """An entry point in ``tenure.type_drivers``: it creates the driver of the inventory whose name it has.
 
-    An attribute ``SETTINGS``, where there is one, maps the names of what it can be told to what they are about; without
-    being told it must do, too. What it keeps in files it keeps in ``folder``, in memory where there is none.
+    An optional attribute ``SETTINGS`` maps the names of its settings to their descriptions; it must also work without
+    settings. It keeps its files in ``folder``, or its data in memory without a folder.
     """
 
     def __call__(self, settings: Mapping[str, str], *, folder: Path | None) -> TypeDriver: ...
 
 
 def type_drivers() -> Mapping[str, MakeTypeDriver]:
-    """What makes the drivers of types by others, by inventory."""
-    return {one.name: one.load() for one in sorted(entry_points(group="tenure.type_drivers"), key=lambda one: one.name)}
+    """Return the factories of third-party type drivers, by inventory."""
+    return {
+        entry_point.name: entry_point.load()
+        for entry_point in sorted(entry_points(group="tenure.type_drivers"), key=lambda entry_point: entry_point.name)
+    }
 
 
 def open_type_drivers(
     folder: Path | None, settings: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 ) -> Mapping[str, TypeDriver]:
-    """The drivers of types by others, by inventory; ``settings`` are what an operator has told them."""
+    """Return the drivers of third-party types, by inventory; ``settings`` are the operator's."""
     return {name: make(settings.get(name, {}), folder=folder) for name, make in type_drivers().items()}
 
 
-#: How soon a cloud that is not asked at intervals is asked again where it did not answer.
+#: How soon a cloud that did not answer is asked again, if it is not polled at intervals.
 ASKED_AGAIN = timedelta(minutes=1)
-#: How often it is looked whether the clock of the database was set back.
+#: How often to check whether the clock of the database was set back.
 CLOCK_INTERVAL = timedelta(seconds=10)
-#: How often it is looked for servers that are in the way of what starts soon.
+#: How often to look for servers that are in the way of leases that start soon.
 PREEMPTION_INTERVAL = timedelta(seconds=5)
-#: How often it is looked for servers that were booted without a lease, where they get one.
+#: How often to look for servers that were booted without a lease, if they get default leases.
 DEFAULT_LEASES_INTERVAL = timedelta(minutes=1)
-#: How long something may be due before the engine, or what delivers notifications, is called unwell.
+#: How long something may be overdue before the engine, or the delivery of notifications, is reported as unwell.
 UNATTENDED = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a process is given to work with."""
+    """The parts from which a manager is built."""
 
     db: Database
     driver: CloudDriver
@@ -115,34 +118,34 @@ class Parts:
     authorize: Authorize
     clock: Clock = field(default_factory=SystemClock)
     rules: Rules = field(default_factory=Rules)
-    #: Who has a say about which leases may be, by name, in the order in which they are asked.
+    #: Enforcement filters by name, in the order of their calls.
     filters: Filters = field(default_factory=dict)
     origin: Origin = field(default_factory=Origin)
-    #: How much projects may have booked.
+    #: The limits of projects.
     quotas: Quotas = field(default_factory=Quotas)
     sink: Sink = log_message
     checkpoint: Checkpoint = lambda _point: None
-    #: The drivers that types bring for inventories of their own; all else is the driver's.
+    #: Drivers that types bring for their own inventories; the main driver has all others.
     type_drivers: Mapping[str, TypeDriver] = field(default_factory=dict)
-    #: How many events of each lane are carried out side by side; 0 for one after the other, in the thread that asks.
+    #: How many events of each lane are carried out concurrently; 0 for one after the other, in the calling thread.
     workers: int = 0
-    #: How many requests may wait for the cloud at a time: fewer than there are threads that serve requests.
+    #: How many requests may wait for the cloud at a time: fewer than the threads that serve requests.
     places: int = 8
-    #: For how many seconds a request waits for what the cloud has to do for a lease, and is judged again by filters.
+    #: How long a request waits for the cloud's work on a lease, and for repeated checks of filters, in seconds.
     answer_seconds: float = ANSWER_SECONDS
-    #: How often the cloud is compared with the ledger.
+    #: The interval between comparisons of the cloud with the ledger.
     repair_interval: timedelta = timedelta(minutes=1)
-    #: How often the cloud is asked what its resources have; None for never.
+    #: The interval between updates of the resources from the cloud; None for never.
     inventory_interval: timedelta | None = timedelta(minutes=10)
-    #: How often the cloud is asked for the health of resources; None for only when a notification gives reason to.
+    #: The interval between checks of the resources' health; None to check only after a notification.
     health_interval: timedelta | None = timedelta(minutes=1)
-    #: What the leases of servers are like that were booted without one; None where these get none.
+    #: The terms of leases for servers that were booted without one; None if they get none.
     default_terms: DefaultTerms | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A manager with its engine, wired."""
+    """A manager with its engine, fully wired."""
 
     manager: Manager
     engine: Engine
@@ -157,7 +160,7 @@ class Service:
 
 
 def build(parts: Parts) -> Service:
-    """Wire a manager and its engine."""
+    """Wire a manager with its engine."""
     driver = _routed(parts)
     events = EventService(parts.db, parts.types, parts.rules)
     outbox = OutboxService(parts.db, parts.rules)
@@ -197,7 +200,11 @@ def build(parts: Parts) -> Service:
     if parts.inventory_interval is not None:
         periodic.append(Periodic("refresh", refresh.run, parts.inventory_interval))
     workers = Workers(parts.workers, wake)
-    parts.db.listeners = {name: frozenset(one.listens_to) for name, one in parts.filters.items() if one.listens_to}
+    parts.db.listeners = {
+        name: frozenset(enforcement_filter.listens_to)
+        for name, enforcement_filter in parts.filters.items()
+        if enforcement_filter.listens_to
+    }
     channels = [
         Delivery(outbox, parts.clock, partial(tell_filter, parts.filters[name], parts.origin), channel=name)
         for name in parts.db.listeners
@@ -251,7 +258,7 @@ def build(parts: Parts) -> Service:
 
 
 def _routed(parts: Parts) -> CloudDriver:
-    """The driver of everything: the cloud's, unless types have drivers of their own."""
+    """Return the driver for all inventories: the cloud's, or a router to the types' own drivers."""
     home = next(iter(parts.rules.regions), "")
     own = {
         name: RegionDriver(home, parts.type_drivers[kind.inventory], home=True)
@@ -263,7 +270,7 @@ def _routed(parts: Parts) -> CloudDriver:
 
 
 class _Relay:
-    """What wakes somebody up, for those who are made before him."""
+    """A wake-up call whose receiver is set later, for parts that are created before it."""
 
     target: Callable[[], None] = staticmethod(lambda: None)
 
@@ -272,12 +279,12 @@ class _Relay:
 
 
 def _health(parts: Parts, engine: Engine, events: EventService, outbox: OutboxService) -> tuple[PartHealth, ...]:
-    """Each part by name, and what ails it."""
+    """Return the health of each part, with the reason if it is not well."""
     try:
-        found, wanted = schema.current(parts.db), schema.head()
-        behind = None if found == wanted else f"the schema is at {found}, this release needs {wanted}"
+        current, wanted = schema.current(parts.db), schema.head()
+        behind = None if current == wanted else f"the schema is at {current}, this release needs {wanted}"
         database = PartHealth("database", behind is None, behind)
-    except Exception as error:  # noqa: BLE001  # whatever ails it is the answer
+    except Exception as error:  # noqa: BLE001  # any error is the answer
         database = PartHealth("database", False, str(error) if isinstance(error, Unavailable) else type(error).__name__)
     running = engine.is_alive or not parts.workers
     ailment = None if running else "it does not run"

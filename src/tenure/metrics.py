@@ -1,4 +1,4 @@
-"""What is measured, for Prometheus. Counting costs nothing where nobody asks."""
+"""Metrics for Prometheus. They cost nothing if they are not served."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client import Counter, Gauge, Histogram, start_http_server
 
 LOG = logging.getLogger(__name__)
 
-#: How many ports a process tries until one is free: as many processes of one machine can share a setting.
+#: How many ports a process tries until one is free: this many processes of one machine can share a setting.
 PORTS = 16
 
 _FAST = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
@@ -48,7 +48,7 @@ ATTEMPTS = Counter(
     "'refused', 'lost' to another worker, 'defect' of ours)",
     ("event_type", "outcome"),
 )
-#: The most events that are counted for ``EVENTS_READY``, of starts and of others.
+#: The most events that ``EVENTS_READY`` counts, separately for starts and for others.
 COUNTED = 1000
 EVENTS_READY = Gauge(
     "tenure_events_ready",
@@ -73,7 +73,7 @@ DRIFT_MENDED = Counter("tenure_drift_mended_total", "Differences that were mende
 
 @contextmanager
 def timed(operation: str) -> Iterator[None]:
-    """Measure a use case: how long it takes and what becomes of it."""
+    """Measure the duration and the outcome of a use case."""
     began, outcome = time.perf_counter(), "ok"
     try:
         yield
@@ -85,9 +85,9 @@ def timed(operation: str) -> Iterator[None]:
 
 
 def serve(port: int | None, host: str) -> int | None:
-    """Show the metrics on the first free port from ``port`` on; that port, None where there is none to use.
+    """Serve the metrics on the first free port from ``port`` on; return that port, None if there is none.
 
-    A process that cannot show its metrics does its work all the same, and says so in the log.
+    A process that cannot serve its metrics runs all the same, and logs that.
     """
     if port is None:
         return None

@@ -1,4 +1,4 @@
-"""Which request is being served, for the log and for the services that are called on its behalf."""
+"""The ids of the current request, for the log and for calls to other services."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-#: The id of the request that is served in this thread, in OpenStack's form (``req-`` and a UUID); None outside one.
+#: The id of the request that this thread serves, in OpenStack's form (``req-`` and a UUID); None outside a request.
 REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
-#: The id that the caller gave to everything that his request causes, in the same form.
+#: The id that the caller has given to everything that the request causes, in the same form.
 GLOBAL_REQUEST_ID: ContextVar[str | None] = ContextVar("global_request_id", default=None)
 
 
 def new_request_id() -> str:
-    """An id that no request has had."""
+    """Return a new request id."""
     return f"req-{uuid.uuid4()}"
 
 
 @contextmanager
 def traced(request_id: str | None, global_request_id: str | None = None) -> Iterator[None]:
-    """Serve a request: what is logged and called until the end of the block belongs to it."""
+    """Set the ids for all logs and calls in this block."""
     own, of_all = REQUEST_ID.set(request_id), GLOBAL_REQUEST_ID.set(global_request_id)
     try:
         yield
@@ -31,12 +31,12 @@ def traced(request_id: str | None, global_request_id: str | None = None) -> Iter
 
 
 def id_for_services() -> str | None:
-    """The id that services are called with: what the caller gave, else that of the request; None outside one."""
+    """Return the id for calls to services: the caller's, else that of the request; None outside a request."""
     return GLOBAL_REQUEST_ID.get() or REQUEST_ID.get()
 
 
 class TraceFilter(logging.Filter):
-    """Writes the ids of the request into every log record, where oslo.log's formats expect them."""
+    """Adds the request ids to every log record, under the names of oslo.log's formats."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if not getattr(record, "request_id", None):
