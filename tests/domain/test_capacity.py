@@ -33,7 +33,7 @@ def in_use(usages: Usages, instant: datetime) -> Capacity:
     return total
 
 
-def test_a_class_that_is_not_named_counts_as_nothing():
+def test_missing_class_counts_as_zero():
     capacity = Capacity({"VCPU": 4, "PGPU": 0})
     assert capacity == Capacity({"VCPU": 4})
     assert hash(capacity) == hash(Capacity({"VCPU": 4}))
@@ -52,9 +52,9 @@ def test_the_order_of_classes_does_not_matter():
 
 
 @pytest.mark.parametrize("amount", [-1, 1.5, True, "4", None])
-def test_an_amount_is_a_whole_number_of_at_least_nothing(amount: object):
+def test_amount_must_be_a_whole_number_and_not_negative(amount: object):
     with pytest.raises(ValueError, match="VCPU"):
-        Capacity({"VCPU": amount})  # type: ignore[dict-item]  # that is what is refused
+        Capacity({"VCPU": amount})  # type: ignore[dict-item]  # the wrong type is the point of the test
 
 
 def test_is_not_equal_to_a_plain_mapping():
@@ -62,7 +62,7 @@ def test_is_not_equal_to_a_plain_mapping():
 
 
 @given(capacities, capacities, capacities)
-def test_sums_and_fitting_go_together(one: Capacity, other: Capacity, third: Capacity):
+def test_sum_fits_iff_each_class_fits(one: Capacity, other: Capacity, third: Capacity):
     assert one + other == other + one
     assert (one + other) + third == one + (other + third)
     assert one + Capacity() == one
@@ -107,7 +107,7 @@ def test_booking_what_fits_never_exceeds_the_capacity(requests: Usages, capacity
     assert all(capacity.fits(in_use(booked, ORIGIN + timedelta(hours=hour))) for hour in range(20))
 
 
-def test_what_ends_makes_room_for_what_starts_at_that_instant():
+def test_end_frees_room_for_a_start_at_the_same_instant():
     one, two = (Period(ORIGIN + timedelta(hours=hour), ORIGIN + timedelta(hours=hour + 1)) for hour in range(2))
     day = Period(ORIGIN, ORIGIN + timedelta(days=1))
     whole = Capacity({"WHOLE": 1})

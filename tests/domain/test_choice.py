@@ -60,12 +60,12 @@ def chosen(found: list[Candidate], count: int, turn: int = 0) -> list[int]:
     return [candidate.resource_id for candidate in choose(found, wanted(count), PERIOD, turn=turn)]
 
 
-def test_the_least_special_come_first():
+def test_least_special_resources_come_first():
     found = [candidate(1, scarcity=2, before=0, behind=0), candidate(2), candidate(3, scarcity=1)]
     assert chosen(found, 3) == [2, 3, 1]
 
 
-def test_then_the_tightest_gap_where_what_is_left_stays_in_one_piece():
+def test_tightest_gap_comes_second():
     found = [
         candidate(1),
         candidate(2, before=5, behind=5),
@@ -77,20 +77,20 @@ def test_then_the_tightest_gap_where_what_is_left_stays_in_one_piece():
     assert chosen(found, 6) == [5, 4, 3, 6, 2, 1]
 
 
-def test_then_the_id_turned_by_the_request():
+def test_rotated_id_decides_last():
     found = [candidate(number) for number in (4, 2, 1, 3)]
     assert chosen(found, 4, turn=0) == [1, 2, 3, 4]
     assert chosen(found, 4, turn=3) == [3, 4, 1, 2]
     assert chosen(found, 4, turn=9) == [1, 2, 3, 4]
 
 
-def test_fewer_where_there_are_not_so_many():
+def test_fewer_units_are_chosen_if_there_are_not_enough():
     assert chosen([candidate(1)], 3) == [1]
     assert chosen([], 3) == []
     assert chosen([candidate(1)], 0) == []
 
 
-def test_every_resource_has_its_turn_first():
+def test_every_resource_comes_first_for_some_turn():
     found = [candidate(number) for number in range(1, 11)]
     assert {chosen(found, 1, turn)[0] for turn in range(1, 11)} == set(range(1, 11))
 
@@ -105,7 +105,7 @@ def test_the_choice_does_not_depend_on_the_order_of_candidates(
 
 
 @given(candidates, st.integers(0, 12), st.integers(0, 60))
-def test_the_choice_is_of_the_candidates_and_leaves_the_most_special(found: list[Candidate], count: int, turn: int):
+def test_choice_takes_candidates_and_leaves_the_most_special(found: list[Candidate], count: int, turn: int):
     taken = choose(found, wanted(count), PERIOD, turn=turn)
     ids = {place.resource_id for place in taken}
     left = [candidate for candidate in found if candidate.resource_id not in ids]
@@ -113,11 +113,13 @@ def test_the_choice_is_of_the_candidates_and_leaves_the_most_special(found: list
     assert len(ids) == len(taken)
     assert all(place == Place(place.resource_id, 1) for place in taken)
     if taken and left:
-        assert max(one.scarcity for one in found if one.resource_id in ids) <= min(one.scarcity for one in left)
+        assert max(candidate.scarcity for candidate in found if candidate.resource_id in ids) <= min(
+            candidate.scarcity for candidate in left
+        )
 
 
 @given(candidates, st.integers(0, 60))
-def test_more_of_the_same_request_begins_with_the_same(found: list[Candidate], turn: int):
+def test_larger_request_starts_with_the_same_resources(found: list[Candidate], turn: int):
     every = choose(found, wanted(len(found)), PERIOD, turn=turn)
     for count in range(len(found)):
         assert choose(found, wanted(count), PERIOD, turn=turn) == every[:count]
@@ -138,7 +140,7 @@ def test_more_of_the_same_request_begins_with_the_same(found: list[Candidate], t
         ({}, set(), {"WHOLE": 1}, 0),
     ],
 )
-def test_scarcity_counts_what_is_special(
+def test_scarcity_counts_special_properties_traits_and_classes(
     properties: dict[str, str], traits: set[str], capacity: dict[str, int], special: int
 ):
     assert scarcity(properties, frozenset(traits), Capacity(capacity)) == special
@@ -153,11 +155,11 @@ class TestParts:
     def places(self, found: list[Candidate], demand: Demand) -> list[tuple[int, int]]:
         return [(place.resource_id, place.units) for place in choose(found, demand, PERIOD, turn=0)]
 
-    def test_they_gather_where_others_are_all_the_while(self):
+    def test_shared_units_prefer_resources_that_are_always_in_use(self):
         found = [self.room(1, 8, idle=1), self.room(2, 8), self.room(3, 8, idle=1)]
         assert self.places(found, wanted(10, Spread.ANY)) == [(2, 8), (1, 2)]
 
-    def test_then_where_no_gap_is_left(self):
+    def test_shared_units_then_prefer_resources_without_a_gap(self):
         found = [self.room(1, 4, idle=1, before=0), self.room(2, 3, before=1), self.room(3, 8, before=0)]
         assert self.places(found, wanted(14, Spread.ANY)) == [(3, 8), (2, 3), (1, 3)]
 
@@ -166,24 +168,24 @@ class TestParts:
         assert self.places(found, wanted(3, Spread.ANY)) == [(2, 3)]
         assert self.places(found, wanted(4, Spread.ANY)) == [(2, 3), (3, 1)]
 
-    def test_apart_means_one_on_each(self):
+    def test_apart_puts_each_unit_on_its_own_resource(self):
         found = [self.room(1, 8), self.room(2, 3), self.room(3, 4)]
         assert self.places(found, wanted(2, Spread.APART)) == [(2, 1), (3, 1)]
         assert len(self.places(found, wanted(5, Spread.APART))) == 3
 
-    def test_together_means_all_on_one(self):
+    def test_together_puts_all_units_on_one_resource(self):
         found = [self.room(1, 8), self.room(2, 3), self.room(3, 4)]
         assert self.places(found, wanted(4, Spread.TOGETHER)) == [(3, 4)]
-        # As many as there can be, where fewer would do.
+        # As many as possible, even if fewer would do.
         assert self.places(found, replace(wanted(9, Spread.TOGETHER), minimum=2)) == [(1, 8)]
         assert self.places([], wanted(1, Spread.TOGETHER)) == []
 
-    def test_what_is_named_comes_first(self):
+    def test_named_resources_come_first(self):
         found = [self.room(1, 1), self.room(2, 1, is_named=True), self.room(3, 1)]
         assert self.places(found, wanted(2, Spread.APART)) == [(2, 1), (1, 1)]
 
 
-# --- beside what others are about to get
+# --- candidates beside the choices of others
 
 
 def rooms(*units: int) -> list[Candidate]:
@@ -192,10 +194,10 @@ def rooms(*units: int) -> list[Candidate]:
 
 
 def left(found: list[Candidate], other: Choice, demand: Demand) -> dict[int, int]:
-    return {one.resource_id: one.units for one in beside(found, [other], demand, PERIOD)}
+    return {candidate.resource_id: candidate.units for candidate in beside(found, [other], demand, PERIOD)}
 
 
-def test_what_another_is_about_to_get_is_not_there():
+def test_units_of_other_choices_are_not_available():
     half = replace(wanted(1, Spread.ANY), amounts=Capacity({"VCPU": 2}))
     whole = Choice(wanted(2), PERIOD, {1: 1, 2: 1})
     parts = Choice(replace(half, amounts=Capacity({"VCPU": 3, "DISK_GB": 9})), PERIOD, {1: 1, 2: 3})
@@ -207,7 +209,7 @@ def test_what_another_is_about_to_get_is_not_there():
     assert left(rooms(1, 1), later, wanted(1)) == {1: 1, 2: 1}
 
 
-def test_a_choice_is_made_again_where_all_of_it_is_still_there():
+def test_choice_is_repeated_if_all_of_it_is_still_free():
     some = replace(wanted(3, Spread.ANY), minimum=2)
     choice = Choice(some, PERIOD, {2: 2, 1: 1})
     assert choice.again(rooms(1, 5, 9), some) == [Place(2, 2, 2), Place(1, 1, 1)]

@@ -38,7 +38,7 @@ def test_a_simulated_clock_needs_a_zone():
         SimulatedClock(NOW).set(NOW.replace(tzinfo=None))
 
 
-def test_waiting_for_what_has_come_returns_at_once():
+def test_waiting_for_a_past_time_returns_at_once():
     SimulatedClock(NOW).wait(threading.Event(), NOW)
     SystemClock().wait(threading.Event(), datetime.now(UTC) - HOUR)
 
@@ -75,7 +75,7 @@ def test_waiting_ends_when_woken_and_leaves_the_wake_up_set(clock: SimulatedCloc
     clock.wait(wake, clock.now() + HOUR)
 
 
-def test_the_system_clock_tells_aware_utc():
+def test_system_clock_is_timezone_aware_and_in_utc():
     before = datetime.now(UTC)
     assert before <= SystemClock().now() <= datetime.now(UTC)
     assert SystemClock().now().tzinfo is UTC

@@ -1,4 +1,4 @@
-"""What a server of a flavor takes of its host: what Nova asks Placement for."""
+"""The footprint of a flavor: the amounts that Nova requests from Placement."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ def flavor(vcpus: int = 4, ram: int = 2048, **more: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_the_sum_of_what_is_asked_for(given: dict[str, Any], amounts: dict[str, int]):
+def test_amounts_are_summed_over_groups(given: dict[str, Any], amounts: dict[str, int]):
     assert footprint_of(given).amounts == Capacity(amounts)
 
 
-def test_what_is_asked_for_at_once_is_kept_apart():
+def test_portions_of_one_provider_are_kept_apart():
     found = footprint_of(flavor(specs={"resources1:VGPU": "2", "resources2:VGPU": "1"}))
     assert set(found.portions) == {
         Capacity({"VCPU": 4, "MEMORY_MB": 2048, "DISK_GB": 10}),
@@ -107,7 +107,7 @@ def test_traits_are_required_or_forbidden():
         ("prefer", set(), set()),
     ],
 )
-def test_threads_are_a_trait(policy: str, required: set[str], forbidden: set[str]):
+def test_thread_policy_becomes_a_trait(policy: str, required: set[str], forbidden: set[str]):
     found = footprint_of(flavor(specs={"hw:cpu_policy": "dedicated", "hw:cpu_thread_policy": policy}))
     assert (found.required, found.forbidden) == (required, forbidden)
 
@@ -121,6 +121,6 @@ def test_threads_are_a_trait(policy: str, required: set[str], forbidden: set[str
         ({f"resources:{name}": "0" for name in ("VCPU", "MEMORY_MB", "DISK_GB")}, "it asks for nothing"),
     ],
 )
-def test_what_nova_would_refuse_is_refused(specs: dict[str, str], words: str):
+def test_extra_specs_that_nova_refuses_are_refused(specs: dict[str, str], words: str):
     with pytest.raises(ValueError, match=words):
         footprint_of(flavor(specs=specs))

@@ -33,7 +33,7 @@ def drawing() -> str:
 
 
 @pytest.mark.parametrize(("status", "action"), list(itertools.product(LeaseStatus, Action)))
-def test_every_pair_leads_somewhere_or_is_refused_with_words(status: LeaseStatus, action: Action):
+def test_every_status_and_action_has_a_result_or_an_error_text(status: LeaseStatus, action: Action):
     if (status, action) in NEXT:
         assert next_status(status, action) is NEXT[status, action]
     else:
@@ -66,18 +66,18 @@ def test_a_lease_can_be_deleted_in_any_status_and_then_only_goes_away(status: Le
     assert onwards == {S.DELETING, S.DELETED}
 
 
-def test_what_is_deleted_stays_deleted():
+def test_deleted_lease_stays_deleted():
     assert {after for (status, _), after in NEXT.items() if status is S.DELETED} == {S.DELETED}
 
 
 @pytest.mark.parametrize("status", sorted(set(LeaseStatus) - {S.CREATING, S.TERMINATED, S.DELETED}))
-def test_the_end_always_runs(status: LeaseStatus):
+def test_end_is_allowed_in_every_live_status(status: LeaseStatus):
     assert next_status(status, A.END) in {S.TERMINATING, S.DELETING, S.ERROR}
 
 
 @pytest.mark.parametrize("status", sorted(BUSY))
-def test_nobody_is_stuck_at_work(status: LeaseStatus):
-    """Each busy status has a way on, and what was begun can be tried again after a crash."""
+def test_every_busy_status_can_be_left(status: LeaseStatus):
+    """Each busy status has a way out, and its work can be repeated after a crash."""
     assert any(before is status and after is not status for (before, _), after in NEXT.items())
     if status is not S.CREATING:
         assert any(before is status and after is status for (before, _), after in NEXT.items())
@@ -85,12 +85,12 @@ def test_nobody_is_stuck_at_work(status: LeaseStatus):
 
 @pytest.mark.parametrize("status", sorted(BUSY))
 def test_a_busy_lease_is_not_changed(status: LeaseStatus):
-    if status is not S.UPDATING:  # where it is another attempt of the same update
+    if status is not S.UPDATING:  # an update of an updating lease is another attempt
         with pytest.raises(InvalidState):
             next_status(status, A.UPDATE)
 
 
-def test_only_a_lease_that_waits_can_start():
+def test_only_pending_or_starting_lease_can_start():
     assert {status for status, action in NEXT if action is A.START} == {S.PENDING, S.STARTING}
     assert {status for status, action in NEXT if action is A.STARTED} == {S.STARTING}
 
@@ -117,7 +117,7 @@ def test_events_of_one_time_have_an_order():
     ]
 
 
-def test_the_latest_event_of_a_type_is_the_one():
+def test_event_returns_the_latest_of_its_type():
     now = datetime(2030, 1, 1, tzinfo=UTC)
     events = tuple(
         Event(str(number), "lease", event_type, now, EventStatus.UNDONE, 0, now)

@@ -18,7 +18,7 @@ from tenure.domain.requirement import (
     parse_expression,
 )
 
-#: What Blazar 18 read and refused on a real cloud; it also read what it then found no host to have.
+#: What Blazar 18 accepted and refused on a real cloud; among the accepted are expressions that match no host.
 ACCEPTED_BY_BLAZAR = [
     "",
     "[]",
@@ -114,7 +114,7 @@ def test_accepts_what_blazar_accepts(text: str):
 
 
 @pytest.mark.parametrize(("text", "shown"), REFUSED_BY_BLAZAR.items())
-def test_in_its_language_refuses_what_blazar_refuses_in_its_words(text: str, shown: str):
+def test_blazar_language_refuses_with_blazars_error_texts(text: str, shown: str):
     with pytest.raises(InvalidParameter) as caught:
         parse_expression(text, field="resource_properties", language=Language.BLAZAR)
     assert str(caught.value) == f"Malformed requirements {shown}"
@@ -129,7 +129,7 @@ def test_in_its_language_refuses_what_blazar_refuses_in_its_words(text: str, sho
         ('["in", "$gpu", "a100", "v100"]', "a100 v100"),
         ('["in", "$gpu", "8.0"]', "8"),
         ('["not", ["==", "$gpu", "a100"]]', "v100 8 none"),
-        ('["!=", "$gpu", "a100"]', "v100 8"),  # what it has must be another
+        ('["!=", "$gpu", "a100"]', "v100 8"),  # the host must have another GPU
         ('["not", ["!=", "$gpu", "a100"]]', "a100 none"),
         ('["not", [">", "$gpu", "9"]]', "a100 v100 8 none"),
         ('["not", ["in", "$gpu", "a100", "8"]]', "v100 none"),
@@ -138,24 +138,24 @@ def test_in_its_language_refuses_what_blazar_refuses_in_its_words(text: str, sho
         ('["or", ["and", ["==", "$gpu", "a100"], ["==", "$gpu", "8"]], ["not", ["!=", "$gpu", "0"]]]', "none"),
     ],
 )
-def test_what_or_not_and_in_match(text: str, matched: str):
+def test_matches_of_or_not_and_in(text: str, matched: str):
     found = {name for name in ("a100", "v100", "8") if matches(text, gpu=name)}
     assert found | ({"none"} if matches(text, rack="r1") else set()) == set(matched.split())
 
 
 @pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:60])
-def test_refuses_everything_else(text: str):
+def test_invalid_expressions_are_refused(text: str):
     with pytest.raises(InvalidParameter, match=r"^Malformed requirements"):
         read(text)
 
 
 @pytest.mark.parametrize("text", ["", "  ", "[]", " [ ] "])
-def test_no_expression_asks_for_nothing(text: str):
+def test_empty_expression_matches_everything(text: str):
     assert read(text) == Expression()
     assert read(text).matches({})
 
 
-def test_both_spellings_of_equal_are_the_same():
+def test_both_spellings_of_equal_mean_the_same():
     assert read('["=", "$gpu", "a100"]') == read('["==", "$gpu", "a100"]')
 
 
@@ -200,7 +200,7 @@ def test_numbers_compare_as_numbers_and_text_as_text(op: str, value: str, found:
 
 
 @given(comparisons, st.dictionaries(names, values))
-def test_without_the_property_nothing_matches(comparison: Comparison, properties: dict[str, str]):
+def test_comparison_is_false_without_the_property(comparison: Comparison, properties: dict[str, str]):
     properties.pop(comparison.name, None)
     assert not comparison.matches(properties)
 
@@ -228,16 +228,14 @@ def test_an_expression_is_the_conjunction_of_all_its_terms(tree: list[object]):
 
 
 @given(st.lists(comparisons, max_size=4), st.lists(comparisons, max_size=4), st.dictionaries(names, values))
-def test_two_expressions_together_ask_for_both(
-    one: list[Comparison], other: list[Comparison], properties: dict[str, str]
-):
+def test_joined_expressions_must_both_hold(one: list[Comparison], other: list[Comparison], properties: dict[str, str]):
     first, second = Expression(tuple(one)), Expression(tuple(other))
     assert (first & second).matches(properties) is (first.matches(properties) and second.matches(properties))
     assert (first & second).names == first.names | second.names
 
 
 @given(st.text() | st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists).map(json.dumps))
-def test_anything_is_either_read_or_refused(text: str):
+def test_any_text_is_parsed_or_refused(text: str):
     try:
         read(text)
     except InvalidParameter as refused:
@@ -287,7 +285,7 @@ def test_an_expression_has_limits():
         *((text, None) for text in ("8GB", "-", ".", "+", "1e", "--8", "1,5")),
     ],
 )
-def test_what_reads_as_a_number(text: str, number: float | None):
+def test_texts_that_are_numbers(text: str, number: float | None):
     assert number_of(text) == number
 
 

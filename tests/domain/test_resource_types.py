@@ -156,6 +156,6 @@ class TestVolumes(TypeContract):
     fact = MappingProxyType({"id": "1", "name": "fast", "pools": ["storage-1@lvm#lvm"]})
 
 
-def test_none_is_left_out():
+def test_every_resource_type_is_tested():
     held_here = {kind.kind.name for kind in TypeContract.__subclasses__() if kind.__module__ == __name__}
     assert {kind.name for kind in load_types()} == held_here

@@ -14,7 +14,7 @@ def test_says_how_many_passed_each_stage():
     )
 
 
-def test_speaks_of_one_as_of_one():
+def test_message_uses_the_singular_for_one_resource():
     stages = tuple(Stage(name, 1) for name in ("reservable", "matching", "roomy", "fitting", "of another type"))
     assert Shortfall("virtual:instance", "instances", 2, stages).message == (
         "Not enough instances available: 2 asked for, 1 can be reserved, 1 matches the properties asked for,"
@@ -22,7 +22,7 @@ def test_speaks_of_one_as_of_one():
     )
 
 
-def test_says_what_else_stands_in_the_way():
+def test_message_names_kept_hosts_and_unknown_properties():
     shortfall = Shortfall("physical:host", "hosts", 3, STAGES, unknown_properties=("gqu", "rak"), kept=2)
     assert "keeps the hosts it holds (2)" in shortfall.message
     assert shortfall.message.endswith("No resource has the property gqu, rak.")

@@ -32,7 +32,7 @@ PLANNED, HELD, RELEASED = AllocationState.PLANNED, AllocationState.HELD, Allocat
 
 
 class Undone(Exception):
-    """Raised in a transaction to take back what it wrote."""
+    """Raised in a transaction to roll it back."""
 
 
 def new_id() -> str:
@@ -67,12 +67,12 @@ def add_hosts(
         DiscoveredResource(resource_type, str(number), f"host-{number}", capacity, facts or {})
         for number in range(first, first + count)
     ]
-    own = [dict(one) for one in properties] + [{}] * (count - len(properties))
+    own = [dict(own_properties) for own_properties in properties] + [{}] * (count - len(properties))
 
     def add(tx: Transaction) -> list[int]:
         tx.resources.add_many(found, own, now=NOW)
-        ids = [tx.resources.by_external_id(resource_type, one.external_id) for one in found]
-        return [one.id for one in ids if one is not None]
+        ids = [tx.resources.by_external_id(resource_type, resource.external_id) for resource in found]
+        return [resource.id for resource in ids if resource is not None]
 
     return db.write(add)
 
@@ -126,7 +126,7 @@ def new_lease(
 def add_lease(
     db: Database, *resource_ids: int, start: float = 1, end: float = 2, state: AllocationState = PLANNED, **values
 ) -> Lease:
-    """A lease of one reservation that has these resources."""
+    """Add a lease with one reservation of these resources."""
     lease = new_lease(start, end, **values)
 
     def add(tx: Transaction) -> Lease:
@@ -142,7 +142,9 @@ def add_lease(
 
 def allocations_of(db: Database, *leases: Lease) -> list[Allocation]:
     with db.read() as tx:
-        return tx.allocations.of_reservations([one.id for lease in leases for one in lease.reservations])
+        return tx.allocations.of_reservations(
+            [reservation.id for lease in leases for reservation in lease.reservations]
+        )
 
 
 def execute(db: Database, statement: str, **values: object) -> int:

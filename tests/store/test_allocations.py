@@ -1,4 +1,4 @@
-"""The ledger: what is free, what is kept, what moves, and what remains when it is given back."""
+"""The ledger: free resources, kept and moved allocations, and the history after a release."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ask(db: Database, question: Callable[[Transaction], T]) -> T:
 
 def free(db: Database, start: float = 1, end: float = 2, *, turn: int = 0, now=NOW, count: int = 1, **how) -> list[int]:
     found = ask(db, lambda tx: tx.allocations.candidates(demand(count), hours(start, end), now=now, turn=turn, **how))
-    return [one.resource_id for one in found]
+    return [candidate.resource_id for candidate in found]
 
 
 def reservation_of(lease: Lease) -> str:
@@ -54,20 +54,23 @@ class TestCandidates:
             (0, 9, False),
         ],
     )
-    def test_what_overlaps_is_not_free_whatever_its_state(
+    def test_overlapping_allocation_of_any_state_blocks(
         self, db: Database, state: AllocationState, start: float, end: float, is_free: bool
     ):
-        """Also what was given back early: it was trimmed then, so what is left of it was somebody's."""
+        """Also an allocation that was released early: it is trimmed, so the rest of it was used."""
         host, other = add_hosts(db, 2)
         add_lease(db, host, state=state)
         assert free(db, start, end) == ([host, other] if is_free else [other])
 
-    def test_they_say_which_free_stretch_they_lie_in(self, db: Database):
+    def test_candidates_have_the_bounds_of_their_free_stretch(self, db: Database):
         host, empty = add_hosts(db, 2)
         for start, end in ((1, 2), (3, 4), (8, 9), (11, 12)):
             add_lease(db, host, start=start, end=end)
         found = ask(db, lambda tx: tx.allocations.candidates(demand(2), hours(5, 7), now=NOW, turn=0))
-        assert [(one.resource_id, one.version, one.free_since, one.free_until) for one in found] == [
+        assert [
+            (candidate.resource_id, candidate.version, candidate.free_since, candidate.free_until)
+            for candidate in found
+        ] == [
             (host, 1, NOW + 4 * HOUR, NOW + 8 * HOUR),
             (empty, 1, None, None),
         ]
@@ -78,30 +81,30 @@ class TestCandidates:
             expected = [number for number in ids if number >= turn] + [number for number in ids if number < turn]
             assert free(db, turn=turn) == expected
 
-    def test_special_ones_come_last(self, db: Database):
+    def test_special_resources_come_last(self, db: Database):
         ids = add_hosts(db, 4, [{"gpu": "a100", "nvme": "yes"}, {"gpu": "a100"}, {"gpu": "no"}])
         assert free(db) == [ids[2], ids[3], ids[1], ids[0]]
         assert free(db, turn=ids[3]) == [ids[3], ids[2], ids[1], ids[0]]
 
-    def test_no_more_are_looked_at_than_are_needed_and_a_sample(self, db: Database):
+    def test_number_of_candidates_is_bounded(self, db: Database):
         ids = add_hosts(db, SAMPLE + 10)
         assert free(db, count=3, turn=ids[30]) == [*ids[30:], *ids[:30]][: SAMPLE + 3]
 
-    def test_unreservable_ones_and_those_of_other_types_are_left_out(self, db: Database):
+    def test_unreservable_resources_and_other_types_are_left_out(self, db: Database):
         first, second, third = add_hosts(db, 3)
         add_hosts(db, 2, resource_type="something:else")
         db.write(lambda tx: close(tx, second))
         assert free(db) == [first, third]
         assert free(db, without=[third]) == [first]
 
-    def test_a_reservation_does_not_stand_in_its_own_way(self, db: Database):
+    def test_own_allocations_can_be_ignored(self, db: Database):
         [host] = add_hosts(db, 1)
         lease = add_lease(db, host)
         assert free(db) == []
         assert free(db, ignoring=reservation_of(lease)) == [host]
         assert free(db, ignoring="somebody else") == []
 
-    def test_what_is_not_given_back_in_time_counts_as_taken_for_what_begins_soon(self, db: Database):
+    def test_overdue_resource_is_taken_for_periods_that_begin_soon(self, db: Database):
         [host] = add_hosts(db, 1)
         add_lease(db, host, start=0, end=1, state=HELD)
         late = NOW + HOUR
@@ -113,7 +116,7 @@ class TestCandidates:
 
 
 class TestWhatIsKept:
-    def test_what_still_serves_is_named_with_its_version(self, db: Database):
+    def test_still_good_returns_versions(self, db: Database):
         mine, taken, plain, closed = add_hosts(db, 4, [{"gpu": "a"}, {"gpu": "a"}, {}, {"gpu": "a"}])
         lease = add_lease(db, mine, taken, plain, closed)
         add_lease(db, taken, start=2, end=3)
@@ -136,7 +139,7 @@ class TestWhatIsKept:
         assert good(1, 2, True) == {mine: 1, taken: 1, closed: 2}
         assert good(1, 3, False) == {mine: 1}
 
-    def test_of_nothing_nothing_serves(self, db: Database):
+    def test_still_good_without_resources_is_empty(self, db: Database):
         assert ask(
             db,
             lambda tx: tx.allocations.still_good(demand(), hours(1, 2), {}, ignoring="", keep_unreservable=True),
@@ -152,22 +155,22 @@ class TestWhatIsKept:
 
 
 class TestPlansInTheWay:
-    def test_the_fewest_first_and_nothing_that_is_held(self, db: Database):
-        two, one, held, none = add_hosts(db, 4)
+    def test_fewest_plans_first_and_no_held_resources(self, db: Database):
+        two, single, held, none = add_hosts(db, 4)
         plans = [add_lease(db, two, start=start, end=start + 1) for start in (1, 2)]
-        plans.append(add_lease(db, one, start=1, end=3))
+        plans.append(add_lease(db, single, start=1, end=3))
         add_lease(db, held, start=1, end=2)
         add_lease(db, held, start=2, end=3, state=HELD)
         add_lease(db, two, start=3, end=4)  # only touches
         found = ask(db, lambda tx: tx.allocations.blocked_by_plans(demand(), hours(1, 3), now=NOW, limit=9))
-        assert [(number, version) for number, (version, _) in found.items()] == [(one, 1), (two, 1)]
+        assert [(number, version) for number, (version, _) in found.items()] == [(single, 1), (two, 1)]
         moved = {plan.reservation_id for _, blocking in found.values() for plan in blocking}
         assert moved == {reservation_of(lease) for lease in plans}
         assert none not in found
         limited = ask(db, lambda tx: tx.allocations.blocked_by_plans(demand(), hours(1, 3), now=NOW, limit=1))
-        assert list(limited) == [one]
+        assert list(limited) == [single]
 
-    def test_ones_own_parts_are_not_in_the_way(self, db: Database):
+    def test_own_parts_do_not_block(self, db: Database):
         first, second = add_hosts(db, 2)
         mine = add_lease(db, first, second, state=HELD)
         theirs = add_lease(db, first, start=2, end=3)
@@ -183,7 +186,7 @@ class TestPlansInTheWay:
 
 
 class TestMoving:
-    def test_a_plan_is_put_on_another_resource(self, db: Database):
+    def test_plan_moves_to_another_resource(self, db: Database):
         first, second = add_hosts(db, 2)
         lease = add_lease(db, first)
         [plan] = allocations_of(db, lease)
@@ -192,7 +195,7 @@ class TestMoving:
         assert (moved.id, moved.resource_id, moved.period, moved.state) == (plan.id, second, plan.period, PLANNED)
 
     @pytest.mark.parametrize("meanwhile", ["moved", "pinned", "removed"])
-    def test_what_is_not_what_was_read_any_more_stays(self, db: Database, meanwhile: str):
+    def test_changed_allocation_is_not_moved(self, db: Database, meanwhile: str):
         first, second, third = add_hosts(db, 3)
         lease = add_lease(db, first)
         [plan] = allocations_of(db, lease)
@@ -210,7 +213,7 @@ class TestMoving:
         db.write(move)
         assert allocations_of(db, lease) == before
 
-    def test_another_period(self, db: Database):
+    def test_reschedule(self, db: Database):
         first, second, other = add_hosts(db, 3)
         lease, untouched = add_lease(db, first, second), add_lease(db, other)
         mine = allocations_of(db, lease)
@@ -228,13 +231,13 @@ class TestMoving:
         becomes(lambda tx: tx.allocations.shorten(ids, NOW + 5 * HOUR, start=NOW + HOUR), 2, 4)
         becomes(lambda tx: tx.allocations.reschedule(mine, hours(5, 7)), 5, 7)
         db.write(lambda tx: tx.allocations.lengthen([], NOW + 9 * HOUR, now=NOW))
-        assert [one.period for one in allocations_of(db, untouched)] == [hours(1, 2)]
+        assert [allocation.period for allocation in allocations_of(db, untouched)] == [hours(1, 2)]
 
 
 class TestVerifying:
-    """The last look before the commit, at what a transaction has given out; here nobody has looked before."""
+    """The check of the gains before the commit; in these tests nothing has checked before."""
 
-    def test_what_is_given_out_anew_is_not_anothers(self, db: Database):
+    def test_new_allocation_must_not_overlap(self, db: Database):
         host, other = add_hosts(db, 2)
         first, second = add_lease(db, host), add_lease(db, other)
         [mine] = allocations_of(db, first)
@@ -249,7 +252,7 @@ class TestVerifying:
         assert allocations_of(db, first, second) == [mine, theirs]
         db.write(lambda tx: tx.allocations.add(new, {other: 1}, hours(2, 3), demand()))
 
-    def test_what_lasts_longer_or_comes_at_another_time_is_not_anothers(self, db: Database):
+    def test_extended_or_rescheduled_allocation_must_not_overlap(self, db: Database):
         [host] = add_hosts(db, 1)
         first, second = add_lease(db, host), add_lease(db, host, start=3, end=4)
         before = allocations_of(db, first, second)
@@ -263,7 +266,7 @@ class TestVerifying:
         assert allocations_of(db, first, second) == before
         db.write(lambda tx: tx.allocations.lengthen(mine, NOW + 3 * HOUR, now=NOW))
 
-    def test_parts_are_held_against_what_there_is(self, db: Database):
+    def test_parts_must_not_exceed_the_capacity(self, db: Database):
         [host] = add_hosts(db, 1, capacity=Capacity({"VCPU": 8}))
         part = replace(demand(), exclusive=False, amounts=Capacity({"VCPU": 1}), spread=Spread.ANY)
         lease = add_lease(db)
@@ -274,7 +277,7 @@ class TestVerifying:
         with pytest.raises(TooManyConflicts):
             db.write(lambda tx: tx.allocations.add(reservation_of(lease), {host: 1}, hours(2.5, 3), demand()))
 
-    def test_what_is_taken_back_in_the_same_transaction_is_free(self, db: Database):
+    def test_resource_released_in_the_same_transaction_is_free(self, db: Database):
         [host] = add_hosts(db, 1)
         first, second = add_lease(db, host), add_lease(db)
 
@@ -284,42 +287,42 @@ class TestVerifying:
             tx.allocations.remove_planned([reservation_of(first)])
 
         db.write(swap)
-        assert [one.resource_id for one in allocations_of(db, second)] == [host]
+        assert [allocation.resource_id for allocation in allocations_of(db, second)] == [host]
 
 
 class TestGivingBack:
-    def test_a_pinned_plan_is_held_and_nobody_elses(self, db: Database):
+    def test_pin_holds_only_the_plans_of_these_reservations(self, db: Database):
         first, second = add_hosts(db, 2)
         lease, other = add_lease(db, first), add_lease(db, second)
         db.write(lambda tx: tx.allocations.pin([reservation_of(lease)]))
-        assert [one.state for one in allocations_of(db, lease, other)] == [HELD, PLANNED]
+        assert [allocation.state for allocation in allocations_of(db, lease, other)] == [HELD, PLANNED]
         both = [reservation_of(lease), reservation_of(other)]
         assert ask(db, lambda tx: tx.allocations.holding(both)) == {reservation_of(lease)}
 
-    def test_what_was_held_is_trimmed_and_kept_as_history(self, db: Database):
+    def test_released_allocation_is_trimmed_and_kept_as_history(self, db: Database):
         ids = add_hosts(db, 3)
         begun = add_lease(db, ids[0], start=0, end=3, state=HELD)
         over = add_lease(db, ids[1], start=0, end=1, state=HELD)
         not_begun = add_lease(db, ids[2], start=2, end=3, state=HELD)
         leases = [begun, over, not_begun]
-        db.write(lambda tx: tx.allocations.release([reservation_of(one) for one in leases], until=NOW + 2 * HOUR))
-        assert [(one.period, one.state) for one in allocations_of(db, *leases)] == [
+        db.write(lambda tx: tx.allocations.release([reservation_of(lease) for lease in leases], until=NOW + 2 * HOUR))
+        assert [(allocation.period, allocation.state) for allocation in allocations_of(db, *leases)] == [
             (hours(0, 2), RELEASED),
             (hours(0, 1), RELEASED),
         ]
         assert free(db, 2, 3) == ids
 
-    def test_what_was_held_is_trimmed_to_the_microsecond(self, db: Database):
+    def test_release_trims_to_the_microsecond(self, db: Database):
         tick = TICK / HOUR
         first, second = add_hosts(db, 2)
         longer = add_lease(db, first, start=0, end=2 + tick, state=HELD)
         just_begun = add_lease(db, second, start=2 - tick, end=3, state=HELD)
         leases = [longer, just_begun]
-        db.write(lambda tx: tx.allocations.release([reservation_of(one) for one in leases], until=NOW + 2 * HOUR))
-        assert [one.period for one in allocations_of(db, *leases)] == [hours(0, 2), hours(2 - tick, 2)]
+        db.write(lambda tx: tx.allocations.release([reservation_of(lease) for lease in leases], until=NOW + 2 * HOUR))
+        assert [allocation.period for allocation in allocations_of(db, *leases)] == [hours(0, 2), hours(2 - tick, 2)]
         assert free(db, 2, 3) == [first, second]
 
-    def test_what_is_kept_can_be_let_go_in_the_instant_of_its_beginning(self, db: Database):
+    def test_kept_allocation_can_be_let_go_at_its_start(self, db: Database):
         def let_go(allocation: Allocation, units: int, tx: Transaction) -> None:
             tx.allocations.let_go(allocation, units, now=NOW)
 
@@ -334,15 +337,15 @@ class TestGivingBack:
             [left] = allocations_of(db, lease)
             assert (left.units, left.period, left.state) == (1, period, state)
 
-    def test_a_plan_is_forgotten_and_what_is_held_is_not(self, db: Database):
+    def test_remove_planned_keeps_held_allocations(self, db: Database):
         first, second = add_hosts(db, 2)
         planned, held = add_lease(db, first), add_lease(db, second, state=HELD)
         both = [reservation_of(planned), reservation_of(held)]
         db.write(lambda tx: tx.allocations.release([both[0]], until=NOW))
         db.write(lambda tx: tx.allocations.remove_planned(both))
-        assert [one.state for one in allocations_of(db, planned, held)] == [HELD]
+        assert [allocation.state for allocation in allocations_of(db, planned, held)] == [HELD]
 
-    def test_nothing_said_nothing_changes(self, db: Database):
+    def test_empty_calls_change_nothing(self, db: Database):
         [host] = add_hosts(db, 1)
         lease = add_lease(db, host, state=HELD)
 
@@ -357,21 +360,21 @@ class TestGivingBack:
             assert tx.allocations.holding([]) == set()
 
         db.write(work)
-        assert [one.state for one in allocations_of(db, lease)] == [HELD]
+        assert [allocation.state for allocation in allocations_of(db, lease)] == [HELD]
 
 
 class TestWhoHasWhat:
-    def test_parts_come_with_the_versions_of_their_resources(self, db: Database):
+    def test_allocations_come_with_the_versions_of_their_resources(self, db: Database):
         first, second, third = add_hosts(db, 3)
         lease = add_lease(db, first, second, start=1, end=2)
         over = add_lease(db, third, state=RELEASED)
         db.write(lambda tx: tx.resources.raise_versions({second: 1}))
         ids = [reservation_of(lease), reservation_of(over)]
         found, versions = ask(db, lambda tx: tx.allocations.with_versions(ids))
-        assert [one.resource_id for one in found] == [first, second]
+        assert [allocation.resource_id for allocation in found] == [first, second]
         assert versions == {first: 1, second: 2}
 
-    def test_lists_show_what_has_not_ended_or_all_of_one_lease(self, db: Database):
+    def test_bookings_of_live_leases_or_of_one_lease(self, db: Database):
         first, second = add_hosts(db, 2)
         later = add_lease(db, first, start=5, end=6)
         running = add_lease(db, first, start=0, end=2, state=HELD)
@@ -382,7 +385,7 @@ class TestWhoHasWhat:
         def listed(hours_from_now: float = 0, **whose) -> list[tuple[int, str]]:
             now = NOW + hours_from_now * HOUR
             found = ask(db, lambda tx: tx.allocations.bookings([first, second], now=now, **whose))
-            return [(one.resource_id, one.lease_id) for one in found]
+            return [(booking.resource_id, booking.lease_id) for booking in found]
 
         assert listed() == [(first, running.id), (first, later.id)]
         assert listed(2.5) == [(first, later.id)]
@@ -391,7 +394,7 @@ class TestWhoHasWhat:
         assert listed(lease_id=ended.id, reservation_id=reservation_of(running)) == []
         assert listed(lease_id=gone.id) == []
 
-    def test_the_resources_of_a_lease_in_pages(self, db: Database):
+    def test_booked_resource_ids_in_pages(self, db: Database):
         ids = add_hosts(db, 5)
         lease, other = add_lease(db, *ids[:4]), add_lease(db, ids[4])
 
@@ -407,7 +410,7 @@ class TestWhoHasWhat:
         assert page(0, 9, reservation_id=reservation_of(other)) == [ids[4]]
         assert page(0, 9) == ids
 
-    def test_who_comes_before_and_has_not_given_back(self, db: Database):
+    def test_predecessors(self, db: Database):
         ids = add_hosts(db, 4)
         add_lease(db, ids[0], start=0, end=1, state=HELD)
         add_lease(db, ids[1], start=0, end=1, state=RELEASED)

@@ -1,4 +1,4 @@
-"""Databases of MariaDB whose own character set does not hold every text: ours do all the same."""
+"""Databases of MariaDB whose character set cannot store every text: our columns can."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_text_is_kept_in_a_database_of_any_character_set(fresh_database, c
             assert world.resources.get(ADMIN, HOST, "1").disabled_reason == NAME
 
 
-def test_what_an_earlier_schema_has_kept_is_converted(fresh_database):
+def test_texts_of_an_earlier_schema_are_converted(fresh_database):
     with fresh_database(MARIADB) as url:
         execute(url, "ALTER DATABASE CHARACTER SET latin1")
         with closing(Database(url)) as db:

@@ -1,4 +1,4 @@
-"""Events: which are to be had, who has them, and for how long."""
+"""Events: which are claimable, who has claimed them, and for how long."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ MINE, THEIRS = "mine", "theirs"
 
 def stored(db: Database, lease: Lease, event_type: EventType = EventType.START) -> StoredEvent:
     with db.read() as tx:
-        return next(one for one in tx.events.of_lease(lease.id) if one.event.event_type is event_type)
+        return next(
+            stored_event for stored_event in tx.events.of_lease(lease.id) if stored_event.event.event_type is event_type
+        )
 
 
 def ready(db: Database, now: datetime, limit: int = 100) -> list[str]:
@@ -30,9 +32,11 @@ def ready(db: Database, now: datetime, limit: int = 100) -> list[str]:
         return tx.events.ready(now, limit, starts=False) + tx.events.ready(now, limit, starts=True)
 
 
-def claim(db: Database, one: StoredEvent, token: str = MINE, *, now: datetime = NOW, seconds: float = 60) -> None:
+def claim(
+    db: Database, stored_event: StoredEvent, token: str = MINE, *, now: datetime = NOW, seconds: float = 60
+) -> None:
     until = now + timedelta(seconds=seconds)
-    db.write(lambda tx: tx.events.claim(one, token=token, until=until, now=now))
+    db.write(lambda tx: tx.events.claim(stored_event, token=token, until=until, now=now))
 
 
 def set_status(db: Database, lease: Lease, status: LeaseStatus) -> None:
@@ -54,7 +58,7 @@ class TestHowItIsFound:
             yield url
 
     def test_starts_are_read_in_their_order_and_not_sorted(self, db: Database):
-        """To sort those of one instant, each of them would have to be looked at, however few are taken."""
+        """To sort the starts of one instant, the database would have to read all of them, however few are claimed."""
         plan: list[str] = []
         with explained(db.engine, plan.append), db.read() as tx:
             tx.events.ready(NOW, 1, starts=True)
@@ -65,27 +69,27 @@ class TestHowItIsFound:
 
 
 class TestWhatIsReady:
-    def test_what_is_due_and_not_before(self, db: Database):
+    def test_events_are_ready_when_due(self, db: Database):
         lease = add_lease(db, start=1, end=2)
         start = stored(db, lease).event.id
         assert ready(db, NOW + HOUR - SECOND) == []
         assert ready(db, NOW + HOUR) == [start]
 
-    def test_the_longest_ready_first_and_starts_apart_from_all_others(self, db: Database):
+    def test_longest_ready_first_with_starts_separate(self, db: Database):
         ending, ended = add_lease(db, start=0, end=1), add_lease(db, start=0, end=0.5)
         set_status(db, ending, LeaseStatus.ACTIVE)
         set_status(db, ended, LeaseStatus.ACTIVE)
         starting, earlier = add_lease(db, start=1, end=2), add_lease(db, start=0.5, end=3)
-        starts = [stored(db, one).event.id for one in (earlier, starting)]
-        ends = [stored(db, one, EventType.END).event.id for one in (ended, ending)]
+        starts = [stored(db, lease).event.id for lease in (earlier, starting)]
+        ends = [stored(db, lease, EventType.END).event.id for lease in (ended, ending)]
         with db.read() as tx:
             assert tx.events.ready(NOW + HOUR, 10, starts=True) == starts
             assert tx.events.ready(NOW + HOUR, 1, starts=True) == starts[:1]
             assert tx.events.ready(NOW + HOUR, 10, starts=False) == ends
             assert tx.events.ready(NOW + HOUR, 1, starts=False) == ends[:1]
 
-    def test_since_when_something_can_be_claimed(self, db: Database):
-        """Not counted: what somebody is at, and a start that waits for somebody else."""
+    def test_oldest_ready_at(self, db: Database):
+        """Claimed events and starts that wait for another lease do not count."""
         host, other = add_hosts(db, 2)
         late = add_lease(db, host, start=0, end=1, state=HELD)
         set_status(db, late, LeaseStatus.ACTIVE)
@@ -101,7 +105,7 @@ class TestWhatIsReady:
             assert tx.events.oldest_ready_at(NOW + 3 * HOUR) == NOW + 2 * HOUR
 
     @pytest.mark.parametrize("status", list(LeaseStatus))
-    def test_the_status_of_the_lease_says_what_can_be_had(self, db: Database, status: LeaseStatus):
+    def test_lease_status_decides_which_events_are_claimable(self, db: Database, status: LeaseStatus):
         lease = add_lease(db, start=0, end=9)
         set_status(db, lease, status)
         update = add_event(db, lease, EventType.UPDATE, NOW)
@@ -119,7 +123,7 @@ class TestWhatIsReady:
         }
         assert set(ready(db, NOW)) == expected
 
-    def test_a_start_whose_end_has_passed_is_not_made_up_for(self, db: Database):
+    def test_start_after_the_lease_end_is_not_ready(self, db: Database):
         lease = add_lease(db, start=1, end=2)
         assert ready(db, NOW + 2 * HOUR) == [stored(db, lease, EventType.END).event.id]
 
@@ -130,7 +134,7 @@ class TestWhatIsReady:
         assert ready(db, NOW + 2 * HOUR + 59 * SECOND) == []
         assert ready(db, NOW + 2 * HOUR + 60 * SECOND) == [end]
 
-    def test_to_tell_others_waits_for_nobody_and_nobody_waits_for_it(self, db: Database):
+    def test_notify_event_neither_waits_nor_blocks(self, db: Database):
         lease = add_lease(db, start=1, end=2)
         word = add_event(db, lease, EventType.NOTIFY, NOW + HOUR)
         start = stored(db, lease)
@@ -144,13 +148,13 @@ class TestWhatIsReady:
         assert ready(db, at) == [word.id, stored(db, other).event.id]
         assert told.id not in ready(db, at)
 
-    def test_what_an_owner_says_is_kept(self, db: Database):
+    def test_message_of_an_owners_event_is_stored(self, db: Database):
         lease = add_lease(db, start=1, end=2)
         word = add_event(db, lease, EventType.NOTIFY, NOW + HOUR, message="ü, 東京")
         assert stored(db, lease, EventType.NOTIFY).event == word
         with db.read() as tx:
             [found] = tx.leases.by_ids([lease.id])
-        assert {one.event_type: one.message for one in found.events} == {
+        assert {event.event_type: event.message for event in found.events} == {
             EventType.START: None,
             EventType.END: None,
             EventType.NOTIFY: "ü, 東京",
@@ -159,7 +163,7 @@ class TestWhatIsReady:
         with db.read() as tx:
             assert tx.events.get(word.id) is None
 
-    def test_a_start_waits_for_who_has_the_resource_before_and_nothing_else_does(self, db: Database):
+    def test_only_starts_wait_for_the_previous_holder(self, db: Database):
         first, second = add_hosts(db, 2)
         late = add_lease(db, first, start=0, end=1, state=HELD)
         set_status(db, late, LeaseStatus.ACTIVE)
@@ -171,18 +175,18 @@ class TestWhatIsReady:
         assert stored(db, late, EventType.END).event.id in found
         assert stored(db, waits).event.id not in found
         with db.read() as tx:
-            assert tx.events.waiting(at, 10) == []  # the end of who has it is tried first
+            assert tx.events.waiting(at, 10) == []  # the holder's end is tried first
             assert tx.events.waiting(at + PATIENCE, 10) == [stored(db, waits).event.id]
             assert tx.events.is_claimable(stored(db, waits).event.id, at)
             assert not tx.events.is_claimable(stored(db, waits).event.id, at - SECOND)
         claim(db, stored(db, late, EventType.END), now=at + SECOND)
         with db.read() as tx:
-            assert tx.events.waiting(at + PATIENCE, 10) == []  # somebody has just begun with it
+            assert tx.events.waiting(at + PATIENCE, 10) == []  # the holder's end has just begun
             assert tx.events.waiting(at + SECOND + PATIENCE, 10) == [stored(db, waits).event.id]
         db.write(lambda tx: tx.allocations.release([late.reservations[0].id], until=at))
         assert stored(db, waits).event.id in ready(db, at)
 
-    def test_when_the_next_one_comes(self, db: Database):
+    def test_next_ready_at(self, db: Database):
         with db.read() as tx:
             assert tx.events.next_ready_at(NOW) is None
         add_lease(db, start=1, end=2)
@@ -205,7 +209,7 @@ class TestClaims:
         assert ready(db, NOW + 60 * SECOND) == [start.event.id]
 
     @pytest.mark.parametrize("meanwhile", ["claimed", "moved", "done", "claimed and given back"])
-    def test_what_is_not_what_was_read_any_more_is_not_taken(self, db: Database, meanwhile: str):
+    def test_changed_event_is_not_claimed(self, db: Database, meanwhile: str):
         lease = add_lease(db, start=0, end=2)
         seen = stored(db, lease)
         if meanwhile.startswith("claimed"):
@@ -226,7 +230,7 @@ class TestClaims:
         db.write(take)
         assert stored(db, lease) == before
 
-    def test_of_two_that_see_an_expired_claim_one_takes_it(self, db: Database):
+    def test_expired_claim_is_taken_over_once(self, db: Database):
         lease = add_lease(db, start=0, end=2)
         claim(db, stored(db, lease), "whoever died")
         expired = stored(db, lease)
@@ -239,7 +243,7 @@ class TestClaims:
         db.write(take)
         assert (stored(db, lease).claim_token, stored(db, lease).event.attempts) == (MINE, 1)
 
-    def test_only_the_owner_keeps_gives_back_and_records(self, db: Database):
+    def test_only_the_claim_owner_can_renew_and_finish(self, db: Database):
         lease = add_lease(db, start=0, end=2)
         event_id = stored(db, lease).event.id
         claim(db, stored(db, lease))
@@ -256,8 +260,8 @@ class TestClaims:
         assert not db.write(lambda tx: tx.events.renew(event_id, token=MINE, until=until))
         assert stored(db, lease) == done
 
-    def test_only_the_owner_forgets(self, db: Database):
-        """A worker whose claim is over forgets nothing of the worker that has taken the event over."""
+    def test_only_the_claim_owner_can_remove(self, db: Database):
+        """A worker with an expired claim removes nothing that the next worker has claimed."""
         lease = add_lease(db, start=0, end=2)
         event = add_event(db, lease, EventType.MEND, NOW)
         claim(db, stored(db, lease, EventType.MEND), MINE)
@@ -293,9 +297,9 @@ class TestClaims:
         lease = add_lease(db, start=0, end=2)
         add_event(db, lease, EventType.BEFORE_END, NOW + HOUR)
         with db.read() as tx:
-            kinds = [one.event.event_type for one in tx.events.of_lease(lease.id)]
+            kinds = [stored_event.event.event_type for stored_event in tx.events.of_lease(lease.id)]
             shown = tx.leases.get(lease.id)
         assert kinds == [EventType.START, EventType.BEFORE_END, EventType.END]
         assert shown is not None
-        assert [one.event_type for one in shown.events] == kinds
+        assert [event.event_type for event in shown.events] == kinds
         assert replace(shown.events[0], updated_at=None) == lease.events[0]

@@ -29,7 +29,7 @@ def page(db: Database, **query) -> list[str]:
 
 
 class TestOne:
-    def test_it_is_kept_as_it_was_given(self, db: Database):
+    def test_lease_is_stored_as_given(self, db: Database):
         parameters = {"min": 1, "max": 2, "resource_properties": '["==", "$gpu", "ä😀"]', "deep": [None, {"a": 1.5}]}
         lease = replace(
             new_lease(reservations=3, name="ä😀 \\ ' \" %", parameters=parameters),
@@ -49,7 +49,7 @@ class TestOne:
                 lease.reservations[1].id: lease.reservations[1]
             }
 
-    def test_a_deleted_one_is_there_for_who_asks(self, db: Database):
+    def test_deleted_lease_is_returned_on_request_only(self, db: Database):
         lease = add_lease(db)
         db.write(lambda tx: tx.leases.change(lease, now=NOW, deleted_at=NOW, status="DELETED"))
         assert get(db, lease.id) is None
@@ -58,7 +58,7 @@ class TestOne:
         assert found is not None
         assert found.status is LeaseStatus.DELETED
 
-    def test_a_change_is_made_where_the_lease_is_what_was_read(self, db: Database):
+    def test_change_needs_the_version_that_was_read(self, db: Database):
         lease, other = add_lease(db), add_lease(db)
         db.write(lambda tx: tx.leases.change(lease, now=NOW + HOUR, name="new", ends_at=NOW + 9 * HOUR))
         changed = get(db, lease.id)
@@ -83,18 +83,18 @@ class TestOne:
 
     def test_reservations_are_changed_one_by_one(self, db: Database):
         lease = add_lease(db, reservations=3)
-        first, second, third = (one.id for one in lease.reservations)
+        first, second, third = (reservation.id for reservation in lease.reservations)
         db.write(lambda tx: tx.leases.change_reservations([second], now=NOW, status="active", parameters={"min": 7}))
         db.write(lambda tx: tx.leases.change_reservations([], now=NOW, status="error"))
         found = get(db, lease.id)
         assert found is not None
-        assert [(one.id, one.status, one.parameters) for one in found.reservations] == [
+        assert [(reservation.id, reservation.status, reservation.parameters) for reservation in found.reservations] == [
             (first, ReservationStatus.PENDING, {"min": 1}),
             (second, ReservationStatus.ACTIVE, {"min": 7}),
             (third, ReservationStatus.PENDING, {"min": 1}),
         ]
 
-    def test_history_is_told_in_order(self, db: Database):
+    def test_history_is_in_order(self, db: Database):
         lease, other = add_lease(db), add_lease(db)
         entries = [
             HistoryEntry(lease.id, NOW, "someone", "create", None, "PENDING", None, None),
@@ -143,7 +143,7 @@ class TestPages:
 
     @pytest.mark.parametrize("descending", [False, True])
     @pytest.mark.parametrize("order", list(LeaseOrder))
-    def test_every_order_is_walked_without_gap_and_repetition(
+    def test_pages_have_no_gaps_and_no_repetitions(
         self, db: Database, leases: list[Lease], order: LeaseOrder, descending: bool
     ):
         expected = [
@@ -197,8 +197,8 @@ class TestPages:
         )
 
     @pytest.mark.parametrize("deleted", [False, True])
-    def test_a_marker_is_one_of_the_project(self, db: Database, leases: list[Lease], deleted: bool):
-        """What is refused does not tell whether another project has it."""
+    def test_marker_must_belong_to_the_project(self, db: Database, leases: list[Lease], deleted: bool):
+        """The refusal does not reveal whether another project has it."""
         every = page(db)
         foreign = next(lease for lease in leases if lease.project_id == "two" and lease.id in every[6:12])
         if deleted:
@@ -211,17 +211,17 @@ class TestPages:
     def test_a_marker_need_not_match_the_filters(self, db: Database, leases: list[Lease]):
         every = page(db, order=LeaseOrder.NAME)
         active = page(db, order=LeaseOrder.NAME, status="ACTIVE")
-        marker = next(one for one in every if one not in active)
+        marker = next(name for name in every if name not in active)
         behind = every[every.index(marker) + 1 :]
         assert page(db, order=LeaseOrder.NAME, status="ACTIVE", marker=marker) == [
-            one for one in active if one in behind
+            name for name in active if name in behind
         ]
 
-    def test_a_page_takes_as_many_statements_however_long_it_is(self, db: Database, leases: list[Lease]):
+    def test_number_of_statements_does_not_depend_on_page_size(self, db: Database, leases: list[Lease]):
         statements: list[str] = []
         sqlalchemy_event.listen(
             db.engine, "before_cursor_execute", lambda _c, _cursor, statement, *_: statements.append(statement)
         )
         for limit in (1, 10):
             page(db, limit=limit)
-        assert len([one for one in statements if one.startswith("SELECT")]) == 2 * 3
+        assert len([statement for statement in statements if statement.startswith("SELECT")]) == 2 * 3

@@ -1,4 +1,4 @@
-"""The outbox: at least once, in order per lease, and what cannot be delivered stays visible."""
+"""The outbox: at least once, in order for each lease, and undeliverable messages stay visible."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECOND = timedelta(seconds=1)
 
 
 def add(db: Database, *messages: tuple[str, str]) -> None:
-    """Write messages of (lease, topic), in one transaction."""
+    """Write messages of (lease, topic) in one transaction."""
 
     def write(tx: Transaction) -> None:
         for lease_id, topic in messages:
@@ -38,7 +38,7 @@ def topics(messages: Iterable[Message]) -> list[str]:
     return [message.topic for message in messages]
 
 
-def test_of_each_lease_the_oldest_only(db: Database):
+def test_only_the_oldest_message_of_each_lease_is_taken(db: Database):
     add(db, ("a", "a1"), ("b", "b1"), ("a", "a2"), ("a", "a3"))
     first = take(db)
     assert topics(first) == ["a1", "b1"]
@@ -48,13 +48,13 @@ def test_of_each_lease_the_oldest_only(db: Database):
     assert topics(take(db)) == ["a2"]
 
 
-def test_no_more_than_asked_for(db: Database):
+def test_take_respects_the_limit(db: Database):
     add(db, *((f"lease-{number}", str(number)) for number in range(5)))
     assert topics(take(db, limit=2)) == ["0", "1"]
     assert topics(take(db, limit=9)) == ["2", "3", "4"]
 
 
-def test_what_is_not_reported_comes_again_with_the_same_key(db: Database):
+def test_unreported_message_is_taken_again_with_the_same_key(db: Database):
     add(db, ("a", "a1"), ("a", "a2"))
     [first] = take(db)
     assert take(db, NOW + 59 * SECOND) == []
@@ -62,7 +62,7 @@ def test_what_is_not_reported_comes_again_with_the_same_key(db: Database):
     assert (again.key, again.topic, again.attempts) == (first.key, "a1", 2)
 
 
-def test_a_failure_waits_and_holds_back_what_comes_after(db: Database):
+def test_failed_message_waits_and_holds_back_later_ones(db: Database):
     add(db, ("a", "a1"), ("a", "a2"), ("b", "b1"))
     failing = take(db)[0]
     db.write(lambda tx: tx.outbox.failed(failing, error="refused", again_at=NOW + 5 * SECOND, now=NOW, refusals=1))
@@ -72,14 +72,16 @@ def test_a_failure_waits_and_holds_back_what_comes_after(db: Database):
     assert (again.failed_at, again.refusals) == (NOW, 1)
 
 
-def test_what_is_given_up_is_kept_and_holds_back_what_comes_after_until_it_is_tried_again(db: Database):
+def test_undeliverable_message_holds_back_later_ones_until_retried(db: Database):
     add(db, ("a", "a1"), ("a", "a2"), ("b", "b1"))
     lost, other = take(db)
     give_up(db, lost)
     db.write(lambda tx: tx.outbox.delivered(other, now=NOW))
     much_later = NOW + timedelta(days=1)
     with db.read() as tx:
-        assert [(one.id, one.last_error) for one in tx.outbox.undeliverable()] == [(lost.id, "gone for good")]
+        assert [(message.id, message.last_error) for message in tx.outbox.undeliverable()] == [
+            (lost.id, "gone for good")
+        ]
         assert not tx.outbox.is_ready(much_later)
     assert take(db, much_later) == []
     assert db.write(lambda tx: tx.outbox.retry(now=much_later)) == 1
@@ -93,7 +95,7 @@ def give_up(db: Database, message: Message) -> None:
     db.write(lambda tx: tx.outbox.failed(message, error="gone for good", again_at=None, now=NOW, refusals=20))
 
 
-def test_whether_anything_got_through_since(db: Database):
+def test_has_delivered_since(db: Database):
     add(db, ("a", "a1"), ("b", "b1"))
     failing, other = take(db)
     db.write(lambda tx: tx.outbox.failed(failing, error="away", again_at=NOW + 5 * SECOND, now=NOW, refusals=0))
@@ -105,7 +107,7 @@ def test_whether_anything_got_through_since(db: Database):
         assert not tx.outbox.has_delivered_since(NOW + SECOND)
 
 
-def test_since_when_the_oldest_waits(db: Database):
+def test_oldest_waiting_message(db: Database):
     def oldest() -> datetime | None:
         with db.read() as tx:
             return tx.outbox.oldest_waiting()
@@ -118,10 +120,10 @@ def test_since_when_the_oldest_waits(db: Database):
     give_up(db, first)
     assert oldest() == NOW + SECOND
     db.write(lambda tx: tx.outbox.delivered(second, now=NOW + SECOND))
-    assert oldest() is None  # a2 waits for what was given up
+    assert oldest() is None  # a2 waits for an undeliverable message
 
 
-def test_what_is_given_up_is_counted_however_much_it_is(db: Database):
+def test_undeliverable_messages_are_all_counted(db: Database):
     add(db, *((f"lease-{number}", "lost") for number in range(150)), ("other", "arrives"), ("another", "waits"))
     taken = take(db, limit=151)
 
@@ -137,7 +139,7 @@ def test_what_is_given_up_is_counted_however_much_it_is(db: Database):
         assert tx.outbox.count_undeliverable() == 150
 
 
-def test_when_there_is_something_to_deliver(db: Database):
+def test_is_ready(db: Database):
     with db.read() as tx:
         assert not tx.outbox.is_ready(NOW)
     add(db, ("a", "a1"))
@@ -164,7 +166,7 @@ def assert_sqlite_lets_no_other_write(db: Database) -> None:
         other.execute("BEGIN IMMEDIATE")
 
 
-def test_deliverers_that_find_the_same_message_do_not_both_take_it(db: Database):
+def test_concurrent_deliveries_never_take_the_same_message(db: Database):
     """On SQLite the second deliverer cannot search before the first has written its claims."""
     add(db, ("a", "a1"), ("b", "b1"))
     taken_by_other: list[Message] = []
@@ -189,8 +191,8 @@ def test_deliverers_that_find_the_same_message_do_not_both_take_it(db: Database)
     assert take(db) == []
 
 
-def test_a_message_that_is_changed_after_it_was_found_is_not_taken(db: Database):
-    """On SQLite no other transaction can change it then, so this one does."""
+def test_message_that_changed_since_the_query_is_not_taken(db: Database):
+    """On SQLite no other transaction can change it in between, so this one does."""
     add(db, ("a", "a1"), ("b", "b1"))
 
     def take_what_changes(tx: Transaction) -> list[Message]:
@@ -219,7 +221,7 @@ LATER = NOW + 61 * SECOND
     ids=["delivered", "failed", "given up", "given back"],
 )
 @pytest.mark.parametrize("recorded", ["delivered", "failed", "nothing yet"])
-def test_whose_claim_ran_out_changes_nothing_of_what_its_successor_records(db: Database, too_late, recorded: str):
+def test_expired_claim_cannot_change_later_records(db: Database, too_late, recorded: str):
     add(db, ("a", "a1"))
     [first] = take(db)
     [second] = take(db, NOW + 60 * SECOND)
@@ -238,7 +240,7 @@ def rows_of(db: Database) -> list[tuple[object, ...]]:
         return [tuple(row) for row in tx.session.execute(text("SELECT * FROM outbox ORDER BY id"))]
 
 
-def test_a_key_is_there_once(db: Database):
+def test_key_is_unique(db: Database):
     def write(tx: Transaction) -> None:
         tx.outbox.add(key="same", lease_id="a", topic="t", payload={}, now=NOW)
 

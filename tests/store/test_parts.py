@@ -1,4 +1,4 @@
-"""Parts of resources: what the store says that there is room for is what counting at every instant says."""
+"""Parts of resources: the room that the store finds equals a count at every instant."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ periods = st.lists(st.integers(0, HORIZON), min_size=2, max_size=2, unique=True)
 
 @dataclass(frozen=True)
 class Part:
-    """What somebody has of a resource, from one hour to another."""
+    """A use of a resource, from one hour to another."""
 
     host: int
     start: int
@@ -64,13 +64,13 @@ def parts(draw: st.DrawFn, hosts: int) -> Part:
 
 @st.composite
 def clouds(draw: st.DrawFn) -> tuple[list[Capacity], list[Part]]:
-    """Hosts, and what is booked of them; some of it more than there is, as after a host that shrank."""
+    """Hosts with bookings; some are overbooked, as after a host has shrunk."""
     hosts = draw(st.lists(capacities, min_size=1, max_size=4))
     booked: list[Part] = []
     for part in draw(st.lists(parts(len(hosts)), max_size=7)):
-        whole = [one for one in booked if one.exclusive and one.host == part.host]
-        # Two that have all of it at once are what PostgreSQL refuses by itself.
-        if not (part.exclusive and any(one.start < part.end and part.start < one.end for one in whole)):
+        whole = [other for other in booked if other.exclusive and other.host == part.host]
+        # PostgreSQL itself refuses two allocations of the whole resource at the same time.
+        if not (part.exclusive and any(other.start < part.end and part.start < other.end for other in whole)):
             booked.append(part)
     return hosts, booked
 
@@ -109,7 +109,7 @@ def units_at(capacity: Capacity, booked: Sequence[Part], hour: float, amounts: C
 def units_throughout(
     capacity: Capacity, booked: Sequence[Part], asked: Sequence[int], amounts: Capacity, now: float = -1
 ) -> int:
-    """Every quarter of an hour is looked at: it is for one that what is late counts."""
+    """Checks every quarter of an hour: overdue allocations count for the next quarter."""
     start, end = asked
     return min(units_at(capacity, booked, quarter / 4, amounts, now) for quarter in range(start * 4, end * 4))
 
@@ -123,13 +123,14 @@ def add_hosts(
     ]
     tx.resources.add_many(found, [{}] * len(found), now=NOW)
     ids = {
-        external: number for number, external in tx.resources.ids_of(HOST, [one.external_id for one in found]).items()
+        external: number
+        for number, external in tx.resources.ids_of(HOST, [resource.external_id for resource in found]).items()
     }
-    return [ids[one.external_id] for one in found]
+    return [ids[resource.external_id] for resource in found]
 
 
 @pytest.mark.slow
-def test_room_is_what_is_left_at_every_instant(db: Database):
+def test_room_equals_the_brute_force_count(db: Database):
     lease = add_lease(db)
 
     @given(
@@ -166,14 +167,21 @@ def test_room_is_what_is_left_at_every_instant(db: Database):
                     Demand(HOST, "", 1, 1, EVERY, part.amounts, part.exclusive),
                     state=HELD if part.held else PLANNED,
                 )
-            found = {one.resource_id: one for one in tx.allocations.candidates(wanted, period, now=moment, turn=0)}
-            assert {number: one.units for number, one in found.items()} == {
+            found = {
+                candidate.resource_id: candidate
+                for candidate in tx.allocations.candidates(wanted, period, now=moment, turn=0)
+            }
+            assert {number: candidate.units for number, candidate in found.items()} == {
                 ids[number]: count for number, count in enumerate(room) if count >= least
             }
             for number, parts in enumerate(of_host):
                 if ids[number] in found:
-                    busy = [hours(one.start, one.end) for one in parts]
-                    busy += [one for one in [soon(period, moment)] if one and any(part.is_late(now) for part in parts)]
+                    busy = [hours(part.start, part.end) for part in parts]
+                    busy += [
+                        late_period
+                        for late_period in [soon(period, moment)]
+                        if late_period and any(part.is_late(now) for part in parts)
+                    ]
                     assert found[ids[number]].idle == idle_time(busy, period)
             for count in (1, 2):
                 good = tx.allocations.still_good(
@@ -193,7 +201,7 @@ def test_room_is_what_is_left_at_every_instant(db: Database):
     agree()
 
 
-def test_what_is_taken_whole_and_in_parts_stand_in_each_others_way(db: Database):
+def test_whole_and_part_allocations_exclude_each_other(db: Database):
     lease = add_lease(db)
     reservation = lease.reservations[0].id
     part, whole = demand(Capacity({"VCPU": 1})), Demand(HOST, "hosts", 1, 1, EVERY, Capacity({WHOLE: 1}), True)
@@ -205,7 +213,7 @@ def test_what_is_taken_whole_and_in_parts_stand_in_each_others_way(db: Database)
 
         def free(wanted: Demand, start: float, end: float) -> set[int]:
             found = tx.allocations.candidates(wanted, hours(start, end), now=NOW, turn=0)
-            return {one.resource_id for one in found}
+            return {candidate.resource_id for candidate in found}
 
         assert (free(part, 1, 2), free(whole, 1, 2)) == ({shared}, set())
         assert (free(part, 0, 1), free(whole, 2, 3)) == ({shared, taken}, {shared, taken})
@@ -224,17 +232,17 @@ def test_what_is_taken_whole_and_in_parts_stand_in_each_others_way(db: Database)
     ],
     ids=["ends with its start", "ends behind its start", "starts before its end", "starts with its end"],
 )
-def test_one_microsecond_that_parts_share_is_enough(
+def test_parts_that_share_one_microsecond_conflict(
     db: Database, start: timedelta, end: timedelta, shares: bool, state: AllocationState
 ):
-    """Beside a part that lasts, another part from one to two leaves no room for a third in any instant of its time."""
+    """Beside a lasting part and a part from hour one to two there is no room for a third part in that hour."""
     lease = add_lease(db)
     period = Period(NOW + start, NOW + end)
 
     def ask(tx: Transaction) -> None:
         [host] = add_hosts(tx, [Capacity({"VCPU": 4})])
-        one, two = demand(Capacity({"VCPU": 1})), demand(Capacity({"VCPU": 2}))
-        tx.allocations.add(lease.reservations[0].id, {host: 1}, hours(0, 9), one, state=HELD)
+        single, two = demand(Capacity({"VCPU": 1})), demand(Capacity({"VCPU": 2}))
+        tx.allocations.add(lease.reservations[0].id, {host: 1}, hours(0, 9), single, state=HELD)
         tx.allocations.add(lease.reservations[0].id, {host: 1}, hours(1, 2), two, state=state)
         room = 0 if shares else 1
         found = tx.allocations.candidates(two, period, now=NOW, turn=0)
@@ -257,7 +265,7 @@ def test_traits_and_limits_of_the_cloud_are_kept(db: Database):
         def fits(vcpus: int, required: frozenset[str] = frozenset(), forbidden: frozenset[str] = frozenset()) -> bool:
             wanted = demand(Capacity({"VCPU": vcpus}), required=required, forbidden=forbidden)
             found = tx.allocations.candidates(wanted, hours(1, 2), now=NOW, turn=0)
-            return [one.resource_id for one in found] == [plain]
+            return [candidate.resource_id for candidate in found] == [plain]
 
         fast, wet = frozenset({"CUSTOM_FAST"}), frozenset({"CUSTOM_WET"})
         assert fits(3)
@@ -284,8 +292,8 @@ def test_traits_and_limits_of_the_cloud_are_kept(db: Database):
     db.write(ask)
 
 
-def test_the_cloud_is_searched_where_parts_are_in_use_already(db: Database):
-    """However far that is from where the walk begins."""
+def test_candidates_include_resources_in_shared_use(db: Database):
+    """However far that resource is from the start of the walk."""
     lease = add_lease(db)
 
     def ask(tx: Transaction) -> None:
@@ -293,14 +301,14 @@ def test_the_cloud_is_searched_where_parts_are_in_use_already(db: Database):
         used = ids[150]
         tx.allocations.add(lease.reservations[0].id, {used: 1}, hours(0, 6), demand(Capacity({"VCPU": 1})))
         found = tx.allocations.candidates(demand(Capacity({"VCPU": 1})), hours(1, 2), now=NOW, turn=0)
-        assert used in {one.resource_id for one in found}
+        assert used in {candidate.resource_id for candidate in found}
         assert len(found) < 60
 
     db.write(ask)
 
 
-def test_cost_of_a_search_grows_with_what_is_booked_and_not_with_its_square(tmp_path: Path):
-    """Counted in steps of SQLite's machine: what began at other times before the period, or begins together in it."""
+def test_cost_of_a_search_is_linear_in_the_bookings(tmp_path: Path):
+    """Measured in steps of SQLite's virtual machine, for starts before the period and for equal starts within it."""
     db = Database(url_in(tmp_path))
     schemas.lay_out(db)
     lease = add_lease(db)
@@ -343,7 +351,7 @@ def test_cost_of_a_search_grows_with_what_is_booked_and_not_with_its_square(tmp_
 ONE, FOUR = Capacity({"VCPU": 1}), Capacity({"VCPU": 4})
 
 
-def test_a_part_waits_for_who_should_be_gone_only_where_there_is_no_room_beside_him(db: Database):
+def test_part_waits_for_overdue_part_only_without_room_beside_it(db: Database):
     mine, other = add_lease(db, start=2, end=6), add_lease(db, start=0, end=4)
     asked, theirs = mine.reservations[0].id, other.reservations[0].id
 
@@ -377,7 +385,7 @@ def test_a_part_waits_for_who_should_be_gone_only_where_there_is_no_room_beside_
     agree()
 
 
-def test_a_part_waits_for_who_has_the_whole_and_the_whole_for_who_has_a_part(db: Database):
+def test_part_and_whole_wait_for_each_other(db: Database):
     first, second = add_lease(db, start=0, end=4), add_lease(db, start=2, end=6)
     part, whole = demand(Capacity({"VCPU": 1})), Demand(HOST, "hosts", 1, 1, EVERY, Capacity({WHOLE: 1}), True)
 
@@ -391,7 +399,7 @@ def test_a_part_waits_for_who_has_the_whole_and_the_whole_for_who_has_a_part(db:
     db.write(ask)
 
 
-def test_what_is_late_is_not_promised_to_who_begins_soon(db: Database):
+def test_overdue_part_blocks_periods_that_begin_soon(db: Database):
     late, other = add_lease(db, start=0, end=1), add_lease(db, start=1, end=9)
 
     def ask(tx: Transaction) -> None:
@@ -400,15 +408,15 @@ def test_what_is_late_is_not_promised_to_who_begins_soon(db: Database):
         tx.allocations.add(late.reservations[0].id, {host: 1}, hours(0, 1), four, state=HELD)
         tx.allocations.add(other.reservations[0].id, {host: 1}, hours(1, 9), two)
         for start, room in ((1, 3), (1.25, 3), (1.26, 7)):
-            one = demand(Capacity({"VCPU": 1}))
-            found = tx.allocations.candidates(one, hours(start, start + 1), now=hours(1, 2).start, turn=0)
+            unit = demand(Capacity({"VCPU": 1}))
+            found = tx.allocations.candidates(unit, hours(start, start + 1), now=hours(1, 2).start, turn=0)
             assert [candidate.units for candidate in found] == [room]
 
     db.write(ask)
 
 
-def test_what_is_not_given_back_counts_with_its_own_amounts_when_plans_move(db: Database):
-    """Of two hosts one is planned full; the other has room beside what is late, but not for as much."""
+def test_overdue_part_counts_with_its_amounts_when_plans_move(db: Database):
+    """One of the two hosts is fully planned; the other has some room beside the overdue part, but not enough."""
     late, planned = add_lease(db, start=0, end=1), add_lease(db, start=1, end=2)
 
     def ask(tx: Transaction) -> None:
@@ -431,7 +439,7 @@ HUGE = 2**31 - 1
 
 
 @pytest.mark.parametrize("spread", list(Spread))
-def test_what_no_cloud_has_is_refused_and_not_failed_at(db: Database, spread: Spread):
+def test_huge_amount_is_refused_without_an_error(db: Database, spread: Spread):
     """What all units take together is more than databases count to."""
 
     def ask(tx: Transaction) -> None:
@@ -440,7 +448,7 @@ def test_what_no_cloud_has_is_refused_and_not_failed_at(db: Database, spread: Sp
             wanted = demand(Capacity({"VCPU": size}), units, spread)
             found = tx.allocations.candidates(wanted, hours(1, 2), now=NOW, turn=0)
             fits = size == 1 and (units == 1 or spread is not Spread.TOGETHER)
-            assert sum(one.units for one in found) == (2 if fits else 0)
+            assert sum(candidate.units for candidate in found) == (2 if fits else 0)
             assert tx.allocations.blocked_by_plans(wanted, hours(1, 2), now=NOW, limit=units + 32) == {}
             stages = tx.allocations.stages(wanted, hours(1, 2), now=NOW, ignoring=None, without=())
             assert stages[-1].count <= 2

@@ -17,7 +17,7 @@ from tenure.store.tables import AllocationRow, LeaseRow
 from tests.store.rows import Undone, add_hosts, add_lease, demand
 from tests.support.world import NOW
 
-#: Instants so near to each other that bounds touch, and in zones that make the same instant look different.
+#: Instants so near to each other that bounds touch, in zones that make equal instants look different.
 steps = st.one_of(
     st.integers(-4, 4).map(lambda count: count * TICK),
     st.integers(-4, 4).map(lambda count: timedelta(seconds=count)),
@@ -42,9 +42,9 @@ def test_overlap_in_sql_and_in_python_agree(db: Database):
                 tx.allocations.add(reservation_id, {host: 1}, period, demand(exclusive=False))
             rows = tx.session.execute(select(AllocationRow).where(overlaps(asked))).scalars()
             found = sorted(Period(row.starts_at, row.ends_at) for row in rows)
-            assert found == sorted(one for one in booked if one.overlaps(asked))
+            assert found == sorted(period for period in booked if period.overlaps(asked))
             free = tx.allocations.candidates(demand(), asked, now=NOW, turn=0)
-            assert bool(free) is not any(one.overlaps(asked) for one in booked)
+            assert bool(free) is not any(period.overlaps(asked) for period in booked)
             raise Undone
 
         with pytest.raises(Undone):
@@ -89,7 +89,7 @@ def test_a_time_without_a_zone_is_refused(db: Database):
         db.write(lambda tx: tx.leases.change(lease, now=NOW, starts_at=NOW.replace(tzinfo=None)))
 
 
-def test_the_time_of_the_database_is_the_worlds(database_url: str):
+def test_database_time_is_utc(database_url: str):
     """Claims are timed by it; the servers of the tests have a local time far from UTC."""
     database = Database(database_url)
     try:

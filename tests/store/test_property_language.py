@@ -22,7 +22,7 @@ from tenure.store.database import Database, Transaction
 from tests.store.rows import Undone, add_hosts, demand, hours
 from tests.support.world import HOST, NOW
 
-#: What is equal, or in another order, for anybody who compares otherwise than we promise.
+#: Values that are equal, or ordered otherwise, under other rules of comparison than ours.
 TRICKY = [
     *("1", "1.0", "01", "+1", "1e0", "10", "9", "2", "-1", "-0", "0", "0.0", ".5", "5.", "1e3", "1000", "1E3"),
     *("0.1", "0.1000", "0.30000000000000004", "0.3", "9007199254740993", "9007199254740992", "1e308", "-1e308"),
@@ -47,7 +47,7 @@ TRICKY = [
     ),
     *("a", "A", "b", "a ", " a", "a\t", "aa", "Aa", "á", "a\u0301", "ä", "ae", "ß", "ss", "ẞ", "i", "I", "\u0131", "İ"),
     *("Z", "z", "~", "\x7f", "\x01", "\u00a0", "\u200b", "ﬀ", "ff", "\ud7ff", "\ue000", "\uffff", "😀", "\U0010ffff"),
-    # As long as what an index looks at, and longer: equal for the index, and not equal.
+    # As long as the indexed prefix, and longer: equal for the index, but not equal.
     *("x" * 63, "x" * 64, "x" * 64 + "y", "x" * 64 + "z", "0" * 63 + "1", "0" * 64 + "1"),
     *("true", "True", "NULL", "null", "'", '"', "\\", "%", "_", "a%", "{}", "[]", "a100", "A100", "yes", ""),
 ]
@@ -91,14 +91,14 @@ def matching(db: Database, owned: list[dict[str, str]], expression: Expression) 
             for number in range(len(owned))
         ]
         tx.resources.add_many(hosts, owned, now=NOW)
-        for one in hosts:
-            resource = tx.resources.by_external_id(HOST, one.external_id)
+        for host in hosts:
+            resource = tx.resources.by_external_id(HOST, host.external_id)
             assert resource is not None
             ids.append(resource.id)
         asked = demand(len(owned), expression=expression)
         stages = tx.allocations.stages(asked, hours(0, 1), now=NOW, ignoring=None, without=())
         candidates = tx.allocations.candidates(asked, hours(0, 1), now=NOW, turn=0)
-        found.extend(one.resource_id for one in candidates)
+        found.extend(candidate.resource_id for candidate in candidates)
         assert [(stage.stage, stage.count) for stage in stages] == [
             ("reservable", len(owned)),
             ("matching", len(found)),
@@ -127,13 +127,13 @@ def test_sql_and_python_agree(db: Database):
         expression=Expression((AnyOf((GPU_IS_1, Expression((Not(Expression((Comparison(">", "gpu", "0"),))),)))),)),
     )
     def agree(owned: list[dict[str, str]], expression: Expression):
-        expected = [expression.matches({"id": str(number), **one}) for number, one in enumerate(owned)]
+        expected = [expression.matches({"id": str(number), **properties}) for number, properties in enumerate(owned)]
         assert matching(db, owned, expression) == expected
 
     agree()
 
 
-def test_what_is_written_finds_what_it_says(db: Database):
+def test_expressions_find_the_described_resources(db: Database):
     """From the text of a request to the hosts that are found: nothing on the way is shared with ``says``."""
     rng = random.Random(20)
     words = ["1", "2", "2.0", "8", "10", "64", "r1", "r2", "a100", "R1"]
@@ -149,8 +149,11 @@ def test_what_is_written_finds_what_it_says(db: Database):
             tree = a_tree(rng, words)
             asked = demand(12, expression=parse_expression(json.dumps(tree), field="resource_properties"))
             found = tx.allocations.candidates(asked, hours(0, 1), now=NOW, turn=0)
-            names = {one.external_id for one in tx.resources.by_ids([one.resource_id for one in found]).values()}
-            assert names == {str(number) for number, one in enumerate(hosts, 1) if says(tree, one)}, tree
+            names = {
+                host.external_id
+                for host in tx.resources.by_ids([candidate.resource_id for candidate in found]).values()
+            }
+            assert names == {str(number) for number, properties in enumerate(hosts, 1) if says(tree, properties)}, tree
             numbers.add(len(names))
     assert len(numbers) > 6  # not all of them found everything or nothing
 
@@ -168,13 +171,13 @@ def says(tree: list[Any], properties: dict[str, str]) -> bool:
     """What the user's guide promises of an expression, of a host with these properties."""
     op, *parts = tree
     if op in {"and", "or"}:
-        answers = [says(one, properties) for one in parts]
+        answers = [says(part, properties) for part in parts]
         return all(answers) if op == "and" else any(answers)
     if op == "not":
         return not says(parts[0], properties)
     name, *values = parts
     if op == "in":
-        return any(says(["==", name, one], properties) for one in values)
+        return any(says(["==", name, value], properties) for value in values)
     found: Any = properties.get(name.removeprefix("$"))
     wanted: Any = values[0]
     if found is None:
@@ -195,7 +198,7 @@ def says(tree: list[Any], properties: dict[str, str]) -> bool:
 
 
 @pytest.mark.slow
-def test_every_tricky_value_is_compared_with_every_other_as_in_python(db: Database):
+def test_tricky_values_compare_as_in_python(db: Database):
     """All pairs, by every operator; a host for each value."""
     add_hosts(db, len(TRICKY), [{"value": text} for text in TRICKY])
     with db.read() as tx:
@@ -207,7 +210,7 @@ def test_every_tricky_value_is_compared_with_every_other_as_in_python(db: Databa
                     demand(len(TRICKY), expression=expression), hours(0, 1), now=NOW, turn=0
                 )
                 expected = {text for text in TRICKY if expression.matches({"value": text})}
-                assert {TRICKY[number[one.resource_id]] for one in found} == expected, (op, wanted)
+                assert {TRICKY[number[candidate.resource_id]] for candidate in found} == expected, (op, wanted)
 
 
 def test_facts_are_asked_as_text_and_not_hidden_by_properties(db: Database):
@@ -253,7 +256,7 @@ def joins_of(db: Database, statements: Iterable[tuple[str, Any]]) -> list[int]:
 
 
 @pytest.mark.slow
-def test_the_longest_expression_that_is_taken_costs_as_many_statements_and_joins_as_a_short_one(db: Database):
+def test_longest_expression_needs_no_more_statements_and_joins(db: Database):
     """PostgreSQL would need 15 seconds to plan a join of as many tables as there are comparisons."""
     add_hosts(db, 3, [{"gpu": "a100"}])
     others = [["!=", "$gpu", f"b{number}"] for number in range(31)]
@@ -262,8 +265,8 @@ def test_the_longest_expression_that_is_taken_costs_as_many_statements_and_joins
     expression = parse_expression(text, field="resource_properties")
     assert len(expression.comparisons) == MAX_COMPARISONS
     executed = []
-    for one in (Expression((Comparison("==", "gpu", "a100"),)), expression):
-        asked = demand(3, expression=one)
+    for tried in (Expression((Comparison("==", "gpu", "a100"),)), expression):
+        asked = demand(3, expression=tried)
         with statements_of(db) as statements, db.read() as tx:
             assert len(tx.allocations.candidates(asked, hours(0, 1), now=NOW, turn=0)) == 1
             stages = tx.allocations.stages(asked, hours(0, 1), now=NOW, ignoring=None, without=())
@@ -275,7 +278,7 @@ def test_the_longest_expression_that_is_taken_costs_as_many_statements_and_joins
         assert joins_of(db, long) == joins_of(db, short)
 
 
-def test_an_expression_of_a_property_with_a_name_that_none_can_have(db: Database):
+def test_property_name_that_cannot_exist_matches_nothing(db: Database):
     add_hosts(db, 1)
     asked = demand(expression=Expression((Comparison("!=", "x" * 5000, "1"),)))
     with db.read() as tx:

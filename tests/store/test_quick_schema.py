@@ -11,7 +11,7 @@ from tests.conftest import FreshDatabase
 from tests.support import schemas
 from tests.support.databases import MARIADB, POSTGRESQL, SQLITE
 
-#: All that a kind of database can tell of what is in it.
+#: Everything that a kind of database can tell about its content.
 TOLD = {
     SQLITE: ["SELECT type, name, tbl_name, sql FROM sqlite_master"],
     POSTGRESQL: [
@@ -40,7 +40,7 @@ def told(database: Database, kind: str) -> list[list[str]]:
         return [sorted(map(str, connection.execute(text(query)))) for query in TOLD[kind]]
 
 
-def test_the_quick_way_leads_to_the_same_schema(
+def test_quick_schema_equals_the_migrated_schema(
     request, database_url: str, fresh_database: FreshDatabase, clock: SimulatedClock
 ):
     kind = request.node.callspec.params["database_url"]
@@ -52,6 +52,6 @@ def test_the_quick_way_leads_to_the_same_schema(
             schemas.lay_out(quick)
             assert told(quick, kind) == told(migrated, kind)
             assert schema.current(quick) == schema.head()
-            schemas.lay_out(quick)  # as an upgrade of what is there
+            schemas.lay_out(quick)  # like an upgrade of an existing schema
             quick.close()
     migrated.close()

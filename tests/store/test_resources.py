@@ -1,4 +1,4 @@
-"""Resources, their properties, and the versions that guard what they promise."""
+"""Resources, their properties, and the versions that guard their promises."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def found(external_id: str = "1", name: str = "host", **facts: object) -> Discov
     )
 
 
-def add(db: Database, one: DiscoveredResource, properties: Mapping[str, str] | None = None) -> Resource:
-    return db.write(lambda tx: tx.resources.add(one, properties or {}, now=NOW))
+def add(db: Database, discovered: DiscoveredResource, properties: Mapping[str, str] | None = None) -> Resource:
+    return db.write(lambda tx: tx.resources.add(discovered, properties or {}, now=NOW))
 
 
 def get(db: Database, external_id: str = "1") -> Resource:
@@ -42,10 +42,10 @@ def get(db: Database, external_id: str = "1") -> Resource:
 def page(db: Database, **query) -> list[str]:
     query = {"limit": 100, **query}
     with db.read() as tx:
-        return [one.name for one in tx.resources.page(ResourceQuery(HOST, **query))]
+        return [resource.name for resource in tx.resources.page(ResourceQuery(HOST, **query))]
 
 
-def test_one_is_kept_as_it_was_found(db: Database):
+def test_resource_is_stored_as_discovered(db: Database):
     resource = add(db, found("ä/1", vcpus=64, ratio=1.5, tags=["a", None]), {"gpu": "a100", "rack": ""})
     assert get(db, "ä/1") == resource
     assert (resource.region, resource.traits, resource.version) == ("north", frozenset({"CUSTOM_B", "A"}), 1)
@@ -60,14 +60,16 @@ def test_one_is_kept_as_it_was_found(db: Database):
         assert tx.resources.known_external_ids(HOST) == {resource.external_id}
 
 
-def test_a_fleet_is_what_its_members_are_one_by_one(db: Database):
+def test_add_many_equals_single_adds(db: Database):
     single = add(db, found("1", "one", vcpus=1), {"gpu": "a"})
     db.write(lambda tx: tx.resources.add_many([found("2", "one", vcpus=1)], [{"gpu": "a"}], now=NOW))
     member = get(db, "2")
     for name in ("name", "capacity", "facts", "properties", "traits", "region", "reservable", "version", "created_at"):
         assert getattr(member, name) == getattr(single, name), name
     with db.read() as tx:
-        assert [one.values for one in tx.resources.property_values(HOST, include_private=True)] == [("a",)]
+        assert [host_property.values for host_property in tx.resources.property_values(HOST, include_private=True)] == [
+            ("a",)
+        ]
 
 
 def test_new_properties_replace_the_old_and_raise_the_version(db: Database):
@@ -77,7 +79,10 @@ def test_new_properties_replace_the_old_and_raise_the_version(db: Database):
     assert (changed.properties, changed.version) == ({"gpu": "b", "vcpus": "1"}, 2)
     assert (changed.facts, changed.updated_at) == ({"vcpus": 64}, NOW + HOUR)
     with db.read() as tx:
-        values = {one.name: one.values for one in tx.resources.property_values(HOST, include_private=True)}
+        values = {
+            host_property.name: host_property.values
+            for host_property in tx.resources.property_values(HOST, include_private=True)
+        }
         assert values == {"gpu": ("b",), "vcpus": ("64",)}
         assert tx.resources.unknown_names(HOST, ["rack", "gpu", "id"]) == ("rack",)
         assert tx.resources.unknown_names(HOST, []) == ()
@@ -90,13 +95,13 @@ def test_new_properties_replace_the_old_and_raise_the_version(db: Database):
     assert get(db) == changed
 
 
-def test_taking_it_off_the_market_raises_the_version(db: Database):
+def test_disabling_raises_the_version(db: Database):
     resource = add(db, found())
     db.write(lambda tx: close(tx, resource.id))
     assert (get(db).reservable, get(db).version) == (False, 2)
 
 
-def test_one_is_removed_where_it_is_what_was_read(db: Database):
+def test_remove_needs_the_version_that_was_read(db: Database):
     resource = add(db, found(), {"gpu": "a"})
     db.write(lambda tx: tx.resources.raise_versions({resource.id: 1}))
 
@@ -106,14 +111,16 @@ def test_one_is_removed_where_it_is_what_was_read(db: Database):
 
     db.write(remove_old)
     with db.read() as tx:
-        assert [one.values for one in tx.resources.property_values(HOST, include_private=True)] == [("a",)]
+        assert [host_property.values for host_property in tx.resources.property_values(HOST, include_private=True)] == [
+            ("a",)
+        ]
     db.write(lambda tx: tx.resources.remove(get(db)))
     with db.read() as tx:
         assert tx.resources.known_external_ids(HOST) == set()
         assert tx.resources.property_values(HOST, include_private=True) == []
 
 
-def test_one_that_served_is_forgotten_and_its_history_is_not(db: Database):
+def test_retired_resource_keeps_its_history(db: Database):
     host, fresh = add_hosts(db, 2, [{"gpu": "a"}])
     lease = add_lease(db, host, state=RELEASED)
     db.write(lambda tx: tx.resources.retire(get(db, "1")))
@@ -122,13 +129,15 @@ def test_one_that_served_is_forgotten_and_its_history_is_not(db: Database):
         assert tx.resources.known_external_ids(HOST) == set()
         assert tx.resources.property_values(HOST, include_private=True) == []
         assert set(tx.resources.by_ids([host, fresh])) == {host}
-        assert [one.resource_id for one in tx.allocations.of_reservations([lease.reservations[0].id])] == [host]
-    [again] = add_hosts(db, 1)  # the same machine comes back under its old name
+        assert [
+            allocation.resource_id for allocation in tx.allocations.of_reservations([lease.reservations[0].id])
+        ] == [host]
+    [again] = add_hosts(db, 1)  # the machine comes back under its old name
     assert again not in {host}
 
 
 @pytest.mark.parametrize("served", [False, True])
-def test_one_is_forgotten_where_it_is_what_was_read(db: Database, served: bool):
+def test_retire_needs_the_version_that_was_read(db: Database, served: bool):
     [host] = add_hosts(db, 1, [{"gpu": "a"}])
     if served:
         add_lease(db, host, state=RELEASED)
@@ -142,19 +151,26 @@ def test_one_is_forgotten_where_it_is_what_was_read(db: Database, served: bool):
     db.write(retire_old)
     assert get(db).version == 2
     with db.read() as tx:
-        assert [one.values for one in tx.resources.property_values(HOST, include_private=True)] == [("a",)]
+        assert [host_property.values for host_property in tx.resources.property_values(HOST, include_private=True)] == [
+            ("a",)
+        ]
 
 
-def test_whether_anybody_has_a_part_in_it(db: Database):
+def test_is_allocated(db: Database):
     planned, held, released, free = add_hosts(db, 4)
     add_lease(db, planned)
     add_lease(db, held, state=HELD)
     add_lease(db, released, state=RELEASED)
     with db.read() as tx:
-        assert [tx.resources.is_allocated(one) for one in (planned, held, released, free)] == [True, True, False, False]
+        assert [tx.resources.is_allocated(resource_id) for resource_id in (planned, held, released, free)] == [
+            True,
+            True,
+            False,
+            False,
+        ]
 
 
-def test_what_its_users_have_asked_for(db: Database):
+def test_requests_on_a_resource(db: Database):
     host, other = add_hosts(db, 2)
     asks = {"min": 1, "resource_properties": '["==", "$gpu", "a"]'}
     add_lease(db, host, start=1, end=2, parameters=asks)
@@ -177,7 +193,7 @@ def before_properties_are_written(tx: Transaction, work: Callable[[], object]) -
 
 
 class TestTwoAtOnce:
-    """On SQLite they follow one another."""
+    """On SQLite the transactions run one after the other."""
 
     @staticmethod
     def run_both(db: Database, *works: Callable[[Transaction], object]) -> list[int]:
@@ -195,11 +211,11 @@ class TestTwoAtOnce:
             return work
 
         with ThreadPoolExecutor(2) as pool:
-            for one in [pool.submit(db.write, met(number)) for number in (0, 1)]:
-                one.result(patience())
+            for future in [pool.submit(db.write, met(number)) for number in (0, 1)]:
+                future.result(patience())
         return attempts
 
-    def test_two_hosts_bring_the_same_new_properties(self, db: Database):
+    def test_concurrent_hosts_can_add_the_same_properties(self, db: Database):
         names = [f"name-{number}" for number in range(20)]
         first, second = dict.fromkeys(names, "a"), dict.fromkeys(reversed(names), "b")
 
@@ -209,10 +225,10 @@ class TestTwoAtOnce:
         assert self.run_both(db, bring("1", first), bring("2", second)) == [1, 1]
         with db.read() as tx:
             every = tx.resources.property_values(HOST, include_private=True)
-        assert {one.name: one.values for one in every} == dict.fromkeys(names, ("a", "b"))
-        assert not any(one.private for one in every)
+        assert {host_property.name: host_property.values for host_property in every} == dict.fromkeys(names, ("a", "b"))
+        assert not any(host_property.private for host_property in every)
 
-    def test_what_was_made_private_meanwhile_stays_so(self, db: Database):
+    def test_property_made_private_meanwhile_stays_private(self, db: Database):
         def hide() -> None:
             add(db, found("1"), {"cost": "7"})
             db.write(lambda tx: tx.resources.set_property(HOST, "cost", private=True, now=NOW + HOUR))
@@ -227,9 +243,11 @@ class TestTwoAtOnce:
         db.write(work)
         with db.read() as tx:
             assert tx.resources.private_properties(HOST) == {"cost"}
-            assert [one.name for one in tx.resources.property_values(HOST, include_private=True)] == ["cost", "new"]
+            assert [
+                host_property.name for host_property in tx.resources.property_values(HOST, include_private=True)
+            ] == ["cost", "new"]
 
-    def test_two_changes_bring_the_same_new_property(self, db: Database):
+    def test_concurrent_changes_can_add_the_same_property(self, db: Database):
         add_hosts(db, 2)
 
         def bring(external_id: str) -> Callable[[Transaction], object]:
@@ -242,7 +260,7 @@ class TestTwoAtOnce:
         assert (gpu.name, gpu.values) == ("gpu", ("1", "2"))
 
 
-def test_a_resource_that_somebody_has_added_meanwhile_is_looked_for_again(db: Database):
+def test_resource_added_concurrently_raises_overtaken(db: Database):
     add(db, found("1"))
 
     def add_again(tx: Transaction) -> None:
@@ -253,7 +271,7 @@ def test_a_resource_that_somebody_has_added_meanwhile_is_looked_for_again(db: Da
     assert get(db).name == "host"
 
 
-def test_other_refusals_of_the_database_go_on(db: Database):
+def test_other_integrity_errors_are_raised(db: Database):
     nameless: Any = None
 
     def add_nameless(tx: Transaction) -> None:
@@ -266,7 +284,7 @@ def test_other_refusals_of_the_database_go_on(db: Database):
 
 
 class TestProperties:
-    def test_private_ones_are_shown_to_who_may_see_them(self, db: Database):
+    def test_private_properties_are_listed_on_request_only(self, db: Database):
         add_hosts(db, 3, [{"gpu": "b", "cost": "7"}, {"gpu": "a"}, {"gpu": "b"}])
         assert db.write(lambda tx: tx.resources.set_property(HOST, "nothing", private=True, now=NOW)) is None
         setting = db.write(lambda tx: tx.resources.set_property(HOST, "cost", private=True, now=NOW + HOUR))
@@ -280,15 +298,17 @@ class TestProperties:
         with db.read() as tx:
             shown = tx.resources.property_values(HOST, include_private=False)
             every = tx.resources.property_values(HOST, include_private=True)
-            assert [(one.name, one.private, one.values) for one in shown] == [("gpu", False, ("a", "b"))]
-            assert [(one.name, one.private, one.values) for one in every] == [
+            assert [(host_property.name, host_property.private, host_property.values) for host_property in shown] == [
+                ("gpu", False, ("a", "b"))
+            ]
+            assert [(host_property.name, host_property.private, host_property.values) for host_property in every] == [
                 ("cost", True, ("7",)),
                 ("gpu", False, ("a", "b")),
             ]
             assert tx.resources.private_properties(HOST) == {"cost"}
             assert tx.resources.private_properties("something:else") == frozenset()
 
-    def test_a_property_stays_private_while_nothing_has_it(self, db: Database):
+    def test_unused_property_stays_private(self, db: Database):
         resource = add(db, found(), {"cost": "7"})
         db.write(lambda tx: tx.resources.set_property(HOST, "cost", private=True, now=NOW))
         db.write(lambda tx: tx.resources.set_properties(resource, {}, now=NOW))
@@ -296,7 +316,7 @@ class TestProperties:
         with db.read() as tx:
             assert tx.resources.property_values(HOST, include_private=False) == []
 
-    def test_a_fact_is_no_property(self, db: Database):
+    def test_facts_are_not_listed_as_properties(self, db: Database):
         add(db, found(vcpus=64))
         with db.read() as tx:
             assert tx.resources.property_values(HOST, include_private=True) == []
@@ -314,11 +334,9 @@ class TestPages:
 
     @pytest.mark.parametrize("descending", [False, True])
     @pytest.mark.parametrize("order", list(ResourceOrder))
-    def test_every_order_is_walked_without_gap_and_repetition(
-        self, db: Database, order: ResourceOrder, descending: bool
-    ):
+    def test_pages_have_no_gaps_and_no_repetitions(self, db: Database, order: ResourceOrder, descending: bool):
         names = enumerate(self.NAMES)
-        key = (lambda one: (one[1], one[0])) if order is ResourceOrder.NAME else (lambda one: (one[0], one[1]))
+        key = (lambda row: (row[1], row[0])) if order is ResourceOrder.NAME else (lambda row: (row[0], row[1]))
         expected = [str(number) for number, _ in sorted(names, key=key, reverse=descending)]
         for limit in (1, 2, 100):
             walked: list[str] = []
@@ -326,7 +344,7 @@ class TestPages:
             while True:
                 query = ResourceQuery(HOST, limit, marker, order, descending)
                 with db.read() as tx:
-                    ids = [one.external_id for one in tx.resources.page(query)]
+                    ids = [resource.external_id for resource in tx.resources.page(query)]
                 walked += ids[:limit]
                 if len(ids) <= limit:
                     break
@@ -339,14 +357,14 @@ class TestPages:
         assert page(db, reservable=False) == ["b"]
         assert page(db, name="b", reservable=True) == []
 
-    def test_what_the_cloud_says_of_them(self, db: Database):
+    def test_filter_by_facts(self, db: Database):
         add(db, found("x", "x", network="n1", subnet="s1"))
         add(db, found("y", "y", network="n1", subnet="s2"))
         assert page(db, facts={"network": "n1"}) == ["x", "y"]
         assert page(db, facts={"network": "n1", "subnet": "s2"}) == ["y"]
         assert page(db, facts={"network": "N1"}) == page(db, facts={"net": "n1"}) == []
 
-    def test_a_marker_must_be_there(self, db: Database):
+    def test_unknown_marker_is_refused(self, db: Database):
         others: tuple[dict[str, Any], ...] = ({"order": ResourceOrder.NAME}, {"descending": True}, {"name": "a"})
         for asked in ({}, *others):
             with pytest.raises(InvalidParameter) as refused:

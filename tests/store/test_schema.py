@@ -1,4 +1,4 @@
-"""The schema: what migrations make is what the models say, and it refuses what must never be."""
+"""The schema: the migrations agree with the models, and constraints refuse invalid data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def empty(database_url: str, clock: SimulatedClock):
     database.close()
 
 
-def test_an_empty_database_is_brought_to_the_newest_schema(empty: Database):
+def test_empty_database_is_upgraded_to_the_newest_schema(empty: Database):
     assert schema.current(empty) is None
     schema.upgrade(empty)
     assert schema.current(empty) == schema.head()
@@ -41,7 +41,7 @@ def test_a_second_upgrade_changes_nothing(db: Database):
         assert tx.resources.known_external_ids("physical:host") == {"1", "2"}
 
 
-def test_what_was_not_reservable_says_why_after_the_upgrade(empty: Database):
+def test_upgrade_adds_the_reason_of_unreservable_resources(empty: Database):
     """Until 0002 an unfinished registration was a resource at its first version that was not reservable."""
     schema.upgrade(empty, "0001")
     insert = (
@@ -65,13 +65,16 @@ def test_what_was_not_reservable_says_why_after_the_upgrade(empty: Database):
     with empty.read() as tx:
         found = [tx.resources.by_external_id(HOST, name) for _, name, _, _ in before]
         past = tx.resources.by_external_id(f"retired:{HOST}", "past")
-    assert [one and one.registration.value for one in [*found, past]] == [
+    assert [resource and resource.registration.value for resource in [*found, past]] == [
         "registering",
         "registered",
         "unregistering",
         "registered",
     ]
-    assert all(one and (one.enabled, one.health.value, one.health_since) == (True, "well", None) for one in found)
+    assert all(
+        resource and (resource.enabled, resource.health.value, resource.health_since) == (True, "well", None)
+        for resource in found
+    )
 
 
 def test_reasons_of_a_long_history_are_split(empty: Database):
@@ -99,8 +102,8 @@ def test_reasons_of_a_long_history_are_split(empty: Database):
     assert {(row.reason, row.detail) for row in found if row.actor == "demo-user"} == {(name, None) for name in names}
 
 
-def test_a_manager_of_the_release_before_can_go_on_writing(empty: Database):
-    """It does not name the new columns: managers are replaced one after the other."""
+def test_manager_of_the_previous_release_can_still_write(empty: Database):
+    """It does not know the new columns: managers are upgraded one after the other."""
     schema.upgrade(empty)
     with empty.engine.begin() as connection:
         connection.execute(
@@ -132,10 +135,10 @@ def test_drift_is_found(db: Database, change: str):
 
 
 def test_every_index_has_the_columns_that_the_models_name(db: Database):
-    """The comparison of alembic names indexes; that they hold the same columns, in the same order, is asked here."""
+    """Alembic compares the names of indexes; this compares their columns and the order of the columns."""
     found = inspect(db.engine)
     for table in Base.metadata.sorted_tables:
-        indexes = {one["name"]: one["column_names"] for one in found.get_indexes(table.name)}
+        indexes = {index["name"]: index["column_names"] for index in found.get_indexes(table.name)}
         for index in table.indexes:
             assert indexes[index.name] == [column.name for column in index.columns], index.name
 
@@ -186,14 +189,14 @@ def test_a_lease_may_end_as_it_starts_and_not_before(db: Database):
         "DELETE FROM leases",
     ],
 )
-def test_nothing_refers_to_what_is_not_there(db: Database, change: str):
+def test_foreign_keys_are_enforced(db: Database, change: str):
     [host] = add_hosts(db, 1)
     add_lease(db, host)
     with pytest.raises(IntegrityError):
         execute(db, change)
 
 
-def test_a_resource_is_known_once(db: Database):
+def test_external_id_is_unique(db: Database):
     add_hosts(db, 1)
     with pytest.raises(IntegrityError):
         add_hosts(db, 1)
@@ -202,7 +205,7 @@ def test_a_resource_is_known_once(db: Database):
 
 @pytest.mark.postgresql
 class TestExclusionConstraint:
-    """PostgreSQL itself refuses two holders, whoever writes them."""
+    """PostgreSQL itself refuses two holders, whatever program writes them."""
 
     @pytest.fixture
     def database_url(self, fresh_database):
@@ -230,7 +233,7 @@ class TestExclusionConstraint:
             ("10:00", "13:00"),
         ],
     )
-    def test_an_overlap_is_refused(self, db: Database, start: str, end: str, state: str):
+    def test_overlapping_exclusive_allocations_are_refused(self, db: Database, start: str, end: str, state: str):
         host, other = add_hosts(db, 2)
         reservation = add_lease(db, host).reservations[0].id  # from 11 to 12
         with pytest.raises(DBAPIError, match="ex_allocations_no_overlap") as refused:
@@ -239,11 +242,11 @@ class TestExclusionConstraint:
         self.write(db, other, reservation, start, end, state=state)
 
     @pytest.mark.parametrize(("start", "end"), [("10:00", "11:00"), ("12:00", "13:00")])
-    def test_periods_that_touch_are_taken(self, db: Database, start: str, end: str):
+    def test_adjacent_periods_are_accepted(self, db: Database, start: str, end: str):
         [host] = add_hosts(db, 1)
         self.write(db, host, add_lease(db, host).reservations[0].id, start, end)
 
-    def test_what_is_shared_may_overlap(self, db: Database):
+    def test_shared_allocations_may_overlap(self, db: Database):
         [host] = add_hosts(db, 1)
         reservation = add_lease(db).reservations[0].id
         for _ in range(3):
@@ -267,7 +270,7 @@ class TestExclusionConstraint:
             db.write(exchange)
         db.write(exchange_deferred)
 
-    def test_what_is_deferred_is_judged_in_the_end(self, db: Database):
+    def test_deferred_constraint_is_checked_at_commit(self, db: Database):
         first, second = add_hosts(db, 2)
         lease, _ = add_lease(db, first), add_lease(db, second)
 

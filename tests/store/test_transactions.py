@@ -1,4 +1,4 @@
-"""Transactions: what is tried again and what is not, what a reader sees, and who waits for whom."""
+"""Transactions: what is retried, what a reader sees, and which transactions wait for each other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SERVERS = [
     pytest.param("postgresql", marks=pytest.mark.postgresql),
     pytest.param("mariadb", marks=pytest.mark.mariadb),
 ]
-#: What a database answers when transactions meet; then what has another reason.
+#: Errors of databases for conflicts, which are retried; then errors with other reasons.
 MEETINGS = [
     pytest.param("postgresql", "40001", marks=pytest.mark.postgresql),
     pytest.param("postgresql", "40P01", marks=pytest.mark.postgresql),
@@ -35,7 +35,7 @@ MEETINGS = [
     pytest.param("mariadb", "1213", marks=pytest.mark.mariadb),
 ]
 FAILURES = [
-    pytest.param("postgresql", "23505", IntegrityError, marks=pytest.mark.postgresql),  # a second row of one key
+    pytest.param("postgresql", "23505", IntegrityError, marks=pytest.mark.postgresql),  # duplicate key
     pytest.param("mariadb", "1062", IntegrityError, marks=pytest.mark.mariadb),
     pytest.param("postgresql", "57014", Unavailable, marks=pytest.mark.postgresql),  # the operator cancelled it
     pytest.param("mariadb", "1317", Unavailable, marks=pytest.mark.mariadb),
@@ -62,10 +62,10 @@ def version_of(tx: Transaction, resource_id: int) -> int:
 
 
 def versions_of(tx: Transaction, resource_ids: Iterable[int]) -> dict[int, int]:
-    return {one.id: one.version for one in tx.resources.by_ids(resource_ids).values()}
+    return {resource.id: resource.version for resource in tx.resources.by_ids(resource_ids).values()}
 
 
-def test_what_a_failed_transaction_wrote_is_not_there(db: Database):
+def test_failed_transaction_leaves_nothing(db: Database):
     def work(tx: Transaction) -> None:
         tx.leases.add(new_lease(lease_id="half"))
         raise LookupError
@@ -76,7 +76,7 @@ def test_what_a_failed_transaction_wrote_is_not_there(db: Database):
         assert tx.leases.get("half", deleted=True) is None
 
 
-def test_an_overtaken_transaction_is_done_again_from_the_beginning(db: Database):
+def test_overtaken_transaction_is_retried_from_the_beginning(db: Database):
     attempts: list[bool] = []
 
     def work(tx: Transaction) -> str:
@@ -92,7 +92,7 @@ def test_an_overtaken_transaction_is_done_again_from_the_beginning(db: Database)
         assert tx.leases.get("again") is not None
 
 
-def test_who_is_overtaken_every_time_is_told_so_and_locks_first_in_the_end(db: Database):
+def test_repeated_conflicts_lock_first_and_finally_raise(db: Database):
     hosts = add_hosts(db, 2)
     add_hosts(db, 1, resource_type="something:else")
     attempts: list[list[int]] = []
@@ -110,7 +110,7 @@ def test_who_is_overtaken_every_time_is_told_so_and_locks_first_in_the_end(db: D
 
 
 @pytest.mark.parametrize(("database", "code"), MEETINGS)
-def test_a_transaction_that_the_database_gave_up_is_done_again(fresh_database, clock, database: str, code: str):
+def test_transaction_aborted_by_the_database_is_retried(fresh_database, clock, database: str, code: str):
     with fresh_database(database) as url:
         db = Database(url, clock=clock)
         attempts: list[str] = []
@@ -126,9 +126,7 @@ def test_a_transaction_that_the_database_gave_up_is_done_again(fresh_database, c
 
 
 @pytest.mark.parametrize(("database", "code", "refusal"), FAILURES)
-def test_what_fails_every_time_is_not_tried_again(
-    fresh_database, clock, database: str, code: str, refusal: type[Exception]
-):
+def test_permanent_error_is_not_retried(fresh_database, clock, database: str, code: str, refusal: type[Exception]):
     attempts: list[str] = []
 
     def work(tx: Transaction) -> None:
@@ -140,7 +138,7 @@ def test_what_fails_every_time_is_not_tried_again(
     assert attempts == [code]
 
 
-def test_a_second_row_of_one_key_is_not_tried_again(db: Database):
+def test_duplicate_key_is_not_retried(db: Database):
     attempts: list[str] = []
     lease = add_lease(db)
 
@@ -155,10 +153,10 @@ def test_a_second_row_of_one_key_is_not_tried_again(db: Database):
 
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("database", SERVERS)
-def test_of_two_that_wait_for_each_other_one_is_done_again(fresh_database, clock, database: str, nested: bool):
-    """A real deadlock: each has changed the row that the other one is about to change.
+def test_deadlock_victim_is_retried(fresh_database, clock, database: str, nested: bool):
+    """A real deadlock: each transaction has changed the row that the other is about to change.
 
-    MariaDB gives up the whole transaction then, with the savepoints in it.
+    MariaDB then aborts the whole transaction, with its savepoints.
     """
     with fresh_database(database) as url:
         db = opened(url, clock)
@@ -182,18 +180,18 @@ def test_of_two_that_wait_for_each_other_one_is_done_again(fresh_database, clock
 
         with two_threads() as pool:
             waiting = [pool.submit(db.write, work) for work in (change(first, second), change(second, first))]
-            for one in waiting:
-                one.result(patience())
+            for future in waiting:
+                future.result(patience())
         with db.read() as tx:
             assert versions_of(tx, [first, second]) == {first: 3, second: 3}
         db.close()
-    # The other one goes through at once; the repetition may still meet it, and is repeated then.
+        # The other commits at once. The retry may conflict with it again, and is then retried again.
     assert min(Counter(attempts).values()) == 1
     assert len(attempts) >= 3
 
 
-def test_sqlite_waits_for_whoever_writes(tmp_path, clock):
-    """And tries again where it has waited in vain."""
+def test_sqlite_waits_for_another_writer(tmp_path, clock):
+    """And tries again after a wait without success."""
     db = opened(f"sqlite:///{tmp_path / 'tenure.db'}", clock, wait_ms=20)
     [host] = add_hosts(db, 1)
     tried = threading.Event()
@@ -208,7 +206,7 @@ def test_sqlite_waits_for_whoever_writes(tmp_path, clock):
 
 
 def test_writers_of_one_process_take_turns_on_sqlite(tmp_path, clock):
-    """They are woken one by one; none asks for the file while another of them has it."""
+    """They wake each other in turn; none polls the file while another writer has it."""
     db = opened(f"sqlite:///{tmp_path / 'tenure.db'}", clock, wait_ms=1)
     [host] = add_hosts(db, 1)
     refused, entered, leave = threading.Event(), threading.Event(), threading.Event()
@@ -231,7 +229,7 @@ def test_writers_of_one_process_take_turns_on_sqlite(tmp_path, clock):
     assert not refused.is_set()
 
 
-def test_sqlite_that_stays_locked_is_too_many_conflicts(tmp_path, clock):
+def test_locked_sqlite_raises_too_many_conflicts(tmp_path, clock):
     db = opened(f"sqlite:///{tmp_path / 'tenure.db'}", clock, wait_ms=1)
     add_hosts(db, 1)
     with db.engine.begin(), pytest.raises(TooManyConflicts):
@@ -239,8 +237,8 @@ def test_sqlite_that_stays_locked_is_too_many_conflicts(tmp_path, clock):
     db.close()
 
 
-def test_of_two_that_read_the_same_version_one_decides_again(db: Database):
-    """On SQLite nobody reads what another is about to change: its transactions follow one another."""
+def test_second_transaction_with_the_same_version_decides_again(db: Database):
+    """On SQLite no transaction reads what another is about to change: they run one after the other."""
     [host] = add_hosts(db, 1)
     meeting = threading.Barrier(2)
     seen: list[int] = []
@@ -257,14 +255,14 @@ def test_of_two_that_read_the_same_version_one_decides_again(db: Database):
         return work
 
     with two_threads() as pool:
-        for one in [pool.submit(db.write, work_of([])) for _ in range(2)]:
-            one.result(patience())
+        for future in [pool.submit(db.write, work_of([])) for _ in range(2)]:
+            future.result(patience())
     assert sorted(seen) == ([1, 2] if db.dialect == "sqlite" else [1, 1, 2])
     with db.read() as tx:
         assert version_of(tx, host) == 3
 
 
-def test_of_two_that_find_the_last_host_free_one_gets_it(db: Database):
+def test_concurrent_bookings_never_share_the_last_host(db: Database):
     """The booking itself: search, write, raise the version."""
     [host] = add_hosts(db, 1)
     leases = [add_lease(db), add_lease(db)]
@@ -275,22 +273,22 @@ def test_of_two_that_find_the_last_host_free_one_gets_it(db: Database):
 
         def work(tx: Transaction) -> list[int]:
             found = tx.allocations.candidates(demand(), hours(1, 2), now=NOW, turn=0)
-            attempts.append([one.resource_id for one in found])
+            attempts.append([candidate.resource_id for candidate in found])
             if db.dialect != "sqlite" and len(attempts) == 1:
                 meeting.wait(patience())
             tx.allocations.add(reservation_id, dict.fromkeys(attempts[-1], 1), hours(1, 2), demand())
-            tx.resources.raise_versions({one.resource_id: one.version for one in found})
+            tx.resources.raise_versions({candidate.resource_id: candidate.version for candidate in found})
             return attempts[-1]
 
         return work
 
     with two_threads() as pool:
         booked = [pool.submit(db.write, book(lease.reservations[0].id)) for lease in leases]
-        assert sorted(one.result(patience()) for one in booked) == [[], [host]]
-    assert [one.resource_id for one in allocations_of(db, *leases)] == [host]
+        assert sorted(future.result(patience()) for future in booked) == [[], [host]]
+    assert [allocation.resource_id for allocation in allocations_of(db, *leases)] == [host]
 
 
-def test_a_version_that_somebody_raised_meanwhile_is_not_raised_again(db: Database):
+def test_outdated_version_is_not_raised(db: Database):
     ids = add_hosts(db, 3)
     with db.read() as tx:
         seen = versions_of(tx, ids)
@@ -305,7 +303,7 @@ def test_a_version_that_somebody_raised_meanwhile_is_not_raised_again(db: Databa
         assert versions_of(tx, ids) == {ids[0]: 1, ids[1]: 2, ids[2]: 1}
 
 
-def test_the_version_of_what_is_not_there_cannot_be_raised(db: Database):
+def test_version_of_a_missing_resource_is_not_raised(db: Database):
     [host] = add_hosts(db, 1)
 
     def raise_wrong(tx: Transaction) -> None:
@@ -319,7 +317,7 @@ def test_the_version_of_what_is_not_there_cannot_be_raised(db: Database):
         assert version_of(tx, host) == 1
 
 
-def test_a_reader_sees_one_state_however_long_it_reads(db: Database):
+def test_reader_sees_a_single_snapshot(db: Database):
     [host] = add_hosts(db, 1)
     with db.read() as tx:
         assert version_of(tx, host) == 1
@@ -340,8 +338,8 @@ def test_a_reader_does_not_wait_for_a_writer(db: Database):
     assert db.write(work) == 1
 
 
-def test_a_writer_sees_what_others_have_written_since_it_began(db: Database):
-    """So the attempt that locks first decides on the newest rows. On SQLite nobody writes meanwhile."""
+def test_writer_sees_later_commits_of_others(db: Database):
+    """So an attempt that locks first decides on the newest rows. On SQLite there is no writer in between."""
     if db.dialect == "sqlite":
         with db.engine.connect() as outside:
             outside.execute(text("SELECT 1"))
@@ -357,8 +355,8 @@ def test_a_writer_sees_what_others_have_written_since_it_began(db: Database):
     assert db.write(work) == [1, 5]
 
 
-def test_an_attempt_locks_first_what_the_ones_before_have_wanted(db: Database):
-    """So nobody can get in between again; the others are left alone. On SQLite an attempt has the whole file."""
+def test_attempt_first_locks_what_earlier_attempts_wanted(db: Database):
+    """So no other transaction can get in between again; other rows stay unlocked. SQLite locks the whole file."""
     wanted, other = add_hosts(db, 2)
     attempts: list[tuple[bool, bool, bool]] = []
 
@@ -391,11 +389,11 @@ def test_the_last_attempt_locks_all_resources_first(db: Database):
     assert attempts == [(whole_file, whole_file)] * (ATTEMPTS - 1) + [(True, whole_file)]
 
 
-def test_who_holds_one_row_does_not_wait_for_another(db: Database):
-    """No two can wait for each other then. What one does not get is locked first the next time."""
+def test_holder_of_a_lock_does_not_wait_for_another(db: Database):
+    """This prevents deadlocks. A row that an attempt does not get is locked first in the next attempt."""
     if db.dialect == "sqlite":
         with db.engine.begin():
-            assert is_locked(db, 0)  # nobody holds anything beside another here
+            assert is_locked(db, 0)  # SQLite has no row locks
         return
     first, second = add_hosts(db, 2)
     attempts: list[bool] = []
@@ -427,8 +425,8 @@ def test_who_holds_one_row_does_not_wait_for_another(db: Database):
         assert versions_of(tx, [first, second]) == {first: 2, second: 3}
 
 
-def test_who_locks_a_lease_is_alone_with_it(db: Database):
-    """Two changes of one lease follow one another, and neither has to begin anew."""
+def test_lease_lock_is_exclusive(db: Database):
+    """Two changes of a lease run one after the other, and neither has to be retried."""
     lease = add_lease(db)
     attempts: list[int] = []
     meeting = threading.Barrier(2)
@@ -444,13 +442,13 @@ def test_who_locks_a_lease_is_alone_with_it(db: Database):
         db.write(change)
 
     with two_threads() as pool:
-        for one in [pool.submit(begin), pool.submit(begin)]:
-            one.result(patience())
+        for future in [pool.submit(begin), pool.submit(begin)]:
+            future.result(patience())
     assert attempts == [1, 2]
 
 
 def is_locked(db: Database, resource_id: int) -> bool:
-    """Whether somebody else holds a resource's row; on SQLite, the file."""
+    """Whether another transaction has locked a resource's row; on SQLite, the file."""
     if db.dialect == "sqlite":
         impatient = Database(str(db.engine.url))
         event.listen(impatient.engine, "connect", lambda connection, _record: be_impatient(connection, 1))
@@ -485,8 +483,8 @@ def opened(url: str, clock, *, wait_ms: int | None = None) -> Database:
 
 
 @pytest.mark.parametrize("database", SERVERS)
-def test_nobody_waits_for_ever_for_a_row(fresh_database, clock, database: str):
-    """Whoever has it may have come to a standstill, with his connection open: here until the caller has its answer."""
+def test_waiting_for_a_row_has_a_timeout(fresh_database, clock, database: str):
+    """The holder of the lock may hang with its connection open; in this test until the caller has its answer."""
     limit = "SHOW lock_timeout" if database == "postgresql" else "SELECT @@innodb_lock_wait_timeout"
     limits: list[object] = []
 
@@ -506,11 +504,11 @@ def test_nobody_waits_for_ever_for_a_row(fresh_database, clock, database: str):
     assert limits == ["1s" if database == "postgresql" else 1]  # and no second attempt
 
 
-def test_a_database_that_answers_is_well(db: Database):
+def test_ping_of_an_available_database(db: Database):
     db.ping()
 
 
-def test_connections_are_given_back(db: Database):
+def test_connections_return_to_the_pool(db: Database):
     """Whatever becomes of a transaction."""
     for _ in range(50):
         with pytest.raises(LookupError):

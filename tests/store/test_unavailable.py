@@ -1,4 +1,4 @@
-"""A database that does not work: whoever asks is told to come again, and nothing is done twice."""
+"""A database that does not work: callers are asked to retry, and nothing is done twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.breaker import Breaker
 SECRET = "not-for-strangers"
 LEASE = "the-lease"
 
-#: URLs of databases that nobody is at.
+#: URLs of databases without a server.
 NOWHERE = {
     "postgresql": f"postgresql+psycopg://tenure:{SECRET}@127.0.0.1:1/tenure",
     "mariadb": f"mysql+pymysql://tenure:{SECRET}@127.0.0.1:1/tenure",
@@ -54,7 +54,7 @@ def tells_nothing(refusal: Unavailable) -> bool:
 
 
 @pytest.mark.parametrize("kind", NOWHERE)
-def test_a_database_that_nobody_is_at(kind: str, caplog: pytest.LogCaptureFixture):
+def test_unreachable_database_is_unavailable(kind: str, caplog: pytest.LogCaptureFixture):
     db = Database(NOWHERE[kind])
     attempts: list[Transaction] = []
     with pytest.raises(Unavailable, match="try again later") as writing:
@@ -73,7 +73,7 @@ def test_a_database_that_nobody_is_at(kind: str, caplog: pytest.LogCaptureFixtur
     assert SECRET not in caplog.text
 
 
-def test_a_file_that_cannot_be_opened_is_tried_again_when_it_can(tmp_path: Path):
+def test_unreadable_file_works_again_once_readable(tmp_path: Path):
     db = Database(f"sqlite:///{tmp_path / 'later' / 'tenure.db'}")
     with pytest.raises(Unavailable):
         db.ping()
@@ -82,8 +82,8 @@ def test_a_file_that_cannot_be_opened_is_tried_again_when_it_can(tmp_path: Path)
     db.close()
 
 
-def test_a_file_that_somebody_has_for_himself(tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch):
-    """A reader, who waits for no writer, waits for him, but not for ever."""
+def test_file_locked_by_another_process(tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch):
+    """A reader, which waits for no writer, waits for the lock, but not without end."""
     monkeypatch.setattr("tenure.store.database.SQLITE_WAIT_SECONDS", 0.01)
     url = f"sqlite:///{tmp_path / 'tenure.db'}"
     db = Database(url, clock=clock)
@@ -101,7 +101,7 @@ def test_a_file_that_somebody_has_for_himself(tmp_path: Path, clock, monkeypatch
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
-def test_a_server_that_says_nothing(kind: str, monkeypatch: pytest.MonkeyPatch):
+def test_silent_server_is_unavailable(kind: str, monkeypatch: pytest.MonkeyPatch):
     """It takes the connection and then keeps silent, as a machine that has died in the middle of it."""
     monkeypatch.setattr("tenure.store.database.CONNECT_SECONDS", 2)
     monkeypatch.setattr("tenure.store.database.SILENCE_SECONDS", 1)
@@ -113,8 +113,8 @@ def test_a_server_that_says_nothing(kind: str, monkeypatch: pytest.MonkeyPatch):
         db.close()
 
 
-def test_whoever_asks_for_the_schema_waits_for_no_writer(tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch):
-    """As everybody does who looks whether the service is well."""
+def test_schema_check_does_not_wait_for_a_writer(tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch):
+    """Every health check reads the schema."""
     monkeypatch.setattr("tenure.store.database.SQLITE_WAIT_SECONDS", 0.01)
     db = Database(f"sqlite:///{tmp_path / 'tenure.db'}", clock=clock)
     schema.upgrade(db)
@@ -124,7 +124,7 @@ def test_whoever_asks_for_the_schema_waits_for_no_writer(tmp_path: Path, clock, 
     db.close()
 
 
-def test_a_disk_that_is_full(tmp_path: Path, clock):
+def test_full_disk_is_unavailable(tmp_path: Path, clock):
     db = Database(f"sqlite:///{tmp_path / 'tenure.db'}", clock=clock)
     schema.upgrade(db)
     db.close()
@@ -140,7 +140,7 @@ def test_a_disk_that_is_full(tmp_path: Path, clock):
     db.close()
 
 
-def test_more_connections_than_there_are(database_url: str):
+def test_exhausted_connections_are_unavailable(database_url: str):
     db = Database(database_url, pool_size=1, pool_wait_seconds=0.1)
     with db.read(), db.read():
         with pytest.raises(Unavailable, match="try again later"), db.read():
@@ -152,7 +152,7 @@ def test_more_connections_than_there_are(database_url: str):
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_a_connection_that_is_lost_in_a_transaction(db: Database, nested: bool, caplog: pytest.LogCaptureFixture):
+def test_connection_lost_in_a_transaction(db: Database, nested: bool, caplog: pytest.LogCaptureFixture):
     """What was written is not there, and the next transaction has another connection."""
     breaker, attempts = Breaker(db), []
 
@@ -178,7 +178,7 @@ def test_a_connection_that_is_lost_in_a_transaction(db: Database, nested: bool, 
     assert is_there(db)
 
 
-def test_a_connection_that_is_lost_while_reading(db: Database):
+def test_connection_lost_while_reading(db: Database):
     breaker = Breaker(db)
 
     def read_on() -> None:
@@ -192,7 +192,7 @@ def test_a_connection_that_is_lost_while_reading(db: Database):
     assert not is_there(db)
 
 
-def test_a_connection_that_is_lost_before_its_first_use(db: Database):
+def test_connection_lost_before_its_first_use(db: Database):
     Breaker(db).end_when_taken()
     with pytest.raises(Unavailable, match="try again later"), db.read() as tx:
         tx.leases.get(LEASE)
@@ -202,8 +202,8 @@ def test_a_connection_that_is_lost_before_its_first_use(db: Database):
     assert not is_there(db)
 
 
-def test_a_connection_that_was_lost_while_nobody_used_it(db: Database):
-    """A restart of the database between two requests is noticed by nobody."""
+def test_connection_lost_while_idle(db: Database):
+    """A restart of the database between two requests goes unnoticed."""
     breaker = Breaker(db)
     with db.engine.connect() as connection:
         number = breaker.number_of(connection)
@@ -229,7 +229,7 @@ def test_a_commit_without_an_answer_is_not_repeated(db: Database, committed: boo
     assert is_there(db) is committed
 
 
-def test_connections_that_are_lost_are_not_kept(db: Database):
+def test_lost_connections_are_not_reused(db: Database):
     breaker = Breaker(db)
 
     def work(tx: Transaction) -> None:
