@@ -19,7 +19,7 @@ BEGINNING = datetime(2027, 3, 1, 9, 30, tzinfo=UTC)  # a Monday
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a command ended, and what it printed."""
+    """The exit code and the output of a command."""
 
     code: int
     output: str
@@ -54,14 +54,14 @@ def surroundings(server: FakeServer) -> Surroundings:
 
 @pytest.fixture
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the clouds of whoever runs the tests out of them."""
+    """Hide the developer's own clouds from the tests."""
     for name in ("OS_CLOUD", "OS_CLIENT_CONFIG_FILE", "OS_AUTH_URL", "OS_USERNAME", "OS_PASSWORD"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
 def plain_logging() -> Iterator[None]:
-    """Take back what a shell does to the logging of its process."""
+    """Restore the logging of the process after a shell has changed it."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield

@@ -1,8 +1,8 @@
 """This client and python-blazarclient 4.6.0 installed in one environment.
 
-A real virtual environment is made: the packages of this one, and on top python-blazarclient from the
-package index. The order in which the two are found is turned around as well, since the order of
-directories must not matter.
+It makes a real virtual environment: the packages of the current environment, and on top
+python-blazarclient from the package index. The order in which the two are found is reversed as well, since
+the order of directories must not matter.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def both(python: Path) -> Iterator[Environment]:
         yield Environment(python, server)
 
 
-def test_both_are_there(both: Environment) -> None:
+def test_both_clients_are_installed(both: Environment) -> None:
     code = (
         "import importlib.metadata as m;"
         "print(*sorted(p.module for p in m.entry_points(group='openstack.cli.extension')"
@@ -108,7 +108,7 @@ def test_openstack_still_works(both: Environment, client: str) -> None:
     assert "reservation floatingip list" in overview.stdout
 
 
-def test_theirs_keeps_its_commands_and_ours_adds_to_them(both: Environment) -> None:
+def test_blazarclient_keeps_its_commands_and_ours_adds_the_others(both: Environment) -> None:
     made = both.run(
         *("openstack", "reservation", "lease", "create", "bio", "-f", "json", "--reservation"),
         "resource_type=physical:host,min=1,max=1,hypervisor_properties=,resource_properties=",
@@ -127,7 +127,7 @@ def test_theirs_keeps_its_commands_and_ours_adds_to_them(both: Environment) -> N
     assert unset.stdout == "Updated host: c1\n", unset.stderr
 
 
-def test_ours_has_all_commands_where_the_environment_says_so(both: Environment) -> None:
+def test_environment_variable_gives_our_client_all_commands(both: Environment) -> None:
     made = both.run(
         *("openstack", "reservation", "lease", "create", "bio", "--hosts", "1", "--for", "2h"),
         client="tenure",
@@ -144,7 +144,7 @@ def test_ours_has_all_commands_where_the_environment_says_so(both: Environment) 
     assert "provided by the python-blazarclient plugin" in theirs.stdout
 
 
-def test_the_own_programs_of_both_are_untouched(both: Environment) -> None:
+def test_programs_of_both_clients_are_unchanged(both: Environment) -> None:
     assert both.run("tenure", "lease", "create", "bio", "--hosts", "1").returncode == 0
     assert both.run("tenure", "lease", "list", "-f", "value", "-c", "name").stdout == "bio\n"
     listed = both.run("blazar", "--os-auth-type", "admin_token", "lease-list", "-f", "value", "-c", "name")

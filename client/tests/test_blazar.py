@@ -31,7 +31,7 @@ from tenureclient.testing import FakeServer
 DAY = timedelta(days=1)
 
 
-def test_the_version_is_settled_by_the_first_call(blazar: FakeServer) -> None:
+def test_first_call_determines_the_version(blazar: FakeServer) -> None:
     blazar.add_host("c1")
     client = blazar.client()
     start = datetime(2027, 3, 2, 10, 0, 30, tzinfo=UTC)
@@ -114,7 +114,7 @@ def test_allocations_with_a_filter_leave_other_hosts_out(blazar: FakeServer) -> 
 
 
 @pytest.mark.parametrize("settled", [False, True])
-def test_what_came_with_1_1_says_so(blazar: FakeServer, settled: bool) -> None:
+def test_features_of_1_1_raise_needs_newer_server(blazar: FakeServer, settled: bool) -> None:
     client = blazar.client()
     if settled:
         list(client.leases.list())
@@ -139,7 +139,7 @@ def test_a_full_blazar_is_recognised_by_its_words(blazar: FakeServer) -> None:
     ("message", "kind"),
     [("Not enough hosts available", NotEnoughResources), ("Invalid lease status.", LeaseBusy)],
 )
-def test_what_blazar_calls_an_internal_error_is_told_apart(message: str, kind: type[ApiError]) -> None:
+def test_known_texts_of_internal_errors_are_recognised(message: str, kind: type[ApiError]) -> None:
     error = error_from_answer(500, {"error_code": 500, "error_message": message, "error_name": 500}, "req-1")
     assert isinstance(error, kind)
     assert (error.code, error.request_id) == (500, "req-1")
@@ -185,7 +185,7 @@ def test_a_blazar_from_before_microversions_is_spoken_to_in_its_form() -> None:
     assert [body["start_date"] for body in old.bodies] == ["2027-03-02T10:00:00Z", "2027-03-02 10:00"]
 
 
-def test_what_a_blazar_from_before_microversions_has_done_is_not_asked_for_again() -> None:
+def test_write_done_by_an_old_blazar_is_not_repeated() -> None:
     old = OldBlazar()
     client = Client(old, endpoint_override="http://old/v1")
     made = client.floatingips.create("network", "203.0.113.20")

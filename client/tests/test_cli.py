@@ -77,9 +77,7 @@ def test_a_lease_is_made_as_with_python_blazarclient(server: FakeServer, tenure:
     }
 
 
-def test_a_lease_starts_now_and_lasts_a_day_where_nothing_else_is_said(
-    server: FakeServer, tenure: Run
-) -> None:
+def test_lease_starts_now_and_lasts_a_day_by_default(server: FakeServer, tenure: Run) -> None:
     server.add_host("c1")
     assert tenure("lease", "create", "bio", "--hosts", "1").code == 0
     assert (last_body(server)["start_date"], last_body(server)["end_date"]) == ("now", "2027-03-02T09:30:00Z")
@@ -133,10 +131,10 @@ def test_a_shortfall_is_shown_by_its_stages(server: FakeServer, tenure: Run) -> 
         (503, "Unavailable", "The service that must agree to leases does not answer; try again later."),
     ],
 )
-def test_what_the_site_refuses_is_said_in_one_line(
+def test_refusal_by_the_site_is_one_line(
     server: FakeServer, tenure: Run, code: int, name: str, message: str
 ) -> None:
-    """And in another, what to tell the operator."""
+    """A second line tells what to give to the operator."""
     server.add_host("c1")
     server.refuse_next(code, name, message, resource="leases", limit=2)
     outcome = tenure("lease", "create", "bio", "--hosts", "1")
@@ -165,7 +163,7 @@ def test_what_the_site_refuses_is_said_in_one_line(
         (["bio", "--hosts", "1", "--start", "tomorrow", "--end", "today 12:00"], "field: end_date"),
     ],
 )
-def test_mistakes_are_named(tenure: Run, arguments: list[str], complaint: str) -> None:
+def test_mistakes_are_reported_with_the_option(tenure: Run, arguments: list[str], complaint: str) -> None:
     outcome = tenure("lease", "create", *arguments)
     assert outcome.code != 0
     assert complaint in outcome.errors
@@ -352,7 +350,7 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("typed", "done"), [("y\n", True), ("YES\n", True), ("n\n", False), ("\n", False), ("", False)]
 )
-def test_who_sits_at_a_terminal_is_asked(
+def test_user_at_a_terminal_is_asked(
     server: FakeServer, tenure: Run, monkeypatch: pytest.MonkeyPatch, typed: str, done: bool
 ) -> None:
     server.add_host("c1")
@@ -366,7 +364,7 @@ def test_who_sits_at_a_terminal_is_asked(
     assert ("Nothing was done." in outcome.errors) != done
 
 
-def test_what_runs_stays_on_a_host_unless_that_is_said(server: FakeServer, tenure: Run) -> None:
+def test_started_reservations_stay_unless_running_is_given(server: FakeServer, tenure: Run) -> None:
     server.add_host("c1")
     tenure("lease", "create", "bio", "--hosts", "1", "--wait")
     server.add_host("c2")
@@ -459,7 +457,7 @@ def test_an_unreachable_service_is_explained(tenure: Run) -> None:
     assert "Is the cloud, its address and its token right?" in outcome.errors
 
 
-def test_what_a_blazar_cannot_do_is_explained(tenure: Run, blazar: FakeServer) -> None:
+def test_missing_feature_of_blazar_is_explained(tenure: Run, blazar: FakeServer) -> None:
     blazar.add_host("c1")
     where = ("--os-endpoint", blazar.url)
     assert tenure(*where, "lease", "create", "bio", "--hosts", "1", "--end-date", "+1d").code == 0
@@ -470,7 +468,7 @@ def test_what_a_blazar_cannot_do_is_explained(tenure: Run, blazar: FakeServer) -
 
 
 @pytest.mark.parametrize("option", ["--for", "--hold"])
-def test_no_time_is_not_taken_for_a_day(server: FakeServer, tenure: Run, option: str) -> None:
+def test_zero_duration_is_not_the_default_duration(server: FakeServer, tenure: Run, option: str) -> None:
     server.add_host("c1")
     outcome = tenure("lease", "create", "bio", "--hosts", "1", option, "0h")
     assert outcome.code != 0
@@ -479,7 +477,7 @@ def test_no_time_is_not_taken_for_a_day(server: FakeServer, tenure: Run, option:
 
 
 @pytest.mark.parametrize("option", ["--prolong-for", "--reduce-by", "--defer-by", "--advance-by"])
-def test_a_change_by_no_time_is_refused(server: FakeServer, tenure: Run, option: str) -> None:
+def test_change_by_zero_duration_is_refused(server: FakeServer, tenure: Run, option: str) -> None:
     outcome = tenure("lease", "set", "bio", option, "0m")
     assert outcome.code != 0
     assert "no time at all" in outcome.errors
@@ -500,7 +498,7 @@ def test_the_end_is_read_from_the_start_on(server: FakeServer, tenure: Run) -> N
     assert last_body(server)["end_date"] == "2027-03-06T09:00:00Z"
 
 
-def test_of_several_leases_all_are_deleted_that_there_are(server: FakeServer, tenure: Run) -> None:
+def test_delete_continues_after_an_unknown_lease(server: FakeServer, tenure: Run) -> None:
     for number in range(2):
         server.add_host(f"c{number}")
         assert tenure("lease", "create", f"bio-{number}", "--hosts", "1", "--start", "+1h").code == 0
@@ -512,7 +510,7 @@ def test_of_several_leases_all_are_deleted_that_there_are(server: FakeServer, te
     assert json.loads(tenure("lease", "list", "-f", "json").output) == []
 
 
-def test_of_several_hosts_all_are_deleted_that_can_be(server: FakeServer, tenure: Run) -> None:
+def test_delete_continues_after_a_host_in_use(server: FakeServer, tenure: Run) -> None:
     for name in ("c1", "c2"):
         server.add_host(name)
     outcome = tenure("host", "delete", "c1", "nosuch", "c2")
@@ -522,7 +520,7 @@ def test_of_several_hosts_all_are_deleted_that_can_be(server: FakeServer, tenure
     assert json.loads(tenure("host", "list", "-f", "json").output) == []
 
 
-def test_a_wait_that_ends_in_vain_names_the_lease_that_is_there(server: FakeServer, tenure: Run) -> None:
+def test_failed_wait_names_the_lease_that_still_exists(server: FakeServer, tenure: Run) -> None:
     server.add_host("c1")
     outcome = tenure(
         "lease", "create", "bio", "--hosts", "1", "--start", "+2h", "--wait", "--wait-timeout", "1h"
@@ -532,7 +530,7 @@ def test_a_wait_that_ends_in_vain_names_the_lease_that_is_there(server: FakeServ
     assert f"bio, {lease['id']}, PENDING" in outcome.errors
 
 
-def test_what_is_no_status_is_not_waited_for(server: FakeServer, tenure: Run) -> None:
+def test_unknown_status_is_not_waited_for(server: FakeServer, tenure: Run) -> None:
     outcome = tenure("lease", "wait", "bio", "--until", "FOO")
     assert outcome.code != 0
     assert "'FOO' is no status of a lease; there are CREATING, PENDING" in outcome.errors
@@ -542,13 +540,13 @@ HOSTILE = "bio\x1b[2J\x07\r\n\x9b31m\u202e\x7f"
 
 
 @pytest.mark.parametrize("command", [("list",), ("show", "{id}"), ("wait", "{id}"), ("history", "{id}")])
-def test_a_terminal_gets_no_control_characters_of_others(
+def test_control_characters_in_data_are_escaped(
     server: FakeServer, tenure: Run, command: tuple[str, ...]
 ) -> None:
     server.add_host("c1")
     assert tenure("lease", "create", HOSTILE, "--hosts", "1").code == 0
     [lease] = json.loads(tenure("lease", "list", "-f", "json").output)
-    assert lease["name"] == HOSTILE  # programs read what there is
+    assert lease["name"] == HOSTILE  # programs get the unchanged data
     arguments = [part.format(id=lease["id"]) for part in command]
     for formatter in ("table", "value", "csv"):
         if formatter == "csv" and command[0] not in {"list", "history"}:
@@ -561,7 +559,7 @@ def test_a_terminal_gets_no_control_characters_of_others(
         assert r"bio\x1b[2J\x07\r\n\x9b31m\u202e\x7f" in tenure("lease", *arguments, "-f", "value").output
 
 
-def test_a_refusal_gets_no_control_characters_of_others(server: FakeServer, tenure: Run) -> None:
+def test_control_characters_in_errors_are_escaped(server: FakeServer, tenure: Run) -> None:
     outcome = tenure("lease", "show", "no\x1b[2Jsuch")
     assert outcome.code == 1
     assert "\x1b" not in outcome.errors

@@ -14,7 +14,7 @@ NETWORK = "5f1d9a52-0c0e-4c55-9d0b-6a8f5a1c0001"
 
 
 def sent(server: FakeServer) -> Any:
-    """The body of the last request that had one."""
+    """Return the body of the last request that had a body."""
     return next(request.body for request in reversed(server.requests) if request.body is not None)
 
 
@@ -64,8 +64,8 @@ def test_several_types_are_booked_in_one_lease(stocked: FakeServer, tenure: Run)
     lease = json.loads(outcome.output)
     assert lease["status"] == "ACTIVE"
     listed = json.loads(tenure("lease", "reservation", "list", "lab", "-f", "json").output)
-    assert [one["flavor_id"] for one in listed] == [listed[0]["id"], None, listed[2]["id"]]
-    assert [one["server_group_id"] is None for one in listed] == [False, True, True]
+    assert [reservation["flavor_id"] for reservation in listed] == [listed[0]["id"], None, listed[2]["id"]]
+    assert [reservation["server_group_id"] is None for reservation in listed] == [False, True, True]
     aggregates = tenure("lease", "reservation", "list", "lab", "-f", "value", "-c", "aggregate_id")
     assert aggregates.output == "1\nNone\n1\n"
     held = tenure("lease", "floatingips", "lab", "-f", "value", "-c", "floating_ip_address", "-c", "status")
@@ -106,7 +106,7 @@ def test_what_is_booked_can_be_narrowed_down(stocked: FakeServer, tenure: Run) -
     ], outcome.errors
 
 
-def test_a_zone_and_extra_specs_are_of_hosts_and_of_sizes(stocked: FakeServer, tenure: Run) -> None:
+def test_zone_and_extra_specs_apply_to_hosts_and_sized_instances(stocked: FakeServer, tenure: Run) -> None:
     specs = ("--extra-spec", "capabilities:vcpus=>= 2", "--extra-spec", " gpu = <or> a100 <or> v100")
     of_hosts = tenure("lease", "create", "lab", "--hosts", "1", "--zone", "az-1", *specs)
     assert sent(stocked)["reservations"] == [
@@ -125,13 +125,13 @@ def test_a_zone_and_extra_specs_are_of_hosts_and_of_sizes(stocked: FakeServer, t
     assert "availability_zone" not in sent(stocked)
 
 
-def test_whatever_nova_runs_is_asked_for_in_a_zone(stocked: FakeServer, tenure: Run) -> None:
+def test_zone_applies_to_everything_that_nova_runs(stocked: FakeServer, tenure: Run) -> None:
     outcome = tenure(
         *("lease", "create", "web", "--hosts", "1", "--instances", "1", "--flavor", "3", "--zone", "az-1"),
         *("--server-flavor", "3", "--floating-ips", "1", "--network", NETWORK),
     )
     asked = sent(stocked)["reservations"]
-    assert {one["resource_type"]: one.get("availability_zone") for one in asked} == {
+    assert {reservation["resource_type"]: reservation.get("availability_zone") for reservation in asked} == {
         "physical:host": "az-1",
         "flavor:instance": "az-1",
         "virtual:server": "az-1",
@@ -165,7 +165,7 @@ def test_whatever_nova_runs_is_asked_for_in_a_zone(stocked: FakeServer, tenure: 
         (("--hosts", "1", "--extra-spec", "gpu="), "'gpu=' is not key=value."),
     ],
 )
-def test_what_is_wrong_with_a_zone_or_an_extra_spec_is_said(
+def test_invalid_zone_or_extra_spec_is_explained(
     stocked: FakeServer, tenure: Run, options: tuple[str, ...], said: str
 ) -> None:
     outcome = tenure("lease", "create", "lab", *options)
@@ -198,7 +198,7 @@ def test_snapshots_are_of_servers_only(stocked: FakeServer, tenure: Run) -> None
         *("--floating-ips", "1", "--network", NETWORK, "--before-end-action", "snapshot"),
     )
     assert outcome.code == 0, outcome.errors
-    actions = [one.get("before_end") for one in sent(stocked)["reservations"]]
+    actions = [reservation.get("before_end") for reservation in sent(stocked)["reservations"]]
     assert actions == ["snapshot", "snapshot", None]
 
 
@@ -240,7 +240,7 @@ def test_a_table_names_the_flavor_that_was_asked_for(stocked: FakeServer, tenure
         (["--hosts", "1", "--notify", "soonish", "x"], "--notify: 'soonish' is not a date"),
     ],
 )
-def test_mistakes_are_named(tenure: Run, arguments: list[str], complaint: str) -> None:
+def test_mistakes_are_reported_with_the_option(tenure: Run, arguments: list[str], complaint: str) -> None:
     outcome = tenure("lease", "create", "bio", *arguments)
     assert outcome.code != 0
     assert complaint in outcome.errors
@@ -282,7 +282,7 @@ def test_a_reservation_is_added_shown_and_dropped(stocked: FakeServer, tenure: R
     assert listed.output == "active\ndeleted\n"
 
 
-def test_instances_become_more(stocked: FakeServer, tenure: Run) -> None:
+def test_number_of_instances_can_grow(stocked: FakeServer, tenure: Run) -> None:
     made = tenure("lease", "create", "web", "--instances", "1", "--flavor", "3", "-f", "json")
     [reservation] = json.loads(made.output)["reservations"]
     changed = tenure("lease", "set", "web", "--reservation", f"id={reservation['id']},amount=3,affinity=none")
@@ -333,12 +333,12 @@ def test_allocations_of_floating_ips(stocked: FakeServer, tenure: Run) -> None:
     tenure("lease", "create", "web", "--floating-ips", "1", "--network", NETWORK)
     (lease,) = stocked.leases.values()
     mine = json.loads(tenure("allocation", "list", "floatingip", "--lease-id", lease.id, "-f", "json").output)
-    assert [one["reservations"][0]["lease_id"] for one in mine] == [lease.id]
+    assert [allocation["reservations"][0]["lease_id"] for allocation in mine] == [lease.id]
     shown = tenure("allocation", "show", "floatingip", "203.0.113.22", "-f", "json")
     assert json.loads(shown.output)["reservations"] == []
 
 
-def test_something_is_told_at_a_moment(stocked: FakeServer, tenure: Run) -> None:
+def test_notify_option_adds_an_event(stocked: FakeServer, tenure: Run) -> None:
     made = tenure("lease", "create", "bio", "--hosts", "1", "--notify", "14:00", "eat")
     assert made.code == 0, made.errors
     assert sent(stocked)["events"] == [{"time": "2027-03-01T13:00:00Z", "message": "eat"}]
@@ -386,7 +386,7 @@ def test_a_server_is_reserved_or_room_for_one_that_is_named_later(stocked: FakeS
         (("--server", "1", "--before-end-action", "notify"), "--before-end-action"),
     ],
 )
-def test_what_is_wrong_with_the_options_of_a_server_is_said(
+def test_invalid_server_options_are_explained(
     stocked: FakeServer, tenure: Run, options: tuple[str, ...], said: str
 ) -> None:
     outcome = tenure("lease", "create", "mine", *options)
@@ -406,7 +406,7 @@ def test_a_region_is_named_in_the_version_that_knows_it(stocked: FakeServer, ten
 POOL = "storage-1@lvm#lvm"
 
 
-def test_volumes_are_booked_in_a_pool_of_which_more_or_less_is_lent(server: FakeServer, tenure: Run) -> None:
+def test_volumes_are_booked_and_the_lent_capacity_changes(server: FakeServer, tenure: Run) -> None:
     server.add_volume_pool(POOL, capacity_gb=100)
     booked = tenure(
         *("lease", "create", "scratch", "--volumes", "2", "--size", "40", "--volume-type", "fast"),
@@ -414,7 +414,7 @@ def test_volumes_are_booked_in_a_pool_of_which_more_or_less_is_lent(server: Fake
     )
     assert booked.code == 0, booked.errors
     listed = tenure("lease", "reservation", "list", "scratch", "-f", "json", "-c", "parameters").output
-    [volumes] = [one["parameters"] for one in json.loads(listed)]
+    [volumes] = [reservation["parameters"] for reservation in json.loads(listed)]
     assert (volumes["amount"], volumes["size_gb"], len(volumes["volume_ids"])) == (2, 40, 2)
     again = (
         *("lease", "create", "more", "--volumes", "1", "--size", "40", "--volume-type", "fast"),

@@ -1,4 +1,4 @@
-"""Instances, flavors and floating IPs in the library; what is added to a lease, and what is told of it."""
+"""Instances, flavors and floating IPs in the library; added reservations and own events."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def test_instances_say_what_they_are_booted_with(server: FakeServer) -> None:
     assert reservation.flavor_id == reservation.id
     assert reservation.server_group_id is not None
     assert server.leases[lease_id].reservations[0].host_ids == ["1", "2"]
-    assert client.leases.hosts(lease_id) == ()  # which hosts serve them is nobody's business
+    assert client.leases.hosts(lease_id) == ()  # the owner of instances does not see their hosts
 
 
-def test_hosts_of_instances_are_shared_but_not_given_away(server: FakeServer) -> None:
+def test_hosts_of_instances_are_shared_but_not_booked_whole(server: FakeServer) -> None:
     server.add_host("c1", vcpus=8)
     client = server.client()
     four = ReservationRequest.instances(1, vcpus=4, memory_mb=1024)
@@ -97,7 +97,7 @@ def test_a_refusal_of_instances_says_how_many_would_fit(server: FakeServer) -> N
 
 
 @pytest.mark.parametrize(("affinity", "most"), [(True, 4), (False, 3), (None, 12)])
-def test_a_rule_for_hosts_limits_how_many_fit(server: FakeServer, affinity: bool | None, most: int) -> None:
+def test_affinity_limits_how_many_instances_fit(server: FakeServer, affinity: bool | None, most: int) -> None:
     for number in range(3):
         server.add_host(f"c{number}", vcpus=8)
     client = server.client()
@@ -122,14 +122,14 @@ def test_a_flavor_tells_its_size_and_is_replaced_by_one_of_the_reservation(serve
     assert refusal.value.field == "reservations[0].flavor_id"
 
 
-def test_addresses_are_given_once(server: FakeServer) -> None:
+def test_address_is_booked_only_once(server: FakeServer) -> None:
     addresses(server, 20, 21, 22)
     server.add_floatingip("198.51.100.7", network_id="another")
     client = server.client()
     lease_id = book(client, "web", ReservationRequest.floatingips(NETWORK, 2, addresses=["203.0.113.22"]))
     mine = client.leases.floatingips(lease_id)
-    assert [one.floating_ip_address for one in mine] == ["203.0.113.22", "203.0.113.20"]
-    assert {(one.status, one.floating_network_id) for one in mine} == {("held", NETWORK)}
+    assert [floatingip.floating_ip_address for floatingip in mine] == ["203.0.113.22", "203.0.113.20"]
+    assert {(floatingip.status, floatingip.floating_network_id) for floatingip in mine} == {("held", NETWORK)}
     for request in (
         ReservationRequest.floatingips(NETWORK, 2),
         ReservationRequest.floatingips(NETWORK, addresses=["203.0.113.22"]),
@@ -152,14 +152,17 @@ def test_a_reservation_is_added_to_a_lease(server: FakeServer) -> None:
     client = server.client()
     lease_id = book(client, "web", ReservationRequest.hosts(1))
     lease = client.leases.add_reservation(lease_id, ReservationRequest.floatingips(NETWORK))
-    assert [one.resource_type for one in lease.reservations] == ["physical:host", "virtual:floatingip"]
+    assert [reservation.resource_type for reservation in lease.reservations] == [
+        "physical:host",
+        "virtual:floatingip",
+    ]
     assert len(client.leases.hosts(lease_id)) == 1
     with pytest.raises(NotEnoughResources) as refusal:
         client.leases.add_reservation(lease_id, ReservationRequest.floatingips(NETWORK))
     assert refusal.value.field == "amount"
     assert len(client.leases.get(lease_id).reservations) == 2
     client.leases.drop_reservation(lease_id, lease.reservations[1].id)
-    assert [one.status for one in client.leases.floatingips(lease_id)] == ["released"]
+    assert [floatingip.status for floatingip in client.leases.floatingips(lease_id)] == ["released"]
     client.leases.add_reservation(lease_id, ReservationRequest.floatingips(NETWORK))
     client.leases.update(lease_id, end=NOW)
     with pytest.raises(InvalidState):
@@ -194,7 +197,10 @@ def test_the_inventory_of_addresses(server: FakeServer) -> None:
     assert len(list(client.floatingips.list(floating_network_id=NETWORK))) == 2
     client.floatingips.delete(client.floatingips.find("198.51.100.7").id)
     sorted_by_address = client.floatingips.list(sort_key="floating_ip_address", descending=True)
-    assert [one.floating_ip_address for one in sorted_by_address] == ["203.0.113.20", "2001:db8::7"]
+    assert [floatingip.floating_ip_address for floatingip in sorted_by_address] == [
+        "203.0.113.20",
+        "2001:db8::7",
+    ]
     book(client, "web", ReservationRequest.floatingips(NETWORK, addresses=["203.0.113.20"]))
     with pytest.raises(Conflict, match="reserved"):
         client.floatingips.delete(made.id)
@@ -214,12 +220,12 @@ def test_an_address_is_closed_emptied_and_opened(server: FakeServer) -> None:
     )
     client.floatingips.disable(first, reason="listed")
     assert client.floatingips.get(first).disabled_reason == "listed"
-    assert [one.id for one in client.floatingips.list(reservable=False)] == [first]
+    assert [floatingip.id for floatingip in client.floatingips.list(reservable=False)] == [first]
     [kept] = client.floatingips.reallocate(first).reservations
     assert (kept.lease_id, kept.moves_to) == (lease_id, None)
     [moved] = client.floatingips.reallocate(first, running=True).reservations
     assert moved.moves_to == second
-    assert [one.id for one in client.leases.floatingips(lease_id)] == [second]
+    assert [floatingip.id for floatingip in client.leases.floatingips(lease_id)] == [second]
     assert client.floatingips.enable(first).resource.reservable
 
 
@@ -231,19 +237,22 @@ def test_an_address_that_was_asked_for_by_name_stays(server: FakeServer) -> None
     assert kept.moves_to is None
 
 
-def test_who_has_which_address(server: FakeServer) -> None:
+def test_allocations_of_addresses(server: FakeServer) -> None:
     first, second = addresses(server, 20, 21)
     client = server.client()
     lease_id = book(client, "web", ReservationRequest.floatingips(NETWORK))
-    allocations = {one.resource_id: one for one in client.allocations.list(resource_type="floatingip")}
-    assert [one.lease_id for one in allocations[first].reservations] == [lease_id]
+    allocations = {
+        allocation.resource_id: allocation
+        for allocation in client.allocations.list(resource_type="floatingip")
+    }
+    assert [reserved.lease_id for reserved in allocations[first].reservations] == [lease_id]
     assert allocations[second].reservations == ()
     of_lease = client.allocations.list(resource_type="floatingip", lease_id=lease_id)
-    assert [one.resource_id for one in of_lease] == [first]
+    assert [allocation.resource_id for allocation in of_lease] == [first]
     assert client.allocations.get(second, resource_type="floatingip").reservations == ()
 
 
-def test_something_is_told_at_a_moment_of_its_own(server: FakeServer) -> None:
+def test_own_events_send_notifications(server: FakeServer) -> None:
     server.add_host("c1")
     client = server.client()
     noon = BEGINNING + timedelta(hours=4)
@@ -269,7 +278,7 @@ def test_something_is_told_at_a_moment_of_its_own(server: FakeServer) -> None:
     assert server.leases[lease.id].own_events == []
 
 
-def test_a_server_of_1_1_tells_nothing_at_moments() -> None:
+def test_own_events_need_version_1_2() -> None:
     with FakeServer(versions=("1.0", "1.1")) as server:
         server.add_host("c1")
         client = server.client()
@@ -298,7 +307,7 @@ def test_a_blazar_has_addresses_and_instances_but_not_what_came_later(blazar: Fa
         ReservationRequest.flavor("3", 1),
         ReservationRequest.floatingips("net"),
     )
-    assert ["affinity" in one for one in sent(blazar)] == [True, True, False]
+    assert ["affinity" in reservation for reservation in sent(blazar)] == [True, True, False]
     newer: list[Callable[[], object]] = [
         lambda: client.leases.floatingips(lease_id),
         lambda: client.leases.add_reservation(lease_id, ReservationRequest.floatingips("net")),
@@ -312,7 +321,7 @@ def test_a_blazar_has_addresses_and_instances_but_not_what_came_later(blazar: Fa
     assert len(blazar.leases[lease_id].reservations) == 3
 
 
-def test_what_is_done_before_the_end_is_said_with_a_reservation() -> None:
+def test_before_end_action_is_part_of_the_reservation() -> None:
     request = ReservationRequest.hosts(1)
     assert request.with_before_end("snapshot").parameters == {**request.parameters, "before_end": "snapshot"}
     assert request.with_before_end(None) == request

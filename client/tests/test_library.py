@@ -133,7 +133,7 @@ def test_a_bad_request_names_its_field(server: FakeServer) -> None:
     assert (refusal.value.name, refusal.value.field) == ("InvalidParameter", "end_date")
 
 
-def test_a_date_without_a_zone_never_leaves(server: FakeServer) -> None:
+def test_date_without_a_zone_is_never_sent(server: FakeServer) -> None:
     with pytest.raises(ValueError, match="time zone"):
         server.client().leases.create("x", start=NOW, end=datetime(2027, 3, 2))
     assert server.requests == []
@@ -278,7 +278,7 @@ def test_hosts_history_and_dropping_a_reservation(server: FakeServer) -> None:
     assert client.leases.get(lease.id).reservations[0].status == "deleted"
 
 
-def test_a_wait_tells_how_far_it_is(server: FakeServer) -> None:
+def test_wait_reports_its_progress(server: FakeServer) -> None:
     server.add_host("c1")
     client = server.client()
     lease = book(client, start=BEGINNING + timedelta(minutes=5))
@@ -431,7 +431,7 @@ def test_a_proxy_in_trouble_does_not_make_the_server_a_blazar(server: FakeServer
     assert client.version is Version.V1_1
 
 
-def test_an_answer_that_is_no_lease_is_an_error_of_ours(server: FakeServer) -> None:
+def test_unreadable_answer_raises_unexpected_answer(server: FakeServer) -> None:
     client = server.client()
     server.fail_next(200, 200)
     with pytest.raises(UnexpectedAnswer):
@@ -443,7 +443,7 @@ def test_a_server_of_1_1_lacks_what_came_with_1_2() -> None:
         client = server.client()
         host = server.add_host("c1")
         assert client.hosts.get(host.id).health is None
-        assert [one.id for one in client.hosts.list()] == [host.id]
+        assert [host.id for host in client.hosts.list()] == [host.id]
         asked = [request.version for request in server.requests]
         assert asked == ["1.2", "1.1", "1.1"]  # once is enough
         with pytest.raises(NeedsNewerServer, match=r"closing and emptying hosts came with API 1\.2"):
@@ -451,7 +451,7 @@ def test_a_server_of_1_1_lacks_what_came_with_1_2() -> None:
         assert len(server.requests) == 3
 
 
-def test_where_something_is_to_be_is_said_in_the_version_that_knows_it(server: FakeServer) -> None:
+def test_place_is_sent_in_version_1_2(server: FakeServer) -> None:
     server.add_host("c1")
     server.add_host("c2")
     client = server.client()
@@ -468,7 +468,7 @@ def sized_hosts() -> ReservationRequest:
 
 
 @pytest.mark.parametrize("versions", [("1.0",), ("1.0", "1.1")])
-def test_where_something_is_to_be_is_too_new_for_an_older_server(versions: tuple[str, ...]) -> None:
+def test_place_needs_a_newer_server(versions: tuple[str, ...]) -> None:
     with FakeServer(versions=versions) as server:
         server.add_host("c1")
         client = server.client()
@@ -484,7 +484,7 @@ def test_where_something_is_to_be_is_too_new_for_an_older_server(versions: tuple
             client.leases.update(
                 lease.id, reservations=[ReservationChange(lease.reservations[0].id, {"region": "north"})]
             )
-        assert [one.name for one in client.leases.list()] == ["bio"]
+        assert [lease.name for lease in client.leases.list()] == ["bio"]
 
 
 def test_the_limits_of_a_site_are_errors_of_their_own() -> None:
@@ -505,7 +505,7 @@ def test_the_limits_of_a_site_are_errors_of_their_own() -> None:
     assert str(denied) == "No credits are left."
 
 
-def test_a_blazar_lacks_it_as_well() -> None:
+def test_reallocate_needs_a_newer_server_than_blazar() -> None:
     with FakeServer(versions=("1.0",)) as server:
         client = server.client()
         server.add_host("c1")

@@ -131,13 +131,13 @@ def test_now_stays_a_word(text: str) -> None:
         "at",
     ],
 )
-def test_what_is_not_a_date_is_refused_with_a_reason(text: str) -> None:
+def test_invalid_date_is_refused_with_a_reason(text: str) -> None:
     with pytest.raises(UnreadableMoment) as refusal:
         parse_moment(text, now=MONDAY, zone=BERLIN)
     assert str(refusal.value).endswith(".")
 
 
-def test_a_bad_duration_after_a_plus_is_named_as_one() -> None:
+def test_invalid_duration_after_a_plus_is_reported_as_a_duration() -> None:
     with pytest.raises(UnreadableDuration, match="2 bananas"):
         parse_moment("+2 bananas", now=MONDAY, zone=BERLIN)
 
@@ -147,7 +147,7 @@ def test_a_time_that_the_clocks_leave_out_is_refused() -> None:
         parse_moment("2027-03-28 02:30", now=MONDAY, zone=BERLIN)
 
 
-def test_of_two_times_that_the_clocks_show_alike_the_first_is_meant() -> None:
+def test_ambiguous_local_time_means_the_first() -> None:
     assert parse_moment("2027-10-31 02:30", now=MONDAY, zone=BERLIN) == datetime(
         2027, 10, 31, 0, 30, tzinfo=UTC
     )
@@ -193,7 +193,7 @@ def test_a_day_of_the_week_is_the_next_one(now: datetime, day: str, clock: objec
     text = f"{day} {str(clock)[:5]}"
     try:
         read = parse_moment(text, now=now, zone=UTC)
-    except UnreadableMoment as refusal:  # only where the clocks are put forward, and UTC has none
+    except UnreadableMoment as refusal:  # only while clocks are put forward, which UTC never does
         raise AssertionError(text) from refusal
     assert isinstance(read, datetime)
     assert now < read <= now + timedelta(days=7)
@@ -224,13 +224,13 @@ def test_a_day_or_a_time_of_day_is_the_next_after_the_start(text: str, moment: d
     assert parse_moment(text, now=MONDAY, zone=UTC, after=start) == moment
 
 
-def test_a_start_that_is_past_counts_for_nothing() -> None:
+def test_past_start_is_ignored() -> None:
     assert parse_moment("10:00", now=MONDAY, zone=UTC, after=MONDAY - timedelta(days=3)) == datetime(
         2027, 3, 1, 10, tzinfo=UTC
     )
 
 
 @pytest.mark.parametrize("text", ["0h", "0s", "0.1s", "0d 0h"])
-def test_a_length_is_some_time(text: str) -> None:
+def test_length_must_not_be_zero(text: str) -> None:
     with pytest.raises(UnreadableDuration, match="no time at all"):
         parse_length(text)

@@ -31,7 +31,7 @@ def run(environment: Mapping[str, str], *arguments: str) -> subprocess.Completed
 
 @pytest.fixture
 def live() -> FakeServer:
-    """A server whose clock begins at the present, as that of the program does."""
+    """A server whose clock starts at the present, as the program uses the real time."""
     return FakeServer()
 
 
@@ -83,14 +83,14 @@ def test_another_address_of_the_service_in_the_cloud(live: FakeServer, tmp_path:
         assert (listed.returncode, listed.stdout) == (0, "[]\n"), listed.stderr
 
 
-def test_without_a_command_it_says_what_there_is() -> None:
+def test_without_a_command_it_prints_the_help() -> None:
     shown = run({})
     assert shown.returncode == 0
     assert "lease create" in shown.stdout
     assert run({}, "--version").stdout.startswith("tenure ")
 
 
-def test_without_a_cloud_it_says_what_is_missing() -> None:
+def test_without_a_cloud_the_error_is_readable() -> None:
     refused = run({}, "lease", "list")
     assert refused.returncode == 1
     assert "auth" in refused.stderr

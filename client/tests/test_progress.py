@@ -41,7 +41,7 @@ def test_on_a_terminal_one_line_changes() -> None:
     )
 
 
-def test_in_a_log_a_line_says_what_is_new_or_that_it_lives() -> None:
+def test_log_has_a_line_per_change_and_per_minute() -> None:
     log = io.StringIO()
     with ProgressDisplay(log) as display:
         for second in range(0, 130, 10):
@@ -57,14 +57,14 @@ def test_in_a_log_a_line_says_what_is_new_or_that_it_lives() -> None:
     ]
 
 
-def test_a_lease_that_is_gone_at_the_first_look_is_called_as_its_user_does() -> None:
+def test_missing_lease_is_shown_under_the_users_name_for_it() -> None:
     log = io.StringIO()
     with ProgressDisplay(log, "bio-42") as display:
         display(progress(None, 0))
     assert log.getvalue() == "Lease bio-42: gone (0s elapsed)\n"
 
 
-def test_nothing_is_left_of_a_wait_that_did_not_begin() -> None:
+def test_display_without_progress_writes_nothing() -> None:
     terminal = Terminal()
     with ProgressDisplay(terminal):
         pass

@@ -201,7 +201,7 @@ def test_what_is_not_a_condition_is_refused(condition: str) -> None:
         min_size=1,
     )
 )
-def test_json_values_come_through_whatever_they_hold(values: dict[str, list[tuple[str, str, str]]]) -> None:
+def test_json_values_are_kept_unchanged(values: dict[str, list[tuple[str, str, str]]]) -> None:
     text = ",".join(f"{key}={json.dumps(value)}" for key, value in values.items())
     assert parse_pairs(text) == json.loads(json.dumps(values))
 
@@ -212,7 +212,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         parse_pairs(text)
 
 
-def test_blazar_gets_the_keys_that_it_wants() -> None:
+def test_blazars_required_keys_are_sent() -> None:
     request = ReservationRequest("physical:host", {"min": 1, "max": 1})
     assert request.to_wire(Version.V1_0) == {
         "resource_type": "physical:host",

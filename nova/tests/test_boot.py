@@ -1,4 +1,4 @@
-"""What a request to boot says of a reservation, and what becomes of it."""
+"""Requests to boot: their hints for a reservation, and the request that Nova gets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def reserved(lease: Any = LEASE, **server: Any) -> dict[str, Any]:
     "document",
     [None, [], "x", {}, {"server": 1}, body(), body({}), body({"group": "g"}), body({"reserved": "false"}), body([])],
 )
-def test_a_boot_without_the_hint_is_none_of_ours(document: Any) -> None:
+def test_boot_without_the_hint_is_ignored(document: Any) -> None:
     assert read_wanted_lease(document) is None
 
 
@@ -79,7 +79,7 @@ def test_dates_are_blazars_minutes_or_complete(given: str, meant: str) -> None:
     assert (wanted.start, wanted.end) == ("now", meant)
 
 
-def test_the_lease_has_the_servers_name_and_begins_now_unless_it_is_said() -> None:
+def test_lease_has_the_servers_name_and_starts_now_by_default() -> None:
     wanted = read_wanted_lease(reserved({"end": "2027-12-01 16:07", "at_end": "snapshot"}))
     assert wanted is not None
     assert (wanted.name, wanted.start, wanted.reservation["at_end"]) == ("web", "now", "snapshot")
@@ -115,7 +115,7 @@ def test_the_lease_has_the_servers_name_and_begins_now_unless_it_is_said() -> No
         (reserved(LEASE, return_reservation_id=True), "return_reservation_id"),
     ],
 )
-def test_what_cannot_be_understood_is_named(document: dict[str, Any], named: str) -> None:
+def test_invalid_hint_is_named(document: dict[str, Any], named: str) -> None:
     with pytest.raises(HintError, match=named):
         read_wanted_lease(document)
 
@@ -147,7 +147,7 @@ def test_the_server_is_marked_and_nova_never_sees_our_hints() -> None:
     ],
 )
 def test_the_flavor_is_the_one_that_nova_reads(reference: object, flavor: str) -> None:
-    """Otherwise room would be booked for one flavor, and a server of another be booted in it."""
+    """Otherwise room would be booked for one flavor, and a server of another flavor would be booted."""
     wanted = read_wanted_lease(reserved(LEASE, flavorRef=reference))
     assert wanted is not None
     assert wanted.reservation["flavor_id"] == flavor
@@ -170,7 +170,7 @@ def test_the_flavor_is_the_one_that_nova_reads(reference: object, flavor: str) -
         (None, f"2.{'9' * 5000}", False),
     ],
 )
-def test_tags_are_set_where_the_microversion_knows_them(version: str | None, legacy: str | None, taken: bool) -> None:
+def test_tags_are_set_if_the_microversion_has_them(version: str | None, legacy: str | None, taken: bool) -> None:
     assert takes_tags(version, legacy) is taken
 
 
@@ -178,8 +178,8 @@ MARKS = {"tenure:lease": "L", "tenure:reservation": "R", "tenure:reserved": "tru
 
 
 def shown(server: dict[str, Any], *, reserved: bool) -> dict[str, Any]:
-    (one,) = json.loads(show_reservations(json.dumps({"servers": [server]}).encode(), reserved=reserved))["servers"]
-    return dict(one)
+    (shown,) = json.loads(show_reservations(json.dumps({"servers": [server]}).encode(), reserved=reserved))["servers"]
+    return dict(shown)
 
 
 def test_a_server_that_sleeps_until_its_lease_is_shown_as_reserved_if_wanted() -> None:
@@ -190,7 +190,7 @@ def test_a_server_that_sleeps_until_its_lease_is_shown_as_reserved_if_wanted() -
         assert shown(other, reserved=True) == other
 
 
-def test_who_finds_no_host_is_told_how_to_book_without_a_server() -> None:
+def test_server_without_a_host_gets_advice_to_book_without_a_server() -> None:
     fault = {"code": 500, "message": "No valid host was found. There are not enough hosts available."}
     server = {"status": "ERROR", "metadata": MARKS, "fault": fault}
     told = shown(server, reserved=False)["fault"]["message"]

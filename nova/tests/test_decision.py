@@ -1,4 +1,4 @@
-"""The decision alone: the rules of Blazar's filter, and what ours adds to them."""
+"""The decision alone: the rules of Blazar's filter, and our additions."""
 
 from collections.abc import Mapping, Sequence
 
@@ -100,7 +100,7 @@ def test_preemptible_servers_run_where_their_pool_is_the_only_one(
     assert decide(Request(BIO, preemptible=True), aggregates, rules).passes is passes
 
 
-def test_names_are_what_the_operator_says() -> None:
+def test_names_are_configurable() -> None:
     rules = Rules(free_pool="idle", zone_prefix="res-", owner_key="lab:owner", preemptible_pool="spot")
     held = Aggregate(MINE, {"availability_zone": "res-x", "lab:owner": BIO})
     assert decide(Request(BIO, (MINE,)), [held], rules).why is Why.RESERVED_FOR_IT
@@ -174,7 +174,7 @@ RULES = st.builds(
 @given(request=REQUESTS, aggregates=aggregates_of_a_host(), rules=RULES)
 @example(request=Request(BIO, (MINE,)), aggregates=[reservation()], rules=Rules())
 @example(request=Request(BIO, preemptible=True), aggregates=[FREE_POOL], rules=Rules(preemptibles_allowed=True))
-def test_it_decides_as_blazars_filter_where_a_host_is_in_one_reservation_of_the_hint(
+def test_decision_equals_blazars_for_hosts_of_one_hinted_reservation(
     request: Request, aggregates: list[Aggregate], rules: Rules
 ) -> None:
     named = [aggregate for aggregate in aggregates if aggregate.name in request.reservations]
@@ -185,7 +185,7 @@ def test_it_decides_as_blazars_filter_where_a_host_is_in_one_reservation_of_the_
         assert ours is any(blazars_rules(request, [aggregate], rules) for aggregate in named)
 
 
-def test_a_host_that_is_reserved_for_one_server_admits_it_and_nobody_else() -> None:
+def test_host_reserved_for_a_server_admits_only_that_server() -> None:
     place = [FREE_POOL, Aggregate(MINE, {"tenure:server": "web", "tenure:reservation": MINE})]
     assert decide(Request(BIO, server_id="web"), place, Rules()).why is Why.RESERVED_FOR_SERVER
     assert decide(Request(BIO, server_id="other"), place, Rules()).why is Why.KEPT_FOR_RESERVATIONS

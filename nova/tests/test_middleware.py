@@ -24,7 +24,7 @@ Answer = tuple[int, Any]
 
 
 class Tenure:
-    """A reservation service: it answers what a test says, and remembers what it was asked."""
+    """A reservation service with scripted answers, which records its requests."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, Any]] = []
@@ -74,7 +74,7 @@ class Tenure:
 
 
 class Nova:
-    """Nova's API: it answers what a test says, and remembers what it was asked."""
+    """Nova's API with scripted answers, which records its requests."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, bytes]] = []
@@ -118,7 +118,7 @@ def nova() -> Nova:
 
 @pytest.fixture(autouse=True)
 def turns_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not those of who else tests on this machine."""
+    """Use a folder of the test's own, apart from other tests on this machine."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
@@ -174,7 +174,7 @@ def test_a_server_is_booted_for_a_lease_that_is_held_and_then_confirmed(nova: No
 
 
 @pytest.mark.parametrize("hints", [{}, {"group": "g"}, {"reserved": "False"}])
-def test_a_boot_without_the_hint_is_no_business_of_the_service(nova: Nova, hints: dict[str, str]) -> None:
+def test_boot_without_the_hint_does_not_call_the_service(nova: Nova, hints: dict[str, str]) -> None:
     """Byte by byte as it came, and though there is no service."""
     body = b'{"server" : {"name": "web"},  "os:scheduler_hints": ' + json.dumps(hints).encode() + b"}"
     status, answer = ask(nova, {"endpoint": "http://127.0.0.1:9"}, body)
@@ -193,13 +193,13 @@ def test_nothing_but_a_boot_is_read(nova: Nova, tenure: Tenure, method: str, pat
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
-def test_what_is_no_request_is_for_nova_to_refuse(nova: Nova, tenure: Tenure, body: bytes) -> None:
+def test_invalid_body_is_passed_to_nova(nova: Nova, tenure: Tenure, body: bytes) -> None:
     ask(nova, {"endpoint": tenure.url}, body)
     assert nova.asked == [("/servers", body)]
 
 
 @pytest.mark.parametrize("length", [str(MAX_BYTES + 1), "-1", "many", "", "²"])
-def test_a_body_that_nova_takes_from_nobody_is_not_even_read(nova: Nova, tenure: Tenure, length: str) -> None:
+def test_too_large_body_is_not_read(nova: Nova, tenure: Tenure, length: str) -> None:
     body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": HINTS}
     unread = BytesIO(json.dumps(body).encode())
     passed: list[Any] = []
@@ -225,7 +225,7 @@ def test_servers_are_booted_under_all_these_paths(nova: Nova, tenure: Tenure, pa
     assert len(tenure.calls) == 2
 
 
-def test_a_lease_is_of_the_region_that_the_filter_is_told(nova: Nova, tenure: Tenure) -> None:
+def test_lease_has_the_configured_region(nova: Nova, tenure: Tenure) -> None:
     body = {"server": {"name": "web", "flavorRef": "3"}, "os:scheduler_hints": HINTS}
     for option, region in (({}, None), ({"lease_region": "south"}, "south")):
         assert ask(nova, {"endpoint": tenure.url, **option}, body)[0] == 202
@@ -240,7 +240,7 @@ def test_a_chunked_body_is_read_too(nova: Nova, tenure: Tenure) -> None:
     assert len(tenure.calls) == 2
 
 
-def test_a_hint_that_cannot_be_understood_is_refused_before_anybody_is_asked(nova: Nova, tenure: Tenure) -> None:
+def test_invalid_hint_is_refused_before_any_call(nova: Nova, tenure: Tenure) -> None:
     status, answer = boot(nova, tenure, {"reserved": "True", "lease_params": "{"})
     assert status == 400
     assert answer["badRequest"]["code"] == 400
@@ -248,7 +248,7 @@ def test_a_hint_that_cannot_be_understood_is_refused_before_anybody_is_asked(nov
     assert (nova.asked, tenure.asked) == ([], [])
 
 
-def test_a_service_that_hangs_is_felt_by_no_more_boots_than_may_wait_for_it(nova: Nova, tenure: Tenure) -> None:
+def test_hanging_service_blocks_only_the_allowed_number_of_boots(nova: Nova, tenure: Tenure) -> None:
     """For it may wait for the very Nova that waits for it."""
     plain = {"server": {"name": "web", "flavorRef": "3"}}
     seen: list[tuple[int, Any]] = []
@@ -265,7 +265,7 @@ def test_a_service_that_hangs_is_felt_by_no_more_boots_than_may_wait_for_it(nova
     assert boot(nova, tenure)[0] == 202  # the turn is given back
 
 
-def test_so_many_boots_as_are_allowed_wait_at_a_time(tmp_path: Path) -> None:
+def test_number_of_waiting_boots_is_limited(tmp_path: Path) -> None:
     turns = Turns(tmp_path / "turns", 2)
     with turns.take() as first, turns.take() as second, Turns(tmp_path / "turns", 2).take() as third:
         assert (first, second, third) == (True, True, False)
@@ -275,10 +275,12 @@ def test_so_many_boots_as_are_allowed_wait_at_a_time(tmp_path: Path) -> None:
         assert (first, second) == (True, True)
 
 
-def test_a_folder_that_is_no_good_keeps_nobody_from_booting_without_hints(
+def test_unusable_lock_folder_does_not_block_boots_without_hints(
     nova: Nova, tenure: Tenure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, hinted = ({"server": {"flavorRef": "3", "name": "web"}, "os:scheduler_hints": one} for one in ({}, HINTS))
+    plain, hinted = (
+        {"server": {"flavorRef": "3", "name": "web"}, "os:scheduler_hints": hints} for hints in ({}, HINTS)
+    )
     options = {"endpoint": tenure.url, "lock_folder": str(tmp_path)}
     monkeypatch.setattr("os.geteuid", lambda: 4711)
     assert (ask(nova, options, hinted)[0], ask(nova, options, plain)[0], tenure.calls) == (503, 202, [])
@@ -296,7 +298,7 @@ def test_a_folder_that_is_no_good_keeps_nobody_from_booting_without_hints(
         ("No.", "", "No."),
     ],
 )
-def test_a_refusal_names_what_the_user_has_written(
+def test_refusal_names_the_hint_instead_of_the_field(
     nova: Nova, tenure: Tenure, said: str, field: str, told: str
 ) -> None:
     tenure.answers["hold"] = [(400, {"error_message": said, "field": field})]
@@ -316,7 +318,7 @@ def test_a_refusal_names_what_the_user_has_written(
         (503, 503, "serviceUnavailable"),
     ],
 )
-def test_a_refusal_of_the_lease_is_told_as_nova_tells_its_own(
+def test_refusal_of_the_lease_has_novas_error_format(
     nova: Nova, tenure: Tenure, said: int, status: int, name: str
 ) -> None:
     tenure.answers["hold"] = [(said, {"error_message": "Not enough hosts: 3 match, 0 are free.", "field": "x"})]
@@ -327,13 +329,13 @@ def test_a_refusal_of_the_lease_is_told_as_nova_tells_its_own(
 
 
 @pytest.mark.parametrize("answer", [None, (201, {}), (201, {"lease": {"id": "L"}}), (201, [])])
-def test_a_service_that_answers_nonsense_or_dies_is_away(nova: Nova, tenure: Tenure, answer: Answer | None) -> None:
+def test_invalid_answer_of_the_service_is_503(nova: Nova, tenure: Tenure, answer: Answer | None) -> None:
     tenure.answers["hold"] = [answer]
     assert boot(nova, tenure)[0] == 503
     assert nova.asked == []
 
 
-def test_no_redirect_takes_the_token_elsewhere(nova: Nova, tenure: Tenure, elsewhere: Tenure) -> None:
+def test_redirects_are_not_followed(nova: Nova, tenure: Tenure, elsewhere: Tenure) -> None:
     tenure.moved_to = elsewhere.url
     tenure.answers["hold"] = [(307, None)]
     assert boot(nova, tenure)[0] == 503
@@ -361,7 +363,7 @@ def test_a_server_that_nova_refuses_leaves_no_lease(nova: Nova, tenure: Tenure) 
     assert tenure.calls == ["POST /v1/leases", "DELETE /v1/leases/L"]
 
 
-def test_a_version_that_is_none_leaves_no_lease(nova: Nova, tenure: Tenure) -> None:
+def test_invalid_microversion_leaves_no_lease(nova: Nova, tenure: Tenure) -> None:
     """Nova refuses the request for it."""
     nova.status, nova.document = "400 Bad Request", {}
     assert boot(nova, tenure, HTTP_X_OPENSTACK_NOVA_API_VERSION="².²") == (400, {})
@@ -420,7 +422,7 @@ def test_a_server_that_its_owner_may_not_delete_is_left_to_the_service(nova: Nov
     assert [path for path, _ in nova.asked[1:]] == ["/0f1e2d/servers/S"] * 2
 
 
-def test_who_cannot_know_whether_it_is_reserved_is_told_where_to_look(nova: Nova, tenure: Tenure) -> None:
+def test_unknown_outcome_names_the_lease_to_check(nova: Nova, tenure: Tenure) -> None:
     tenure.answers["confirm"] = [None]
     status, answer = boot(nova, tenure)
     assert status == 503
@@ -428,13 +430,13 @@ def test_who_cannot_know_whether_it_is_reserved_is_told_where_to_look(nova: Nova
     assert "DELETE /v1/leases/L" not in tenure.calls
 
 
-def test_servers_are_shown_as_nova_shows_them_unless_it_is_wanted_otherwise(nova: Nova) -> None:
+def test_servers_are_shown_unchanged_unless_configured(nova: Nova) -> None:
     marked = {"id": "S", "status": "SHELVED_OFFLOADED", "metadata": {"tenure:reserved": "true"}}
     nova.status, nova.document = "200 OK", {"servers": [marked, {"id": "T", "status": "ACTIVE", "metadata": {}}]}
     for path in ("/servers/detail", "/0f1e2d/servers/detail"):
         assert ask(nova, {}, path=path, method="GET")[1] == nova.document
         status, answer = ask(nova, {"show_reserved": "true"}, path=path, method="GET")
-        assert (status, [one["status"] for one in answer["servers"]]) == (200, ["RESERVED", "ACTIVE"])
+        assert (status, [server["status"] for server in answer["servers"]]) == (200, ["RESERVED", "ACTIVE"])
         seen = ask(nova, {"show_reserved": "true"}, path=path, method="GET", HTTP_X_ROLES="member,admin")
         assert seen[1] == nova.document
 
@@ -450,7 +452,7 @@ def test_servers_are_shown_as_nova_shows_them_unless_it_is_wanted_otherwise(nova
         {"at_once": "0"},
     ],
 )
-def test_an_option_that_is_none_keeps_the_api_from_starting(given: dict[str, str]) -> None:
+def test_unknown_option_stops_the_start(given: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"."):
         filter_factory({}, **given)
 

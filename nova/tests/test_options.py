@@ -1,4 +1,4 @@
-"""The options: those of Blazar's filter, so that its nova.conf is one for ours."""
+"""The options: those of Blazar's filter, so that its nova.conf works for ours."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 """The programs of a deployment, called as an operator calls them, on files of a test.
 
-They run in the process of the test: to import what they need takes many times longer than what they do.
+They run in the process of the test: imports take many times longer than the commands.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Ended:
 
 @contextmanager
 def _logs_as_before() -> Iterator[None]:
-    """Undo at the end what a program does to the logs of its process."""
+    """Restore the logging of the test process after a program has changed it."""
     root, hook = logging.getLogger(), sys.excepthook
     handlers, level = list(root.handlers), root.level
     levels = {name: logging.getLogger(name).level for name in list(root.manager.loggerDict)}

@@ -32,12 +32,12 @@ from tests.support.world import NOW, OWNER, World, open_world
 REPOSITORY = Path(__file__).resolve().parents[2]
 OPERATIONS = REPOSITORY / "docs" / "operations"
 
-#: How each server names the administrator's connections, and what the install guide's account may do.
+#: Each server's name for the administrator's connections, and the privileges of the install guide's account.
 ADMINISTRATORS: Mapping[str, str] = {POSTGRESQL: "postgres", MARIADB: "root"}
 
 
 def commands(page: str, heading: str, *wanted: str) -> list[str]:
-    """Return the commands of that section of a page that contain one of the words."""
+    """Return the commands in that section of a page that contain one of the words."""
     [section] = re.findall(rf"^## {heading}\n(.*?)^## ", (OPERATIONS / page).read_text(), re.DOTALL | re.MULTILINE)
     lines = [
         line.removeprefix("$ ")
@@ -182,7 +182,7 @@ def of_standalone(folder: Path, *wanted: str) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_folder_that_was_put_back_goes_on(tmp_path: Path):
+def test_restored_folder_continues(tmp_path: Path):
     folder = tmp_path / "tenure-try"
     with standalone(folder) as service:
         user = service.caller()

@@ -72,7 +72,7 @@ def test_services_get_the_id_that_the_caller_gave_else_ours(tmp_path: Path):
 
 @dataclass(frozen=True)
 class Row:
-    """A value of an option, and what it makes of a part of the deployment."""
+    """A value of an option, and its effect on a part of the deployment."""
 
     text: str
     seen: Callable[[Deployed], object]
@@ -145,8 +145,8 @@ class Deployed:
         start = datetime(2030, 1, 1)  # noqa: DTZ001 - as filters are given dates
         lease = {"start_date": start, "end_date": start + timedelta(seconds=seconds)}
         try:
-            for one in self.filters.values():
-                one.check_create({"project_id": project}, lease)
+            for enforcement_filter in self.filters.values():
+                enforcement_filter.check_create({"project_id": project}, lease)
         except (Denied, NotPermitted, Unavailable):
             return False
         return True
@@ -277,7 +277,7 @@ def url_of(call: str) -> Callable[[Deployed], object]:
     return lambda it: it.external._urls.get(call)
 
 
-#: Every option by group, with what a value of it makes of the parts of a deployment.
+#: Every option by group, with the effect of a value on the parts of a deployment.
 ROWS: Mapping[str, Mapping[str, tuple[Row, ...]]] = {
     "DEFAULT": {
         "host": (Row("192.0.2.7", lambda it: it.listening["host"], "192.0.2.7"),),
@@ -506,7 +506,7 @@ CASES = [
 
 @pytest.fixture
 def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Deployed]]:
-    """A function that gives the parts of a deployment whose file says these options beside what every one needs."""
+    """Return a function that creates the parts of a deployment from these options and the required ones."""
     base: Options = {
         "DEFAULT": {"driver": "simulated", "transport_url": "fake://", "auth_strategy": "token_file"},
         "api": {"token_file": tmp_path / "tokens.yaml"},
@@ -533,7 +533,7 @@ def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 
 
 @pytest.mark.parametrize(("group", "name", "row"), CASES)
-def test_an_option_reaches_what_is_made_of_it(deployed: Callable[..., Deployed], group: str, name: str, row: Row):
+def test_option_reaches_its_part(deployed: Callable[..., Deployed], group: str, name: str, row: Row):
     section = group.replace("<name>", "north")
     made = deployed(row.more, {section: {name: row.text.format(folder=Path.cwd())}})
     assert row.seen(made) == row.expected
@@ -544,7 +544,7 @@ def test_every_option_has_a_row():
     assert {group: set(rows) for group, rows in ROWS.items()} == known
 
 
-def test_a_row_is_about_another_value_than_the_default():
+def test_rows_differ_from_the_default():
     """With the default it would not show that the option is read at all."""
     for group, options in OPTIONS.items():
         for option in options:

@@ -1,4 +1,4 @@
-"""The HTTP server of our own programs: what clients take that nobody knows yet."""
+"""The HTTP server of our own programs: what a client can use before it is authenticated."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def answer(server: Any, *, raw: bytes = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n") ->
 
 
 @pytest.mark.parametrize("limit", [listening.MAX_CONNECTIONS, 20], ids=["as served", "with less room"])
-def test_half_sent_requests_lock_nobody_out(server: Any):
+def test_half_sent_requests_do_not_block_others(server: Any):
     with ExitStack() as stack:
         for _ in range(150):
             sock = stack.enter_context(closing(connect(server)))
@@ -72,8 +72,8 @@ def test_half_sent_requests_lock_nobody_out(server: Any):
 
 
 @pytest.mark.parametrize("limit", [5])
-def test_who_is_being_answered_keeps_the_connection(server: Any):
-    """Of those that are open it is the one that has waited the longest for its client that goes."""
+def test_running_request_keeps_its_connection(server: Any):
+    """Of the open connections, the one that has waited longest for its client is closed."""
     with ExitStack() as stack:
         mine = http.client.HTTPConnection("127.0.0.1", server.effective_port, timeout=patience())
         stack.callback(mine.close)
@@ -87,7 +87,7 @@ def test_a_request_that_drips_in_has_no_more_time_than_others(server: Any, monke
     with closing(connect(server)) as sock:
         began = time.time()
         sock.sendall(HALF)
-        wait_for("the request", lambda: [one for one in server.active_channels.values() if one.request])
+        wait_for("the request", lambda: [channel for channel in server.active_channels.values() if channel.request])
         monkeypatch.setattr(channel, "time", SimpleNamespace(time=lambda: began + listening.REQUEST_SECONDS - 1))
         [mine] = server.active_channels.values()
         received = len(mine.request.body_rcv.getbuf()) if mine.request.body_rcv else 0
@@ -111,7 +111,7 @@ def test_a_request_that_drips_in_has_no_more_time_than_others(server: Any, monke
     ],
     ids=["body", "body by little", "body in chunks", "headers"],
 )
-def test_what_is_too_large_is_refused_before_it_is_read(server: Any, raw: bytes, status: int):
+def test_too_large_request_is_refused_before_it_is_read(server: Any, raw: bytes, status: int):
     assert answer(server, raw=raw).status == status
 
 

@@ -33,7 +33,7 @@ def manage(site: Site, *arguments: str, code: int = 0) -> str:
 
 
 def refused(site: Site, *arguments: str) -> str:
-    """The one line that says what is wrong."""
+    """Run a command that fails, and return its only line of error output."""
     done = site.run("tenure-manage", *arguments)
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     [line] = done.stderr.splitlines()
@@ -49,7 +49,7 @@ def set_revision(site: Site, revision: str) -> None:
 # The schema
 
 
-def test_a_schema_is_made_and_found_good(site: Site):
+def test_schema_is_created_and_passes_the_check(site: Site):
     assert manage(site, "db", "version") == "no schema\n"
     assert (
         manage(site, "db", "check", code=1)
@@ -61,7 +61,7 @@ def test_a_schema_is_made_and_found_good(site: Site):
     assert manage(site, "db", "upgrade") == f"the schema is at {NEWEST}\n"
 
 
-def test_an_older_schema_is_brought_to_this_release(site: Site):
+def test_older_schema_is_upgraded(site: Site):
     assert manage(site, "db", "upgrade", "--revision", OLDEST) == f"the schema is at {OLDEST}\n"
     said = manage(site, "db", "check", code=1)
     assert said == f"the schema is at {OLDEST}, this release needs {NEWEST}: run tenure-manage db upgrade\n"
@@ -78,7 +78,7 @@ def test_the_schema_of_a_newer_release_is_left_alone(site: Site):
     assert manage(site, "db", "version") == "9999\n"
 
 
-def test_what_somebody_changed_by_hand_is_told(site: Site):
+def test_manual_schema_change_is_reported(site: Site):
     manage(site, "db", "upgrade")
     with closing(sqlite3.connect(site.folder / "tenure.db")) as db, db:
         db.execute("ALTER TABLE resources ADD COLUMN note TEXT")
@@ -92,7 +92,7 @@ def test_a_revision_that_does_not_exist_is_named(site: Site):
     assert said == "the schema cannot be brought there: Can't locate revision identified by 'nonsense'"
 
 
-def test_tables_of_somebody_else_are_left_alone(site: Site):
+def test_foreign_tables_are_left_alone(site: Site):
     with closing(sqlite3.connect(site.folder / "tenure.db")) as db, db:
         db.execute("CREATE TABLE leases (name TEXT)")
     assert refused(site, "db", "upgrade") == "the database refuses: table leases already exists"
@@ -103,7 +103,7 @@ def test_tables_of_somebody_else_are_left_alone(site: Site):
     pytest.param(POSTGRESQL, marks=pytest.mark.postgresql),
     pytest.param(MARIADB, marks=pytest.mark.mariadb),
 ])  # fmt: skip
-def test_servers_have_schemas_too(site: Site, fresh_database, database_kind: str):
+def test_schema_commands_on_database_servers(site: Site, fresh_database, database_kind: str):
     with fresh_database(database_kind) as url:
         site.configure(connection=url)
         assert manage(site, "db", "upgrade") == f"the schema is at {NEWEST}\n"
@@ -111,8 +111,8 @@ def test_servers_have_schemas_too(site: Site, fresh_database, database_kind: str
 
 
 @pytest.mark.slow
-def test_it_is_a_program(site: Site):
-    """The others of this module call what it calls."""
+def test_program_is_installed(site: Site):
+    """The other tests of this module call its entry point directly."""
     environ = os.environ | {CONFIG_DIR_VARIABLE: str(site.folder)}
     command = [str(BIN / "tenure-manage"), "db", "version"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False)
@@ -140,7 +140,7 @@ PASSWORD = "hunter2"
         ("sqlite:////nonexistent/tenure.db", "the database cannot be used: unable to open database file"),
     ],
 )  # fmt: skip
-def test_a_database_that_cannot_be_used_is_one_line(site: Site, connection: str, said: str):
+def test_unusable_database_is_reported_in_one_line(site: Site, connection: str, said: str):
     site.configure(connection=connection)
     line = refused(site, "db", "check")
     assert line.startswith(said)
@@ -149,7 +149,7 @@ def test_a_database_that_cannot_be_used_is_one_line(site: Site, connection: str,
 
 @pytest.mark.filterwarnings("ignore:Using fork:DeprecationWarning")
 @pytest.mark.mariadb
-def test_a_password_that_is_wrong_is_not_repeated(site: Site, mariadb_server: str):
+def test_wrong_password_is_not_printed(site: Site, mariadb_server: str):
     account, separator, place = mariadb_server.rpartition("@")
     assert separator, account
     site.configure(connection=f"mysql+pymysql://nobody:{PASSWORD}@{place.partition('?')[0].rstrip('/')}/tenure")
@@ -165,7 +165,7 @@ def test_a_configuration_that_cannot_be_read_is_named(site: Site):
     assert line.startswith("Failed to find some config files: /nonexistent.conf; ")
 
 
-def test_a_cloud_that_cannot_be_used_is_one_line(site: Site):
+def test_unusable_cloud_is_reported_in_one_line(site: Site):
     manage(site, "db", "upgrade")
     site.configure(more="[simulated]\npath = /nonexistent/cloud.db\n")
     assert refused(site, "host", "sync") == (
@@ -224,7 +224,7 @@ def test_leases_on_hosts_that_changed_get_others_or_are_flagged(site: Site):
 
 
 def give_up(site: Site) -> None:
-    """Let all notifications be such that could not be delivered."""
+    """Mark all notifications as undeliverable."""
     with closing(sqlite3.connect(site.folder / "tenure.db")) as db, db:
         changed = db.execute("UPDATE outbox SET ready_at = NULL, attempts = 20, last_error = 'no bus'")
         assert changed.rowcount == 1

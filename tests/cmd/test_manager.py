@@ -17,7 +17,7 @@ from tests.support.waiting import patience, wait_for
 
 
 class Waiting:
-    """A clock that goes on when somebody sleeps, and what is done on the way."""
+    """A clock that advances when the process sleeps, and runs callbacks on the way."""
 
     def __init__(self, seconds: float, then) -> None:
         self.now, self._until, self._then = 1000.0, 1000.0 + seconds, then
@@ -45,9 +45,7 @@ def come_back(db: Database, folder: Path, *, empty: bool = False) -> None:
         schemas.lay_out(db)
 
 
-def test_it_is_said_once_a_minute_that_the_database_is_away(
-    db: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_unavailable_database_is_logged_once_a_minute(db: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     waiting = Waiting(150, lambda: come_back(db, tmp_path))
     wait_for_schema(db, sleep=waiting.sleep, clock=waiting.clock)
     assert waiting.now == pytest.approx(1150, abs=2)
@@ -60,7 +58,7 @@ def test_it_is_said_once_a_minute_that_the_database_is_away(
     assert len(caplog.records) == 4
 
 
-def test_a_schema_that_is_not_there_is_not_waited_for(db: Database, tmp_path: Path):
+def test_manager_does_not_wait_for_a_missing_schema(db: Database, tmp_path: Path):
     waiting = Waiting(30, lambda: come_back(db, tmp_path, empty=True))
     with pytest.raises(StartFailed, match=r"the schema is at nothing, .*: run tenure-manage db upgrade"):
         wait_for_schema(db, sleep=waiting.sleep, clock=waiting.clock)

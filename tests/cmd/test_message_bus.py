@@ -1,4 +1,4 @@
-"""Options of the message bus that cannot work: said in one line that names the option, and no password."""
+"""Invalid options of the message bus: reported in one line with the option, and without a password."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def configured(folder: Path, options: Options) -> ConfigOpts:
 
 @pytest.mark.parametrize("wrong", WRONG_URLS)
 @pytest.mark.parametrize("group", ["DEFAULT", "oslo_messaging_notifications"])
-def test_an_address_that_is_none_is_refused_by_name(
+def test_invalid_address_is_refused_with_its_option(
     tmp_path: Path, group: str, wrong: str, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.DEBUG)
@@ -62,7 +62,7 @@ def test_the_api_refuses_it_too(tmp_path: Path, wrong: str):
 
 
 @pytest.mark.parametrize("drivers", ["mesagingv2", "messagingv2,nobody"])
-def test_a_notification_driver_that_is_none_is_refused_by_name(tmp_path: Path, drivers: str):
+def test_unknown_notification_driver_is_refused_with_its_option(tmp_path: Path, drivers: str):
     with pytest.raises(ConfigurationError, match=r"\[oslo_messaging_notifications\] driver") as refused:
         open_manager(configured(tmp_path, {"oslo_messaging_notifications": {"driver": drivers}}))
     assert drivers.rpartition(",")[2] in str(refused.value)

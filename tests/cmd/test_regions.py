@@ -30,13 +30,13 @@ def configure_regions(site: Site, regions: str, groups: str = SOUTH) -> None:
 
 
 def check(site: Site, name: str) -> tuple[int, str | None]:
-    """The result of one of the checks before an upgrade, and what is said of it."""
+    """Return the result and the details of one of the checks before an upgrade."""
     done = site.run("tenure-status", "upgrade", "check", "--json")
-    [found] = [one for one in json.loads(done.stdout)["checks"] if one["check"] == name]
+    [found] = [check for check in json.loads(done.stdout)["checks"] if check["check"] == name]
     return found["result"], found["details"]
 
 
-def test_what_was_there_before_is_named_once(site: Site) -> None:
+def test_name_home_moves_existing_data_once(site: Site) -> None:
     with site.service(hosts=2):
         pass
     alone = site.run("tenure-manage", "region", "name-home")
@@ -56,7 +56,7 @@ def test_what_was_there_before_is_named_once(site: Site) -> None:
     assert check(site, "Regions") == (2, "there are resources in region north, which is not in the list of regions")
 
 
-def test_a_manager_does_not_start_where_nobody_would_look_after_hosts(site: Site) -> None:
+def test_manager_does_not_start_if_hosts_have_an_unknown_region(site: Site) -> None:
     with site.service(hosts=1):
         pass
     configure_regions(site, "north, south")
@@ -86,7 +86,7 @@ def test_a_manager_does_not_start_where_nobody_would_look_after_hosts(site: Site
         ("north, south", "[region:south]\ndriver = openstack\n", "[service_auth] auth_url is not set"),
     ],
 )
-def test_regions_that_cannot_be_are_one_line(site: Site, regions: str, groups: str, said: str) -> None:
+def test_invalid_regions_are_reported_in_one_line(site: Site, regions: str, groups: str, said: str) -> None:
     site.run("tenure-manage", "db", "upgrade")
     configure_regions(site, regions, groups)
     done = site.run("tenure-manage", "host", "sync")
@@ -98,7 +98,7 @@ def test_regions_that_cannot_be_are_one_line(site: Site, regions: str, groups: s
     assert (details or "").startswith(said)
 
 
-def test_each_region_has_what_its_group_says_and_else_what_all_have(tmp_path: Path) -> None:
+def test_region_options_default_to_the_general_ones(tmp_path: Path) -> None:
     SimulatedCloud.create(tmp_path / "south.db", hosts=2).close()
     file = tmp_path / "tenure.conf"
     with FakeOpenStack() as cloud:
@@ -123,7 +123,7 @@ def test_a_standalone_service_has_regions(tmp_path: Path) -> None:
     with standalone(tmp_path / "data", hosts=2, regions=("north", "south")) as service:
         admin, demo = service.caller("admin", "1.2"), service.caller("demo", "1.2")
         hosts = admin.call("GET", "/os-hosts")[1]["hosts"]
-        assert [(one["id"], one["region"]) for one in hosts] == [
+        assert [(host["id"], host["region"]) for host in hosts] == [
             ("1", "north"),
             ("2", "north"),
             ("south:1", "south"),
@@ -144,7 +144,7 @@ def test_a_standalone_service_has_regions(tmp_path: Path) -> None:
         assert status == 201, lease
         demo.wait_for_status(lease["id"], "ACTIVE")
         held = demo.call("GET", f"/leases/{lease['id']}/hosts")[1]["hosts"]
-        assert sorted(one["id"].startswith("south:") for one in held) == [False, True]
+        assert sorted(host["id"].startswith("south:") for host in held) == [False, True]
         assert service.stop() == 0
     command = [BIN / "tenure-standalone", "--port", "0", "--data-dir", tmp_path / "data"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=patience(), check=False)

@@ -24,7 +24,7 @@ from tests.support.waiting import patience, wait_for
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Start it where it cannot work: it must say so and end."""
+    """Start it in a way that cannot work; return its exit code and output."""
     command = [str(BIN / "tenure-standalone"), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=patience(), check=False)
 
@@ -40,19 +40,21 @@ def hosts_of(service: Standalone) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_first_start_makes_everything_that_a_client_needs(tmp_path: Path):
+def test_first_start_creates_everything_for_clients(tmp_path: Path):
     data_dir = tmp_path / "deep" / "data"
     data_dir.parent.mkdir()
-    old = os.umask(0)  # an operator's umask must not open what is secret
+    old = os.umask(0)  # secrets must stay unreadable whatever the operator's umask
     try:
         with standalone(data_dir, hosts=3) as service:
             assert {path.name for path in data_dir.iterdir()} >= {"tenure.db", "cloud.db", "tokens.yaml", "clouds.yaml"}
             assert mode(data_dir) == "0o700"
             assert {mode(path) for path in data_dir.iterdir() if path.is_file()} == {"0o600"}
             clouds = yaml.safe_load((data_dir / "clouds.yaml").read_text())["clouds"]
-            users = {one["user_name"]: one for one in yaml.safe_load((data_dir / "tokens.yaml").read_text())["users"]}
-            # A command line takes what begins with "-" for an option, and not for the value of --os-token.
-            assert all(one["token"].isalnum() for one in users.values())
+            users = {
+                user["user_name"]: user for user in yaml.safe_load((data_dir / "tokens.yaml").read_text())["users"]
+            }
+            # Argparse takes a token that begins with "-" for an option, and not for the value of --os-token.
+            assert all(user["token"].isalnum() for user in users.values())
             assert clouds == {
                 f"tenure-{name}": {
                     "auth_type": "admin_token",
@@ -100,8 +102,8 @@ def test_more_hosts_can_be_asked_for_later(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_host_that_was_taken_back_stays_away(tmp_path: Path):
-    """Whether it has served or not; a start with more hosts adds the new ones only."""
+def test_unregistered_host_is_not_registered_again(tmp_path: Path):
+    """Whether it has served or not; a start with more hosts adds only the new ones."""
     data_dir = tmp_path / "data"
     with standalone(data_dir, hosts=3) as service:
         status, lease = service.caller().book(1, seconds=7200)
@@ -109,7 +111,7 @@ def test_a_host_that_was_taken_back_stays_away(tmp_path: Path):
         service.caller().wait_for_status(lease["id"], "ACTIVE")
         admin = service.caller("admin")
         allocations = admin.call("GET", "/os-hosts/allocations")[1]["allocations"]
-        [served] = [one["resource_id"] for one in allocations if one["reservations"]]
+        [served] = [allocation["resource_id"] for allocation in allocations if allocation["reservations"]]
         assert service.caller().call("DELETE", f"/leases/{lease['id']}")[0] == 204
         unused = next(number for number in ("1", "2", "3") if number != served)
         for number in (served, unused):
@@ -142,7 +144,7 @@ def test_no_secret_is_in_the_log(tmp_path: Path):
         assert "stopped" in service.log.splitlines()[-1]
 
 
-def test_sigterm_ends_it_in_order(tmp_path: Path):
+def test_sigterm_stops_it_cleanly(tmp_path: Path):
     """Exit code 0, nothing unexpected in the log, and nothing left to take up again at the next start."""
     with standalone(tmp_path / "data") as service:
         caller = service.caller()
@@ -158,8 +160,8 @@ def test_sigterm_ends_it_in_order(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_sigterm_ends_it_while_the_cloud_hangs(tmp_path: Path):
-    """Within a limit, and what was under way is done by the next process."""
+def test_sigterm_stops_it_while_the_cloud_hangs(tmp_path: Path):
+    """It stops within a limit, and the next process continues the work."""
     with standalone(tmp_path / "data") as service, SimulatedCloud(tmp_path / "data" / "cloud.db") as cloud:
         fault = cloud.inject(Fault(FaultKind.BLOCK, verb="ensure_started", count=None))
         status, lease = service.caller().book(1, seconds=3600)
@@ -279,14 +281,14 @@ def test_a_token_file_that_cannot_be_used_is_named(tmp_path: Path, content: str,
     [("--hosts", "0"), ("--hosts", "-1"), ("--hosts", "many"), ("--hosts", "1000000000"), ("--hosts", "1.5"),
      ("--port", "-1"), ("--port", "65536"), ("--port", "http")],
 )  # fmt: skip
-def test_a_number_that_makes_no_sense_is_refused_before_anything_is_made(tmp_path: Path, option: str, value: str):
+def test_invalid_number_is_refused_before_anything_is_created(tmp_path: Path, option: str, value: str):
     refused = run("--data-dir", tmp_path / "data", f"{option}={value}")
     assert refused.returncode == 2
     assert f"argument {option}: {value!r} is not a number from " in refused.stderr
     assert not (tmp_path / "data").exists()
 
 
-def test_it_says_what_it_takes():
+def test_help_describes_the_options():
     shown = run("--help")
     assert shown.returncode == 0
     for option in ("--host", "--port", "--data-dir", "--hosts"):
@@ -302,7 +304,7 @@ def test_databases_of_earlier_releases_are_closed_to_others(tmp_path: Path):
         assert {mode(path) for path in (tmp_path / "data").glob("*.db*")} == {"0o600"}
 
 
-def test_a_folder_that_anybody_may_write_to_is_refused(tmp_path: Path):
+def test_world_writable_folder_is_refused(tmp_path: Path):
     data = tmp_path / "a folder"
     data.mkdir()
     data.chmod(0o777)
@@ -318,7 +320,7 @@ def primary_group() -> int:
     return pwd.getpwuid(os.geteuid()).pw_gid
 
 
-def test_a_folder_that_a_group_may_write_to_is_refused(tmp_path: Path):
+def test_group_writable_folder_is_refused(tmp_path: Path):
     """Its members could replace tokens.yaml by a file of their own name and mode."""
     groups = [1] if os.geteuid() == 0 else [group for group in os.getgroups() if group != primary_group()]
     if not groups:
@@ -335,7 +337,7 @@ def test_a_folder_that_a_group_may_write_to_is_refused(tmp_path: Path):
 
 
 def test_a_folder_of_the_own_group_is_taken(tmp_path: Path):
-    """Debian gives each user a group, and lets it write to what the user makes."""
+    """On Debian each user has a group of their own, which may write to their files."""
     data = tmp_path / "data"
     data.mkdir()
     os.chown(data, -1, primary_group())
@@ -357,8 +359,8 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path):
     assert not (data / "lock").exists()
 
 
-def test_tokens_go_into_no_file_that_was_there_before(tmp_path: Path):
-    """Whoever has made one that all may read, where the service was about to write, reads nothing."""
+def test_tokens_are_not_written_into_existing_files(tmp_path: Path):
+    """If another user has created a readable file where the service writes, that user reads no tokens."""
     data = tmp_path / "data"
     data.mkdir()
     for name in ("clouds.new", "clouds.yaml", "tokens.new"):
@@ -368,7 +370,7 @@ def test_tokens_go_into_no_file_that_was_there_before(tmp_path: Path):
         assert mode(data / "clouds.yaml") == "0o600"
 
 
-def test_a_role_that_there_is_not_is_told(tmp_path: Path):
+def test_unknown_role_is_reported(tmp_path: Path):
     data = tmp_path / "data"
     with standalone(data):
         pass
@@ -429,7 +431,7 @@ def test_projects_have_limits_that_the_operator_sets(tmp_path: Path):
         (":", "limits.yaml"),
     ],
 )
-def test_limits_that_are_none_are_told(tmp_path: Path, text: str, words: str):
+def test_invalid_limits_are_reported(tmp_path: Path, text: str, words: str):
     data = tmp_path / "data"
     data.mkdir()
     (data / "limits.yaml").write_text(text)

@@ -16,10 +16,10 @@ SUCCESS, WARNING, FAILURE, UNCHECKED = 0, 1, 2, 255
 
 
 def check(site: Site, *, code: int) -> dict[str, tuple[int, str | None]]:
-    """The result of each check and what is said of it; the exit code is the worst of them."""
+    """Return the result and the details of each check; the exit code is the worst result."""
     done = site.run("tenure-status", "upgrade", "check", "--json")
     assert (done.returncode, done.stderr) == (code, "")
-    results = {one["check"]: (one["result"], one["details"]) for one in json.loads(done.stdout)["checks"]}
+    results = {check["check"]: (check["result"], check["details"]) for check in json.loads(done.stdout)["checks"]}
     assert max(result for result, _ in results.values()) == code
     return results
 
@@ -36,7 +36,7 @@ def test_all_is_well(site: Site):
 
 
 @pytest.mark.filterwarnings("ignore:the 'ALL' constant is deprecated:DeprecationWarning")  # oslo.upgradecheck uses it
-def test_people_get_a_table(site: Site):
+def test_default_output_is_a_table(site: Site):
     site.configure(connection="")
     done = site.run("tenure-status", "upgrade", "check")
     assert (done.returncode, done.stderr) == (FAILURE, "")

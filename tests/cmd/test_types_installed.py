@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh virtual environment with nothing but Tenure, the example, and what they need."""
+    """A fresh virtual environment with only Tenure, the example, and their dependencies."""
     folder = tmp_path_factory.mktemp("fresh")
     tenure, example = folder / "tenure", folder / "example"
     built = shutil.ignore_patterns("*.egg-info", "__pycache__", "build")
@@ -58,7 +58,7 @@ def service(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def badges(service: Standalone) -> set[tuple[str, str]]:
-    """Which project gets in where, by what the laboratory says."""
+    """Return the projects' access to instruments, as the laboratory sees it."""
     with closing(sqlite3.connect(service.data_dir / "laboratory.db")) as file:
         return set(file.execute("SELECT name, project FROM badge JOIN instrument ON id = instrument_id"))
 
@@ -75,7 +75,7 @@ def test_an_instrument_is_registered_booked_used_and_given_back(service: Standal
     assert (status, refusal["field"]) == (404, "name")
     assert register(owner, "confocal-2")[0] == 403
     status, listed = owner.call("GET", "/instruments?kind=microscope")
-    assert (status, [one["name"] for one in listed["instruments"]]) == (200, ["confocal-1", "electron-1"])
+    assert (status, [instrument["name"] for instrument in listed["instruments"]]) == (200, ["confocal-1", "electron-1"])
 
     # A microscope that is sharp enough, and a host beside it, in one lease.
     sharp = {**MICROSCOPE, "resource_properties": '["<=", "$resolution_nm", "10"]'}
@@ -84,9 +84,9 @@ def test_an_instrument_is_registered_booked_used_and_given_back(service: Standal
     owner.wait_for_status(lease["id"], "ACTIVE")
     assert badges(service) == {("electron-1", "demo-project")}
     status, had = owner.call("GET", f"/leases/{lease['id']}/instruments")
-    assert [(one["name"], one["status"]) for one in had["instruments"]] == [("electron-1", "held")]
+    assert [(instrument["name"], instrument["status"]) for instrument in had["instruments"]] == [("electron-1", "held")]
 
-    # Two are not there while one of two is taken; the other is.
+    # A request for two is refused while one of two is taken; a request for one is met.
     status, refusal = owner.book(0, seconds=3, others=[{**MICROSCOPE, "amount": 2}])
     assert (status, refusal["error_name"]) == (409, "NotEnoughResources")
     assert refusal["error_message"].startswith("Not enough instruments available: 2 asked for, 3 can be reserved")
@@ -102,7 +102,7 @@ def test_an_instrument_is_registered_booked_used_and_given_back(service: Standal
 
 
 def test_its_readme_can_be_followed(service: Standalone):
-    """By a user who has our command line, which needs to know nothing of instruments."""
+    """With our command line, which knows nothing of instruments."""
     for name in ("confocal-1", "electron-1"):
         register(service.caller("admin"), name)
     block = re.findall(r"```console\n(.*?)```", (EXAMPLE / "README.md").read_text(), re.DOTALL)[2]
@@ -111,12 +111,12 @@ def test_its_readme_can_be_followed(service: Standalone):
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=COMMAND_SECONDS)
     assert done.returncode == 0, done.stderr
     _, leases = service.caller().call("GET", "/leases")
-    (look,) = [one for one in leases["leases"] if one["name"] == "look"]
+    (look,) = [lease for lease in leases["leases"] if lease["name"] == "look"]
     assert look["status"] == "TERMINATED"
-    assert {one["resource_type"] for one in look["reservations"]} == {"physical:host", "lab:instrument"}
+    assert {reservation["resource_type"] for reservation in look["reservations"]} == {"physical:host", "lab:instrument"}
 
 
-def test_it_is_described_beside_ours(service: Standalone):
+def test_type_is_in_the_api_description(service: Standalone):
     with urlopen(f"{service.url.removesuffix('/v1')}/openapi.json", timeout=patience()) as answer:
         description = json.load(answer)
     assert {"/v1/instruments", "/v1/instruments/{instrument_id}", "/v1/os-hosts"} <= description["paths"].keys()
@@ -154,12 +154,12 @@ for project in ("others", "optics"):
 """
 
 
-def test_its_filter_has_a_say_when_it_is_enabled(environment: Path, tmp_path: Path):
-    """Found by its entry point; whoever was not trained gets no instrument."""
+def test_enabled_filter_is_called(environment: Path, tmp_path: Path):
+    """It is found by its entry point; untrained users get no instrument."""
     (tmp_path / "data").mkdir()
     command = [environment / "bin" / "python", "-c", FILTERED, tmp_path / "data"]
     done = subprocess.run(
-        [str(one) for one in command], capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
+        [str(argument) for argument in command], capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
@@ -168,7 +168,7 @@ def test_its_filter_has_a_say_when_it_is_enabled(environment: Path, tmp_path: Pa
     ]
 
 
-def test_nothing_else_is_needed(environment: Path):
+def test_only_the_package_is_needed(environment: Path):
     """Not the libraries of a deployment, nor the tests' own."""
     for module, is_there in (("instruments", True), ("openstack", False), ("pytest", False)):
         command = [str(environment / "bin" / "python"), "-c", f"import {module}"]

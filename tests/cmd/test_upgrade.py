@@ -35,7 +35,7 @@ from tests.support.past_rows import (
 )
 from tests.support.world import ADMIN, NOW, OWNER, World, open_world
 
-#: What the owner of a lease is told in the place of a reason that may name others.
+#: The text for the owner of a lease instead of a reason that may name others.
 NEUTRAL = "An earlier release recorded this reason; administrators of the service can read it."
 
 NEWEST = schema.head() or ""
@@ -55,7 +55,7 @@ Rows = Mapping[str, list[dict[str, Any]]]
     pytest.param(MARIADB, marks=[pytest.mark.mariadb, pytest.mark.long]),
 ])  # fmt: skip
 def past(request: pytest.FixtureRequest, site: Site, revision: str, fresh_database) -> Iterator[str]:
-    """The URL of a database as a release left it whose newest schema was that of ``revision``."""
+    """Return the URL of a database as left by a release whose newest schema was ``revision``."""
     with fresh_database(request.param) as url:
         site.configure(connection=url)
         assert run(site, "tenure-manage", "db", "upgrade", "--revision", revision) == f"the schema is at {revision}\n"
@@ -65,7 +65,7 @@ def past(request: pytest.FixtureRequest, site: Site, revision: str, fresh_databa
 
 
 def run(site: Site, program: str, *arguments: str, code: int = 0) -> str:
-    """Run the program of an operator; it must end with that code, and complain of nothing. Return what it prints."""
+    """Run the operator's program; it must end with that exit code and without complaints. Return its output."""
     done = site.run(program, *arguments)
     assert (done.returncode, done.stderr) == (code, ""), done.stdout
     return done.stdout
@@ -90,7 +90,7 @@ def rows_in(connection: Connection) -> Rows:
 
 @pytest.mark.parametrize("past", [pytest.param(SQLITE, marks=pytest.mark.slow)], indirect=True)
 def test_the_past_rows_fill_every_table_and_every_column(past: str, revision: str):
-    """Each column has a value somewhere, and so has each that a migration adds: what has none could be lost unseen."""
+    """Each column has a value somewhere, also those that migrations add: empty columns could be lost unnoticed."""
     with connected(past) as connection:
         rows = rows_in(connection)
         columns = {table: {column["name"] for column in inspect(connection).get_columns(table)} for table in rows}
@@ -112,9 +112,9 @@ def test_an_upgrade_keeps_every_row(site: Site, past: str, revision: str):
     for table, rows in before.items():
         kept = [{name: row[name] for name in rows[0]} for row in after[table]]
         if table == "resources":
-            assert {row["region"] for row in kept} == {""}  # the region that has no name is where everything was
+            assert {row["region"] for row in kept} == {""}  # existing data belongs to the region without a name
             rows = [{**row, "region": ""} for row in rows]
-        if revision < "0012":  # then reasons are split in what the owner is told, and what is known
+        if revision < "0012":  # reasons are split into the owner's part and the full text
             column = {"leases": "status_reason", "history": "reason"}.get(table, "")
             rows = [{**row, column: NEUTRAL} if row.get(column) == past_rows.WHOLE else row for row in rows]
         assert sorted(map(str, kept)) == sorted(map(str, rows)), table
@@ -127,8 +127,8 @@ def test_an_upgrade_keeps_every_row(site: Site, past: str, revision: str):
     assert {(row["resource_id"], row["trait"]) for row in after["resource_traits"]} == traits
 
 
-def test_owners_are_not_told_what_the_engine_wrote_of_others(site: Site, past: str, revision: str):
-    """Administrators are; what the owner wrote stays, and so does what names nobody else."""
+def test_upgrade_hides_reasons_that_name_others(site: Site, past: str, revision: str):
+    """Administrators see the full text. Texts of the owner stay, and so do texts that name no others."""
     upgrade(site, revision)
     told = past_rows.TOLD if revision >= "0012" else NEUTRAL
     with connected(past) as connection:
@@ -202,12 +202,12 @@ SHOWN = [
     shown("starting", STARTING, "STARTING", ("09:59", "12:00"), hosts=(1, 1)),
     shown("ended", ENDED, "TERMINATED", ("08:00", "09:00"), hosts=(1, 1)),
 ]
-#: The hosts of the cloud that are in the pool once all leases are over: one was registered, one taken out.
+#: The hosts in the cloud's pool after all leases are over: one was registered, one unregistered.
 POOL = frozenset("123458")
 
 
 def furnish(world: World) -> None:
-    """Have in the cloud what the releases before have put there."""
+    """Create in the cloud what earlier releases have created there."""
     world.cloud.world.ensure_hosts(len(NAMES))
     for number in "123468":
         world.cloud.ensure_registered(HOST, ResourceRef(number, NAMES[number]))
@@ -301,7 +301,7 @@ def assert_shown_as_before(owner: Api, revision: str) -> None:
 
 
 def let_passes_run(world: World) -> None:
-    """Do what the engine does at intervals; it finds nothing to mend, and no lease that has lost a host."""
+    """Run the engine's passes; they find no drift, and no lease that has lost a host."""
     world.service.refresh.run()
     healed = world.service.health_check.run()
     assert (healed.moved, list(healed.degraded)) == (0, [])

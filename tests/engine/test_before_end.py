@@ -46,7 +46,7 @@ ADDRESS = "203.0.113.10"
 
 @pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[World]:
-    """A cloud whose operator has no event before the end."""
+    """A cloud whose operator has configured no event before the end."""
     with open_world(f"sqlite:///{tmp_path / 'hasty.db'}", rules=Rules(notice_before_end=timedelta(0))) as world:
         yield world
 
@@ -78,7 +78,7 @@ def book(world: World, *reservations: ReservationRequest, notice: timedelta | No
 
 
 def notified(told: list[Message]) -> list[object]:
-    """The reservations of which others were told, in order."""
+    """The reservations in notifications, in order."""
     return [message.payload["reservation_id"] for message in told if message.topic == NOTIFIED]
 
 
@@ -97,7 +97,7 @@ def test_each_reservation_has_its_own_action(world: World, told: list[Message]):
     lease = book(world, hosts("snapshot"), instances("notify"), flavors("none"), addresses(world, "notify"), hosts(""))
     for place in (0, 1, 2, 4):
         world.boot(lease, place)
-    ids = [one.id for one in lease.reservations]
+    ids = [reservation.id for reservation in lease.reservations]
     world.pass_time(2 * HOUR)
     assert images(world) == [(ids[0], "active")]
     assert notified(told) == [ids[1], ids[3]]
@@ -126,7 +126,7 @@ def test_a_notification_tells_of_the_lease_and_of_the_reservation(world: World, 
     assert message.payload["end_date"] == "2030-01-01T13:00:00.000000"
 
 
-def test_to_notify_needs_no_trust(world: World):
+def test_notify_action_needs_no_trust(world: World):
     book(world, hosts("notify"))
     assert world.cloud.world.trusts() == frozenset()
     changed = book(world, hosts("none"))
@@ -137,7 +137,7 @@ def test_to_notify_needs_no_trust(world: World):
 
 
 @pytest.mark.parametrize("make", [hosts, instances, flavors, addresses])
-def test_the_action_of_what_runs_can_be_changed(
+def test_action_of_a_running_reservation_can_be_changed(
     world: World, told: list[Message], make: Callable[..., ReservationRequest]
 ):
     lease = book(world, make(world, "none") if make is addresses else make("none"))
@@ -146,7 +146,7 @@ def test_the_action_of_what_runs_can_be_changed(
     assert notified(told) == [lease.reservations[0].id]
 
 
-def test_what_is_asked_for_after_the_event_is_done_at_the_end(world: World, told: list[Message]):
+def test_action_set_after_the_event_runs_at_the_end(world: World, told: list[Message]):
     lease = book(world, hosts("none"), hosts("snapshot"))
     world.boot(lease)
     world.boot(lease, 1)
@@ -160,7 +160,7 @@ def test_what_is_asked_for_after_the_event_is_done_at_the_end(world: World, told
     assert notified(told) == [grown.reservations[2].id]
 
 
-def test_what_was_done_is_not_done_again_when_the_end_moves(world: World, told: list[Message]):
+def test_finished_action_is_not_repeated_when_the_end_moves(world: World, told: list[Message]):
     lease = book(world, hosts("snapshot"), hosts("notify"))
     world.boot(lease)
     world.pass_time(2 * HOUR)
@@ -174,7 +174,7 @@ def test_what_was_done_is_not_done_again_when_the_end_moves(world: World, told: 
 
 
 @pytest.mark.slow
-def test_an_end_waits_for_an_image_and_others_do_not_wait_for_that_end(world: World):
+def test_end_waits_for_an_image_without_blocking_other_leases(world: World):
     lease = book(world, hosts("snapshot"), hosts("none", 3), notice=5 * MINUTE)
     world.boot(lease)
     world.cloud.inject(Fault(FaultKind.SLOW, verb="before_end", until=NOW + 3 * HOUR + 20 * MINUTE, reason="saving"))
@@ -184,7 +184,10 @@ def test_an_end_waits_for_an_image_and_others_do_not_wait_for_that_end(world: Wo
     world.pass_time(3 * HOUR)
     waiting = lease_of(world, lease.id)
     assert (waiting.status, waiting.status_reason) == (LeaseStatus.TERMINATING, "saving")
-    assert [one.status for one in waiting.reservations] == [ReservationStatus.ACTIVE, ReservationStatus.DELETED]
+    assert [reservation.status for reservation in waiting.reservations] == [
+        ReservationStatus.ACTIVE,
+        ReservationStatus.DELETED,
+    ]
     assert lease_of(world, after.id).status is LeaseStatus.ACTIVE
     assert (images(world), effects_of(world, EffectKind.SERVER_DELETED)) == (
         [(lease.reservations[0].id, "saving")],
@@ -212,7 +215,7 @@ def test_an_end_that_comes_early_waits_as_well(world: World, told: list[Message]
     assert (topics.count(NOTICE), topics.count(NOTIFIED), topics.count("lease.event.end_lease")) == (1, 1, 1)
 
 
-def test_without_an_event_it_is_done_at_the_end(hasty: World):
+def test_action_without_an_event_runs_at_the_end(hasty: World):
     lease = book(hasty, hosts("snapshot"))
     assert lease.event(EventType.BEFORE_END) is None
     hasty.boot(lease)
@@ -224,7 +227,7 @@ def test_without_an_event_it_is_done_at_the_end(hasty: World):
     assert images(hasty) == [(lease.reservations[0].id, "active")]
 
 
-def test_what_fails_while_the_cloud_is_away_is_tried_again_at_the_end(world: World):
+def test_action_that_fails_during_an_outage_is_retried_at_the_end(world: World):
     lease = book(world, hosts("snapshot"), hosts("none", 3))
     world.boot(lease)
     fault = world.cloud.inject(Fault(FaultKind.BUSY, verb="before_end", count=None, reason="away"))
@@ -236,7 +239,7 @@ def test_what_fails_while_the_cloud_is_away_is_tried_again_at_the_end(world: Wor
     assert images(world) == [(lease.reservations[0].id, "active")]
 
 
-def test_what_fails_at_the_end_too_is_given_up(world: World):
+def test_action_that_fails_at_the_end_too_is_given_up(world: World):
     """It had been tried for minutes an hour before, and once more: then the end comes."""
     lease = book(world, hosts("snapshot"))
     world.boot(lease)
@@ -247,7 +250,7 @@ def test_what_fails_at_the_end_too_is_given_up(world: World):
     assert_all_in_pool(world)
 
 
-def test_what_begins_to_fail_at_the_end_is_tried_for_minutes(world: World):
+def test_action_that_first_fails_at_the_end_is_retried_for_minutes(world: World):
     lease = book(world, hosts("snapshot"), hosts("none", 3), notice=SECOND)
     world.boot(lease)
     world.cloud.inject(Fault(FaultKind.BUSY, verb="before_end", count=8, reason="away"))
@@ -263,11 +266,11 @@ def test_what_begins_to_fail_at_the_end_is_tried_for_minutes(world: World):
     assert images(world) == [(lease.reservations[0].id, "active")]
 
 
-def test_what_is_refused_for_one_is_done_for_the_others(world: World, told: list[Message]):
+def test_refused_action_does_not_stop_other_reservations(world: World, told: list[Message]):
     lease = book(world, hosts("snapshot"), hosts("snapshot"), hosts("notify"))
     world.boot(lease)
     world.boot(lease, 1)
-    first, second, third = (one.id for one in lease.reservations)
+    first, second, third = (reservation.id for reservation in lease.reservations)
     world.cloud.inject(Fault(FaultKind.REFUSED, verb="before_end", reservation_id=first, count=None, reason="quota"))
     world.pass_time(2 * HOUR)
     after = lease_of(world, lease.id)
@@ -279,7 +282,7 @@ def test_what_is_refused_for_one_is_done_for_the_others(world: World, told: list
 
 
 @pytest.mark.slow
-def test_the_trust_is_kept_while_something_is_still_done_with_it(world: World):
+def test_trust_is_kept_while_an_action_still_needs_it(world: World):
     """The end of another reservation fails for good, and the lease is in ERROR, while an image is being saved."""
     lease = book(world, hosts("snapshot"), hosts("none"))
     world.boot(lease)
@@ -301,7 +304,7 @@ def test_the_trust_is_kept_while_something_is_still_done_with_it(world: World):
     assert world.cloud.world.trusts() == frozenset()
 
 
-def test_who_deletes_a_lease_does_not_wait(world: World):
+def test_delete_does_not_wait_for_the_action(world: World):
     lease = book(world, hosts("snapshot"))
     world.boot(lease)
     world.leases.delete(OWNER, lease.id)
@@ -309,12 +312,12 @@ def test_who_deletes_a_lease_does_not_wait(world: World):
     assert_all_in_pool(world)
 
 
-# --- who is killed
+# --- kills
 
 
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("event", [EventType.BEFORE_END, EventType.END])
-def test_killed_at_any_point_it_is_done_once(
+def test_action_runs_once_despite_kills(
     world: World, told: list[Message], checkpoints: Checkpoints, event: EventType, point: str
 ):
     if event is EventType.END:  # nothing is done before

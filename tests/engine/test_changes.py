@@ -1,4 +1,4 @@
-"""What goes wrong with one lease, and must not reach another: in the ledger, in a round, in the repair pass."""
+"""Problems of one lease that must not affect another: in the ledger, in a round, in the repair pass."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.support.ledger import overlaps
 from tests.support.world import HOST, NOW, OWNER, World, instance_reservation, open_world, reservation, url_in
 
 
-def test_what_a_refused_change_had_added_is_not_held_for_longer_than_it_was_asked_for(database_url: str):
-    """Until the cloud has it back it stays the lease's, but somebody else may have it from the new end on."""
+def test_resources_of_a_refused_change_are_released_in_time(database_url: str):
+    """The lease has the resource until the cloud has it back, but others can book it from the new end on."""
     with open_world(database_url, hosts=2) as world:
         running = world.book(1, hours=10)
         world.engine.settle()
@@ -37,7 +37,7 @@ def test_what_a_refused_change_had_added_is_not_held_for_longer_than_it_was_aske
         assert overlaps(database_url) == []
 
 
-def test_a_change_that_is_done_after_the_end_takes_nothing_from_who_comes_next(database_url: str):
+def test_late_change_takes_nothing_from_the_next_lease(database_url: str):
     checkpoints = Checkpoints()
     with open_world(database_url, hosts=2, checkpoint=checkpoints) as world:
         running = world.book(1, hours=1)
@@ -72,7 +72,7 @@ def test_a_change_of_a_lease_that_ends_in_the_minute_of_its_start_is_recorded(wo
     assert_all_in_pool(world)
 
 
-def test_what_an_update_would_give_up_is_promised_to_nobody_before_the_cloud_has_followed(world: World, tmp_path: Path):
+def test_resources_given_up_by_an_update_stay_booked_until_the_cloud_follows(world: World, tmp_path: Path):
     """The update shortens a lease and makes it larger, for which the plan of another lease would have to move.
 
     That plan would have room beside the first lease if its new end held already; the cloud may still refuse it.
@@ -92,8 +92,8 @@ def test_what_an_update_would_give_up_is_promised_to_nobody_before_the_cloud_has
     assert lease_of(world, running.id).ends_at == NOW + 10 * HOUR
 
 
-def test_a_lease_that_is_deleted_under_a_dead_claim_leaves_nothing_to_do(world: World, checkpoints: Checkpoints):
-    """Its start was missed, and who was about to say so died."""
+def test_lease_deleted_under_a_dead_claim_leaves_no_events(world: World, checkpoints: Checkpoints):
+    """Its start was missed, and the manager that was about to record that has died."""
     lease = world.book(1, start=1, hours=1)
     world.clock.advance(3 * HOUR)
     checkpoints.kill_at("end_lease:after_claim")
@@ -105,8 +105,8 @@ def test_a_lease_that_is_deleted_under_a_dead_claim_leaves_nothing_to_do(world: 
     assert status_of(world, lease.id) is LeaseStatus.DELETED
 
 
-def test_a_plan_stays_where_the_lease_before_gives_back_in_time(world: World):
-    """A handover at one instant moves nobody: the other host may be one that is better kept."""
+def test_plan_stays_if_the_previous_lease_releases_in_time(world: World):
+    """A handover at one instant moves no plan: it may be better to keep the other host free."""
     first = world.book(1, hours=1)
     second = world.book(1, start=1, hours=1)
     [host] = world.hosts_of(first.id)
@@ -117,7 +117,7 @@ def test_a_plan_stays_where_the_lease_before_gives_back_in_time(world: World):
     assert status_of(world, second.id) is LeaseStatus.ACTIVE
 
 
-def test_a_start_that_cannot_be_planned_anew_stops_nobody(world: World, caplog: pytest.LogCaptureFixture):
+def test_start_that_cannot_be_replanned_blocks_no_other(world: World, caplog: pytest.LogCaptureFixture):
     slow = world.book(4, hours=1)
     world.engine.settle()
     waiting = world.book(4, start=1, hours=1)
@@ -134,8 +134,8 @@ def test_a_start_that_cannot_be_planned_anew_stops_nobody(world: World, caplog: 
     assert "could not be planned anew" in caplog.text
 
 
-def test_one_leftover_that_stays_keeps_no_other(world: World):
-    """The repair pass takes back what it can."""
+def test_stuck_leftover_blocks_no_other(world: World):
+    """The repair pass takes back the other leftovers."""
     leases = [world.book(1), world.book(1)]
     world.engine.settle()
     for lease in leases:
@@ -150,8 +150,8 @@ def test_one_leftover_that_stays_keeps_no_other(world: World):
     assert (world.service.repair.tally.found[HOST], world.service.repair.tally.mended[HOST]) == (2, 1)
 
 
-def test_what_looks_like_a_reservation_and_is_not_ours_is_left_alone(world: World, caplog: pytest.LogCaptureFixture):
-    """Somebody else may use the same cloud, and the same names. It is told once."""
+def test_unknown_reservation_in_the_cloud_is_left_alone(world: World, caplog: pytest.LogCaptureFixture):
+    """Others may use the same cloud, and the same names. It is logged once."""
     lease = world.book(1)
     world.engine.settle()
     [order] = world.service.events.orders(lease.id)

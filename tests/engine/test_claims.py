@@ -1,4 +1,4 @@
-"""Claims: every event is carried out once, whoever is at it and whatever becomes of him."""
+"""Claims: every event is carried out once, whatever happens to the worker."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_two_managers_carry_out_each_event_once(tmp_path):
             assert {event.attempts for event in lease_of(world, lease.id).events} == {1}
 
 
-def test_what_somebody_is_at_is_not_taken_by_another(world: World, checkpoints: Checkpoints):
+def test_claimed_event_is_not_claimed_by_another(world: World, checkpoints: Checkpoints):
     other = another(world, checkpoint=nothing)
     others_attempts: list[int] = []
     checkpoints.at("start_lease:after_claim", lambda: others_attempts.append(other.engine.settle()))
@@ -84,8 +84,8 @@ def test_a_claim_that_expired_is_taken_up_by_another(world: World, checkpoints: 
     assert (start.status, start.attempts) == (EventStatus.DONE, 1)
 
 
-def test_however_many_managers_are_killed_over_a_start_it_is_not_given_up(world: World):
-    """Who takes over makes the attempt of the one before: nothing has failed."""
+def test_killed_managers_do_not_count_as_failed_attempts(world: World):
+    """The next worker continues the same attempt: nothing has failed."""
     lease = world.book(1, start=1, hours=3)
     start = event_of(world, lease.id, EventType.START)
     world.clock.advance(HOUR)
@@ -103,7 +103,7 @@ def test_however_many_managers_are_killed_over_a_start_it_is_not_given_up(world:
 
 @pytest.mark.parametrize("point", ["after_act", "before_record"])
 def test_a_late_worker_records_nothing(world: World, checkpoints: Checkpoints, point: str):
-    """The lease is deleted by somebody else while its first worker stands still; he must not make it active."""
+    """The lease is deleted while its first worker hangs; the worker must not make it active afterwards."""
     other = another(world, checkpoint=nothing)
 
     def delete() -> None:
@@ -132,7 +132,7 @@ def test_a_worker_that_lost_its_claim_stops_before_the_next_call(world: World, c
 
 
 def test_late_effects_are_undone_by_the_repair_pass(world: World):
-    """A call hangs for longer than its claim; the lease is over when it goes on, and nobody hears its answer."""
+    """A call hangs longer than its claim; the lease is over when it continues, and its result is ignored."""
     lease = world.book(2, hours=3)
     fault = world.cloud.inject(Fault(FaultKind.BLOCK, verb="ensure_started"))
     late = threading.Thread(target=world.engine.settle)
@@ -151,8 +151,8 @@ def test_late_effects_are_undone_by_the_repair_pass(world: World):
     assert other.repair.run() == 0
 
 
-def test_the_repair_pass_leaves_alone_what_somebody_has(world: World, checkpoints: Checkpoints):
-    """Also what is only being started: the claim was written before the first effect."""
+def test_repair_pass_leaves_live_reservations_alone(world: World, checkpoints: Checkpoints):
+    """Also a lease that is just being started: its claim was written before the first effect."""
     other = another(world, checkpoint=nothing)
     repaired: list[int] = []
     checkpoints.at("start_lease:before_record", lambda: repaired.append(other.repair.run()))
@@ -163,7 +163,7 @@ def test_the_repair_pass_leaves_alone_what_somebody_has(world: World, checkpoint
     assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
 
 
-def test_a_failing_repair_pass_is_made_again(world: World):
+def test_failed_repair_pass_is_repeated(world: World):
     lease = world.book(1, hours=1)
     world.engine.settle()
     [order] = world.service.events.orders(lease.id)
@@ -177,7 +177,7 @@ def test_a_failing_repair_pass_is_made_again(world: World):
 
 
 def test_a_claim_is_renewed_before_each_call(world: World):
-    """Three calls of 40 seconds are longer than a claim, and none of them is: nobody takes over."""
+    """Three calls of 40 seconds take longer than a claim, but each is shorter: no worker takes over."""
     other = another(world)
     others_attempts: list[int] = []
 

@@ -1,4 +1,4 @@
-"""A clock that is set back, by a time server or when a machine is resumed: what was noted lies in the future then."""
+"""A clock that is set back, by a time server or when a machine is resumed: old time stamps lie in the future then."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def health(world: World) -> ResourceHealth:
 
 
 def test_a_host_that_fails_is_noticed_at_once(world: World):
-    for one in (HostHealth.DOWN, HostHealth.UP):
-        world.cloud.world.mark_host("sim-host-001", one)
+    for host_health in (HostHealth.DOWN, HostHealth.UP):
+        world.cloud.world.mark_host("sim-host-001", host_health)
         world.service.health_check.run()
     world.clock.set(world.clock.now() - BACK)
     world.cloud.world.mark_host("sim-host-001", HostHealth.DOWN)
@@ -61,7 +61,7 @@ def test_a_host_that_had_failed_before_is_replaced(tmp_path: Path):
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_what_a_dead_manager_had_begun_is_taken_up(world: World, checkpoints: Checkpoints, point: str):
+def test_event_of_a_dead_manager_is_taken_over(world: World, checkpoints: Checkpoints, point: str):
     other = another(world, checkpoint=nothing)
     lease = world.book(1, hours=3)
     other.clock_watch.run()
@@ -75,7 +75,7 @@ def test_what_a_dead_manager_had_begun_is_taken_up(world: World, checkpoints: Ch
     assert status_of(world, lease.id) is LeaseStatus.ACTIVE
 
 
-def test_a_manager_that_is_started_after_that_takes_it_up_as_well(world: World, checkpoints: Checkpoints):
+def test_manager_started_later_takes_over_too(world: World, checkpoints: Checkpoints):
     lease = world.book(1, hours=3)
     checkpoints.kill_at("start_lease:after_claim")
     with pytest.raises(Killed):
@@ -87,7 +87,7 @@ def test_a_manager_that_is_started_after_that_takes_it_up_as_well(world: World, 
     assert status_of(world, lease.id) is LeaseStatus.ACTIVE
 
 
-def test_what_a_manager_is_at_stays_its_own(world: World, checkpoints: Checkpoints):
+def test_running_attempt_keeps_its_claim(world: World, checkpoints: Checkpoints):
     """A claim that was made by the new time lasts as long as any."""
     other = another(world, checkpoint=nothing)
     other.clock_watch.run()
@@ -105,7 +105,7 @@ def test_what_a_manager_is_at_stays_its_own(world: World, checkpoints: Checkpoin
     assert status_of(world, lease.id) is LeaseStatus.ACTIVE
 
 
-def test_what_is_to_be_tried_again_is_not_put_off_for_as_long(world: World):
+def test_retry_is_not_delayed_by_the_set_back_clock(world: World):
     """Neither the teardown nor the message that failed before."""
     refuse = True
     told: list[Message] = []
@@ -127,7 +127,7 @@ def test_what_is_to_be_tried_again_is_not_put_off_for_as_long(world: World):
     assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
 
 
-def test_what_is_for_later_stays_for_later(world: World):
+def test_future_events_keep_their_time(world: World):
     later = world.book(1, start=1, hours=1)
     world.service.clock_watch.run()
     world.clock.set(world.clock.now() - BACK)

@@ -1,4 +1,4 @@
-"""Managers whose clocks differ: the database's clock alone says what is due, and for how long a claim lasts."""
+"""Managers whose clocks differ: only the database's clock decides what is due, and how long a claim lasts."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_booking_of_now_shares_no_host_at_one_time(one_database_url: str, offs
 
 @contextmanager
 def open_managers(url: str, *, hosts: int) -> Iterator[list[Service]]:
-    """Managers with threads and connections of their own on one database, which has its own clock."""
+    """Managers with their own threads and connections on one database, which has its own clock."""
     schemas_of = Database(url)
     schemas.lay_out(schemas_of)
     schemas_of.close()

@@ -1,4 +1,4 @@
-"""Servers that are booted without a lease get one, once, where the operator wants that."""
+"""Servers that are booted without a lease get a default lease, once, if the operator has enabled that."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_forgotten_server_is_left_where_it_is_and_shelved_after_a_month(world:
     assert after.shelved
 
 
-def test_each_server_gets_one_lease_whoever_looks_and_whatever_became_of_it(world: World):
+def test_each_server_gets_only_one_default_lease(world: World):
     boot(world)
     first, second = sweep(world), sweep(world)
     assert [first.run(), first.run()] == [1, 0]
@@ -86,8 +86,8 @@ def test_a_server_that_has_a_lease_gets_no_other(world: World):
     assert sweep(world).run() == 0
 
 
-def test_what_its_owner_writes_on_a_server_keeps_no_lease_from_it(world: World):
-    """Not the mark of something that is no reservation, nor that of somebody else's."""
+def test_owners_mark_on_a_server_does_not_prevent_its_lease(world: World):
+    """Neither the mark of an unknown reservation, nor that of another project's."""
     now = world.clock.now()
     size: dict[str, object] = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1}
     asked = LeaseRequest("theirs", now + DAY, now + 2 * DAY, reservations=(request(size),))
@@ -98,7 +98,7 @@ def test_what_its_owner_writes_on_a_server_keeps_no_lease_from_it(world: World):
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_the_lease_of_a_server_that_is_gone_ends_at_once(world: World, busy: bool):
+def test_lease_of_a_deleted_server_ends_at_once(world: World, busy: bool):
     server_id = boot(world)
     given = sweep(world)
     given.run()
@@ -113,12 +113,12 @@ def test_the_lease_of_a_server_that_is_gone_ends_at_once(world: World, busy: boo
     world.pass_time(timedelta(seconds=10))
     assert not leases(world)
     with world.db.read() as tx:
-        assert "The server is gone." in [one.reason for one in tx.leases.history(lease.id)]
+        assert "The server is gone." in [entry.reason for entry in tx.leases.history(lease.id)]
     assert sweep(world).run() == 0
 
 
-def test_who_has_no_lease_left_gets_one_as_soon_as_he_may(world: World):
-    """A quota that is used up keeps nobody from it for good, however long that lasts."""
+def test_server_over_quota_gets_its_lease_when_quota_is_free(world: World):
+    """However long the quota is used up, it delays the lease only."""
     limits = {"leases": 0}
     rebuild(world, quotas=Quotas(FixedLimits(limits, ())))
     boot(world)
@@ -148,7 +148,7 @@ def test_the_repair_reads_no_lease_of_a_server_in_its_place(world: World):
     assert list(world.cloud.held("physical:host")) == []
 
 
-def test_what_was_booted_long_ago_is_left_alone(world: World):
+def test_old_servers_are_left_alone(world: World):
     boot(world)
     world.clock.set(world.clock.now() + 2 * DAY)
     assert sweep(world).run() == 0
@@ -163,7 +163,7 @@ def test_a_cloud_that_does_not_answer_is_asked_again(world: World):
 
 
 @pytest.mark.parametrize("way", ["at once", "named later"])
-def test_a_lease_that_a_server_was_given_gives_way_to_one_that_somebody_makes(world: World, way: str):
+def test_default_lease_gives_way_to_a_users_lease(world: World, way: str):
     server_id = boot(world)
     sweep(world).run()
     world.pass_time(timedelta(minutes=1))
@@ -178,7 +178,7 @@ def test_a_lease_that_a_server_was_given_gives_way_to_one_that_somebody_makes(wo
     if way == "named later":
         named = (ReservationChange(mine.reservations[0].id, {"server_id": server_id}),)
         world.leases.update(OWNER, mine.id, LeaseChange(reservations=named))
-    assert [one.id for one in leases(world)] == [mine.id]
+    assert [lease.id for lease in leases(world)] == [mine.id]
     sweep(world).run()
     world.service.repair.run()
     [server] = world.cloud.world.servers()
@@ -186,11 +186,11 @@ def test_a_lease_that_a_server_was_given_gives_way_to_one_that_somebody_makes(wo
     world.pass_time(timedelta(minutes=90))
     [server] = world.cloud.world.servers()
     assert not server.shelved
-    assert given.id not in {one.id for one in leases(world)}
+    assert given.id not in {lease.id for lease in leases(world)}
 
 
 @pytest.mark.parametrize("kind", [FaultKind.BUSY, FaultKind.REFUSED])
-def test_a_server_whose_lease_gives_way_stays_whatever_becomes_of_the_other(world: World, kind: FaultKind):
+def test_server_stays_after_its_default_lease_gave_way(world: World, kind: FaultKind):
     server_id = boot(world)
     terms = DefaultTerms("virtual:server", at_end="delete")
     sweep_with(world, terms).run()
@@ -202,14 +202,14 @@ def test_a_server_whose_lease_gives_way_stays_whatever_becomes_of_the_other(worl
         world.leases.create(OWNER, asked)
     world.service.repair.run()
     world.service.repair.run()
-    assert [one.id for one in world.cloud.world.servers()] == [server_id]
+    assert [server.id for server in world.cloud.world.servers()] == [server_id]
 
 
 def request(parameters: dict[str, object]) -> ReservationRequest:
     return ReservationRequest("virtual:server", parameters)
 
 
-def test_a_lease_that_somebody_made_gives_way_to_none(world: World):
+def test_users_lease_does_not_give_way(world: World):
     server_id = boot(world)
     now = world.clock.now()
     asked = LeaseRequest(

@@ -1,4 +1,4 @@
-"""The outbox: at least once, in order per lease, under a stable key; and what cannot be delivered is seen."""
+"""Delivery: at least once, in order for each lease, with a stable key; undeliverable messages are visible."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIFE = [
 
 
 class Sink:
-    """Somebody who is told; ``fails`` says of a message whether it does not arrive this time."""
+    """A receiver; ``fails`` decides whether it refuses a message this time."""
 
     def __init__(self, fails: Callable[[Message], bool] = lambda _message: False) -> None:
         self.tried: list[Message] = []
@@ -51,7 +51,7 @@ class Sink:
 
 
 def deliver_until_quiet(world: World) -> None:
-    """Let time pass from one attempt at a delivery to the next, until there is none."""
+    """Let time pass from one attempt at a delivery to the next, until there are none left."""
     world.engine.settle()
     while (again := next_attempt(world)) is not None:
         world.clock.set(again)
@@ -67,7 +67,7 @@ def ailing(world: World) -> dict[str, str | None]:
     return {part.part: part.reason for part in world.service.manager.health() if not part.well}
 
 
-def test_a_failure_keeps_the_order_of_its_lease_and_delays_no_other(world: World):
+def test_failure_keeps_the_order_of_its_lease_and_delays_no_other_lease(world: World):
     sink = Sink()
     rebuild(world, sink=sink)
     patient, other = world.book(1, start=1, hours=2), world.book(1, start=1, hours=2)
@@ -120,7 +120,7 @@ def test_attempts_come_later_and_later(world: World):
     assert times == [0, 1, 3, 7, 15, 31, 63, 123, 183, 243]
 
 
-def test_what_is_refused_while_others_get_through_is_given_up_and_seen(world: World):
+def test_message_refused_while_others_arrive_is_given_up(world: World):
     sink = Sink(lambda message: message.topic == "lease.create")
     rebuild(world, sink=sink)
     assert ailing(world) == {}
@@ -137,12 +137,12 @@ def test_what_is_refused_while_others_get_through_is_given_up_and_seen(world: Wo
     )
     tried = len(sink.tried)
     world.pass_time(4 * HOUR)
-    assert len(sink.tried) == tried  # what follows it keeps its place
+    assert len(sink.tried) == tried  # later messages keep their place
     assert ailing(world) == {"notifications": "1 could not be delivered"}
 
 
 @pytest.mark.slow
-def test_attempts_while_nothing_gets_through_do_not_count(world: World):
+def test_attempts_during_an_outage_do_not_count(world: World):
     away = [True]
     sink = Sink(lambda message: away[0] or message.topic == "lease.create")
     rebuild(world, sink=sink)
@@ -156,8 +156,8 @@ def test_attempts_while_nothing_gets_through_do_not_count(world: World):
     assert world.service.outbox.count_undeliverable() == 1
 
 
-def test_what_was_taken_by_one_who_died_is_delivered_by_another(world: World):
-    """With the same key, so that a receiver that had it already can tell."""
+def test_message_of_a_dead_manager_is_delivered_by_another(world: World):
+    """With the same key, so that a receiver can recognize the repetition."""
     died: list[Message] = []
 
     def die(message: Message) -> None:
@@ -177,7 +177,7 @@ def test_what_was_taken_by_one_who_died_is_delivered_by_another(world: World):
     assert sink.tried[0].key == died[0].key
 
 
-def test_what_was_taken_before_the_only_manager_was_killed_is_delivered_at_once(world: World):
+def test_message_of_the_only_manager_is_delivered_right_after_its_restart(world: World):
     """A manager that knows that there is no other takes over; a message that is for later stays for later."""
 
     def die(message: Message) -> None:
@@ -202,8 +202,8 @@ def test_what_was_taken_before_the_only_manager_was_killed_is_delivered_at_once(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_what_another_delivered_meanwhile_stays_delivered(world: World, fails: bool, caplog: pytest.LogCaptureFixture):
-    """One is so slow that his claim runs out; the other has delivered it by then, whatever he comes to say."""
+def test_message_delivered_by_another_stays_delivered(world: World, fails: bool, caplog: pytest.LogCaptureFixture):
+    """The first is so slow that its claim expires. By then the other has delivered; the first's outcome is ignored."""
     quick = Sink()
     rebuild(world, sink=quick)
     other = another(world)
@@ -218,7 +218,7 @@ def test_what_another_delivered_meanwhile_stays_delivered(world: World, fails: b
     lease = world.book(1, start=9)
     world.engine.settle()
     assert quick.topics(lease.id) == ["lease.create"]
-    assert "another has taken it by now" in caplog.text
+    assert "took too long" in caplog.text
     assert next_attempt(world) is None
     deliver_until_quiet(world)
     assert quick.topics(lease.id) == ["lease.create"]
@@ -246,7 +246,7 @@ def test_two_managers_deliver_each_message_once_and_in_order(world: World):
         leases.reverse()  # the last message of a claim, delivered late, is the first that could be overtaken
     managers = [manager("one"), manager("other")]
     with ThreadPoolExecutor(2) as pool:
-        for settled in [pool.submit(one.engine.settle) for one in managers]:
+        for settled in [pool.submit(manager.engine.settle) for manager in managers]:
             settled.result(patience())
     assert len(arrived) == 2 * len(leases)
     assert {lease_id: topics_of(lease_id, arrived) for lease_id in leases} == {
@@ -260,7 +260,7 @@ def topics_of(lease_id: str, arrived: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def add_messages(world: World, topic: str, lease_ids: Iterable[str]) -> None:
-    """Write a message about each of these leases, in one transaction."""
+    """Write a message about each of these leases in one transaction."""
 
     def write(tx: Transaction) -> None:
         for lease_id in lease_ids:
@@ -270,8 +270,8 @@ def add_messages(world: World, topic: str, lease_ids: Iterable[str]) -> None:
     world.db.write(write)
 
 
-def test_what_is_told_of_a_change_that_failed_is_nothing(world: World):
-    """Messages are written with the change: what was rolled back was never said."""
+def test_failed_change_sends_no_notification(world: World):
+    """Messages are written with the change: a rollback removes them."""
     sink = Sink()
     rebuild(world, sink=sink)
     world.book(3, start=1)
@@ -281,7 +281,7 @@ def test_what_is_told_of_a_change_that_failed_is_nothing(world: World):
     assert len(sink.tried) == 1
 
 
-def test_a_failing_sink_keeps_no_lease_from_its_start(world: World):
+def test_failing_sink_blocks_no_start(world: World):
     rebuild(world, sink=Sink(lambda _message: True))
     lease = world.book(1, start=1)
     world.pass_time(HOUR + SECOND)
@@ -294,7 +294,7 @@ def test_a_slow_sink_gets_each_message_once_and_in_order(world: World):
 
     def take_time(message: Message) -> bool:
         world.clock.advance(DELIVERY_TIME - 20 * SECOND)
-        assert another(world).outbox.take(100) == []  # nobody else gets what waits here, nor what comes after it
+        assert another(world).outbox.take(100) == []  # no other manager gets the claimed message, nor a later one
         return False
 
     sink = Sink(take_time)
@@ -306,7 +306,7 @@ def test_a_slow_sink_gets_each_message_once_and_in_order(world: World):
     assert [message.attempts for message in sink.tried] == [1] * 8
 
 
-def test_a_delivery_that_cannot_be_recorded_keeps_no_other(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_delivery_that_cannot_be_recorded_blocks_no_other(world: World, monkeypatch: pytest.MonkeyPatch):
     leases = [world.book(1, start=1, hours=1) for _ in range(3)]
     sink = Sink()
     rebuild(world, sink=sink)
@@ -325,7 +325,7 @@ def test_a_delivery_that_cannot_be_recorded_keeps_no_other(world: World, monkeyp
 
 
 @pytest.mark.slow
-def test_while_nothing_gets_through_nothing_is_given_up(world: World):
+def test_nothing_is_given_up_during_an_outage(world: World):
     sink = Sink(lambda _message: True)
     rebuild(world, sink=sink)
     leases = [world.book(1, start=1, hours=2) for _ in range(2)]
@@ -352,7 +352,7 @@ def test_the_log_has_one_line_for_each_attempt_and_the_trace_once(world: World, 
 
 
 @pytest.mark.slow
-def test_order_holds_for_what_was_given_up_and_is_tried_again(world: World):
+def test_retried_message_keeps_its_order(world: World):
     refused = ["lease.create"]
     sink = Sink(lambda message: message.topic in refused)
     rebuild(world, sink=sink)

@@ -1,4 +1,4 @@
-"""What somebody changes in the cloud behind our back: found, mended under a claim, and then left alone."""
+"""Changes in the cloud from outside: found, repaired under a claim, and then left alone."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def assert_as_it_should_be(world: World) -> None:
     wanted = {order.reservation_id: order for order in world.service.events.running(HOST)}
     assert groups.keys() == wanted.keys()
     for reservation_id, order in wanted.items():
-        assert sorted(groups[reservation_id].hosts) == sorted(one.external_id for one in order.resources)
+        assert sorted(groups[reservation_id].hosts) == sorted(resource.external_id for resource in order.resources)
         assert groups[reservation_id].project_id == order.project_id
-    assert world.cloud.world.pool() == {one.external_id for one in world.service.events.unheld(HOST)}
+    assert world.cloud.world.pool() == {resource.external_id for resource in world.service.events.unheld(HOST)}
 
 
 def tally(world: World) -> tuple[int, int]:
@@ -58,7 +58,7 @@ def tally(world: World) -> tuple[int, int]:
     return found.found[HOST], found.mended[HOST]
 
 
-def test_a_group_that_was_deleted_is_made_again_and_then_nothing_is_written(world: World):
+def test_deleted_group_is_recreated_once(world: World):
     lease = running(world, 2)
     seen, history = lease_of(world, lease.id), world.leases.history(ADMIN, lease.id)
     world.cloud.world.drop_group(group_of(world, lease))
@@ -76,7 +76,7 @@ def test_a_group_that_was_deleted_is_made_again_and_then_nothing_is_written(worl
 
 
 @pytest.mark.parametrize("change", ["taken out", "another owner", "a stranger in it", "swapped"])
-def test_whatever_was_changed_is_mended(world: World, change: str):
+def test_every_kind_of_drift_is_repaired(world: World, change: str):
     first, second = running(world), running(world)
     [mine], [yours] = world.hosts_of(first.id), world.hosts_of(second.id)
     if change == "taken out":
@@ -102,7 +102,7 @@ def test_a_free_host_goes_back_into_the_pool(world: World):
     assert tally(world) == (1, 1)
 
 
-def test_a_free_host_that_others_use_is_told_to_the_operator(world: World, caplog: pytest.LogCaptureFixture):
+def test_free_host_in_use_by_others_is_logged(world: World, caplog: pytest.LogCaptureFixture):
     world.cloud.world.take_out("sim-host-002")
     world.cloud.world.boot_server("somebody", host="sim-host-002")
     assert world.service.repair.run() == 1
@@ -111,7 +111,7 @@ def test_a_free_host_that_others_use_is_told_to_the_operator(world: World, caplo
     assert len(world.cloud.world.servers()) == 1
 
 
-def test_a_host_of_a_running_lease_that_others_use_moves_for_nobody(world: World):
+def test_occupied_host_of_a_running_lease_stays(world: World):
     lease = running(world)
     [host] = world.hosts_of(lease.id)
     world.cloud.world.take_out(host)
@@ -119,7 +119,7 @@ def test_a_host_of_a_running_lease_that_others_use_moves_for_nobody(world: World
     world.service.repair.run()
     world.pass_time(MINUTE)
     assert world.hosts_of(lease.id) == [host]
-    assert [one.id for one in world.cloud.world.servers()] == [intruder]
+    assert [server.id for server in world.cloud.world.servers()] == [intruder]
     world.cloud.world.delete_server(intruder)
     world.pass_time(HOUR)
     world.service.repair.run()
@@ -127,8 +127,8 @@ def test_a_host_of_a_running_lease_that_others_use_moves_for_nobody(world: World
     assert_as_it_should_be(world)
 
 
-def test_a_host_that_is_taken_back_while_it_is_put_into_the_pool_stays_out(world: World):
-    """Between the look at the ledger and the call somebody unregisters it."""
+def test_host_unregistered_during_repair_stays_out_of_the_pool(world: World):
+    """The host is unregistered between the read of the ledger and the call."""
     world.cloud.world.take_out("sim-host-002")
     repair = world.service.repair
     ensure = world.cloud.ensure_registered
@@ -143,8 +143,8 @@ def test_a_host_that_is_taken_back_while_it_is_put_into_the_pool_stays_out(world
 
 
 @pytest.mark.parametrize("verb", ["drift", "held"])
-def test_what_starts_or_ends_while_the_cloud_is_looked_at_is_left_alone(world: World, verb: str):
-    """Between the look at the ledger and the look at the cloud one lease ends and another starts."""
+def test_lease_that_starts_or_ends_during_the_pass_is_left_alone(world: World, verb: str):
+    """One lease ends and another starts between the read of the ledger and the read of the cloud."""
     ending, starting = running(world, hours=1), world.book(1, start=1)
     at_work: list[str] = []
 
@@ -157,7 +157,7 @@ def test_what_starts_or_ends_while_the_cloud_is_looked_at_is_left_alone(world: W
     watch(world, before)
     assert world.service.repair.run() == 0
     assert at_work == [verb]
-    assert [status_of(world, one.id) for one in (ending, starting)] == [LeaseStatus.TERMINATED, LeaseStatus.ACTIVE]
+    assert [status_of(world, lease.id) for lease in (ending, starting)] == [LeaseStatus.TERMINATED, LeaseStatus.ACTIVE]
     world.engine.settle()
     assert_as_it_should_be(world)
     assert tally(world) == (0, 0)
@@ -178,7 +178,7 @@ class TestUnderAClaim:
         assert_as_it_should_be(world)
         assert event_count(world, lease) == 3
 
-    def test_an_end_waits_for_the_call_under_way_only(self, world: World, checkpoints: Checkpoints):
+    def test_end_waits_only_for_the_running_call(self, world: World, checkpoints: Checkpoints):
         lease = self.mending(world)
         world.service.repair.run()
         seen: list[LeaseStatus] = []
@@ -196,7 +196,7 @@ class TestUnderAClaim:
         assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
         assert world.cloud.world.groups() == {}
 
-    def test_what_is_over_is_not_mended(self, world: World):
+    def test_ended_lease_is_not_repaired(self, world: World):
         lease = self.mending(world)
         world.service.repair.run()
         world.clock.advance(HOUR)
@@ -205,7 +205,7 @@ class TestUnderAClaim:
         assert world.cloud.world.groups() == {}
         assert world.engine.settle() == 0
 
-    def test_a_change_by_the_owner_waits_and_is_told_so(self, world: World, checkpoints: Checkpoints):
+    def test_change_by_the_owner_is_refused_as_busy(self, world: World, checkpoints: Checkpoints):
         lease = self.mending(world)
         world.service.repair.run()
         more = LeaseChange(reservations=(ReservationChange(group_of(world, lease), {"min": 2, "max": 2}),))
@@ -223,7 +223,7 @@ class TestUnderAClaim:
         assert_as_it_should_be(world)
 
     @pytest.mark.parametrize("point", ["after_claim", "after_act", "before_record"])
-    def test_who_dies_in_the_middle_is_taken_over_from(self, world: World, checkpoints: Checkpoints, point: str):
+    def test_repair_of_a_killed_manager_is_taken_over(self, world: World, checkpoints: Checkpoints, point: str):
         lease = self.mending(world)
         world.service.repair.run()
         checkpoints.kill_at(f"mend_lease:{point}")
@@ -255,7 +255,7 @@ class TestUnderAClaim:
         world.pass_time(MINUTE)
         assert_as_it_should_be(world)
 
-    def test_the_event_is_nobodys_business(self, world: World):
+    def test_repair_event_is_not_visible_to_users(self, world: World):
         lease = self.mending(world)
         world.service.repair.run()
         assert event_of(world, lease.id, EventType.MEND)
@@ -289,7 +289,7 @@ def meddle(world: World, rng: random.Random) -> None:
 @pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[Hypothesis.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), deeds=st.integers(1, 12))
-def test_one_pass_after_any_meddling_all_is_as_it_should_be(tmp_path_factory, seed: int, deeds: int):
+def test_one_pass_repairs_any_combination_of_changes(tmp_path_factory, seed: int, deeds: int):
     """While leases run, start and end; and a second pass writes nothing."""
     rng = random.Random(seed)
     with open_world(f"sqlite:///{tmp_path_factory.mktemp('chaos')}/tenure.db", hosts=8) as world:

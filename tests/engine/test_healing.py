@@ -1,4 +1,4 @@
-"""Hosts that fail, that are closed, and that come back: what becomes of the leases on them."""
+"""Hosts that fail, are closed, or come back, and the effects on their leases."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.support.world import ADMIN, HOST, OWNER, World, open_world
 
 
 def fail(world: World, *names: str, health: HostHealth = HostHealth.DOWN) -> None:
-    """Let hosts fail, and have it noticed."""
+    """Let hosts fail, and run a health check."""
     for name in names:
         world.cloud.world.mark_host(name, health)
     world.service.health_check.run()
@@ -49,14 +49,14 @@ def come_back(world: World, *names: str) -> None:
 
 
 def flags(world: World, lease: Lease) -> tuple[bool, bool, bool]:
-    """Degraded, and of the one reservation: missing, changed."""
+    """Return degraded of the lease, and missing and changed of its reservation."""
     found = lease_of(world, lease.id)
     [reservation] = found.reservations
     return found.degraded, reservation.missing_resources, reservation.resources_changed
 
 
 def told(world: World, lease: Lease) -> list[str]:
-    """What others were told of the lease, in order."""
+    """Return the topics of the lease's notifications, in order."""
     with world.db.engine.connect() as connection:
         rows = connection.execute(text("SELECT topic FROM outbox WHERE lease_id = :id ORDER BY id"), {"id": lease.id})
         return list(rows.scalars())
@@ -69,18 +69,18 @@ def members(world: World, lease: Lease) -> Collection[str]:
 
 
 def resource(world: World, name: str):
-    [found] = [one for one in world.cloud.world.hosts() if one.name == name]
+    [found] = [host for host in world.cloud.world.hosts() if host.name == name]
     return world.resources.get(ADMIN, HOST, found.id)
 
 
 def servers(world: World) -> set[str]:
-    return {one.id for one in world.cloud.world.servers()}
+    return {server.id for server in world.cloud.world.servers()}
 
 
 @pytest.mark.parametrize("running", [False, True])
-def test_what_a_look_at_a_lease_costs_does_not_grow_with_it(tmp_path: Path, running: bool):
+def test_cost_of_healing_does_not_grow_with_the_lease(tmp_path: Path, running: bool):
     def statements(size: int) -> int:
-        """How many it takes to heal a lease of so many hosts, one of which has failed and cannot be replaced."""
+        """Count the statements to heal a lease of this many hosts, one of which has failed and cannot be replaced."""
         with open_world(f"sqlite:///{tmp_path / f'{size}.db'}", hosts=size) as world:
             lease = world.book(size, start=0 if running else 1)
             world.cloud.world.mark_host(world.hosts_of(lease.id)[0], HostHealth.DOWN)
@@ -103,15 +103,15 @@ def test_what_a_look_at_a_lease_costs_does_not_grow_with_it(tmp_path: Path, runn
 
 class TestWhatTheCloudDescribesAnew:
     def shrink(self, world: World) -> Lease:
-        """Have a plan on a host that is not any more what was asked for."""
+        """Make a plan on a host that no longer matches the request."""
         asked = '[">=", "$vcpus", "64"]'
         lease = world.book(1, start=5, resource_properties=asked)
         [host] = world.hosts_of(lease.id)
         world.cloud.world.change_host(host, facts={"vcpus": 1})
         return lease
 
-    def test_a_lease_that_could_not_be_looked_at_is_looked_at_again(self, world: World):
-        """Nothing but the look itself tells that a plan is on the wrong host."""
+    def test_lease_that_could_not_be_healed_is_retried(self, world: World):
+        """Only the healing pass finds out that a plan is on the wrong host."""
         lease = self.shrink(world)
         before = world.hosts_of(lease.id)
         busy = True
@@ -127,8 +127,8 @@ class TestWhatTheCloudDescribesAnew:
         world.service.health_check.run()
         assert world.hosts_of(lease.id) != before
 
-    def test_a_look_asks_as_often_however_many_there_are(self, tmp_path: Path):
-        """A changed ratio of overcommitment is one of every host."""
+    def test_number_of_cloud_calls_does_not_grow_with_the_leases(self, tmp_path: Path):
+        """A changed overcommitment ratio affects every host."""
 
         def statements(hosts: int) -> int:
             count = 0
@@ -138,8 +138,8 @@ class TestWhatTheCloudDescribesAnew:
                 count += 1
 
             with open_world(f"sqlite:///{tmp_path / f'{hosts}.db'}", hosts=hosts) as world:
-                for one in world.cloud.world.hosts():
-                    world.cloud.world.change_host(one.id, facts={"vcpus": 1})
+                for host in world.cloud.world.hosts():
+                    world.cloud.world.change_host(host.id, facts={"vcpus": 1})
                 world.service.refresh.run()
                 with world.db.engine.begin() as connection:
                     connection.execute(text("UPDATE resources SET unreviewed = 1"))
@@ -151,7 +151,7 @@ class TestWhatTheCloudDescribesAnew:
 
 
 class TestHealth:
-    def test_what_fails_is_not_reservable_until_it_is_back(self, world: World):
+    def test_failed_host_is_not_reservable_until_it_is_back(self, world: World):
         seen = resource(world, "sim-host-001")
         fail(world, "sim-host-001")
         failed = resource(world, "sim-host-001")
@@ -169,20 +169,20 @@ class TestHealth:
         assert back.version > failed.version
         world.book(4, start=1)
 
-    def test_what_the_cloud_has_disabled_is_told_from_what_is_down(self, world: World):
+    def test_disabled_and_down_hosts_are_distinguished(self, world: World):
         fail(world, "sim-host-001", health=HostHealth.DISABLED)
         found = resource(world, "sim-host-001")
         assert (found.reservable, found.health) == (False, ResourceHealth.DISABLED)
 
-    def test_what_the_cloud_does_not_know_any_more_is_gone(self, world: World):
+    def test_host_unknown_to_the_cloud_is_gone(self, world: World):
         world.cloud.world.remove_host("sim-host-001")
         world.service.health_check.run()
-        [one] = [
-            one for one in (world.resources.get(ADMIN, HOST, str(number)) for number in (1, 2)) if not one.reservable
+        [gone] = [
+            gone for gone in (world.resources.get(ADMIN, HOST, str(number)) for number in (1, 2)) if not gone.reservable
         ]
-        assert (one.name, one.health) == ("sim-host-001", ResourceHealth.GONE)
+        assert (gone.name, gone.health) == ("sim-host-001", ResourceHealth.GONE)
 
-    def test_an_answer_that_names_nothing_is_not_believed(self, world: World, caplog: pytest.LogCaptureFixture):
+    def test_empty_answer_is_ignored(self, world: World, caplog: pytest.LogCaptureFixture):
         assert world.service.healing.observe(HOST, {}) == 0
         assert resource(world, "sim-host-001").reservable
         assert "nothing is concluded" in caplog.text
@@ -199,7 +199,7 @@ class TestHealth:
         assert resource(world, "sim-host-001").reservable
 
     def test_a_notification_names_the_service(self, world: World):
-        """Not the hypervisor: the two differ wherever one of them has a domain name."""
+        """Not the hypervisor: the names differ if one of them has a domain name."""
         lease = world.book(1, start=1)
         [name] = world.hosts_of(lease.id)
         down = Health(False, "The service is forced down.")
@@ -208,7 +208,7 @@ class TestHealth:
         assert world.service.healing.report(HOST, service, down) == 1
         assert not resource(world, name).reservable
         assert world.hosts_of(lease.id) != [name]
-        assert world.service.healing.report(HOST, service, down) == 0  # known by now
+        assert world.service.healing.report(HOST, service, down) == 0  # known already
 
 
 class TestNotifications:
@@ -216,8 +216,8 @@ class TestNotifications:
     @pytest.mark.parametrize(
         "told_of_it", [Health(False, "Disabled.", works=True), Health(True)], ids=["closed", "well"]
     )
-    def test_what_does_not_work_is_not_mended_by_them(self, world: World, what: str, told_of_it: Health):
-        """As when the service of a dead host is disabled, or enabled, by somebody who cleans up."""
+    def test_notifications_do_not_mend_a_failed_host(self, world: World, what: str, told_of_it: Health):
+        """For instance when an operator disables or enables the service of a dead host."""
         lease = world.book(1, hours=10)
         world.engine.settle()
         [host] = world.hosts_of(lease.id)
@@ -238,7 +238,7 @@ class TestNotifications:
         assert flags(world, lease) == (False, False, True)  # five minutes after it failed
         assert told(world, lease).count("lease.degraded") == 1
 
-    def test_what_is_closed_can_get_worse_and_not_better(self, world: World):
+    def test_notification_can_only_worsen_a_disabled_host(self, world: World):
         service = str(resource(world, "sim-host-001").facts["service_name"])
         for told_of_it, health in (
             (Health(False, "Disabled.", works=True), ResourceHealth.DISABLED),
@@ -250,7 +250,7 @@ class TestNotifications:
         world.service.health_check.run()
         assert resource(world, "sim-host-001").health is ResourceHealth.WELL
 
-    def test_what_they_tell_while_the_cloud_answers_is_newer_than_its_answer(self, world: World):
+    def test_notification_during_a_poll_is_newer_than_its_answer(self, world: World):
         service = str(resource(world, "sim-host-001").facts["service_name"])
 
         def fail_meanwhile(verb: str, *arguments: object) -> None:
@@ -267,7 +267,7 @@ class TestNotifications:
         assert resource(world, "sim-host-001").health is ResourceHealth.WELL
 
     @pytest.mark.parametrize("polling", [True, False])
-    def test_where_they_tell_of_a_recovery_the_cloud_is_asked_at_once(self, world: World, polling: bool):
+    def test_notified_recovery_polls_the_cloud_at_once(self, world: World, polling: bool):
         """The clock stands still: nothing but the notification can have been the reason to look."""
         asked: list[str] = []
         watch(world, lambda verb, *_: asked.append(verb))
@@ -288,7 +288,7 @@ class TestNotifications:
             wait_for("the recovery", lambda: has_recovered(1 + int(polling)))
         assert asked.count("check") == each * (1 + int(polling))
 
-    def test_without_polling_it_is_asked_until_it_tells_of_the_recovery_too(self, world: World):
+    def test_without_polling_the_cloud_is_asked_until_it_confirms_the_recovery(self, world: World):
         """As of a host that is enabled first, and started then; the cloud is asked no more when it works."""
         asked: list[str] = []
         watch(world, lambda verb, *_: asked.append(verb))
@@ -314,7 +314,7 @@ class TestNotifications:
 
 
 class TestPlans:
-    def test_a_plan_on_what_fails_moves_at_once_and_silently(self, world: World):
+    def test_plan_on_a_failed_host_moves_without_notification(self, world: World):
         lease = world.book(1, start=24 * 30, hours=1)
         before, seen = world.hosts_of(lease.id), lease_of(world, lease.id)
         history = world.leases.history(ADMIN, lease.id)
@@ -325,7 +325,7 @@ class TestPlans:
         assert world.leases.history(ADMIN, lease.id) == history
         assert told(world, lease) == ["lease.create"]
 
-    def test_only_what_starts_within_the_horizon_moves(self, tmp_path):
+    def test_only_leases_that_start_within_the_horizon_move(self, tmp_path):
         rules = Rules(healing_horizon=HOUR)
         with open_world(f"sqlite:///{tmp_path}/tenure.db", rules=rules) as world:
             soon, late = world.book(1, start=0.5, hours=1), world.book(1, start=2, hours=1)
@@ -338,21 +338,21 @@ class TestPlans:
             world.service.health_check.run()
             assert world.hosts_of(late.id) != [host]
 
-    def test_others_make_room(self, world: World):
-        """The only other host that matches is booked by who would be served by any."""
+    def test_other_plans_make_room(self, world: World):
+        """The only other matching host is planned for a lease that any host would serve."""
         for host in ("1", "2"):
             world.resources.update(ADMIN, HOST, host, {"gpu": "yes"})
         choosy = world.book(1, start=1, resource_properties='["==", "$gpu", "yes"]')
         others = [world.book(1, start=1) for _ in range(3)]
-        [modest] = [one for one in others if world.hosts_of(one.id)[0] in {"sim-host-001", "sim-host-002"}]
-        [free] = world.hosts_of(next(one for one in others if one is not modest).id)
-        world.leases.delete(OWNER, next(one for one in others if one is not modest).id)
+        [modest] = [lease for lease in others if world.hosts_of(lease.id)[0] in {"sim-host-001", "sim-host-002"}]
+        [free] = world.hosts_of(next(lease for lease in others if lease is not modest).id)
+        world.leases.delete(OWNER, next(lease for lease in others if lease is not modest).id)
         wanted = world.hosts_of(modest.id)
         fail(world, *world.hosts_of(choosy.id))
         assert (world.hosts_of(choosy.id), world.hosts_of(modest.id)) == (wanted, [free])
         assert flags(world, choosy) == (False, False, False)
 
-    def test_where_none_is_free_it_is_told_and_mended_when_the_host_comes_back(self, world: World):
+    def test_without_a_free_host_the_lease_is_degraded_until_the_host_is_back(self, world: World):
         lease = world.book(4, start=1)
         fail(world, "sim-host-001")
         assert flags(world, lease) == (True, True, False)
@@ -361,14 +361,14 @@ class TestPlans:
         assert degraded.status_reason == "sim-host-001 is down."
         assert degraded.status_detail == "sim-host-001 is down: The hypervisor is down."
         world.service.health_check.run()
-        assert lease_of(world, lease.id) == degraded  # told once
+        assert lease_of(world, lease.id) == degraded  # notified once
         come_back(world, "sim-host-001")
         assert flags(world, lease) == (False, False, False)
         assert lease_of(world, lease.id).status_reason is None
         assert told(world, lease) == ["lease.create", "lease.degraded", "lease.mended"]
-        assert [one.action for one in world.leases.history(ADMIN, lease.id)] == ["create", "degraded", "mended"]
+        assert [entry.action for entry in world.leases.history(ADMIN, lease.id)] == ["create", "degraded", "mended"]
 
-    def test_it_is_tried_again_as_soon_as_another_is_free(self, world: World):
+    def test_replacement_is_retried_as_soon_as_a_host_is_free(self, world: World):
         lease, other = world.book(3, start=1), world.book(1, start=1)
         fail(world, *world.hosts_of(lease.id)[:1])
         assert flags(world, lease) == (True, True, False)
@@ -377,7 +377,7 @@ class TestPlans:
         assert flags(world, lease) == (False, False, False)
         assert len(world.hosts_of(lease.id)) == 3
 
-    def test_it_starts_with_what_there_is(self, world: World):
+    def test_lease_starts_with_the_remaining_hosts(self, world: World):
         lease = world.book(4, start=1)
         world.cloud.world.remove_host("sim-host-001")
         world.service.health_check.run()
@@ -399,7 +399,7 @@ class TestPlans:
         assert (len(members(world, lease)), flags(world, lease)) == (2, (False, False, False))
         assert gone not in world.hosts_of(lease.id)
 
-    def test_where_none_is_free_it_starts_without_the_host_that_left_unseen(self, world: World):
+    def test_without_a_free_host_it_starts_without_the_missing_host(self, world: World):
         lease = world.book(4, start=1)
         world.cloud.world.remove_host("sim-host-001")
         world.pass_time(HOUR)
@@ -446,7 +446,7 @@ class TestRunning:
         assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
         return lease
 
-    def test_it_is_told_at_once_and_replaced_when_the_host_stays_away(self, world: World):
+    def test_failure_is_notified_at_once_and_the_host_replaced_later(self, world: World):
         lease = self.running(world)
         [host] = world.hosts_of(lease.id)
         fail(world, host)
@@ -463,14 +463,14 @@ class TestRunning:
         assert flags(world, lease) == (False, False, True)
         assert path_of(world, lease.id) == ["PENDING", "STARTING", "ACTIVE", "UPDATING", "ACTIVE"]
         assert told(world, lease)[-3:] == ["lease.degraded", "lease.mended", "lease.resources_changed"]
-        reasons = [one.reason for one in world.leases.history(ADMIN, lease.id) if one.action == "replace"]
+        reasons = [entry.reason for entry in world.leases.history(ADMIN, lease.id) if entry.action == "replace"]
         assert reasons == [f"{host} is replaced by {other}"]
         assert all(event.event_type is not EventType.MEND for event in after.events)
         world.pass_time(10 * HOUR)
         assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
         assert world.cloud.world.groups() == {}
 
-    def test_who_comes_back_in_time_is_not_replaced(self, world: World):
+    def test_host_that_returns_in_time_is_not_replaced(self, world: World):
         lease = self.running(world)
         [host] = world.hosts_of(lease.id)
         effects = world.cloud.world.journal()
@@ -494,12 +494,12 @@ class TestRunning:
         assert members(world, lease) == [host]
         assert flags(world, lease) == (False, False, False)
 
-    def test_a_look_that_leaves_a_host_out_costs_nobody_his_servers(self, world: World):
+    def test_incomplete_answer_replaces_no_host(self, world: World):
         """What the cloud does not list stays the lease's, with all that runs there, until it is replaced."""
         lease = self.running(world, 2)
         host = world.hosts_of(lease.id)[0]
         server = world.boot(lease, host=host)
-        well = {one.id: Health(True) for one in world.cloud.world.hosts() if one.name != host}
+        well = {cloud_host.id: Health(True) for cloud_host in world.cloud.world.hosts() if cloud_host.name != host}
         world.service.healing.observe(HOST, well)
         assert resource(world, host).health is ResourceHealth.GONE
         world.service.repair.run()
@@ -530,7 +530,7 @@ class TestRunning:
         world.engine.settle()
         assert (members(world, lease), servers(world)) == ([other], {server})
 
-    def test_where_none_is_free_it_keeps_what_it_has_and_is_tried_again(self, world: World):
+    def test_without_a_free_host_the_lease_keeps_its_host_and_retries(self, world: World):
         lease = self.running(world, 3)
         other = self.running(world, 1)
         host = world.hosts_of(lease.id)[0]
@@ -562,7 +562,7 @@ class TestRunning:
         assert flags(world, lease) == (False, False, True)
 
     @pytest.mark.parametrize("point", POINTS)
-    def test_who_dies_while_replacing_is_taken_over_from(self, world: World, checkpoints: Checkpoints, point: str):
+    def test_replacement_by_a_killed_manager_is_taken_over(self, world: World, checkpoints: Checkpoints, point: str):
         lease = self.running(world)
         [host] = world.hosts_of(lease.id)
         fail(world, host)
@@ -604,7 +604,7 @@ class TestRunning:
         url = world.db.engine.url.render_as_string(hide_password=False)
         assert ledger.faults(url) == []
 
-    def test_what_was_gone_is_handed_over_again_when_it_is_back(self, world: World):
+    def test_returned_host_is_handed_over_again(self, world: World):
         lease = self.running(world, 4)
         healths = world.cloud.check(HOST)
         world.service.healing.observe(HOST, {host: health for host, health in healths.items() if host != "3"})
@@ -616,7 +616,7 @@ class TestRunning:
         assert flags(world, lease) == (False, False, False)
         assert "sim-host-003" in members(world, lease)
 
-    def test_what_has_ended_is_not_looked_at_any_more(self, world: World):
+    def test_ended_leases_are_not_healed(self, world: World):
         lease = self.running(world, 4, hours=1)
         fail(world, "sim-host-001")
         world.pass_time(HOUR)
@@ -625,7 +625,7 @@ class TestRunning:
         with world.db.read() as tx:
             assert tx.leases.degraded_ids() == []
 
-    def test_never_is_a_choice_of_the_operator(self, tmp_path):
+    def test_replacement_can_be_disabled(self, tmp_path):
         with open_world(f"sqlite:///{tmp_path}/tenure.db", rules=Rules(replace_after=None)) as world:
             lease = self.running(world)
             [host] = world.hosts_of(lease.id)
@@ -640,17 +640,17 @@ class TestRunning:
         fail(world, *world.hosts_of(lease.id))
         world.clock.advance(HOUR)
         others = [another(world) for _ in range(3)]
-        for one in [world.service, *others]:
-            one.health_check.run()
+        for manager in [world.service, *others]:
+            manager.health_check.run()
         world.engine.settle()
-        for one in others:
-            one.health_check.run()
-            one.engine.settle()
+        for manager in others:
+            manager.health_check.run()
+            manager.engine.settle()
         assert len(effects_of(world, EffectKind.HOST_TAKEN)) == 2
         assert flags(world, lease) == (False, False, True)
 
 
-def test_what_is_not_any_more_what_was_asked_for_is_planned_anew_or_told(world: World):
+def test_host_that_no_longer_matches_is_replanned_or_flagged(world: World):
     """The cloud says that a host is smaller than it was."""
     asked = '[">=", "$vcpus", "64"]'
     running = world.book(1, hours=5, hypervisor_properties=asked)

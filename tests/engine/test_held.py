@@ -1,4 +1,4 @@
-"""Leases that are held: booked for a while, until somebody confirms them or their time is over."""
+"""Held leases: booked for a limited time, until they are confirmed or expire."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def changed(lease: Lease, **parameters: object) -> tuple[ReservationChange, ...]
     return (ReservationChange(lease.reservations[0].id, parameters),)
 
 
-def test_what_is_held_is_nobody_elses_until_it_is_unmade(world: World, told: list[Message]):
+def test_held_resources_are_taken_until_the_hold_expires(world: World, told: list[Message]):
     lease = hold(world)
     assert (lease.status, lease.hold_until) == (LeaseStatus.CREATING, NOW + 10 * MINUTE)
     assert not is_free(world)
@@ -83,7 +83,7 @@ def test_what_is_held_is_nobody_elses_until_it_is_unmade(world: World, told: lis
     assert told == []
 
 
-def test_what_was_unmade_is_free_at_once(world: World):
+def test_resources_of_an_expired_hold_are_free_at_once(world: World):
     hold(world)
     world.pass_time(10 * MINUTE)
     assert is_free(world)
@@ -96,14 +96,14 @@ def test_a_confirmed_lease_is_like_any_other(world: World, told: list[Message]):
     confirmed = world.leases.confirm(OWNER, lease.id)
     assert (confirmed.status, confirmed.hold_until) == (LeaseStatus.PENDING, None)
     world.engine.settle()
-    assert [one.topic for one in told] == ["lease.create"]
+    assert [message.topic for message in told] == ["lease.create"]
     world.pass_until(NOW + HOUR)
     assert status_of(world, lease.id) is LeaseStatus.ACTIVE
     world.pass_until(NOW + 2 * HOUR)
     assert path_of(world, lease.id) == ["CREATING", "PENDING", "STARTING", "ACTIVE", "TERMINATING", "TERMINATED"]
 
 
-def test_to_confirm_twice_is_as_good_as_once(world: World, told: list[Message]):
+def test_confirming_twice_is_harmless(world: World, told: list[Message]):
     lease = hold(world, reservation(1, 2))
     change = changed(lease, max=3)
     first = world.leases.confirm(OWNER, lease.id, change)
@@ -113,12 +113,12 @@ def test_to_confirm_twice_is_as_good_as_once(world: World, told: list[Message]):
         world.leases.confirm(OWNER, lease.id, changed(lease, max=4))
     assert refused.value.field == "reservations[0].max"
     world.engine.settle()
-    assert [one.topic for one in told] == ["lease.create"]
+    assert [message.topic for message in told] == ["lease.create"]
     plain = world.leases.create(OWNER, LeaseRequest("plain", NOW + 5 * HOUR, NOW + 6 * HOUR))
     assert world.leases.confirm(OWNER, plain.id) == plain
 
 
-def test_what_a_confirmation_asks_for_is_booked_or_it_stays_held(world: World):
+def test_confirmation_books_its_parameters_or_the_lease_stays_held(world: World):
     lease = hold(world, reservation(2, 2))
     other = hold(world, reservation(1, 1))
     with pytest.raises(NotEnoughResources) as refused:
@@ -142,7 +142,7 @@ def test_a_confirmation_names_reservations_of_the_lease(world: World):
     assert before.value.field == after.value.field == "reservations[0].id"
 
 
-def test_only_who_may_change_a_lease_confirms_it(world: World):
+def test_confirmation_needs_the_right_to_change_the_lease(world: World):
     lease = hold(world)
     with pytest.raises(NotFound):
         world.leases.confirm(STRANGER, lease.id)
@@ -171,8 +171,8 @@ def test_a_held_lease_changes_only_by_its_confirmation(world: World):
     assert status_of(world, lease.id) is LeaseStatus.DELETED
 
 
-def test_nobody_is_told_of_a_held_lease_that_is_given_back(world: World, told: list[Message]):
-    """As its owner does whose server is not booted after all."""
+def test_released_hold_sends_no_notification(world: World, told: list[Message]):
+    """The owner releases the hold if the server is not booted after all."""
     world.leases.delete(OWNER, hold(world).id)
     world.engine.settle()
     assert told == []
@@ -180,31 +180,31 @@ def test_nobody_is_told_of_a_held_lease_that_is_given_back(world: World, told: l
     world.leases.confirm(OWNER, confirmed.id)
     world.leases.delete(OWNER, confirmed.id)
     world.engine.settle()
-    assert [one.topic for one in told] == ["lease.create", "lease.delete"]
+    assert [message.topic for message in told] == ["lease.create", "lease.delete"]
 
 
 def test_a_hold_is_no_longer_than_the_lease(world: World):
-    """Who holds one for a boot need not know how late it is for the service."""
+    """A caller that holds a lease for a boot need not know the service's time."""
     lease = hold(world, start=0, end=0.1, hold_for=7 * MINUTE)
     assert lease.hold_until == lease.ends_at
     world.pass_time(6 * MINUTE)
     assert path_of(world, lease.id) == ["CREATING", "DELETING", "DELETED"]
 
 
-def test_who_comes_after_all_is_over_finds_it_unmade_and_not_ended(world: World, told: list[Message]):
+def test_hold_that_expired_before_an_outage_is_removed_and_not_ended(world: World, told: list[Message]):
     """The service was down at the end of the hold, and of the lease: nothing of it has ever been."""
     lease = hold(world, start=0, end=0.5)
     world.clock.advance(2 * HOUR)
     with pytest.raises(InvalidState):
         world.leases.confirm(OWNER, lease.id)
-    end = next(one.id for one in lease.events if one.event_type == "end_lease")
+    end = next(event.id for event in lease.events if event.event_type == "end_lease")
     assert world.service.events.claim(end) is None
     world.engine.settle()
     assert path_of(world, lease.id) == ["CREATING", "DELETING", "DELETED"]
     assert told == []
 
 
-def test_what_is_held_moves_off_a_host_that_fails_and_nobody_is_told(world: World, told: list[Message]):
+def test_held_lease_moves_off_a_failed_host_without_notification(world: World, told: list[Message]):
     lease = hold(world, reservation(1, 1))
     before = world.hosts_of(lease.id)
     world.cloud.world.mark_host(before[0], HostHealth.DOWN)
@@ -218,10 +218,10 @@ def test_what_is_held_moves_off_a_host_that_fails_and_nobody_is_told(world: Worl
     world.leases.confirm(OWNER, lease.id)
     world.service.health_check.run()
     world.engine.settle()
-    assert [one.topic for one in told] == ["lease.create", "lease.degraded"]
+    assert [message.topic for message in told] == ["lease.create", "lease.degraded"]
 
 
-# --- what the cloud makes of it
+# --- in the cloud
 
 
 def test_nothing_is_made_in_the_cloud_before_it_is_confirmed(world: World):
@@ -230,24 +230,24 @@ def test_nothing_is_made_in_the_cloud_before_it_is_confirmed(world: World):
     assert (groups(), len(set(world.cloud.world.trusts()))) == ({}, 1)
     confirmed = world.leases.confirm(OWNER, lease.id)
     assert confirmed.status is LeaseStatus.PENDING
-    assert [one.effects["server_group_id"] for one in confirmed.reservations] == list(groups())
+    assert [reservation.effects["server_group_id"] for reservation in confirmed.reservations] == list(groups())
 
 
-def test_the_trust_goes_with_what_is_unmade(world: World):
+def test_trust_is_deleted_with_an_expired_hold(world: World):
     hold(world, TOGETHER)
     world.pass_time(10 * MINUTE)
     world.service.repair.run()
     assert set(world.cloud.world.trusts()) == set()
 
 
-def test_a_confirmation_that_asks_for_the_owners_name_gets_a_trust(world: World):
+def test_confirmation_that_needs_a_trust_creates_it(world: World):
     lease = hold(world)
     assert set(world.cloud.world.trusts()) == set()
     world.leases.confirm(OWNER, lease.id, changed(lease, before_end="snapshot"))
     assert len(set(world.cloud.world.trusts())) == 1
 
 
-def test_there_is_no_lease_where_the_cloud_refuses(world: World, told: list[Message]):
+def test_no_lease_is_created_if_the_cloud_refuses(world: World, told: list[Message]):
     def refuse(verb: str, *_: object) -> None:
         if verb == "ensure_prepared":
             raise CloudRefused(Reason("Quota exceeded, too many server groups."))
@@ -261,22 +261,22 @@ def test_there_is_no_lease_where_the_cloud_refuses(world: World, told: list[Mess
     assert told == []
 
 
-# --- who comes first
+# --- races
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_confirmation_wins_while_it_is_being_unmade(
+def test_confirmation_wins_against_a_running_expiry(
     world: World, checkpoints: Checkpoints, told: list[Message], point: str
 ):
     lease = hold(world)
     confirmed: list[Lease] = []
     checkpoints.at(f"hold_lease:{point}", lambda: confirmed.append(world.leases.confirm(OWNER, lease.id)))
     world.pass_time(20 * MINUTE)
-    assert [one.status for one in confirmed] == [LeaseStatus.PENDING]
+    assert [lease.status for lease in confirmed] == [LeaseStatus.PENDING]
     assert status_of(world, lease.id) is LeaseStatus.PENDING
     world.pass_until(NOW + HOUR)
     assert status_of(world, lease.id) is LeaseStatus.ACTIVE
-    assert [one.topic for one in told][:2] == ["lease.create", "lease.event.start_lease"]
+    assert [message.topic for message in told][:2] == ["lease.create", "lease.event.start_lease"]
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -305,11 +305,11 @@ def test_a_manager_that_is_killed_after_a_confirmation_loses_nothing(
     found = lease_of(world, lease.id)
     assert found.status is LeaseStatus.PENDING
     assert list(world.cloud.world.instances.server_groups()) == [found.reservations[0].effects["server_group_id"]]
-    assert [one.topic for one in told] == ["lease.create"]
+    assert [message.topic for message in told] == ["lease.create"]
 
 
 def boot_for(world: World, lease: Lease) -> None:
-    """A server for a held lease, as Nova's API boots it; nothing but its metadata tells of that."""
+    """Boot a server for a held lease like Nova's API; only its metadata refers to the lease."""
     marks = {"tenure:lease": lease.id, "tenure:reservation": lease.reservations[0].id}
     world.cloud.world.instances.boot("demo-project", "1", metadata=marks)
 
@@ -320,7 +320,7 @@ ONE_SERVER = ReservationRequest("virtual:server", {"vcpus": 1, "memory_mb": 512,
 @pytest.mark.parametrize("away", [timedelta(), 5 * HOUR], ids=["there", "away for hours"])
 @pytest.mark.parametrize("busy", [0, 20])
 def test_a_server_of_a_hold_that_ran_out_is_found_however_late_it_comes(world: World, away: timedelta, busy: int):
-    """By the ledger, which remembers that it is to be looked for, and not by reading what the cloud has."""
+    """The ledger remembers to look for it; the list of servers is not read."""
     world.cloud.world.add_host("general")
     lease = hold(world, ONE_SERVER, start=6, end=7)
     if away:
@@ -337,13 +337,13 @@ def test_a_server_of_a_hold_that_ran_out_is_found_however_late_it_comes(world: W
     assert world.cloud.world.servers() == []
     assert path_of(world, lease.id) == version or away
     with world.db.read() as tx:  # that is all: nobody looks for it any more
-        kinds = {one.event.event_type: one.ready_at for one in tx.events.of_lease(lease.id)}
+        kinds = {stored_event.event.event_type: stored_event.ready_at for stored_event in tx.events.of_lease(lease.id)}
     assert EventType.HOLD not in kinds
     assert set(kinds.values()) == {None}
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_it_is_looked_for_by_another_where_a_manager_is_killed(world: World, checkpoints: Checkpoints, point: str):
+def test_search_for_the_server_survives_a_killed_manager(world: World, checkpoints: Checkpoints, point: str):
     world.cloud.world.add_host("general")
     lease = hold(world, ONE_SERVER)
     boot_for(world, lease)
@@ -358,7 +358,7 @@ def test_it_is_looked_for_by_another_where_a_manager_is_killed(world: World, che
 
 @pytest.mark.races
 @pytest.mark.parametrize("first", ["confirmation", "end of the hold", "either"])
-def test_of_a_confirmation_and_the_end_of_a_hold_the_first_wins(database_url: str, first: str):
+def test_first_of_confirmation_and_expiry_wins(database_url: str, first: str):
     """Both have read that the lease is held before either writes; it is confirmed and has its host, or is gone."""
     checkpoints = Checkpoints()
     with open_world(database_url, hosts=4, checkpoint=checkpoints) as world, ThreadPoolExecutor(1) as pool:

@@ -1,4 +1,4 @@
-"""What is in the way of a start: other people's servers, and hosts that somebody has not given back."""
+"""Obstacles to a start: servers of others, and hosts that are not released in time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def slow_end(world: World, lease, until) -> None:
 # --- other people's servers
 
 
-def test_another_host_is_taken_where_there_is_one(world: World):
+def test_occupied_host_is_replaced_by_a_free_one(world: World):
     lease = world.book(2, start=1)
     occupied = world.hosts_of(lease.id)
     for host in occupied:
@@ -46,7 +46,7 @@ def test_another_host_is_taken_where_there_is_one(world: World):
     assert effects_of(world, EffectKind.SERVER_DELETED) == []
 
 
-def test_where_there_is_no_other_the_start_says_why_and_is_tried_again(world: World):
+def test_start_without_a_free_host_is_retried_with_a_reason(world: World):
     lease = world.book(4, start=1)
     [host] = world.hosts_of(lease.id)[:1]
     server = world.cloud.world.force_server("somebody", host)
@@ -62,7 +62,7 @@ def test_where_there_is_no_other_the_start_says_why_and_is_tried_again(world: Wo
     assert (after.status, after.status_reason) == (LeaseStatus.ACTIVE, None)
 
 
-def test_where_nothing_helps_the_start_is_given_up(world: World):
+def test_start_that_stays_blocked_is_given_up(world: World):
     lease = world.book(4, start=1, hours=3)
     world.cloud.world.force_server("somebody", world.hosts_of(lease.id)[0])
     world.pass_time(2 * HOUR + MINUTE)
@@ -83,7 +83,7 @@ def test_a_start_that_is_moved_again_and_again_comes_to_an_end(world: World):
     assert len(world.cloud.world.servers()) == 4
 
 
-def test_a_change_takes_other_hosts_where_those_it_got_are_occupied(world: World):
+def test_change_replaces_occupied_hosts(world: World):
     lease = world.book(1, hours=3)
     world.engine.settle()
     free = sorted(world.cloud.world.pool())
@@ -96,9 +96,9 @@ def test_a_change_takes_other_hosts_where_those_it_got_are_occupied(world: World
     assert len(group.hosts) == 3
     assert free[0] not in group.hosts
     held = {
-        one.resource.external_id
-        for one in world.leases.resources(OWNER, lease.id, "physical:host")
-        if one.state.value == "held"
+        leased.resource.external_id
+        for leased in world.leases.resources(OWNER, lease.id, "physical:host")
+        if leased.state.value == "held"
     }
     assert held == set(group.hosts)
     world.pass_time(3 * HOUR)
@@ -132,7 +132,7 @@ def test_a_start_waits_for_a_host_that_is_not_given_back(world: World):
 
 
 @pytest.mark.slow
-def test_a_start_that_waited_in_vain_is_missed(world: World):
+def test_start_that_waits_until_its_end_is_missed(world: World):
     slow = world.book(4, hours=1)
     following = world.book(4, start=1, hours=0.1)
     world.engine.settle()
@@ -146,7 +146,7 @@ def test_a_start_that_waited_in_vain_is_missed(world: World):
     assert_all_in_pool(world)
 
 
-def test_what_is_planned_on_an_overdue_host_moves_to_a_free_one(world: World):
+def test_plan_on_an_overdue_host_moves_to_a_free_one(world: World):
     slow = world.book(2, hours=1)
     following = world.book(2, start=1, hours=2)
     world.engine.settle()
@@ -159,8 +159,8 @@ def test_what_is_planned_on_an_overdue_host_moves_to_a_free_one(world: World):
 
 
 @pytest.mark.slow
-def test_what_waits_moves_as_soon_as_a_host_is_free(world: World):
-    """Not to where it would have to wait as well, and not for longer than it must."""
+def test_waiting_start_moves_as_soon_as_a_host_is_free(world: World):
+    """It does not move where it would have to wait as well, and it waits no longer than it must."""
     slow = world.book(2, hours=1)
     other = world.book(2, hours=2)
     following = world.book(2, start=1, hours=4)
@@ -175,7 +175,7 @@ def test_what_waits_moves_as_soon_as_a_host_is_free(world: World):
     assert not set(world.hosts_of(following.id)) & set(world.hosts_of(slow.id))
 
 
-def test_an_overdue_host_is_promised_to_nobody_who_starts_soon(world: World):
+def test_overdue_host_is_not_promised_to_leases_that_start_soon(world: World):
     slow = world.book(4, hours=1)
     world.engine.settle()
     slow_end(world, slow, NOW + 9 * HOUR)
@@ -187,25 +187,25 @@ def test_an_overdue_host_is_promised_to_nobody_who_starts_soon(world: World):
 
 
 def instances(world: World, vcpus: int, *, start: float = 0, hours: float = 1) -> Lease:
-    """A lease of one instance; a host has 32 processors."""
+    """A lease of one instance of this size; a host has 32 processors."""
     return world.reserve(instance_reservation(vcpus=vcpus), start=start, hours=hours)
 
 
 @pytest.mark.slow
-def test_parts_of_a_host_that_are_not_given_back_count_for_themselves(tmp_path: Path) -> None:
-    """On the only host there is room for what fits beside them, and for nothing else."""
+def test_overdue_parts_count_with_their_amounts(tmp_path: Path) -> None:
+    """On the only host, just the leases that fit beside the overdue parts can start."""
     with open_world(tmp_path, hosts=1) as world:
         slow = instances(world, 8)
         small, large = instances(world, 12, start=1, hours=3), instances(world, 20, start=1, hours=3)
         world.engine.settle()
         slow_end(world, slow, NOW + HOUR + 10 * MINUTE)
         world.pass_time(HOUR + 9 * MINUTE)
-        statuses = Counter(lease_of(world, one.id).status for one in (small, large))
+        statuses = Counter(lease_of(world, lease.id).status for lease in (small, large))
         assert statuses == {LeaseStatus.ACTIVE: 1, LeaseStatus.PENDING: 1}
         with pytest.raises(NotEnoughResources):
             instances(world, 1)
         world.pass_time(MINUTE)
-        assert {lease_of(world, one.id).status for one in (small, large)} == {LeaseStatus.ACTIVE}
+        assert {lease_of(world, lease.id).status for lease in (small, large)} == {LeaseStatus.ACTIVE}
 
 
 @pytest.mark.slow
@@ -251,7 +251,7 @@ def test_an_extension_is_refused_once_the_end_is_claimed(world: World):
 
 
 @pytest.mark.slow
-def test_many_that_wait_delay_nobody_who_need_not(tmp_path):
+def test_many_waiting_starts_delay_no_other(tmp_path):
     """Forty starts wait for hosts that do not come back; the fortieth-first has its own."""
     with open_world(tmp_path, hosts=41) as world:
         slow = world.book(40, hours=1)
@@ -260,17 +260,17 @@ def test_many_that_wait_delay_nobody_who_need_not(tmp_path):
         world.engine.settle()
         slow_end(world, slow, NOW + 9 * HOUR)
         world.pass_time(HOUR)
-        active = [one for one in (*following, own) if lease_of(world, one.id).status is LeaseStatus.ACTIVE]
+        active = [lease for lease in (*following, own) if lease_of(world, lease.id).status is LeaseStatus.ACTIVE]
         assert len(active) == 1
-        assert {lease_of(world, one.id).status for one in following} <= {LeaseStatus.PENDING, LeaseStatus.ACTIVE}
+        assert {lease_of(world, lease.id).status for lease in following} <= {LeaseStatus.PENDING, LeaseStatus.ACTIVE}
         world.cloud.clear_faults()
         world.pass_time(timedelta(seconds=15))
-        assert {lease_of(world, one.id).status for one in (*following, own)} == {LeaseStatus.ACTIVE}
+        assert {lease_of(world, lease.id).status for lease in (*following, own)} == {LeaseStatus.ACTIVE}
 
 
 @pytest.mark.parametrize("what", ["a late teardown", "a server of others"])
-def test_a_start_whose_host_is_not_to_be_had_has_plans_moved_for_another(tmp_path: Path, what: str):
-    """A new lease for the same time would get the host whose plan can move; the lease that waits comes first."""
+def test_blocked_start_makes_plans_move(tmp_path: Path, what: str):
+    """A new lease for the same time would get the host whose plan can move; the waiting lease comes first."""
     with open_world(tmp_path, hosts=3) as world:
         before = world.reserve_on(1, reservation(1, 1)) if what == "a late teardown" else None
         running = world.reserve_on(3, reservation(1, 1), hours=2)

@@ -1,4 +1,4 @@
-"""The loop: awake when something is due, asleep until then, and held up by nobody."""
+"""The loop: awake when something is due, asleep until then, and never blocked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class WatchedClock(SimulatedClock):
 
 
 def test_it_sleeps_until_the_next_due_time(world: World):
-    """Not for an interval: what is due in a second and a half is waited for as long as that."""
+    """It does not sleep for a fixed interval: an event that is due in 1.5 seconds is awaited that long."""
     due = NOW + timedelta(seconds=1.5)
     world.clock = clock = WatchedClock(NOW)
     rebuild(world, clock=clock, workers=2)
@@ -39,7 +39,7 @@ def test_it_sleeps_until_the_next_due_time(world: World):
     assert min(clock.waits) == due
 
 
-def test_what_becomes_due_while_it_looks_is_not_slept_over(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_event_that_becomes_due_during_a_round_is_not_missed(world: World, monkeypatch: pytest.MonkeyPatch):
     rebuild(world, workers=2)
     lease = world.book(1, start=1)
     look = EventService.ready
@@ -55,7 +55,7 @@ def test_what_becomes_due_while_it_looks_is_not_slept_over(world: World, monkeyp
     assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
 
 
-def test_it_looks_for_what_others_have_booked_at_least_every_two_seconds(world: World):
+def test_engine_polls_at_least_every_two_seconds(world: World):
     world.clock = clock = WatchedClock(NOW)
     rebuild(world, clock=clock, workers=2)
     world.book(1, start=5)
@@ -67,7 +67,7 @@ def test_it_looks_for_what_others_have_booked_at_least_every_two_seconds(world: 
 def test_a_start_comes_at_its_time_and_not_before(tmp_path):
     with open_world(tmp_path, workers=2) as world, running(world):
         lease = world.book(1, start=1)
-        marker = world.book(1)  # the engine has been round when this one is active
+        marker = world.book(1)  # when this lease is active, the engine has run a round
         wait_for_leases(world, [marker], {LeaseStatus.ACTIVE})
         assert lease_of(world, lease.id).status is LeaseStatus.PENDING
         world.clock.set(NOW + HOUR)
@@ -88,7 +88,7 @@ def test_a_booking_wakes_the_engine_of_its_process(tmp_path):
             wait_for_leases(world, leases[:1], {LeaseStatus.DELETED})
 
 
-def test_a_repair_pass_that_hangs_delays_nobody(tmp_path):
+def test_hanging_repair_pass_delays_no_event(tmp_path):
     with open_world(tmp_path, workers=2) as world:
         world.cloud.inject(Fault(FaultKind.BLOCK, verb="held", count=None))
         with running(world):
@@ -113,7 +113,7 @@ def test_the_running_engine_repairs_once_a_minute(tmp_path):
 
 
 def test_a_sink_that_hangs_delays_no_start(tmp_path):
-    """Messages are somebody else's business; leases start on time without them."""
+    """Leases start on time without messages."""
     with open_world(tmp_path, workers=2) as world:
         told: list[str] = []
         holding = Fault(FaultKind.BLOCK, verb="look_up", count=None)
@@ -141,7 +141,7 @@ def test_a_stopped_engine_begins_nothing(tmp_path):
         assert lease_of(world, lease.id).status is LeaseStatus.PENDING
 
 
-def test_a_database_that_is_away_is_told_in_one_line(
+def test_unavailable_database_is_logged_in_one_line(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """It is no defect of ours, and looked for every two seconds: traces would fill the disk."""

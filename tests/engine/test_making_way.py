@@ -1,4 +1,4 @@
-"""Preemptible servers go before what starts soon."""
+"""Preemptible servers are removed before a lease starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOTICE = timedelta(seconds=60)
 
 
 def test_two_reservations_that_start_together_both_have_room(tmp_path: Path):
-    """Each for itself, both would have the same servers go."""
+    """Separately, both would count on the same servers to be removed."""
     rules = Rules(preemption_notice=NOTICE)
     with open_world(tmp_path, hosts=1, rules=rules) as world:
         instances = world.cloud.world.instances
@@ -37,14 +37,14 @@ def test_two_reservations_that_start_together_both_have_room(tmp_path: Path):
         for left in (NOTICE, timedelta(seconds=30), timedelta(seconds=5)):
             world.pass_until(starts_at - left)
             preemption.run()
-        assert len({one.id for one in world.cloud.world.servers()} & servers) == 2
+        assert len({server.id for server in world.cloud.world.servers()} & servers) == 2
         assert len(effects_of(world, EffectKind.SERVER_TOLD)) == 2
         world.pass_until(starts_at)
         assert lease_of(world, lease.id).status is LeaseStatus.ACTIVE
-        assert len({one.id for one in world.cloud.world.servers()} & servers) == 2
+        assert len({server.id for server in world.cloud.world.servers()} & servers) == 2
 
 
-def test_a_server_is_told_again_when_the_start_has_moved(tmp_path: Path):
+def test_server_is_notified_again_when_the_start_has_moved(tmp_path: Path):
     """Once for each deadline, however often it is looked."""
     rules = Rules(preemption_notice=NOTICE)
     with open_world(tmp_path, hosts=1, rules=rules) as world:
@@ -62,6 +62,6 @@ def test_a_server_is_told_again_when_the_start_has_moved(tmp_path: Path):
                 assert preemption.run() == 1
         world.engine.settle()
         told = [message.payload for message in messages if message.topic == TOPIC]
-        assert [(one["server_id"], one["deadline"]) for one in told] == [
+        assert [(message["server_id"], message["deadline"]) for message in told] == [
             (server_id, f"{deadline:%Y-%m-%dT%H:%M:%S.%f}") for deadline in deadlines
         ]

@@ -1,4 +1,4 @@
-"""The order of events: who goes first at the same instant, and who waits for whom."""
+"""The order of events: which comes first at the same instant, and which waits for which."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.world import NOW, OWNER, World, open_world, reservation
 
 
 def topics_after(world: World, lease_id: str) -> list[str]:
-    """Have the outbox delivered, and give what it said of a lease."""
+    """Run the deliveries, and return the topics of a lease."""
     told: list[str] = []
     rebuild(world, sink=lambda message: told.append(message.topic) if message.lease_id == lease_id else None)
     world.engine.settle()
@@ -56,7 +56,7 @@ def test_an_end_comes_before_a_start_at_the_same_instant(world: World):
 
 
 def test_an_end_comes_before_a_start_when_the_engine_was_down(world: World):
-    """Both are late, by different times: still nobody waits longer than he must."""
+    """Both are late, by different times: no lease waits longer than it must."""
     first = world.book(4, hours=1)
     world.engine.settle()
     second = world.book(4, start=2, hours=3)
@@ -107,7 +107,7 @@ def test_a_lease_may_start_up_to_its_last_moment(world: World):
 
 
 def test_the_end_waits_for_what_is_under_way_before_it(world: World, checkpoints: Checkpoints):
-    """The claims of one lease never overlap, whatever becomes due meanwhile."""
+    """The claims of one lease never overlap, whatever becomes due in between."""
     other = another(world, checkpoint=lambda _point: None)
     others_attempts: list[int] = []
 
@@ -126,7 +126,7 @@ def test_the_end_waits_for_what_is_under_way_before_it(world: World, checkpoints
 
 @pytest.mark.slow
 def test_no_two_calls_for_one_lease_at_the_same_time(tmp_path):
-    """Two managers with threads of their own; leases of several reservations whose events are all due at once."""
+    """Two managers with threads; leases with several reservations whose events are all due at once."""
     guard = threading.Lock()
     inside: Counter[str] = Counter()
     crowded: list[str] = []

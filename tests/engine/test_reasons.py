@@ -1,4 +1,4 @@
-"""What the owner of a lease reads of what went wrong: what concerns him. Administrators read all of it."""
+"""The reasons that the owner of a lease reads: only the owner's own business. Administrators read everything."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def reason_of(world: World, lease: Lease) -> str:
 
 @pytest.mark.parametrize("error", [CloudBusy(SECRET), CloudRefused(SECRET), ValueError(SECRET)], ids=repr)
 @pytest.mark.parametrize("verb", ["ensure_started", "ensure_ended"])
-def test_what_a_driver_does_not_mark_as_the_owners_is_not_shown_to_him(world: World, verb: str, error: Exception):
+def test_unmarked_driver_text_is_hidden_from_the_owner(world: World, verb: str, error: Exception):
     failing(world, verb, error)
     lease = world.book(1, hours=1)
     world.engine.settle()
@@ -64,12 +64,12 @@ def test_an_unexpected_error_is_named_by_its_event(world: World, caplog: pytest.
     failing(world, "ensure_started", ValueError(SECRET))
     lease = world.book(1)
     world.engine.settle()
-    [event_id] = [one.id for one in lease.events if one.event_type.value == "start_lease"]
+    [event_id] = [event.id for event in lease.events if event.event_type.value == "start_lease"]
     assert reason_of(world, lease) == f"An internal error; the operator finds it in the log under {event_id}."
     assert any(event_id in record.getMessage() and record.exc_info for record in caplog.records)
 
 
-def test_what_is_waited_for_is_told_as_far_as_it_is_the_owners(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_waiting_reason_shows_only_the_owners_part(world: World, monkeypatch: pytest.MonkeyPatch):
     lease = world.book(1, hours=1)
     world.engine.settle()
     foreign = f"Servers of others are in the way, and are not deleted: {FOREIGN}."
@@ -82,7 +82,7 @@ def test_what_is_waited_for_is_told_as_far_as_it_is_the_owners(world: World, mon
     assert FOREIGN in told(world, lease, ADMIN)
 
 
-def test_what_was_missed_does_not_repeat_what_is_not_the_owners(world: World):
+def test_missed_start_does_not_repeat_hidden_details(world: World):
     failing(world, "ensure_started", CloudBusy(SECRET))
     lease = world.book(1, hours=0.5)
     world.engine.settle()
@@ -105,7 +105,7 @@ def test_a_change_that_is_undone_names_nothing_of_others(world: World):
     assert SECRET in told(world, lease, ADMIN)
 
 
-def test_of_a_host_that_fails_its_owner_is_told_its_name_only(world: World):
+def test_owner_sees_only_the_name_of_a_failed_host(world: World):
     lease = world.book(4)
     world.engine.settle()
     world.cloud.world.mark_host("sim-host-001", HostHealth.DOWN)
@@ -115,7 +115,7 @@ def test_of_a_host_that_fails_its_owner_is_told_its_name_only(world: World):
     assert "sim-host-001 is down: The hypervisor is down." in told(world, lease, ADMIN)
 
 
-def test_of_instances_the_owner_is_told_no_host(world: World):
+def test_owner_of_instances_sees_no_host(world: World):
     lease = world.reserve(instance_reservation(1))
     world.engine.settle()
     for number in range(1, 5):
@@ -127,7 +127,7 @@ def test_of_instances_the_owner_is_told_no_host(world: World):
     assert "is down: The hypervisor is down." in told(world, lease, ADMIN)
 
 
-def test_of_volumes_the_owner_is_told_no_pool(world: World):
+def test_owner_of_volumes_sees_no_pool(world: World):
     pool = world.cloud.world.volumes.fast
     world.resources.register(ADMIN, VOLUME, pool, {}, Capacity({"DISK_GB": 100}))
     lease = world.reserve(volumes("fast"))
@@ -139,7 +139,7 @@ def test_of_volumes_the_owner_is_told_no_pool(world: World):
     assert pool in told(world, lease, ADMIN)
 
 
-def test_of_an_address_in_use_the_owner_is_told_no_project(world: World):
+def test_owner_of_an_address_in_use_sees_no_project(world: World):
     taken = "203.0.113.10"
     world.resources.register(ADMIN, ADDRESS, f"{world.cloud.world.addresses.public}/{taken}", {})
     lease = world.reserve(address_reservation(), start=1, hours=5)

@@ -32,7 +32,7 @@ from tests.support.engines import (
 )
 from tests.support.world import NOW, OWNER, World, reservation
 
-#: How long an end waits for what is to be done before it, where a test waits for that.
+#: How long an end waits for before-end actions, in tests of that wait.
 PATIENCE = 5 * MINUTE
 
 
@@ -61,7 +61,7 @@ def test_a_start_is_tried_at_growing_intervals_and_given_up(world: World):
     assert attempts == [0, 1, 3, 7, 15, 31, 63, 123, 183, 243]
     failed = lease_of(world, lease.id)
     assert (failed.status, failed.status_reason) == (LeaseStatus.ERROR, "the cloud is busy")
-    assert {one.status for one in failed.reservations} == {ReservationStatus.ERROR}
+    assert {reservation.status for reservation in failed.reservations} == {ReservationStatus.ERROR}
     assert event_of(world, lease.id, EventType.START).status is EventStatus.ERROR
     assert path_of(world, lease.id) == ["PENDING", "STARTING", "ERROR"]
     assert_all_in_pool(world)
@@ -105,7 +105,7 @@ def test_the_lease_says_why_it_lasts_until_it_does_not(world: World):
     assert reasons == ["ensure_started: no answer (busy)", "ensure_started: no connection (busy)"]
 
 
-def test_an_error_that_nobody_expects_is_tried_again(world: World):
+def test_unexpected_error_is_retried(world: World):
     failures = [ValueError("odd"), OSError()]
 
     def fail(verb: str, *_: object) -> None:
@@ -123,7 +123,7 @@ def test_an_error_that_nobody_expects_is_tried_again(world: World):
 
 
 @pytest.mark.slow
-def test_an_end_never_gives_up(world: World):
+def test_end_is_retried_without_limit(world: World):
     lease = world.book(2, hours=1)
     world.engine.settle()
     world.clock.set(NOW + HOUR - SECOND)
@@ -139,7 +139,7 @@ def test_an_end_never_gives_up(world: World):
     watch(world, lambda *_: None)
     world.pass_time(MINUTE)
     assert lease_of(world, lease.id).status is LeaseStatus.TERMINATED
-    # However many attempts there were: the history tells what changed.
+    # However many attempts there were: the history has only changes.
     assert path_of(world, lease.id) == ["PENDING", "STARTING", "ACTIVE", "TERMINATING", "ERROR", "TERMINATED"]
     assert_all_in_pool(world)
     world.book(4)
@@ -180,7 +180,7 @@ def test_the_end_comes_while_a_start_still_fails(world: World):
 
 @pytest.mark.parametrize("after_effects", range(4))
 def test_a_permanent_refusal_gives_back_what_was_started(world: World, after_effects: int):
-    """Several reservations start together: what the first two got goes back when the third is refused."""
+    """Several reservations start together: the first two are taken back when the third is refused."""
     lease = world.leases.create(
         OWNER, LeaseRequest("lease", NOW, NOW + 3 * HOUR, reservations=(reservation(1, 1),) * 3)
     )
@@ -230,7 +230,7 @@ def test_a_lost_reply_to_a_change_repeats_no_effect(world: World):
     assert len(effects_of(world, EffectKind.HOST_TAKEN)) == 3
 
 
-def test_a_before_end_action_that_fails_for_good_keeps_nobody_from_the_end(world: World):
+def test_permanently_failing_before_end_action_does_not_block_the_end(world: World):
     lease = world.book(1, hours=3, before_end="snapshot")
     world.cloud.inject(Fault(FaultKind.REFUSED, verb="before_end", reason="quota"))
     world.pass_time(2 * HOUR)
@@ -303,7 +303,9 @@ def test_a_refused_change_leaves_nothing_changed(world: World):
         )
     after = lease_of(world, lease.id)
     assert (after.name, after.ends_at) == (before.name, before.ends_at)
-    assert [one.parameters for one in after.reservations] == [one.parameters for one in before.reservations]
+    assert [reservation.parameters for reservation in after.reservations] == [
+        reservation.parameters for reservation in before.reservations
+    ]
     assert event_of(world, lease.id, EventType.END).due_at == NOW + 2 * HOUR
     assert event_of(world, lease.id, EventType.BEFORE_END).due_at == NOW + HOUR
     world.pass_time(2 * HOUR)
@@ -312,8 +314,8 @@ def test_a_refused_change_leaves_nothing_changed(world: World):
 
 
 @pytest.mark.parametrize("kind", [FaultKind.BUSY, FaultKind.REFUSED, FaultKind.LOST_REPLY])
-def test_what_a_refused_change_left_in_the_cloud_is_put_back(world: World, kind: FaultKind):
-    """The change takes one host before it is refused, and putting that back fails at first as well."""
+def test_refused_change_is_undone_in_the_cloud(world: World, kind: FaultKind):
+    """The change takes one host before it is refused, and taking that back fails at first as well."""
     lease = world.book(1, hours=5)
     world.engine.settle()
     mine = world.cloud.world.groups()[lease.reservations[0].id].hosts
@@ -340,7 +342,7 @@ def test_what_a_refused_change_left_in_the_cloud_is_put_back(world: World, kind:
 # --- busy leases
 
 
-def test_an_update_is_refused_while_somebody_is_at_the_lease(world: World):
+def test_update_is_refused_while_the_lease_is_busy(world: World):
     lease = world.book(1, hours=5)
     refused: list[str] = []
 
@@ -358,7 +360,7 @@ def test_an_update_is_refused_while_somebody_is_at_the_lease(world: World):
 
 @pytest.mark.slow
 def test_a_change_of_hosts_is_refused_while_the_action_before_the_end_runs(world: World):
-    """Nothing happens to a lease twice at a time: a snapshot of what is being given back would be lost."""
+    """Only one thing happens to a lease at a time: a snapshot of a host that is being released would be lost."""
     lease = world.book(2, hours=3, before_end="snapshot")
     refused: list[str] = []
 
@@ -393,7 +395,7 @@ def test_a_delete_waits_for_the_call_under_way_and_then_takes_over(world: World)
         world.leases.get(OWNER, lease.id)
 
 
-def test_a_delete_during_an_end_is_done_by_whoever_ends_it(world: World):
+def test_delete_during_an_end_is_finished_by_that_worker(world: World):
     lease = world.book(2, hours=1)
 
     def delete(verb: str, *_: object) -> None:
@@ -401,7 +403,7 @@ def test_a_delete_during_an_end_is_done_by_whoever_ends_it(world: World):
             world.leases.delete(OWNER, lease.id)
 
     world.engine.settle()
-    rebuild(world, answer_seconds=0.1)  # who deletes it waits for the end, which waits for the delete
+    rebuild(world, answer_seconds=0.1)  # the delete waits for the end, which waits for the delete
     watch(world, delete)
     world.pass_time(HOUR)
     assert path_of(world, lease.id)[2:] == ["ACTIVE", "TERMINATING", "DELETING", "DELETED"]
@@ -434,21 +436,21 @@ def test_the_end_takes_over_a_change_that_fails(world: World):
 
 
 @pytest.mark.parametrize("seconds", [(9, 4), (4, 9)])
-def test_several_that_last_are_looked_at_when_the_first_may_be_done(world: World, seconds: tuple[int, int]):
+def test_waiting_event_is_checked_when_the_first_reservation_may_be_done(world: World, seconds: tuple[int, int]):
     lease = world.leases.create(
         OWNER, LeaseRequest("lease", NOW, NOW + HOUR, reservations=(reservation(1, 1), reservation(1, 1)))
     )
     world.engine.settle()
-    for one, wait in zip(lease.reservations, seconds, strict=True):
+    for waiting, wait in zip(lease.reservations, seconds, strict=True):
         until = NOW + HOUR + wait * SECOND
-        world.cloud.inject(Fault(FaultKind.SLOW, verb="ensure_ended", reservation_id=one.id, until=until))
+        world.cloud.inject(Fault(FaultKind.SLOW, verb="ensure_ended", reservation_id=waiting.id, until=until))
     world.clock.advance(HOUR)
     world.engine.settle()
     assert world.engine.next_due_at() == NOW + HOUR + 4 * SECOND
 
 
 def test_a_database_that_is_away_is_no_failure_of_the_cloud(world: World, monkeypatch: pytest.MonkeyPatch):
-    """However often: it uses up no attempts, and the lease does not tell of it."""
+    """However often: it uses up no attempts, and the lease does not show it."""
     lease = world.book(1)
 
     def fail(_events: EventService, _work: Work) -> bool:

@@ -1,4 +1,4 @@
-"""What the cloud did not tell this time keeps its health: it is neither gone nor well."""
+"""A resource that the cloud does not report this time keeps its health: it is neither gone nor well."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def health_of_first(world: World) -> object:
 
 
 @pytest.mark.parametrize("before", [Health(True), Health(False, "The hypervisor is down.")], ids=["well", "down"])
-def test_what_did_not_arrive_keeps_its_health(world: World, monkeypatch: pytest.MonkeyPatch, before: Health):
+def test_health_stays_while_the_answer_is_unknown(world: World, monkeypatch: pytest.MonkeyPatch, before: Health):
     everything = world.cloud.check("physical:host", [])
     answers: list[Mapping[str, Health]] = [{**everything, "1": before}, {**everything, "1": UNKNOWN}]
 

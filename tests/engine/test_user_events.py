@@ -1,4 +1,4 @@
-"""Events that owners define: told once, in time, whatever becomes of the lease and of the service."""
+"""Events of owners: notified once, in time, whatever happens to the lease and to the service."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOPIC = "lease.event.notify_lease"
 
 
 def words(told: list[Message]) -> list[str]:
-    """What owners had others told, in order."""
+    """The messages of owners' events, in order."""
     return [str(message.payload["event"]["message"]) for message in told if message.topic == TOPIC]  # type: ignore[index]
 
 
@@ -61,7 +61,7 @@ def put(world: World, lease: Lease, *events: UserEvent, **more: object) -> Lease
     return world.leases.update(OWNER, lease.id, LeaseChange(events=events, **more))  # type: ignore[arg-type]
 
 
-def test_others_are_told_at_the_time(world: World, told: list[Message]):
+def test_notification_is_sent_at_its_time(world: World, told: list[Message]):
     lease = book(world, at(2, "save your work"), at(1, "half time"), start=0.5)
     world.pass_time(HOUR - SECOND)
     assert words(told) == []
@@ -70,7 +70,7 @@ def test_others_are_told_at_the_time(world: World, told: list[Message]):
     world.pass_time(HOUR)
     assert words(told) == ["half time", "save your work"]
     message = next(message for message in told if message.topic == TOPIC)
-    event = min(own(lease), key=lambda one: one.due_at)
+    event = min(own(lease), key=lambda event: event.due_at)
     assert message.payload["event"] == {
         "id": event.id,
         "event_type": "notify_lease",
@@ -83,7 +83,7 @@ def test_others_are_told_at_the_time(world: World, told: list[Message]):
     assert {status for _, _, status in shown(lease_of(world, lease.id))} == {EventStatus.DONE}
 
 
-def test_nobody_sees_the_lease_change(world: World):
+def test_event_does_not_change_the_lease(world: World):
     lease = book(world, at(1, "half time"))
     world.engine.settle()
     before = lease_of(world, lease.id).updated_at
@@ -111,7 +111,7 @@ def test_an_event_lies_within_the_lease(world: World, hours: float, start: float
     assert lease_of(world, lease.id) == lease
 
 
-def test_there_are_not_too_many(world: World):
+def test_number_of_events_is_limited(world: World):
     many = [at(1, str(number)) for number in range(MAX_USER_EVENTS + 1)]
     with pytest.raises(InvalidParameter) as refused:
         book(world, *many)
@@ -124,7 +124,7 @@ def test_there_are_not_too_many(world: World):
 # --- changes
 
 
-def test_a_change_has_all_events_that_there_are_to_be(world: World, told: list[Message]):
+def test_change_replaces_all_events(world: World, told: list[Message]):
     lease = book(world, at(1, "stays"), at(1, "moves"), at(1, "goes"), at(1, "says something else"))
     ids = {event.message: event.id for event in own(lease)}
     changed = put(
@@ -146,7 +146,7 @@ def test_a_change_has_all_events_that_there_are_to_be(world: World, told: list[M
     assert words(told)[2:] == ["is new", "moves"]
 
 
-def test_none_are_told_of_after_they_were_taken_away(world: World, told: list[Message]):
+def test_removed_events_send_nothing(world: World, told: list[Message]):
     lease = book(world, at(1, "half time"))
     assert own(put(world, lease)) == []
     world.pass_time(3 * HOUR)
@@ -159,7 +159,7 @@ def test_other_changes_leave_them_alone(world: World):
     assert own(changed) == own(lease)
 
 
-def test_what_was_told_stays_as_it_was_or_goes(world: World, told: list[Message]):
+def test_sent_event_can_only_stay_or_be_removed(world: World, told: list[Message]):
     lease = book(world, at(1, "half time"))
     world.pass_time(HOUR)
     event = own(lease)[0]
@@ -174,7 +174,7 @@ def test_what_was_told_stays_as_it_was_or_goes(world: World, told: list[Message]
 def test_a_mistake_changes_nothing(world: World):
     lease = book(world, at(1, "half time"))
     (event,) = own(lease)
-    start = next(one for one in lease.events if one.event_type is EventType.START)
+    start = next(event for event in lease.events if event.event_type is EventType.START)
     world.pass_time(30 * MINUTE)
     before = lease_of(world, lease.id)
     for wrong, field in (
@@ -190,7 +190,7 @@ def test_a_mistake_changes_nothing(world: World):
         assert lease_of(world, lease.id) == before
 
 
-def test_what_falls_outside_of_new_dates_moves_to_their_edge(world: World, told: list[Message]):
+def test_events_outside_new_dates_move_to_their_edge(world: World, told: list[Message]):
     lease = book(world, at(1, "early"), at(3, "late"), start=1)
     moved = world.leases.update(OWNER, lease.id, LeaseChange(starts_at=NOW + 1.5 * HOUR, ends_at=NOW + 2.5 * HOUR))
     assert [when for when, _, _ in shown(moved)] == [NOW + 1.5 * HOUR, NOW + 2.5 * HOUR]
@@ -217,7 +217,7 @@ def test_a_change_that_the_cloud_refuses_leaves_the_events_as_they_were(
     lease = book(world, at(1, "half time"), at(2, "goes"), at(2.5, "says this"))
     world.pass_time(passed)
     before = shown(lease_of(world, lease.id))
-    _, goes, says = sorted(own(lease), key=lambda one: one.due_at)
+    _, goes, says = sorted(own(lease), key=lambda event: event.due_at)
     world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", reason="no"))
     grown = ReservationChange(lease.reservations[0].id, {"min": 2, "max": 2})
     with pytest.raises(Conflict, match="undone"):
@@ -228,7 +228,7 @@ def test_a_change_that_the_cloud_refuses_leaves_the_events_as_they_were(
     assert words(told) == ["half time", "goes", "says this"]
 
 
-def test_they_go_with_the_lease(world: World, told: list[Message]):
+def test_events_are_removed_with_the_lease(world: World, told: list[Message]):
     lease = book(world, at(2, "never"))
     planned = book(world, at(2, "neither"), start=1)
     world.pass_time(HOUR / 2)
@@ -241,8 +241,8 @@ def test_they_go_with_the_lease(world: World, told: list[Message]):
 # --- whatever happens
 
 
-def test_nobody_waits_for_it_and_it_waits_for_nobody(world: World, told: list[Message]):
-    """A start that hangs holds no notification up, and a claimed one no change of the lease."""
+def test_notification_neither_waits_nor_blocks(world: World, told: list[Message]):
+    """A hanging start delays no notification, and a claimed notification blocks no change of the lease."""
     lease = book(world, at(0, "begins"), at(1, "half time"))
     world.engine.settle()
     block = world.cloud.inject(Fault(FaultKind.BLOCK, verb="ensure_started"))
@@ -260,7 +260,7 @@ def test_nobody_waits_for_it_and_it_waits_for_nobody(world: World, told: list[Me
         change.join(patience())
 
 
-def test_a_change_goes_through_while_it_is_told(world: World, checkpoints: Checkpoints, told: list[Message]):
+def test_change_succeeds_while_a_notification_is_sent(world: World, checkpoints: Checkpoints, told: list[Message]):
     lease = book(world, at(1, "half time"))
     world.engine.settle()
     (event,) = own(lease)
@@ -271,20 +271,22 @@ def test_a_change_goes_through_while_it_is_told(world: World, checkpoints: Check
         lambda: changes.append(put(world, lease, at(2, "later", event.id), reservations=(grown,))),
     )
     world.pass_time(HOUR)
-    assert [one.status for one in changes] == [LeaseStatus.ACTIVE]
+    assert [lease.status for lease in changes] == [LeaseStatus.ACTIVE]
     assert words(told) == []
     world.pass_time(HOUR)
     assert words(told) == ["later"]
 
 
-def test_a_running_lease_grows_while_it_is_told(world: World, checkpoints: Checkpoints, told: list[Message]):
+def test_running_lease_can_grow_while_a_notification_is_sent(
+    world: World, checkpoints: Checkpoints, told: list[Message]
+):
     lease = book(world, at(1, "half time"))
     world.engine.settle()
     grown = LeaseChange(reservations=(ReservationChange(lease.reservations[0].id, {"min": 2, "max": 2}),))
     changes: list[Lease] = []
     checkpoints.at("notify_lease:after_act", lambda: changes.append(world.leases.update(OWNER, lease.id, grown)))
     world.pass_time(HOUR)
-    assert [one.status for one in changes] == [LeaseStatus.ACTIVE]
+    assert [lease.status for lease in changes] == [LeaseStatus.ACTIVE]
     assert words(told) == ["half time"]
 
 
@@ -292,7 +294,7 @@ def test_a_running_lease_grows_while_it_is_told(world: World, checkpoints: Check
 def test_the_end_waits_for_no_manager_that_was_killed(
     world: World, checkpoints: Checkpoints, told: list[Message], point: str
 ):
-    """It tells in the place of whoever had the claim."""
+    """The end sends the notification instead of the dead worker."""
     lease = book(world, at(3 - 10 / 3600, "nearly over"))
     checkpoints.kill_at(f"notify_lease:{point}")
     with pytest.raises(Killed):
@@ -325,10 +327,10 @@ def test_a_manager_that_is_killed_loses_none_and_repeats_none(
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_what_was_under_way_when_the_end_came_is_told_once(
+def test_notification_under_way_at_the_end_is_sent_once(
     world: World, checkpoints: Checkpoints, told: list[Message], point: str
 ):
-    """The one who was at it comes back after the end has told it in his place."""
+    """The worker that had claimed it comes back after the end has sent it instead."""
     book(world, at(3, "is over"))
     other = another(world, checkpoint=lambda _point: None)
 
@@ -341,7 +343,7 @@ def test_what_was_under_way_when_the_end_came_is_told_once(
     assert words(told) == ["is over"]
 
 
-def test_all_that_came_while_the_service_was_down_is_told(world: World, told: list[Message]):
+def test_events_missed_during_an_outage_are_sent(world: World, told: list[Message]):
     missed = book(world, at(1, "missed"), at(2, "as well"), start=1, end=2)
     running = book(world, at(1, "late"), end=9)
     world.clock.advance(4 * HOUR)
@@ -351,7 +353,7 @@ def test_all_that_came_while_the_service_was_down_is_told(world: World, told: li
     assert lease_of(world, running.id).status is LeaseStatus.ACTIVE
 
 
-def test_what_cannot_be_delivered_is_delivered_later(world: World):
+def test_undelivered_notification_is_delivered_later(world: World):
     fails = [True]
     arrived: list[Message] = []
 
@@ -368,7 +370,7 @@ def test_what_cannot_be_delivered_is_delivered_later(world: World):
     assert words(arrived) == ["half time"]
 
 
-def test_a_lease_that_is_over_gets_none(world: World):
+def test_ended_lease_gets_no_events(world: World):
     lease = book(world)
     world.pass_time(4 * HOUR)
     with pytest.raises(InvalidState):

@@ -1,4 +1,4 @@
-"""Workers: one attempt per event, so many of each lane, and none lost."""
+"""Workers: one attempt per event, a limit for each lane, and no lost attempts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_an_event_is_attempted_once_at_a_time_and_a_lane_has_so_many_workers():
     assert threading.current_thread() not in made
 
 
-def test_without_workers_attempts_are_made_by_who_asks():
+def test_without_workers_attempts_run_in_the_calling_thread():
     made: list[threading.Thread] = []
     workers = Workers(0)
     assert workers.has_room(Lane.STARTS)
@@ -41,7 +41,7 @@ def test_without_workers_attempts_are_made_by_who_asks():
     assert made == [threading.current_thread()]
 
 
-def test_it_tells_when_a_worker_is_free():
+def test_callback_when_a_worker_is_free():
     free = threading.Event()
     workers = Workers(1, free.set)
     assert workers.begin("first", Lane.STARTS, lambda: None)
@@ -50,7 +50,7 @@ def test_it_tells_when_a_worker_is_free():
     assert workers.join(patience())
 
 
-def test_a_system_without_threads_costs_neither_the_worker_nor_the_event(monkeypatch: pytest.MonkeyPatch):
+def test_failed_thread_start_loses_neither_worker_nor_event(monkeypatch: pytest.MonkeyPatch):
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -19,7 +19,7 @@ from tests.api.conftest import admin, new
 from tests.api.rig import Api, open_api
 from tests.support.world import World, open_world
 
-#: Of the API's stories, which are told over RPC too.
+#: The API's stories that are also run over RPC.
 __all__ = ["admin", "new"]
 
 

@@ -1,4 +1,4 @@
-"""Managers that have no room for a call, take it too late, or are stopping: what is begun, and what is not."""
+"""Managers that have no room for a call, take it too late, or are stopping: which calls are begun."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 @dataclass
 class Slow:
-    """Leases whose deletion lasts until it is let go."""
+    """Leases whose deletion hangs until it is released."""
 
     begun: list[str] = field(default_factory=list)
     go_on: threading.Event = field(default_factory=threading.Event)
@@ -85,7 +85,7 @@ def test_a_call_to_a_busy_manager_is_done_by_a_free_one(conf: ConfigOpts):
     with ThreadPoolExecutor(16) as clients, serving(conf, "busy", busy, threads=1):
         blocked = begin(clients, far, "the first")
         busy.wait_until_begun(1)
-        # Several: the bus in memory gives a call to whoever looks next, and two may keep looking in the same order.
+        # Several: the in-memory bus gives a call to the first that polls, and two may keep polling in the same order.
         with ExitStack() as others:
             for number in range(3):
                 others.enter_context(serving(conf, f"free-{number}", free, threads=16))
@@ -97,7 +97,7 @@ def test_a_call_to_a_busy_manager_is_done_by_a_free_one(conf: ConfigOpts):
     assert len(free.begun) == 12
 
 
-def test_what_was_refused_is_not_done_later(conf: ConfigOpts):
+def test_refused_call_is_not_carried_out_later(conf: ConfigOpts):
     busy, far = Slow(), remote(conf)
     with ThreadPoolExecutor(16) as clients, serving(conf, "busy", busy, threads=2):
         held = [begin(clients, far, "held") for _ in range(2)]
@@ -129,8 +129,8 @@ def test_a_stop_begins_nothing_and_does_not_wait_for_ever(conf: ConfigOpts):
     assert busy.begun == ["held"]
 
 
-def test_what_nobody_waits_for_any_more_is_not_done(conf: ConfigOpts):
-    """The call is still in the queue when a manager comes, by whose clock its caller has given up."""
+def test_call_without_a_waiting_caller_is_not_carried_out(conf: ConfigOpts):
+    """The call is still in the queue when a manager comes; by its clock the caller has given up."""
     leases, far = Slow(), remote(conf)
     with serving(conf, "before", leases, threads=2):
         far.health()  # it has its connection to the message bus

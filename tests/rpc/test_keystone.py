@@ -1,4 +1,4 @@
-"""What a caller is told where Keystone does not answer, or cannot be trusted."""
+"""The answers to callers if Keystone does not answer, or cannot be trusted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def client_of(folder: Path, address: str, **more: object) -> TestClient:
-    """An API whose Keystone is there."""
+    """A client of an API whose Keystone is at this URL."""
     account = {"auth_type": "password", "username": "tenure", "password": "secret", "project_name": "service"}
     domains = {"user_domain_name": "Default", "project_domain_name": "Default"}
     keystone = {"auth_url": address, "www_authenticate_uri": address, **account, **domains, **more}
@@ -58,14 +58,14 @@ def assert_away(client: TestClient, waits: list[float]) -> None:
 
 
 @pytest.mark.slow
-def test_a_keystone_that_takes_connections_and_says_nothing_is_away(tmp_path: Path, waits: list[float]):
-    """It still says nothing when its caller has been told."""
+def test_silent_keystone_is_unavailable(tmp_path: Path, waits: list[float]):
+    """It is still silent when its caller has got an answer."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert_away(client_of(tmp_path, f"http://127.0.0.1:{silent.getsockname()[1]}/v3"), waits)
 
 
 @pytest.mark.slow
-def test_a_keystone_where_nobody_listens_is_away(tmp_path: Path, waits: list[float]):
+def test_keystone_without_a_listener_is_unavailable(tmp_path: Path, waits: list[float]):
     assert_away(client_of(tmp_path, f"http://127.0.0.1:{free_port()}/v3"), waits)
 
 
@@ -74,14 +74,14 @@ def test_a_keystone_where_nobody_listens_is_away(tmp_path: Path, waits: list[flo
 
 @dataclass(frozen=True)
 class Certified:
-    """A Keystone behind TLS, and whom a client must trust."""
+    """A Keystone behind TLS, and the CA that a client must trust."""
 
     cloud: FakeOpenStack
     authority: Authority
     stranger: Authority
 
     def ask(self, folder: Path, **options: object) -> int:
-        """The status of an answer that needs a good token and no manager: 404, for there is no such page."""
+        """Return the status for a request with a good token that needs no manager: 404, as there is no such page."""
         client = client_of(folder, f"{self.cloud.url}/identity/v3", **options)
         token = self.cloud.issue("user-1", "project-1", ("member", "reader"))
         return int(client.simulate_get("/v2", headers={"X-Auth-Token": token}).status_code)
@@ -110,7 +110,7 @@ def test_a_keystone_with_a_known_certificate_is_asked(certified: Certified, tmp_
 
 @pytest.mark.long
 @pytest.mark.parametrize("named", [True, False], ids=["another authority", "those of the system"])
-def test_a_keystone_with_an_unknown_certificate_is_away(
+def test_keystone_with_an_unknown_certificate_is_unavailable(
     certified: Certified, tmp_path: Path, caplog: pytest.LogCaptureFixture, named: bool
 ):
     """The log says why, and no password and no token has gone out."""

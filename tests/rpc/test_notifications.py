@@ -1,4 +1,4 @@
-"""Notifications: what consumers get of leases, and what is heard from Nova."""
+"""Notifications: those for consumers of leases, and those from Nova."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_message_arrives_under_blazars_names(conf: ConfigOpts, world: World):
     assert sorted(copies.values()) == [1, 2]
 
 
-def test_what_the_bus_does_not_take_is_said_to_whoever_sends(conf: ConfigOpts, world: World):
+def test_sink_raises_if_the_bus_refuses(conf: ConfigOpts, world: World):
     sink = NotificationSink(conf, publisher_id="blazar.lease", clock=world.clock)
     with pytest.raises(ValueError, match="primitive"):
         sink(Message(1, "k", "lease-1", "lease.create", {"object": object()}, NOW, 1))
@@ -100,7 +100,7 @@ def test_what_the_bus_does_not_take_is_said_to_whoever_sends(conf: ConfigOpts, w
         ),
     ],
 )
-def test_what_nova_tells_of_a_compute_service_is_reported(conf: ConfigOpts, data: dict[str, Any], health: Health):
+def test_compute_service_notification_is_reported(conf: ConfigOpts, data: dict[str, Any], health: Health):
     heard: queue.Queue[tuple[str, Health]] = queue.Queue()
     topic = conf.oslo_messaging_notifications.topics[0]
     listener = NovaListener(conf, lambda host, told: heard.put((host, told)), topics=[topic], exchange="openstack")
@@ -124,7 +124,7 @@ DISABLED = {"host": "compute-2", "disabled": True, "forced_down": False, "binary
 
 @contextmanager
 def nova_at(conf: ConfigOpts, report: Report) -> Iterator[oslo_messaging.Notifier]:
-    """What Nova sends with, to one who listens."""
+    """Nova's sender, for a listener."""
     topic = conf.oslo_messaging_notifications.topics[0]
     listener = NovaListener(conf, report, topics=[topic], exchange="openstack")
     listener.start()
@@ -135,7 +135,7 @@ def nova_at(conf: ConfigOpts, report: Report) -> Iterator[oslo_messaging.Notifie
 
 
 @pytest.mark.slow
-def test_what_cannot_be_recorded_is_heard_again(conf: ConfigOpts):
+def test_notification_that_cannot_be_recorded_is_requeued(conf: ConfigOpts):
     heard: queue.Queue[str] = queue.Queue()
     failed: list[str] = []
 
@@ -151,9 +151,7 @@ def test_what_cannot_be_recorded_is_heard_again(conf: ConfigOpts):
 
 
 @pytest.mark.slow
-def test_what_cannot_be_recorded_is_heard_again_at_growing_intervals(
-    conf: ConfigOpts, caplog: pytest.LogCaptureFixture
-):
+def test_requeued_notification_comes_at_growing_intervals(conf: ConfigOpts, caplog: pytest.LogCaptureFixture):
     heard: queue.Queue[float] = queue.Queue()
 
     def report(_host: str, _health: Health) -> None:
@@ -170,7 +168,7 @@ def test_what_cannot_be_recorded_is_heard_again_at_growing_intervals(
     assert re.findall(r"taken up again in (\S+) s", caplog.text)[:3] == ["0.5", "1", "2"]
 
 
-def test_a_stop_does_not_wait_for_what_is_heard_again(conf: ConfigOpts, monkeypatch: pytest.MonkeyPatch):
+def test_stop_does_not_wait_for_requeued_notifications(conf: ConfigOpts, monkeypatch: pytest.MonkeyPatch):
     limit = patience(10)
     monkeypatch.setattr(serving, "FIRST_PAUSE_SECONDS", 3 * limit)
     heard: queue.Queue[str] = queue.Queue()
@@ -189,7 +187,7 @@ def test_a_stop_does_not_wait_for_what_is_heard_again(conf: ConfigOpts, monkeypa
 
 
 @pytest.mark.slow
-def test_what_was_heard_is_gone(conf: ConfigOpts):
+def test_handled_notification_is_removed(conf: ConfigOpts):
     heard: queue.Queue[str] = queue.Queue()
     with nova_at(conf, lambda host, _health: heard.put(host)) as nova:
         nova.info({}, "instance.create.end", {"nova_object.data": {}})

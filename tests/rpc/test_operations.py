@@ -1,4 +1,4 @@
-"""Operations carried over a message bus: what comes back is what the manager itself gives."""
+"""Operations over a message bus: the results equal those of the manager itself."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ READS: dict[str, Callable[[Manager, str, str], object]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", sorted(READS))
-def test_what_is_read_from_afar_is_what_is_there(line: Line, operation: str):
+def test_remote_reads_equal_local_reads(line: Line, operation: str):
     lease, _ = line.world.book(1, hours=5), line.world.book(1, hours=5)
     line.world.pass_time(timedelta(minutes=1))
     (host,) = line.here.leases.resources(OWNER, lease.id, HOST)
@@ -71,7 +71,7 @@ def test_what_is_read_from_afar_is_what_is_there(line: Line, operation: str):
 
 
 @pytest.mark.slow
-def test_what_is_done_from_afar_is_done(line: Line):
+def test_remote_writes_take_effect(line: Line):
     now = line.world.clock.now()
     request = LeaseRequest("far", Moment.NOW, now + timedelta(hours=2), None, (reservation(1, 2, note=["ä", None, 3]),))
     lease = line.there.leases.create(OWNER, request)
@@ -97,7 +97,7 @@ def test_what_is_done_from_afar_is_done(line: Line):
     with pytest.raises(NotFound):
         line.here.leases.get(OWNER, lease.id)
     line.world.cloud.world.ensure_hosts(5)
-    name = max(line.world.cloud.discover(HOST), key=lambda one: int(one.external_id)).name
+    name = max(line.world.cloud.discover(HOST), key=lambda host: int(host.external_id)).name
     host = line.there.resources.register(ADMIN, HOST, name, {"ssd": "yes"})
     assert host == line.here.resources.get(ADMIN, HOST, host.external_id)
     host = line.there.resources.update(ADMIN, HOST, host.external_id, {"ssd": None})
@@ -147,7 +147,7 @@ def test_every_error_travels(name: str):
     assert (str(arrived), vars(arrived), arrived.details) == (str(error), vars(error), error.details)
 
 
-def test_an_error_of_somebody_elses_type_arrives_as_the_one_that_it_is(line: Line):
+def test_third_party_error_arrives_as_its_base_class(line: Line):
     class Special(InvalidParameter):
         """A refusal of a resource type by others."""
 
@@ -163,7 +163,7 @@ def test_all_declared_operations_travel_and_no_others(line: Line):
         assert endpoint.perform({}, operation=name, arguments={}) == {"error": None}
 
 
-def test_what_is_not_understood_is_refused_and_no_secret_is_logged(line: Line, caplog: pytest.LogCaptureFixture):
+def test_invalid_message_is_refused_without_logging_secrets(line: Line, caplog: pytest.LogCaptureFixture):
     endpoint = Endpoint(line.here)
     arguments = TABLE["leases.get"].encode_arguments(replace(OWNER, token="secret-0815"), "a lease")
     assert endpoint.perform({}, operation="leases.get", arguments={**arguments, "more": 1}) == {"error": None}
@@ -182,7 +182,7 @@ def test_a_token_travels_and_is_not_logged(line: Line, caplog: pytest.LogCapture
     assert "secret-0815" not in caplog.text
 
 
-def test_a_defect_of_the_manager_is_told_as_one_and_no_more(line: Line, caplog: pytest.LogCaptureFixture):
+def test_unexpected_error_of_the_manager_hides_its_text(line: Line, caplog: pytest.LogCaptureFixture):
     with pytest.raises(ManagerFailed, match=r"resources\.list"):
         line.there.resources.list(ADMIN, ResourceQuery(HOST, -1))
     assert "resources.list failed" in caplog.text

@@ -45,7 +45,7 @@ def assert_one_line_each(caplog: pytest.LogCaptureFixture, bus: RefusingBus) -> 
 
 
 @pytest.mark.slow
-def test_a_manager_tries_again_until_it_is_let_in_or_stopped(
+def test_manager_retries_the_bus_until_accepted_or_stopped(
     conf: ConfigOpts, bus: RefusingBus, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.WARNING)
@@ -60,7 +60,7 @@ def test_a_manager_tries_again_until_it_is_let_in_or_stopped(
 
 
 @pytest.mark.slow
-def test_who_listens_to_nova_tries_again_until_he_is_let_in_or_stopped(
+def test_nova_listener_retries_the_bus_until_accepted_or_stopped(
     conf: ConfigOpts, bus: RefusingBus, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.WARNING)
@@ -94,9 +94,7 @@ def is_listening() -> bool:
     return any(thread.name == "tenure-nova-listener" for thread in threading.enumerate())
 
 
-def test_callers_are_told_that_nobody_can_be_reached(
-    conf: ConfigOpts, bus: RefusingBus, caplog: pytest.LogCaptureFixture
-):
+def test_caller_gets_unavailable_without_a_bus(conf: ConfigOpts, bus: RefusingBus, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.WARNING)
     far = remote_manager(RpcClient(conf, topic="t"))
     for number in range(1, 4):

@@ -1,4 +1,4 @@
-"""Operations that the message bus delivers twice, to two managers: what comes of them is what comes of one."""
+"""Operations that the message bus delivers twice, to two managers: the effect equals that of one delivery."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def request_of(world: World, **parameters: object) -> LeaseRequest:
 
 
 def deliver(world: World, operation: str, *arguments: object, **named: object) -> list[Any]:
-    """What two managers answer to the same message."""
+    """Return the answers of two managers to the same message."""
     message = TABLE[operation].encode_arguments(*arguments, **named)
     managers = [Endpoint(world.service.manager) for _ in range(2)]
     return [manager.perform({}, operation=operation, arguments=message) for manager in managers]
@@ -55,11 +55,11 @@ def all_leases(world: World) -> tuple[Lease, ...]:
 def test_a_lease_is_booked_once(world: World):
     first, second = deliver(world, "leases.create", OWNER, request_of(world))
     assert first == second
-    assert [one.id for one in all_leases(world)] == [first["result"]["id"]]
+    assert [lease.id for lease in all_leases(world)] == [first["result"]["id"]]
     assert len(world.hosts_of(first["result"]["id"])) == 2
 
 
-def test_a_lease_that_has_begun_meanwhile_is_found_as_it_is(world: World):
+def test_repeated_create_returns_the_lease_as_it_is(world: World):
     request = request_of(world)
     world.leases.create(OWNER, request, lease_id=LEASE_ID)
     world.pass_time(timedelta(minutes=1))
@@ -69,7 +69,7 @@ def test_a_lease_that_has_begun_meanwhile_is_found_as_it_is(world: World):
     assert all_leases(world) == ()
 
 
-def test_an_id_of_somebody_elses_lease_gives_nothing_away(world: World):
+def test_id_of_another_projects_lease_reveals_nothing(world: World):
     world.leases.create(OWNER, request_of(world), lease_id=LEASE_ID)
     for actor in (STRANGER, replace(OWNER, user_id="a colleague")):
         with pytest.raises(Conflict):
@@ -77,7 +77,7 @@ def test_an_id_of_somebody_elses_lease_gives_nothing_away(world: World):
     assert len(all_leases(world)) == 1
 
 
-def test_one_trust_is_left_of_two(world: World):
+def test_surplus_trust_is_deleted(world: World):
     for _ in range(2):
         world.leases.create(OWNER, request_of(world, before_end="snapshot"), lease_id=LEASE_ID)
     assert len(world.cloud.world.trusts()) == 1
@@ -85,7 +85,7 @@ def test_one_trust_is_left_of_two(world: World):
 
 @pytest.mark.races
 @pytest.mark.parametrize("before_end", ["default", "snapshot"])
-def test_at_the_same_time_a_lease_is_booked_once(database_url: str, before_end: str):
+def test_concurrent_repetition_books_a_lease_once(database_url: str, before_end: str):
     with open_world(database_url) as world:
         request = request_of(world, before_end=before_end)
         together = threading.Barrier(8)
@@ -126,14 +126,14 @@ def grown(world: World, lease_id: str) -> LeaseChange:
 
 
 def confirmed(world: World) -> tuple[str, tuple[ReservationChange, ...]]:
-    """A lease that is held, and what a confirmation says of its reservation."""
+    """A held lease, and the parameters of its confirmation."""
     lease = world.leases.create(OWNER, replace(request_of(world), hold_for=timedelta(minutes=1)))
     return lease.id, (ReservationChange(lease.reservations[0].id, {"max": 3}),)
 
 
 def a_new_host(world: World) -> str:
     world.cloud.world.ensure_hosts(5)
-    return str(max(world.cloud.discover(HOST), key=lambda one: int(one.external_id)).name)
+    return str(max(world.cloud.discover(HOST), key=lambda host: int(host.external_id)).name)
 
 
 def a_pool(world: World) -> str:
@@ -145,7 +145,9 @@ def a_pool(world: World) -> str:
 def free_host(world: World, lease_id: str) -> str:
     taken = its_host(world, lease_id)
     return next(
-        one.external_id for one in world.resources.list(ADMIN, ResourceQuery(HOST, 9)).items if one.external_id != taken
+        host.external_id
+        for host in world.resources.list(ADMIN, ResourceQuery(HOST, 9)).items
+        if host.external_id != taken
     )
 
 
@@ -170,11 +172,11 @@ WRITES: dict[str, Callable[[World, str], tuple[tuple[object, ...], dict[str, obj
 
 def ledger(world: World) -> object:
     """All that users and operators can see, without the numbers of versions and the times of changes."""
-    leases = [replace(one, version=0, updated_at=None) for one in all_leases(world)]
+    leases = [replace(lease, version=0, updated_at=None) for lease in all_leases(world)]
     resources = [
-        replace(one, version=0)
+        replace(resource, version=0)
         for kind in (HOST, VOLUME)
-        for one in world.resources.list(ADMIN, ResourceQuery(kind, 100)).items
+        for resource in world.resources.list(ADMIN, ResourceQuery(kind, 100)).items
     ]
     return (
         leases,
@@ -187,7 +189,7 @@ def ledger(world: World) -> object:
 
 
 @pytest.mark.parametrize("operation", sorted(WRITES))
-def test_done_twice_is_as_good_as_done_once(world: World, operation: str):
+def test_operations_are_idempotent(world: World, operation: str):
     lease = a_lease(world)
     world.resources.update(ADMIN, HOST, free_host(world, lease), {"known": "yes"})
     positional, named = WRITES[operation](world, lease)
@@ -204,5 +206,5 @@ def test_done_twice_is_as_good_as_done_once(world: World, operation: str):
     assert after[0] != before or operation == "resources.enable"
 
 
-def test_every_operation_that_writes_is_among_them():
+def test_every_writing_operation_is_tested():
     assert WRITES.keys() | READS.keys() == OPERATIONS
