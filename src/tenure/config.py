@@ -163,7 +163,8 @@ _MANAGER = (
         min=0,
         help="How many seconds before a start preemptible servers in its way are notified that they will be removed. "
         "Until then, servers of flavors with the property blazar:preemptible may use reserved hosts that have not "
-        "started, if the scheduler's filter allows it (allow_preemptibles). 0: no server may use them, and none is looked for.",
+        "started, if the scheduler's filter allows it (allow_preemptibles). 0: no server may use them, and none is "
+        "looked for.",
     ),
     cfg.IntOpt(
         "inventory_interval",
