@@ -49,7 +49,7 @@ class Inventory(Generic[R]):
         self._kind = kind
 
     def get(self, resource_id: str) -> R:
-        return self._one(self._transport.call("GET", self._kind.path, resource_id, newest=True))
+        return self._read_resource(self._transport.call("GET", self._kind.path, resource_id, newest=True))
 
     def find(self, name_or_id: str) -> R:
         """Return the resource with this name, or else with this id."""
@@ -103,7 +103,7 @@ class Inventory(Generic[R]):
 
         feature, since = (None, Version.V1_1) if region is None else (_REGIONS, Version.V1_2)
         path = self._kind.path
-        return self._one(
+        return self._read_resource(
             self._transport.call("POST", path, body=sent, newest=True, feature=feature, since=since)
         )
 
@@ -173,5 +173,5 @@ class Inventory(Generic[R]):
             lambda body: ResourceChange.from_wire(body, kind.document_key, kind.noun, kind.read), answer.body
         )
 
-    def _one(self, answer: Answer) -> R:
+    def _read_resource(self, answer: Answer) -> R:
         return parsed(self._kind.read, answer.body.get(self._kind.document_key))

@@ -82,14 +82,14 @@ class Reservation:
     @property
     def flavor_id(self) -> str | None:
         """The flavor to boot servers with; of a reservation of instances."""
-        return self._made("flavor_id")
+        return self._created_id("flavor_id")
 
     @property
     def server_group_id(self) -> str | None:
         """The server group to pass as a hint when booting, if the reservation has an affinity rule."""
-        return self._made("server_group_id")
+        return self._created_id("server_group_id")
 
-    def _made(self, name: str) -> str | None:
+    def _created_id(self, name: str) -> str | None:
         value = self.parameters.get(name)
         return None if value is None else str(value)
 

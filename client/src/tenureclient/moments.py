@@ -161,7 +161,7 @@ def _date(text: str, stripped: str, zone: tzinfo | None) -> datetime | None:
         moment = datetime.fromisoformat(f"{match[1]}T{(match[2] or '00:00').replace(' ', '').upper()}")
     except ValueError as error:
         raise UnreadableMoment(f"'{text}' is not a date: {error}.") from None
-    return _on_the_clocks_of(zone, moment) if moment.tzinfo is None else moment.astimezone(UTC)
+    return _at_local_time(zone, moment) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def _day_and_clock(words: list[str], now: datetime, zone: tzinfo | None, after: datetime) -> datetime | None:
@@ -175,11 +175,11 @@ def _day_and_clock(words: list[str], now: datetime, zone: tzinfo | None, after: 
     clock = _clock(" ".join(words if days is None else words[1:]), default=days is not None)
     if clock is None:
         return None
-    moment = _on_the_clocks_of(zone, datetime.combine(today + timedelta(days=days or 0), clock))
+    moment = _at_local_time(zone, datetime.combine(today + timedelta(days=days or 0), clock))
     if moment <= after and not counted:
         period = 1 if days is None else 7
         later = today + timedelta(days=(days or 0) + period)
-        moment = _on_the_clocks_of(zone, datetime.combine(later, clock))
+        moment = _at_local_time(zone, datetime.combine(later, clock))
     return moment
 
 
@@ -209,7 +209,7 @@ def _clock(text: str, *, default: bool) -> time | None:
         return None
 
 
-def _on_the_clocks_of(zone: tzinfo | None, wall: datetime) -> datetime:
+def _at_local_time(zone: tzinfo | None, wall: datetime) -> datetime:
     """Return the moment of this local time in a zone. If the time occurs twice, it is the first."""
     local = wall.astimezone() if zone is None else wall.replace(tzinfo=zone)
     moment = local.astimezone(UTC)

@@ -90,7 +90,7 @@ class Transport:
             raise self._too_old(feature, since)
         if (since is Version.V1_2 or newest) and self._version is not Version.V1_0 and not self._lacks_newest:
             response = self._send(method, path, query, body, Version.V1_2)
-            if not _lacks(response, Version.V1_2):
+            if not _lacks_version(response, Version.V1_2):
                 if _names_version(response, Version.V1_2):
                     self._version = Version.V1_1
                 return Answer(version=Version.V1_2, body=_read(response))
@@ -104,7 +104,7 @@ class Transport:
         asked = self._version or Version.V1_1
         response = self._send(method, path, query, body, asked)
         if self._version is None:
-            self._version = _spoken(response, writes=body is not None)
+            self._version = _server_version(response, writes=body is not None)
             if self._version is Version.V1_0:
                 if feature:
                     raise self._too_old(feature, since)
@@ -153,7 +153,7 @@ class Transport:
             except ksa_exceptions.CatalogException:
                 endpoint = None
             except ksa_exceptions.ClientException as error:
-                raise _no_answer(error) from error
+                raise _connection_error(error) from error
             if not endpoint:
                 raise errors.ConnectionFailed(
                     f"The cloud's catalogue has no endpoint of type '{SERVICE_TYPE}' for this region and"
@@ -187,7 +187,7 @@ class Transport:
                 timeout=None if self._timeout is None else self._timeout.total_seconds(),
             )
         except ksa_exceptions.ClientException as error:
-            raise _no_answer(error) from error
+            raise _connection_error(error) from error
 
     def _too_old(self, feature: str, since: Version) -> errors.NeedsNewerServer:
         spoken = "API 1.0 only (it may be a Blazar)" if since is Version.V1_1 else "an older API"
@@ -210,7 +210,7 @@ def _with_version(endpoint: str) -> str:
     return trimmed if _VERSIONED.search(trimmed) else trimmed + "/v1"
 
 
-def _spoken(response: requests.Response, *, writes: bool) -> Version | None:
+def _server_version(response: requests.Response, *, writes: bool) -> Version | None:
     """Return the server's version, if this answer to a request at 1.1 reveals it."""
     if response.status_code == 406:
         return Version.V1_0
@@ -228,7 +228,7 @@ def _names_version(response: requests.Response, version: Version) -> bool:
     return response.headers.get("OpenStack-API-Version", "").split() == [SERVICE_TYPE, version.value]
 
 
-def _lacks(response: requests.Response, version: Version) -> bool:
+def _lacks_version(response: requests.Response, version: Version) -> bool:
     """Whether the answer shows that the server does not know the version.
 
     A server without microversions never names a version. Its answer may be 400, 404 or 405 because it does
@@ -267,7 +267,7 @@ def _next_query(links: JsonValue) -> Mapping[str, str] | None:
     return None
 
 
-def _no_answer(error: ksa_exceptions.ClientException) -> errors.TenureError:
+def _connection_error(error: ksa_exceptions.ClientException) -> errors.TenureError:
     if isinstance(error, ksa_exceptions.Unauthorized):
         return errors.Unauthorized(
             f"Keystone did not accept the sign-in: {error}",

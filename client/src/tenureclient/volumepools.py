@@ -102,7 +102,7 @@ class VolumePools(Inventory[VolumePool]):
             feature="volumes",
             since=Version.V1_2,
         )
-        return self._one(answer)
+        return self._read_resource(answer)
 
     def lend(self, pool_id: str, capacity_gb: int) -> VolumePool:
         """Change how many GiB are lent: at most the pool's size, at least what is promised or kept."""
@@ -114,7 +114,7 @@ class VolumePools(Inventory[VolumePool]):
             feature="volumes",
             since=Version.V1_2,
         )
-        return self._one(answer)
+        return self._read_resource(answer)
 
     def list(
         self,

@@ -43,16 +43,16 @@ class ListAllocations(_AllocationOptions, ReservationLister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
-        found = self.client().allocations.list(
+        allocations = self.client().allocations.list(
             resource_type=parsed_args.resource_type,
             lease_id=parsed_args.lease_id,
             reservation_id=parsed_args.reservation_id,
         )
         zone = self.surroundings.zone
-        ordered = sorted(found, key=lambda allocation: allocation.resource_id)
+        ordered = sorted(allocations, key=lambda allocation: allocation.resource_id)
         return table(
             ordered,
-            lambda each: allocation_row(each, zone),
+            lambda allocation: allocation_row(allocation, zone),
             ("resource_id", "reservations"),
             parsed_args.columns,
         )

@@ -50,7 +50,7 @@ class ListFloatingIPs(ReservationLister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
-        found = sorted(
+        floatingips = sorted(
             self.client().floatingips.list(
                 floating_network_id=parsed_args.network,
                 reservable=parsed_args.reservable,
@@ -59,7 +59,9 @@ class ListFloatingIPs(ReservationLister):
             key=lambda floatingip: (getattr(floatingip, parsed_args.sort_by), floatingip.id),
         )
         zone = self.surroundings.zone
-        return table(found, lambda floatingip: floatingip_row(floatingip, zone), _LISTED, parsed_args.columns)
+        return table(
+            floatingips, lambda floatingip: floatingip_row(floatingip, zone), _LISTED, parsed_args.columns
+        )
 
 
 class ShowFloatingIP(OfFloatingIPs, ReservationShowOne):
@@ -69,7 +71,7 @@ class ShowFloatingIP(OfFloatingIPs, ReservationShowOne):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        self.add_one(parser)
+        self.add_resource_argument(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:

@@ -80,12 +80,12 @@ class ListHosts(ReservationLister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
-        found = sorted(
+        hosts = sorted(
             self.client().hosts.list(reservable=parsed_args.reservable, region=parsed_args.region),
             key=lambda host: (getattr(host, parsed_args.sort_by), host.hypervisor_hostname),
         )
         zone = self.surroundings.zone
-        return table(found, lambda host: host_row(host, zone), _LISTED, parsed_args.columns)
+        return table(hosts, lambda host: host_row(host, zone), _LISTED, parsed_args.columns)
 
 
 class ShowHost(OfHosts, ReservationShowOne):
@@ -95,7 +95,7 @@ class ShowHost(OfHosts, ReservationShowOne):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        self.add_one(parser)
+        self.add_resource_argument(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
@@ -128,7 +128,7 @@ class SetHost(OfHosts):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        self.add_one(parser)
+        self.add_resource_argument(parser)
         _add_values(parser)
         return parser
 
@@ -148,7 +148,7 @@ class UnsetHost(OfHosts):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        self.add_one(parser)
+        self.add_resource_argument(parser)
         parser.add_argument(
             "--extra",
             "--property",

@@ -33,7 +33,7 @@ class OfInventory(ReservationCommand):
         """Return the interface to the resources of this type."""
         raise NotImplementedError
 
-    def add_one(self, parser: argparse.ArgumentParser) -> None:
+    def add_resource_argument(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("resource", metavar=self.metavar, help=f"{self.name_or_id} of the {self.noun}")
 
 
@@ -118,7 +118,7 @@ class ChangeCommand(OfInventory, ReservationLister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        self.add_one(parser)
+        self.add_resource_argument(parser)
         parser.add_argument("--dry-run", action="store_true", help="Only show what would be done")
         parser.add_argument("--yes", action="store_true", help="Do it without asking")
         return parser

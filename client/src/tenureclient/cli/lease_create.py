@@ -88,7 +88,7 @@ class CreateLease(ReservationShowOne):
         if parsed_args.hold and parsed_args.wait:
             raise exceptions.CommandError("--hold: a held lease does not start; --wait waits for nothing.")
         if parsed_args.event:
-            self.log.warning("--event has no effect; --notify DATE MESSAGE has something told at a moment.")
+            self.log.warning("--event has no effect; --notify DATE MESSAGE sends a notification at a moment.")
         client = self.client()
         lease = client.leases.create(
             parsed_args.name,

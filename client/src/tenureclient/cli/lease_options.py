@@ -88,7 +88,8 @@ def read_notify(
     zone = command.surroundings.zone
     return [
         OwnEvent(
-            _instant(command.moment(date, "--notify", zone=zone, after=_known(after)), "notify"), message
+            _instant(command.moment(date, "--notify", zone=zone, after=_instant_or_none(after)), "notify"),
+            message,
         )
         for date, message in parsed_args.notify
     ]
@@ -110,11 +111,11 @@ def read_date(
     text = getattr(parsed_args, friendly)
     if text is not None:
         option = "--" + friendly.replace("_", "-")
-        return command.moment(text, option, zone=command.surroundings.zone, after=_known(after))
+        return command.moment(text, option, zone=command.surroundings.zone, after=_instant_or_none(after))
     text = getattr(parsed_args, compatible)
     if text is None:
         return None
-    return command.moment(text, "--" + compatible.replace("_", "-"), zone=UTC, after=_known(after))
+    return command.moment(text, "--" + compatible.replace("_", "-"), zone=UTC, after=_instant_or_none(after))
 
 
 def read_instant(
@@ -130,7 +131,7 @@ def read_instant(
     return None if moment is None else _instant(moment, friendly)
 
 
-def _known(moment: Moment | None) -> datetime | None:
+def _instant_or_none(moment: Moment | None) -> datetime | None:
     """Return the instant; None for the word "now"."""
     return moment if isinstance(moment, datetime) else None
 

@@ -40,7 +40,7 @@ class SetLease(OfLease):
             "web --reservation id=708732fc-f222-4437-acc2-3b9d36539b4c,amount=6",
             "more instances",
         ),
-        ("bio-42 --notify 'friday 12:00' 'save your results'", "have something told on Friday"),
+        ("bio-42 --notify 'friday 12:00' 'save your results'", "a notification on Friday"),
     )
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -91,7 +91,7 @@ class SetLease(OfLease):
             events=events,
         )
         if parsed_args.wait:
-            wait_for(client, lease.id, parsed_args, _awaited(lease, start, end))
+            wait_for(client, lease.id, parsed_args, _awaited_statuses(lease, start, end))
         self.output.write(f"Updated lease: {parsed_args.lease}\n")
 
     def _events(self, lease: Lease, parsed_args: argparse.Namespace, begin: Moment) -> list[OwnEvent] | None:
@@ -165,7 +165,7 @@ def _moved(date: datetime, later: timedelta | None, earlier: timedelta | None) -
         raise exceptions.CommandError("The new date is too far away.") from None
 
 
-def _awaited(lease: Lease, start: Moment | None, end: Moment | None) -> Collection[str]:
+def _awaited_statuses(lease: Lease, start: Moment | None, end: Moment | None) -> Collection[str]:
     """Return the statuses to wait for: the result of a start or an end now, else any lasting status."""
     if end == NOW:
         return _ENDED

@@ -76,7 +76,7 @@ class ListLeases(ReservationLister):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         by_id = parsed_args.sort_by == "id"
-        found = self.client().leases.list(
+        matching = self.client().leases.list(
             name=parsed_args.name,
             status=parsed_args.status and parsed_args.status.upper(),
             user_id=parsed_args.user,
@@ -86,9 +86,9 @@ class ListLeases(ReservationLister):
             sort_key="created_at" if by_id else parsed_args.sort_by,
         )
         if by_id:
-            found = iter(sorted(found, key=lambda lease: lease.id))
+            matching = iter(sorted(matching, key=lambda lease: lease.id))
         zone = self.surroundings.zone
-        listed = islice(found, parsed_args.limit)
+        listed = islice(matching, parsed_args.limit)
         return table(listed, lambda lease: lease_row(lease, zone), _LISTED, parsed_args.columns)
 
     def _instant(self, text: str | None, option: str) -> datetime | None:

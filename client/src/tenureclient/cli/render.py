@@ -125,7 +125,7 @@ def host_row(host: Host, zone: tzinfo | None) -> Row:
         "hypervisor_type": host.hypervisor_type,
         "hypervisor_version": host.hypervisor_version,
         "cpu_info": host.cpu_info,
-        **_standing(host, zone),
+        **_status_fields(host, zone),
     }
 
 
@@ -150,7 +150,7 @@ def floatingip_row(floatingip: FloatingIP, zone: tzinfo | None) -> Row:
         "floating_network_id": floatingip.floating_network_id,
         "subnet_id": floatingip.subnet_id,
         "reservable": floatingip.reservable,
-        **_standing(floatingip, zone),
+        **_status_fields(floatingip, zone),
     }
 
 
@@ -161,7 +161,7 @@ def volumepool_row(pool: VolumePool, zone: tzinfo | None) -> Row:
         "name": pool.name,
         "capacity_gb": pool.capacity_gb,
         "reservable": pool.reservable,
-        **_standing(pool, zone),
+        **_status_fields(pool, zone),
     }
 
 
@@ -244,7 +244,7 @@ def _moment(moment: datetime | None, zone: tzinfo | None) -> MomentColumn | None
     return None if moment is None else MomentColumn(moment, zone)
 
 
-def _standing(resource: Host | FloatingIP | VolumePool, zone: tzinfo | None) -> Row:
+def _status_fields(resource: Host | FloatingIP | VolumePool, zone: tzinfo | None) -> Row:
     """Return what the operator and the cloud say about a resource, and its dates."""
     return {
         "region": resource.region,
@@ -322,8 +322,8 @@ def _event(event: Event) -> JsonObject:
 
 def _event_line(event: Event, zone: tzinfo | None) -> str:
     time = "never" if event.time is None else format_moment(event.time, zone)
-    told = "" if event.message is None else f": {event.message}"
-    return f"{time} {event.event_type} {event.status}".rstrip() + told
+    message = "" if event.message is None else f": {event.message}"
+    return f"{time} {event.event_type} {event.status}".rstrip() + message
 
 
 def _event_order(event: Event) -> str:

@@ -269,7 +269,7 @@ def read_reservations(parsed_args: argparse.Namespace) -> Sequence[ReservationRe
 
 
 def _hosts(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
-    for option in _about_hosts(parsed_args):
+    for option in _host_options(parsed_args):
         if parsed_args.hosts is None and parsed_args.instances is None:
             raise exceptions.CommandError(f"{option}: say how many hosts with --hosts, or --instances.")
         if parsed_args.hosts is not None and parsed_args.instances is not None:
@@ -283,7 +283,7 @@ def _hosts(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
         yield wanted.with_place(extra_specs=_extra_specs(parsed_args))
 
 
-def _about_hosts(parsed_args: argparse.Namespace) -> Sequence[str]:
+def _host_options(parsed_args: argparse.Namespace) -> Sequence[str]:
     """Return the given options that restrict the kind of hosts."""
     given = (("--with", parsed_args.conditions), ("--extra-spec", parsed_args.extra_specs))
     return [option for option, value in given if value]
@@ -307,7 +307,7 @@ def _instances(parsed_args: argparse.Namespace) -> Iterator[ReservationRequest]:
         for name in ("vcpus", "ram", "disk"):
             if getattr(parsed_args, name) is not None:
                 raise exceptions.CommandError(f"--{name}: the size is that of the flavor; give either.")
-        for option in _about_hosts(parsed_args):
+        for option in _host_options(parsed_args):
             raise exceptions.CommandError(f"{option}: the flavor itself says which hosts its instances need.")
         yield ReservationRequest.flavor(parsed_args.flavor, amount, affinity=parsed_args.affinity)
         return

@@ -51,12 +51,12 @@ class ListVolumePools(ReservationLister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
-        found = sorted(
+        pools = sorted(
             self.client().volume_pools.list(reservable=parsed_args.reservable, region=parsed_args.region),
             key=lambda pool: (getattr(pool, parsed_args.sort_by), pool.id),
         )
         zone = self.surroundings.zone
-        return table(found, lambda pool: volumepool_row(pool, zone), _LISTED, parsed_args.columns)
+        return table(pools, lambda pool: volumepool_row(pool, zone), _LISTED, parsed_args.columns)
 
 
 class ShowVolumePool(OfVolumePools, ReservationShowOne):
@@ -66,7 +66,7 @@ class ShowVolumePool(OfVolumePools, ReservationShowOne):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        self.add_one(parser)
+        self.add_resource_argument(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[object]]:
@@ -106,7 +106,7 @@ class SetVolumePool(OfVolumePools, ReservationShowOne):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        self.add_one(parser)
+        self.add_resource_argument(parser)
         _add_capacity(parser)
         return parser
 

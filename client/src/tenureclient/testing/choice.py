@@ -132,7 +132,7 @@ class Choice:
         matching = [
             host
             for host in reservable
-            if all(term.holds(host) for term in terms) and _units(_all_of(host), size)
+            if all(term.holds(host) for term in terms) and _fitting_units(_capacity_of(host), size)
         ]
         rooms = {host.id: self._room(host, size) for host in matching}
         if affinity is False:
@@ -159,7 +159,7 @@ class Choice:
         others = [floatingip for floatingip in free if floatingip.floating_ip_address not in named]
         if len(wanted) < len(named) or len(free) < amount:
             reservable = [floatingip for floatingip in self.floatingips.values() if floatingip.reservable]
-            matching = [floatingip for floatingip in reservable if _is_of(floatingip, reservation)]
+            matching = [floatingip for floatingip in reservable if _in_network(floatingip, reservation)]
             counts = {"reservable": len(reservable), "matching": len(matching), "free": len(free)}
             raise self._shortfall("floating IPs", "amount", amount, index, reservation, counts, [])
         return [floatingip.id for floatingip in (*wanted, *others)][:amount]
@@ -169,7 +169,7 @@ class Choice:
         return [
             floatingip
             for floatingip in self.floatingips.values()
-            if floatingip.reservable and _is_of(floatingip, reservation) and floatingip.id not in taken
+            if floatingip.reservable and _in_network(floatingip, reservation) and floatingip.id not in taken
         ]
 
     def _pool(self, index: int, reservation: FakeReservation) -> str:
@@ -188,8 +188,8 @@ class Choice:
         used = sum(
             volumes_gb(reservation) for reservation in self._in_use() if reservation.pool_id == pool.id
         )
-        each = volumes_gb(reservation) // amount
-        fitting = max(0, pool.capacity_gb - used) // each if pool.reservable else 0
+        gb_per_volume = volumes_gb(reservation) // amount
+        fitting = max(0, pool.capacity_gb - used) // gb_per_volume if pool.reservable else 0
         if fitting < amount:
             reservable = sum(1 for pool in self.pools.values() if pool.reservable)
             roomy = int(fitting > 0)
@@ -234,7 +234,7 @@ class Choice:
                 return 0
             if parts:
                 used += self.size_of(reservation, "") * parts
-        return _units(_all_of(host) + used * -1, size)
+        return _fitting_units(_capacity_of(host) + used * -1, size)
 
     def _shortfall(
         self,
@@ -270,16 +270,16 @@ def volumes_gb(reservation: FakeReservation) -> int:
     return count * (2 if reservation.parameters.get("at_end") == "snapshot" else 1)
 
 
-def _is_of(floatingip: FakeFloatingIP, reservation: FakeReservation) -> bool:
+def _in_network(floatingip: FakeFloatingIP, reservation: FakeReservation) -> bool:
     """Whether the address belongs to the requested network."""
     return floatingip.floating_network_id == reservation.parameters.get("network_id")
 
 
-def _all_of(host: FakeHost) -> Size:
+def _capacity_of(host: FakeHost) -> Size:
     return Size(host.vcpus, host.memory_mb, host.local_gb)
 
 
-def _units(room: Size, size: Size) -> int:
+def _fitting_units(room: Size, size: Size) -> int:
     """Return how many instances of a size fit into the room."""
     counts = [room.vcpus // size.vcpus, room.memory_mb // size.memory_mb]
     if size.disk_gb:

@@ -179,11 +179,11 @@ def _reservation_document(
         "created_at": stamp(lease.created_at, version),
         "updated_at": None,
         **reservation.parameters,
-        **_made(lease, reservation, flavors),
+        **_created_resources(lease, reservation, flavors),
     }
 
 
-def _made(
+def _created_resources(
     lease: FakeLease, reservation: FakeReservation, flavors: Mapping[str, FakeFlavor]
 ) -> dict[str, JsonValue]:
     """Return the cloud resources of a reservation of instances or volumes."""
@@ -265,7 +265,7 @@ def host_document(host: FakeHost, version: Version) -> JsonObject:
     document |= {"traits": [], "properties": host.properties}
     if version is Version.V1_1:
         return document
-    return {**document, **_standing(host)}
+    return {**document, **_status_fields(host)}
 
 
 def floatingip_document(floatingip: FakeFloatingIP, version: Version) -> JsonObject:
@@ -278,7 +278,7 @@ def floatingip_document(floatingip: FakeFloatingIP, version: Version) -> JsonObj
         "created_at": stamp(floatingip.created_at, version),
         "updated_at": None,
     }
-    return {**document, **_standing(floatingip)} if version is Version.V1_2 else document
+    return {**document, **_status_fields(floatingip)} if version is Version.V1_2 else document
 
 
 def volume_pool_document(pool: FakeVolumePool, version: Version) -> JsonObject:
@@ -289,11 +289,11 @@ def volume_pool_document(pool: FakeVolumePool, version: Version) -> JsonObject:
         "reservable": pool.reservable,
         "created_at": stamp(pool.created_at, version),
         "updated_at": None,
-        **_standing(pool),
+        **_status_fields(pool),
     }
 
 
-def _standing(resource: FakeHost | FakeFloatingIP | FakeVolumePool) -> JsonObject:
+def _status_fields(resource: FakeHost | FakeFloatingIP | FakeVolumePool) -> JsonObject:
     return {
         "region": resource.region,
         "enabled": resource.disabled_reason is None,
