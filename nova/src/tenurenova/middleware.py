@@ -180,7 +180,7 @@ class Middleware:
         held = ledger.hold(wanted.to_lease(self._settings.hold_seconds, self._settings.lease_region))
         try:
             marked = with_reservation(document, held.lease_id, held.reservation_id, tagged=tagged)
-            answer = _ask(self._application, _with_body(environ, json.dumps(marked).encode()))
+            answer = _call(self._application, _with_body(environ, json.dumps(marked).encode()))
         except BaseException:
             ledger.release(held)
             raise
@@ -196,7 +196,7 @@ class Middleware:
             ledger.confirm(held, server_id)
         except RefusedError as refused:
             ledger.release(held)
-            fault = fault_of(self._of_server("GET", server_id, environ).body)
+            fault = fault_of(self._call_about_server("GET", server_id, environ).body)
             fate = "is deleted again" if self._delete(server_id, environ) else "is to be deleted"
             text = f"Server {server_id} could not be reserved, and {fate}: {refused.reason} {fault}"
             return _refusal(refused.status, text.rstrip())
@@ -211,23 +211,23 @@ class Middleware:
 
     def _delete(self, server_id: str, environ: Environ) -> bool:
         """Delete the server, as the user who booted it; return whether Nova accepted that."""
-        answer = self._of_server("DELETE", server_id, environ)
+        answer = self._call_about_server("DELETE", server_id, environ)
         if answer.code not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND):
             LOG.warning("server %s could not be reserved and could not be deleted: %s", server_id, answer.status)
         return answer.code in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND)
 
-    def _of_server(self, method: str, server_id: str, environ: Environ) -> _Answer:
+    def _call_about_server(self, method: str, server_id: str, environ: Environ) -> _Answer:
         """Call Nova about the server, as the user who booted it."""
         base = environ["PATH_INFO"].rstrip("/").rpartition("/")[0]
         request = {**_with_body(environ, b""), "REQUEST_METHOD": method, "PATH_INFO": f"{base}/servers/{server_id}"}
-        return _ask(self._application, request)
+        return _call(self._application, request)
 
     def _ledger(self, environ: Environ) -> Ledger:
-        endpoint = self._settings.endpoint or self._in_catalogue(environ)
+        endpoint = self._settings.endpoint or self._catalogue_endpoint(environ)
         token = environ.get("HTTP_X_AUTH_TOKEN", "")
         return Ledger(endpoint, token, timeout=self._settings.timeout, verify=self._settings.verify)
 
-    def _in_catalogue(self, environ: Environ) -> str:
+    def _catalogue_endpoint(self, environ: Environ) -> str:
         """Return the URL of the service in the token's catalogue; raises ``UnreachableError``."""
         try:
             catalogue = json.loads(environ.get("HTTP_X_SERVICE_CATALOG") or "[]")
@@ -243,7 +243,7 @@ class Middleware:
 
     def _show(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Answer a request to show servers, and add what only Tenure knows about those with a lease."""
-        answer = _ask(self._application, environ)
+        answer = _call(self._application, environ)
         if answer.code == HTTPStatus.OK:
             # Administrators, and services such as Tenure itself, must see Nova's own status.
             roles = environ.get("HTTP_X_ROLES", "").lower().split(",")
@@ -273,7 +273,7 @@ def _with_body(environ: Environ, body: bytes) -> Environ:
     return {**environ, "wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(body))}
 
 
-def _ask(application: Application, environ: Environ) -> _Answer:
+def _call(application: Application, environ: Environ) -> _Answer:
     """Return the complete answer of the application."""
     answer = _Answer()
     written: list[bytes] = []
