@@ -210,7 +210,7 @@ _CLOUD = (
 )
 
 
-def _once(name: str, group: str = "DEFAULT") -> list[cfg.DeprecatedOpt]:
+def _deprecated_name(name: str, group: str = "DEFAULT") -> list[cfg.DeprecatedOpt]:
     """Return Blazar's name of an option, present or deprecated."""
     return [cfg.DeprecatedOpt(name, group=group)]
 
@@ -221,33 +221,36 @@ _SERVICE_AUTH = (
     cfg.StrOpt(
         "username",
         default="tenure",
-        deprecated_opts=_once("os_admin_username"),
+        deprecated_opts=_deprecated_name("os_admin_username"),
         help="The service user; an administrator, since it sees all hosts and servers and manages aggregates.",
     ),
     cfg.StrOpt(
-        "password", secret=True, deprecated_opts=_once("os_admin_password"), help="The service user's password."
+        "password",
+        secret=True,
+        deprecated_opts=_deprecated_name("os_admin_password"),
+        help="The service user's password.",
     ),
     cfg.StrOpt(
         "user_domain_name",
         default="Default",
-        deprecated_opts=_once("os_admin_user_domain_name"),
+        deprecated_opts=_deprecated_name("os_admin_user_domain_name"),
         help="The domain of the service user.",
     ),
     cfg.StrOpt(
         "project_name",
         default="service",
-        deprecated_opts=_once("os_admin_project_name"),
+        deprecated_opts=_deprecated_name("os_admin_project_name"),
         help="The project that the service user acts in.",
     ),
     cfg.StrOpt(
         "project_domain_name",
         default="Default",
-        deprecated_opts=_once("os_admin_project_domain_name"),
+        deprecated_opts=_deprecated_name("os_admin_project_domain_name"),
         help="The domain of that project.",
     ),
     cfg.StrOpt(
         "cafile",
-        deprecated_opts=_once("cafile"),
+        deprecated_opts=_deprecated_name("cafile"),
         help="A file with CA certificates for all services; the default is the system's.",
     ),
     cfg.BoolOpt("insecure", default=False, help="Whether to skip certificate checks. Never use it in production."),
@@ -393,7 +396,7 @@ _NOVA = (
         "endpoint_type",
         default="internal",
         choices=[
-            ("public", "those for everybody"),
+            ("public", "the public ones"),
             ("internal", "those for services"),
             ("admin", "those for administrators"),
         ],
@@ -402,19 +405,19 @@ _NOVA = (
     cfg.StrOpt(
         "image_prefix",
         default="reserved_",
-        deprecated_opts=_once("image_prefix"),
+        deprecated_opts=_deprecated_name("image_prefix"),
         help="The prefix of the names of snapshots.",
     ),
     cfg.StrOpt(
         "aggregate_freepool_name",
         default="freepool",
-        deprecated_opts=_once("aggregate_freepool_name", "physical:host"),
+        deprecated_opts=_deprecated_name("aggregate_freepool_name", "physical:host"),
         help="The host aggregate of reservable hosts that are not reserved at the time. The operator creates it.",
     ),
     cfg.StrOpt(
         "blazar_owner",
         default="blazar:owner",
-        deprecated_opts=_once("blazar_owner", "physical:host"),
+        deprecated_opts=_deprecated_name("blazar_owner", "physical:host"),
         help="The metadata key of a reservation's aggregate whose value is the id of the owning project.",
     ),
     cfg.BoolOpt(

@@ -193,7 +193,7 @@ def open_driver(conf: ConfigOpts) -> CloudDriver:
     if not regions:
         return _open_cloud(conf, None)
     paths = [
-        _said(conf, name, "path", conf.simulated.path) for name in regions if _driver_of(conf, name) == "simulated"
+        _option_of(conf, name, "path", conf.simulated.path) for name in regions if _driver_of(conf, name) == "simulated"
     ]
     if len(set(paths)) != len(paths):
         raise ConfigurationError("two simulated regions have the same [region:...] path")
@@ -216,20 +216,20 @@ def regions_of(conf: ConfigOpts) -> tuple[str, ...]:
     return regions
 
 
-def _said(conf: ConfigOpts, region: str | None, option: str, default: Any) -> Any:
+def _option_of(conf: ConfigOpts, region: str | None, option: str, default: Any) -> Any:
     """Return a region's own option, or else the general option."""
     said = conf[f"region:{region}"][option] if region else None
     return default if said is None else said
 
 
 def _driver_of(conf: ConfigOpts, region: str | None) -> str:
-    return str(_said(conf, region, "driver", conf.driver))
+    return str(_option_of(conf, region, "driver", conf.driver))
 
 
 def _open_cloud(conf: ConfigOpts, region: str | None) -> CloudDriver:
     driver = _driver_of(conf, region)
     if driver == "simulated":
-        path = _said(conf, region, "path", conf.simulated.path)
+        path = _option_of(conf, region, "path", conf.simulated.path)
         try:
             return SimulatedCloud(path, ordinal=conf.regions.index(region) if region else 0)
         except sqlite3.Error as error:
@@ -253,7 +253,7 @@ def _type_drivers(conf: ConfigOpts) -> Mapping[str, TypeDriver]:
 
 def _cloud_options(conf: ConfigOpts, region: str | None) -> OpenStackOptions:
     names = ("auth_url", "username", "password", "user_domain_name", "project_name", "project_domain_name", "cafile")
-    account = SimpleNamespace(**{name: _said(conf, region, name, conf.service_auth[name]) for name in names})
+    account = SimpleNamespace(**{name: _option_of(conf, region, name, conf.service_auth[name]) for name in names})
     for name in ("auth_url", "password"):
         if not getattr(account, name):
             raise ConfigurationError(f"[service_auth] {name} is not set")
@@ -265,7 +265,7 @@ def _cloud_options(conf: ConfigOpts, region: str | None) -> OpenStackOptions:
             user_domain_name=account.user_domain_name,
             project_name=account.project_name,
             project_domain_name=account.project_domain_name,
-            region=_said(conf, region, "os_region_name", region or conf.os_region_name),
+            region=_option_of(conf, region, "os_region_name", region or conf.os_region_name),
             interface=conf.nova.endpoint_type,
             cafile=account.cafile,
             insecure=conf.service_auth.insecure,
@@ -305,18 +305,20 @@ def _open_sink(conf: ConfigOpts, clock: Clock) -> NotificationSink:
 def watch_queues(events: EventService, outbox: OutboxService) -> None:
     """Show in the metrics what waits; a value that cannot be read right now is NaN."""
 
-    def told(ask: Callable[[], float]) -> Callable[[], float]:
-        def tell() -> float:
+    def or_nan(read: Callable[[], float]) -> Callable[[], float]:
+        def read_or_nan() -> float:
             try:
-                return ask()
+                return read()
             except Unavailable:
                 return math.nan
 
-        return tell
+        return read_or_nan
 
-    EVENTS_READY.set_function(told(lambda: sum(len(events.ready(COUNTED, starts=starts)) for starts in (True, False))))
-    EVENTS_UNATTENDED.set_function(told(lambda: events.unattended().total_seconds()))
-    UNDELIVERABLE.set_function(told(outbox.count_undeliverable))
+    EVENTS_READY.set_function(
+        or_nan(lambda: sum(len(events.ready(COUNTED, starts=starts)) for starts in (True, False)))
+    )
+    EVENTS_UNATTENDED.set_function(or_nan(lambda: events.unattended().total_seconds()))
+    UNDELIVERABLE.set_function(or_nan(outbox.count_undeliverable))
 
 
 def _types(conf: ConfigOpts) -> ResourceTypes:

@@ -52,7 +52,7 @@ ATTEMPTS = Counter(
 COUNTED = 1000
 EVENTS_READY = Gauge(
     "tenure_events_ready",
-    f"Events that are due and that nobody carries out yet; more than {2 * COUNTED} are not counted",
+    f"Unclaimed events that are due; more than {2 * COUNTED} are not counted",
 )
 EVENTS_UNATTENDED = Gauge("tenure_event_unattended_seconds", "For how long the oldest of them has been due")
 UNDELIVERABLE = Gauge(

@@ -84,7 +84,7 @@ def _add_commands(nouns: Any) -> None:
     sync.add_argument("--dry-run", action="store_true", help="only tell what would change")
     verbs = _noun(nouns, "region", "the regions that one Tenure serves")
     _verb(verbs, "name-home", _name_home, "have all that was there before there were regions be in the home region")
-    verbs = _noun(nouns, "outbox", "messages on their way: notifications, and what filters are told")
+    verbs = _noun(nouns, "outbox", "messages on their way: notifications, and reports to enforcement filters")
     _verb(verbs, "list", _list_outbox, "print the messages that were given up, as JSON lines")
     retry = _verb(verbs, "retry", _retry_outbox, "try to deliver again what was given up")
     retry.add_argument("--key", help="only the message of this key")

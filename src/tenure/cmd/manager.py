@@ -70,7 +70,7 @@ def serve(conf: ConfigOpts, *, checkpoint: Callable[[str], None] = lambda _point
     service.parts.db.close()
     LOG.info("%s has stopped", conf.manager.name)
     if not ended:
-        _abandon()
+        _exit_at_once()
     return 0
 
 
@@ -86,7 +86,7 @@ def _new_server(conf: ConfigOpts, service: Service) -> RpcServer:
     return RpcServer(conf, service.manager, topic=options.rpc_topic, name=options.name, threads=options.rpc_threads)
 
 
-def _abandon() -> NoReturn:
+def _exit_at_once() -> NoReturn:
     """End the process at once: its libraries would wait for running calls, or for a message bus that is away.
 
     Interrupted work continues when its claim expires, as after a crash.

@@ -88,7 +88,7 @@ def serve(
     ``filters`` are enforcement filters, by name. Raises ``StartFailed``.
     """
     data_dir: Path = arguments.data_dir
-    with _alone(data_dir):
+    with _lock_folder(data_dir):
         return _serve(arguments, data_dir, checkpoint, filters)
 
 
@@ -161,7 +161,7 @@ def _leave(_signal: int, _frame: FrameType | None) -> None:
 
 
 @contextmanager
-def _alone(data_dir: Path) -> Iterator[None]:
+def _lock_folder(data_dir: Path) -> Iterator[None]:
     """Lock the folder against other processes, and create it if needed. The system releases the lock at exit."""
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -307,14 +307,15 @@ def beside(
     left = (
         replace(
             candidate,
-            units=candidate.units - sum(_instead(choice, candidate.resource_id, demand) for choice in overlapping),
+            units=candidate.units
+            - sum(_displaced_units(choice, candidate.resource_id, demand) for choice in overlapping),
         )
         for candidate in candidates
     )
     return [candidate for candidate in left if candidate.units >= demand.units_together]
 
 
-def _instead(choice: Choice, resource_id: int, demand: Demand) -> int:
+def _displaced_units(choice: Choice, resource_id: int, demand: Demand) -> int:
     """Return how many units of a demand another choice displaces on a resource; ``_ALL`` for the whole resource."""
     count = choice.units.get(resource_id, 0)
     if count and (demand.exclusive or choice.demand.exclusive):

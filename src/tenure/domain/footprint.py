@@ -55,10 +55,10 @@ def footprint_of(flavor: Mapping[str, Any]) -> Footprint:
             traits[value].add(match[2])
     if (threads := specs.get("hw:cpu_thread_policy")) in _THREADS:
         traits[_THREADS[threads]].add(_HYPERTHREADING)
-    groups[""] |= _pinned(int(flavor["vcpus"]), specs)
+    groups[""] |= _pinned_cpus(int(flavor["vcpus"]), specs)
     named = {name for group in groups.values() for name in group}
-    groups[""] |= {name: amount for name, amount in _sizes(flavor, named).items() if name not in named}
-    groups[""] |= _implied(specs)
+    groups[""] |= {name: amount for name, amount in _own_sizes(flavor, named).items() if name not in named}
+    groups[""] |= _implied_amounts(specs)
     portions = tuple(Capacity(group) for _, group in sorted(groups.items()))
     amounts = sum(portions, Capacity())
     if not amounts:
@@ -66,7 +66,7 @@ def footprint_of(flavor: Mapping[str, Any]) -> Footprint:
     return Footprint(amounts, portions, frozenset(traits["required"]), frozenset(traits["forbidden"]))
 
 
-def _sizes(flavor: Mapping[str, Any], named: Collection[str]) -> dict[str, int]:
+def _own_sizes(flavor: Mapping[str, Any], named: Collection[str]) -> dict[str, int]:
     """Return the amounts of the flavor's own sizes; ``named`` are the classes that extra specs name."""
     swap = math.ceil(int(flavor.get("swap") or 0) / _MIB_PER_GIB)
     sizes = {
@@ -76,7 +76,7 @@ def _sizes(flavor: Mapping[str, Any], named: Collection[str]) -> dict[str, int]:
     return sizes if "PCPU" in named else {"VCPU": int(flavor["vcpus"]), **sizes}
 
 
-def _pinned(vcpus: int, specs: Mapping[str, str]) -> dict[str, int]:
+def _pinned_cpus(vcpus: int, specs: Mapping[str, str]) -> dict[str, int]:
     """Return the amounts of processors if some of them are pinned (``hw:cpu_policy``); else an empty dict."""
     extra = 1 if specs.get("hw:emulator_threads_policy") == "isolate" else 0
     match specs.get("hw:cpu_policy"):
@@ -89,7 +89,7 @@ def _pinned(vcpus: int, specs: Mapping[str, str]) -> dict[str, int]:
             return {}
 
 
-def _implied(specs: Mapping[str, str]) -> dict[str, int]:
+def _implied_amounts(specs: Mapping[str, str]) -> dict[str, int]:
     """Return the amounts that other extra specs imply: encrypted memory, and persistent memory namespaces."""
     spaces = filter(None, (label.strip() for label in specs.get("hw:pmem", "").split(",")))
     implied = Counter(f"CUSTOM_PMEM_NAMESPACE_{re.sub('[^A-Z0-9]+', '_', label.upper())}" for label in spaces)

@@ -47,7 +47,7 @@ class ExternalServiceFilter(EnforcementFilter):
         self._urls = self._all_urls()
         if not self._urls:
             raise ValueError("neither external_service_base_endpoint nor any other external_service_*_endpoint is set")
-        self._tls = self._trust()
+        self._tls = self._tls_context()
         self._secrets = self._check_secrets()
 
     def _check_secrets(self) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ class ExternalServiceFilter(EnforcementFilter):
             text = text.replace(secret, "***")
         return text
 
-    def _trust(self) -> ssl.SSLContext:
+    def _tls_context(self) -> ssl.SSLContext:
         """Return the accepted certificates. Raises ``ValueError``."""
         file = self.external_service_cafile or None
         try:
@@ -90,7 +90,7 @@ class ExternalServiceFilter(EnforcementFilter):
                 continue
             url = urljoin(base, given) if base else given
             if urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname:
-                raise ValueError(f"external_service_{call}_endpoint: {_place(url)} is no http or https URL")
+                raise ValueError(f"external_service_{call}_endpoint: {_public_url(url)} is no http or https URL")
             urls[call] = url
         return urls
 
@@ -134,10 +134,10 @@ class ExternalServiceFilter(EnforcementFilter):
         if status == 204:
             return
         if status >= 500 and lenient:
-            LOG.error("%s: %s answered %d; allowed all the same", call, _place(self._urls[call]), status)
+            LOG.error("%s: %s answered %d; allowed all the same", call, _public_url(self._urls[call]), status)
             return
         if status != 403:
-            LOG.warning("%s: %s answered %d, which counts as a denial", call, _place(self._urls[call]), status)
+            LOG.warning("%s: %s answered %d, which counts as a denial", call, _public_url(self._urls[call]), status)
         raise Denied(self._without_secrets(_reason(answer)) if status == 403 else DENIED)
 
     def _report(self, call: str, body: Values, key: str, *, forgiving: bool = False) -> None:
@@ -148,7 +148,7 @@ class ExternalServiceFilter(EnforcementFilter):
         if 200 <= status < 300 or (forgiving and 400 <= status < 500 and status not in _PASSING):
             return
         said = self._without_secrets(answer.decode(errors="replace"))[:200]
-        raise NotAnswered(f"{_place(self._urls[call])} answered {status}: {said}")
+        raise NotAnswered(f"{_public_url(self._urls[call])} answered {status}: {said}")
 
     def _headers(self, key: str | None) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
@@ -173,10 +173,10 @@ class ExternalServiceFilter(EnforcementFilter):
         call.join(self.external_service_timeout)
         if call.answer is None and call.error is None:
             call.cut()
-            raise NotAnswered(f"{_place(url)} takes longer than {self.external_service_timeout} seconds to answer")
+            raise NotAnswered(f"{_public_url(url)} takes longer than {self.external_service_timeout} seconds to answer")
         if call.answer is None:
             why = self._without_secrets(str(call.error))
-            raise NotAnswered(f"{_place(url)} does not answer: {type(call.error).__name__}: {why}")
+            raise NotAnswered(f"{_public_url(url)} does not answer: {type(call.error).__name__}: {why}")
         return call.answer
 
     def _connection(self, url: str) -> http.client.HTTPConnection:
@@ -227,7 +227,7 @@ class _Call(threading.Thread):
                 LOG.debug("the call has ended by itself")
 
 
-def _place(url: str) -> str:
+def _public_url(url: str) -> str:
     """Return a URL without its possible secrets: user, password and query."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -74,32 +74,32 @@ class AtOnce:
 
     def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
         """Return the cloud's resource with this name. Raises the driver's errors, and ``CloudBusy`` without a place."""
-        with self._place():
+        with self._take_place():
             return self._driver.look_up(resource_type, reference)
 
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
         """Return the cloud's description. Raises the driver's errors, and ``CloudBusy`` without a place."""
-        with self._place():
+        with self._take_place():
             return self._driver.fetch(kind, reference, actor)
 
     def register(self, resource_type: str, resource: ResourceRef) -> None:
         """Set a resource aside in the cloud. Raises the driver's errors, and ``CloudBusy`` without a place."""
-        with self._place():
+        with self._take_place():
             self._driver.ensure_registered(resource_type, resource)
 
     def unregister(self, resource_type: str, resource: ResourceRef) -> None:
         """Give a resource back to the cloud. Raises the driver's errors, and ``CloudBusy`` without a place."""
-        with self._place():
+        with self._take_place():
             self._driver.ensure_unregistered(resource_type, resource)
 
     def delegate(self, actor: Actor, regions: Collection[str]) -> str:
         """Create a trust of the caller in Tenure. Raises the driver's errors, and ``CloudBusy`` without a place."""
-        with self._place():
+        with self._take_place():
             return trust_in(self._driver, actor, regions)
 
     def revoke(self, trust_id: str) -> None:
         """Delete a trust. Raises the driver's errors, and ``CloudBusy`` without a place."""
-        with self._place():
+        with self._take_place():
             self._driver.revoke(trust_id)
 
     def _attempt(self, event_id: str, take: Callable[[], Work | None]) -> bool:
@@ -123,7 +123,7 @@ class AtOnce:
         return begun
 
     @contextmanager
-    def _place(self) -> Iterator[None]:
+    def _take_place(self) -> Iterator[None]:
         if not self.places.acquire(timeout=QUEUE_SECONDS):
             raise CloudBusy(Reason("too many requests wait for it"))
         try:

@@ -26,7 +26,7 @@ class HealthCheck:
 
         It also heals if the cloud does not answer: a failure known from before may have become curable.
         """
-        self._look()
+        self._read_health()
         return self._healing.heal()
 
     def ask(self) -> None:
@@ -40,13 +40,13 @@ class HealthCheck:
         self._asked.clear()  # first: a later request may be about something that this pass does not see
         settled = False
         try:
-            settled = self._look() and not any(self._healing.fails(inventory) for inventory in self._inventories)
+            settled = self._read_health() and not any(self._healing.fails(inventory) for inventory in self._inventories)
             return self._healing.heal()
         finally:
             if not settled:
                 self._asked.set()
 
-    def _look(self) -> bool:
+    def _read_health(self) -> bool:
         """Store the health that the cloud reports; return whether it has answered."""
         answered = True
         for inventory in self._inventories:

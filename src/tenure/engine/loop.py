@@ -138,7 +138,9 @@ class Engine:
         while not self._stopping.is_set():
             self._wake.clear()
             try:
-                until = self._until()  # before the round, so that events that become due meanwhile are not missed
+                until = (
+                    self._next_round_at()
+                )  # before the round, so that events that become due meanwhile are not missed
                 self.round()
             except Exception as error:  # noqa: BLE001  # a thread of the process must not end
                 _log_failure(error, f"a round of the engine failed; the next one comes in {POLL}")
@@ -167,7 +169,7 @@ class Engine:
                 _log_failure(error, f"the {task.name} pass failed")
             self._clock.wait(task.wake, again_at)
 
-    def _until(self) -> datetime:
+    def _next_round_at(self) -> datetime:
         """Return when to look again: at the next due time, and within ``POLL``, as other managers may have booked."""
         now = self._clock.now()
         return now + min(self._events.ready_in() or POLL, POLL)

@@ -116,7 +116,7 @@ class Performer:
             raise  # not the cloud's fault, and not an attempt; the claim expires
         except Exception as error:
             LOG.exception("%s of lease %s met an unexpected error (event %s)", kind, work.lease.id, work.event_id)
-            self._events.failed(work, _unexpected(work, error), final=False)
+            self._events.failed(work, _reason_of_unexpected(work, error), final=False)
             return "defect"
         self._checkpoint(f"{kind}:after_act")
         if not progress.done:
@@ -149,7 +149,7 @@ class Performer:
             self._renew_claim(work)
             prepared.append(self._driver.ensure_prepared(order))
             effects[order.reservation_id] = prepared[-1].effects
-        return _together(prepared)
+        return _combined(prepared)
 
     def _start(self, work: Work, effects: dict[str, Mapping[str, object]]) -> Progress:
         """Start all reservations of the lease. Errors in one do not stop the others: they may be in other regions.
@@ -174,10 +174,10 @@ class Performer:
             raise ResourceMissing(missing)
         if errors:
             raise errors[0]
-        awaited = _together(progress for progress in started if progress.awaited)
+        awaited = _combined(progress for progress in started if progress.awaited)
         if not awaited.done:
             return awaited
-        lingering = _together(started)
+        lingering = _combined(started)
         if not lingering.done:
             LOG.warning("lease %s still has what it gave up: %s", work.lease.id, lingering.reason)
         return lingering if work.undoing else DONE
@@ -208,7 +208,7 @@ class Performer:
             self._wake()
         if errors:
             raise errors[0]
-        return _together(progresses)
+        return _combined(progresses)
 
     def _before_end(self, work: Work) -> Progress:
         """Run the actions before the end of all reservations, each even if others fail."""
@@ -220,7 +220,7 @@ class Performer:
                 errors.append(error)
         if errors:
             raise errors[0]
-        return _together(progresses)
+        return _combined(progresses)
 
     def _run_before_end_action(self, work: Work, order: Order, unsaved: set[str]) -> Progress:
         """Run the action before a reservation's end. If it is given up, it counts as done and is noted in ``unsaved``.
@@ -241,7 +241,7 @@ class Performer:
         else:
             if not progress.done and work.waits:
                 return progress
-            reason = None if progress.done else _given_up(progress)
+            reason = None if progress.done else _reason_of_giving_up(progress)
         if reason is not None:
             LOG.error("%s of reservation %s is given up: %s", action, order.reservation_id, reason)
             unsaved.add(order.reservation_id)
@@ -281,18 +281,18 @@ class Performer:
         self._wake()
 
 
-def _unexpected(work: Work, error: Exception) -> Reason:
+def _reason_of_unexpected(work: Work, error: Exception) -> Reason:
     """Return the reason for an error that no driver may raise: the owner gets no details."""
     text = f"An internal error; the operator finds it in the log under {work.event_id}."
     return Reason(text, str(error) or type(error).__name__).cut()
 
 
-def _given_up(progress: Progress) -> Reason:
+def _reason_of_giving_up(progress: Progress) -> Reason:
     text = progress.told or Reason("The cloud is not done with it yet.")
     return (text + " This was not waited for any longer.").cut()
 
 
-def _together(progresses: Iterable[Progress]) -> Progress:
+def _combined(progresses: Iterable[Progress]) -> Progress:
     """Combine the progress of several: done if all are, else to be checked again as soon as the first may be."""
     return min(
         (progress for progress in progresses if not progress.done),

@@ -121,7 +121,7 @@ class Repair:
         held = set(cloud.held(inventory))
         over = self._events.over(held)
         where = (inventory, region)
-        self._log_strange(where, held - over - self._events.known(held - over))
+        self._log_unknown(where, held - over - self._events.known(held - over))
         lasting = self._lasting.get(where, set()) & over
         for reservation_id in sorted(over - lasting):
             LOG.warning("reservation %s is over and still has effects; taking them back", reservation_id)
@@ -134,7 +134,7 @@ class Repair:
         self._lasting[where] = lasting
         return len(over)
 
-    def _log_strange(self, where: tuple[str, str | None], strange: set[str]) -> None:
+    def _log_unknown(self, where: tuple[str, str | None], strange: set[str]) -> None:
         for name in sorted(strange - self._strange.get(where, set())):
             LOG.warning("%s looks like a reservation, but is not known here; it is left alone", name)
         self._strange[where] = strange
@@ -166,7 +166,7 @@ class Repair:
         loose = [resource for resource in resources if self._events.is_registered(inventory, resource)]
         for resource in sorted(loose, key=lambda resource: resource.external_id):
             self.tally.count_found(inventory)
-            self._set_aside(inventory, resource)
+            self._return_to_pool(inventory, resource)
         return len(repairing) + len(loose) + len(lasting)
 
     def _let_go(self, inventory: str, region: str | None, cloud: CloudDriver) -> int:
@@ -179,7 +179,7 @@ class Repair:
                 LOG.info("%d of what was kept of %s is gone; its room is free", gone, inventory)
         return 0
 
-    def _set_aside(self, inventory: str, resource: ResourceRef) -> None:
+    def _return_to_pool(self, inventory: str, resource: ResourceRef) -> None:
         """Put a resource into the pool again, unless a reservation has it."""
         try:
             self._driver.ensure_registered(inventory, resource)

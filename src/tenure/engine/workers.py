@@ -60,7 +60,7 @@ class Workers:
             try:
                 attempt()
             finally:
-                self._over(event_id)
+                self._finish(event_id)
             self._freed()
             return True
         work = partial(copy_context().run, self._work, event_id, lane, attempt)  # keeps the caller's request id
@@ -69,7 +69,7 @@ class Workers:
         except RuntimeError as error:  # the system cannot start another thread
             LOG.warning("no worker for event %s: %s", event_id, error)
             self._free[lane].release()
-            self._over(event_id)
+            self._finish(event_id)
             return False
         return True
 
@@ -97,9 +97,9 @@ class Workers:
             attempt()
         finally:
             self._free[lane].release()
-            self._over(event_id)
+            self._finish(event_id)
             self._freed()
 
-    def _over(self, event_id: str) -> None:
+    def _finish(self, event_id: str) -> None:
         with self._guard:
             self._running.pop(event_id).set()

@@ -18,24 +18,24 @@ _NO_ADDRESS = (oslo_messaging.InvalidTransportURL, oslo_messaging.DriverLoadFail
 
 def rpc_transport(conf: ConfigOpts) -> oslo_messaging.RPCTransport:
     """Return the configured transport of operations. Connects to nothing. Raises ``Misconfigured``."""
-    _complete(conf)
+    _register_missing_options(conf)
     try:
         return oslo_messaging.get_rpc_transport(conf)
     except _NO_ADDRESS:
-        raise _no_address("DEFAULT") from None
+        raise _invalid_address("DEFAULT") from None
 
 
 def notification_transport(conf: ConfigOpts) -> oslo_messaging.NotificationTransport:
     """Return the configured transport of notifications. Connects to nothing. Raises ``Misconfigured``."""
-    _complete(conf)
+    _register_missing_options(conf)
     try:
         return oslo_messaging.get_notification_transport(conf)
     except _NO_ADDRESS:
         apart = conf.oslo_messaging_notifications.transport_url  # the default is the transport of operations
-        raise _no_address("oslo_messaging_notifications" if apart else "DEFAULT") from None
+        raise _invalid_address("oslo_messaging_notifications" if apart else "DEFAULT") from None
 
 
-def _no_address(group: str) -> Misconfigured:
+def _invalid_address(group: str) -> Misconfigured:
     return Misconfigured(
         f"[{group}] transport_url is no address of a message bus, such as rabbit://user:password@host:5672/; "
         "in a password, write @ : / ? # as %40 %3A %2F %3F %23"
@@ -49,7 +49,7 @@ _UNREGISTERED = {
 }
 
 
-def _complete(conf: ConfigOpts) -> None:
+def _register_missing_options(conf: ConfigOpts) -> None:
     """Register options that oslo.messaging reads from the configuration that it gets.
 
     It registers them only with the global configuration. Not every release has them.

@@ -45,19 +45,19 @@ class ServiceEndpoint:
         _metadata: object,
     ) -> object:
         """Report the state of a compute service; if it cannot be recorded, requeue it after a pause."""
-        told = payload.get("nova_object.data") if isinstance(payload, Mapping) else None
-        if not isinstance(told, Mapping) or not isinstance(told.get("host"), str):
+        service = payload.get("nova_object.data") if isinstance(payload, Mapping) else None
+        if not isinstance(service, Mapping) or not isinstance(service.get("host"), str):
             LOG.warning("%s of %s is not as Nova's versioned notifications are", event_type, publisher_id)
             return oslo_messaging.NotificationResult.HANDLED
-        if told.get("binary") != "nova-compute":
+        if service.get("binary") != "nova-compute":
             return oslo_messaging.NotificationResult.HANDLED
         try:
-            self._report(told["host"], _health_of(told))
+            self._report(service["host"], _health_of(service))
         except Exception as error:  # noqa: BLE001  # the notification must not be lost, whatever the reason
             LOG.warning(
                 "what %s tells of %s cannot be recorded: %s; it is taken up again in %s",
                 publisher_id,
-                told["host"],
+                service["host"],
                 in_one_line(error),
                 self._pauses,
             )

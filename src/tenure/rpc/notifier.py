@@ -32,7 +32,7 @@ class NotificationSink:
         self._publisher_id = publisher_id
         self._clock = clock
         configured = conf.oslo_messaging_notifications
-        _require(configured.driver)
+        _check_drivers(configured.driver)
         self._topics = [f"{topic}.info" for topic in configured.topics]
         self._versions = [_BUSES[driver] for driver in configured.driver if driver in _BUSES]
         self._others = [
@@ -61,7 +61,7 @@ class NotificationSink:
             notifier.info({}, message.topic, message.payload)
 
 
-def _require(drivers: Iterable[str]) -> None:
+def _check_drivers(drivers: Iterable[str]) -> None:
     """Raise ``Misconfigured`` for a driver that cannot be loaded."""
     known = metadata.entry_points(group="oslo.messaging.notify.drivers")
     for name in drivers:

@@ -64,7 +64,7 @@ class Operation:
         return method
 
 
-def _declared(name: str) -> Operation:
+def _declare(name: str) -> Operation:
     service, _, verb = name.rpartition(".")
     if not service:
         hints = get_type_hints(Manager)[verb]
@@ -76,4 +76,4 @@ def _declared(name: str) -> Operation:
 
 
 #: All operations by name; nothing else can be called.
-TABLE: Mapping[str, Operation] = {name: _declared(name) for name in sorted(OPERATIONS)}
+TABLE: Mapping[str, Operation] = {name: _declare(name) for name in sorted(OPERATIONS)}

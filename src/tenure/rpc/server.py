@@ -66,7 +66,7 @@ class Endpoint:
 
         ``{"refused": …}`` means that it was not begun. ``begin_by`` is when the caller gives up, as Unix time.
         """
-        if not self._enter():
+        if not self._take_place():
             return BUSY
         try:
             if self._closed.is_set():
@@ -77,7 +77,7 @@ class Endpoint:
         finally:
             self._places.release()
 
-    def _enter(self) -> bool:
+    def _take_place(self) -> bool:
         """Take a place. If few others wait, wait for one briefly; return whether there is one."""
         if self._places.acquire(blocking=False):
             return True

@@ -18,12 +18,12 @@ from tenure.domain.request import Moment
 from tenure.domain.shortfall import Shortfall
 
 
-def _is_date_asked_for(kind: Any) -> bool:
+def _is_requested_date(kind: Any) -> bool:
     """Whether a type is a union of a date and a ``Moment``, which the service resolves."""
     return get_origin(kind) in {Union, UnionType} and Moment in get_args(kind)
 
 
-def _date_asked_for(value: str | None, _kind: Any) -> datetime | Moment | None:
+def _decode_requested_date(value: str | None, _kind: Any) -> datetime | Moment | None:
     if value is None:
         return None
     try:
@@ -39,8 +39,8 @@ def _new_converter() -> Converter:
     converter.register_unstructure_hook(timedelta, lambda value: value.total_seconds())
     converter.register_structure_hook(timedelta, lambda value, _kind: timedelta(seconds=value))
     converter.register_structure_hook_func(lambda kind: kind is object, lambda value, _kind: value)  # a JSON value
-    converter.register_structure_hook_func(_is_date_asked_for, _date_asked_for)
-    converter.register_unstructure_hook_func(_is_date_asked_for, lambda value: converter.unstructure(value))
+    converter.register_structure_hook_func(_is_requested_date, _decode_requested_date)
+    converter.register_unstructure_hook_func(_is_requested_date, lambda value: converter.unstructure(value))
     return converter
 
 

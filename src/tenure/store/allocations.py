@@ -303,7 +303,7 @@ class AllocationStore:
         If the demand is for parts of resources, the last stage counts the units for which there is room.
         """
         single_unit = demand if demand.exclusive else demand.part(1)
-        matches = _all(conditions.matching(single_unit))
+        matches = _all_hold(conditions.matching(single_unit))
         has_room = and_(
             matches,
             conditions.free(single_unit, period, now=now, ignoring=ignoring),
@@ -321,7 +321,7 @@ class AllocationStore:
             return (Stage("reservable", reservable), Stage("matching", matching), Stage("free", free))
         ids = self._session.execute(select(ResourceRow.id).where(conditions.reservable(demand), has_room)).scalars()
         rooms = self.rooms(period, list(ids), ignoring=ignoring, now=now)
-        fitting = _units_of(demand, [room.units(demand.amounts, period) for room in rooms.values()])
+        fitting = _fitting_units(demand, [room.units(demand.amounts, period) for room in rooms.values()])
         return (
             Stage("reservable", reservable),
             Stage("matching", matching),
@@ -789,10 +789,10 @@ class AllocationStore:
             .order_by(mine.resource_id)
         ).all()
         parts = [resource_id for resource_id, is_whole in rows if not is_whole]
-        crowded = self._crowded(parts, reservation_ids) if parts else set()
+        crowded = self._without_room(parts, reservation_ids) if parts else set()
         return [resource_id for resource_id, is_whole in rows if is_whole or resource_id in crowded]
 
-    def _crowded(self, resource_ids: Collection[int], reservation_ids: Collection[str]) -> set[int]:
+    def _without_room(self, resource_ids: Collection[int], reservation_ids: Collection[str]) -> set[int]:
         """Return the resources that lack room for these reservations' plans beside all that is in use now."""
         amounts = select(AllocationRow.resource_id, AllocationRow.amounts).where(
             conditions.among(AllocationRow.resource_id, resource_ids)
@@ -826,11 +826,11 @@ def _new_row(reservation_id: str, choice: Choice, count: int, state: AllocationS
     }
 
 
-def _all(conditions: list[ColumnElement[bool]]) -> ColumnElement[bool]:
+def _all_hold(conditions: list[ColumnElement[bool]]) -> ColumnElement[bool]:
     return and_(sql_true(), *conditions)
 
 
-def _units_of(demand: Demand, rooms: Collection[int]) -> int:
+def _fitting_units(demand: Demand, rooms: Collection[int]) -> int:
     """Return how many units of the demand fit; ``rooms`` are the numbers of units that fit on each resource."""
     if demand.spread is Spread.TOGETHER:
         return max(rooms, default=0)

@@ -83,7 +83,7 @@ def matching(demand: Demand, *, but: Comparison | None = None) -> list[ColumnEle
     """
     terms = [term for term in demand.expression.terms if term is not but]
     properties = [_holds(term) for term in sorted(terms, key=_selectivity)]
-    return [*properties, *_bearing(demand), *_large_enough(demand)]
+    return [*properties, *_trait_conditions(demand), *_limit_conditions(demand)]
 
 
 def _selectivity(term: Term) -> int:
@@ -115,32 +115,32 @@ def _all_hold(expression: Expression) -> ColumnElement[bool]:
 
 def _look_up(comparison: Comparison) -> ColumnElement[bool]:
     return (
-        select(_compares(comparison))
+        select(_compare(comparison))
         .where(AttributeRow.resource_id == ResourceRow.id, AttributeRow.name == comparison.name)
         .correlate(ResourceRow)
         .scalar_subquery()
     )
 
 
-def _bearing(demand: Demand) -> list[ColumnElement[bool]]:
+def _trait_conditions(demand: Demand) -> list[ColumnElement[bool]]:
     """Return the conditions for required and forbidden traits."""
     return [
-        *(_bears(trait) for trait in sorted(demand.required)),
-        *(not_(_bears(trait)) for trait in sorted(demand.forbidden)),
+        *(_has_trait(trait) for trait in sorted(demand.required)),
+        *(not_(_has_trait(trait)) for trait in sorted(demand.forbidden)),
     ]
 
 
-def _bears(trait: str) -> ColumnElement[bool]:
+def _has_trait(trait: str) -> ColumnElement[bool]:
     borne = select(sql_true()).where(TraitRow.resource_id == ResourceRow.id, TraitRow.trait == trait)
     return func.coalesce(borne.correlate(ResourceRow).scalar_subquery(), sql_false())
 
 
-def _large_enough(demand: Demand) -> list[ColumnElement[bool]]:
+def _limit_conditions(demand: Demand) -> list[ColumnElement[bool]]:
     """Return the conditions for the limits of single requests; a resource that is taken as a whole has none."""
     if demand.exclusive:
         return []
     enough = [
-        func.coalesce(_amount(ResourceRow.capacity, name), 0) >= _number(amount * demand.units_together)
+        func.coalesce(_amount(ResourceRow.capacity, name), 0) >= _capped_number(amount * demand.units_together)
         for name, amount in demand.amounts.items()
     ]
     limits = [
@@ -148,9 +148,9 @@ def _large_enough(demand: Demand) -> list[ColumnElement[bool]]:
         for portion in demand.at_once
         for name, amount in portion.items()
         for condition in (
-            func.coalesce(_amount(ResourceRow.limits, (name, "max")), _number(amount)) >= _number(amount),
-            func.coalesce(_amount(ResourceRow.limits, (name, "min")), 1) <= _number(amount),
-            _number(amount) % func.coalesce(_amount(ResourceRow.limits, (name, "step")), 1) == 0,
+            func.coalesce(_amount(ResourceRow.limits, (name, "max")), _capped_number(amount)) >= _capped_number(amount),
+            func.coalesce(_amount(ResourceRow.limits, (name, "min")), 1) <= _capped_number(amount),
+            _capped_number(amount) % func.coalesce(_amount(ResourceRow.limits, (name, "step")), 1) == 0,
         )
     ]
     return [*enough, *limits]
@@ -161,7 +161,7 @@ def _amount(document: Any, path: str | tuple[str, str]) -> ColumnElement[int]:
     return sql_cast(document[path].as_string(), BigInteger)
 
 
-def _number(value: int) -> ColumnElement[int]:
+def _capped_number(value: int) -> ColumnElement[int]:
     """Return a number in SQL, capped to the integer range of all databases."""
     return literal(min(value, _MOST), BigInteger)
 
@@ -189,7 +189,7 @@ def leading(demand: Demand) -> Comparison | None:
     )
 
 
-def _compares(comparison: Comparison) -> ColumnElement[bool]:
+def _compare(comparison: Comparison) -> ColumnElement[bool]:
     number = comparison.number
     if number is None:
         return _OPERATORS[comparison.op](AttributeRow.value, comparison.value)
@@ -215,10 +215,12 @@ def taken(demand: Demand, period: Period, *, ignoring: str | None, fixed: Fixed 
     Allocations of the reservation ``ignoring`` do not count. With ``fixed``, plans that may move do not count either.
     """
     if demand.exclusive:
-        return _in_use(period, _counting(AllocationRow, ignoring, fixed=fixed))
-    whole = [AllocationRow.exclusive.is_(True), *_counting(AllocationRow, ignoring, fixed=fixed)]
-    wanted = {name: _number(amount * demand.units_together) for name, amount in demand.amounts.items()}
-    return or_(_in_use(period, whole), _crowded(period, wanted, _counting(_USING, ignoring, fixed=fixed)))
+        return _is_in_use(period, _counting_conditions(AllocationRow, ignoring, fixed=fixed))
+    whole = [AllocationRow.exclusive.is_(True), *_counting_conditions(AllocationRow, ignoring, fixed=fixed)]
+    wanted = {name: _capped_number(amount * demand.units_together) for name, amount in demand.amounts.items()}
+    return or_(
+        _is_in_use(period, whole), _lacks_room(period, wanted, _counting_conditions(_USING, ignoring, fixed=fixed))
+    )
 
 
 def movable(fixed: Fixed, row: type[AllocationRow] = AllocationRow) -> ColumnElement[bool]:
@@ -231,12 +233,14 @@ def movable(fixed: Fixed, row: type[AllocationRow] = AllocationRow) -> ColumnEle
     return and_(*movable)
 
 
-def _counting(row: type[AllocationRow], ignoring: str | None, *, fixed: Fixed | None) -> list[ColumnElement[bool]]:
+def _counting_conditions(
+    row: type[AllocationRow], ignoring: str | None, *, fixed: Fixed | None
+) -> list[ColumnElement[bool]]:
     counting = [row.reservation_id != ignoring] if ignoring else []
     return counting if fixed is None else [*counting, not_(movable(fixed, row))]
 
 
-def _in_use(period: Period, counting: Iterable[ColumnElement[bool]]) -> ColumnElement[bool]:
+def _is_in_use(period: Period, counting: Iterable[ColumnElement[bool]]) -> ColumnElement[bool]:
     """Whether an allocation that counts overlaps the period on the resource.
 
     It is not an ``EXISTS``: PostgreSQL would turn that into a join, and expect it to leave hardly any rows. It would
@@ -246,7 +250,7 @@ def _in_use(period: Period, counting: Iterable[ColumnElement[bool]]) -> ColumnEl
     return func.coalesce(used.correlate(ResourceRow).limit(1).scalar_subquery(), sql_false())
 
 
-def _crowded(
+def _lacks_room(
     period: Period, wanted: Mapping[str, ColumnElement[int]], counting: Iterable[ColumnElement[bool]]
 ) -> ColumnElement[bool]:
     """Whether at some instant of the period the allocations ``_USING`` it leave less of a class than is ``wanted``.
@@ -273,7 +277,7 @@ def _crowded(
         at_begin.scalar_subquery(),
         func.coalesce(crowded_later.correlate(ResourceRow).limit(1).scalar_subquery(), sql_false()),
     )
-    return case((_in_use(period, ()), crowded), else_=sql_false())
+    return case((_is_in_use(period, ()), crowded), else_=sql_false())
 
 
 def soon(period: Period, now: datetime) -> Period | None:
@@ -308,11 +312,11 @@ def overdue(
     for name, amount in demand.amounts.items():
         not_given_back = select(func.coalesce(func.sum(_amount(_LATE.amounts, name)), 0)).where(*theirs)
         late_amount = not_given_back.correlate(ResourceRow).scalar_subquery()
-        wanted[name] = _number(amount * demand.units_together) + late_amount
+        wanted[name] = _capped_number(amount * demand.units_together) + late_amount
     crowded = or_(
         exists().where(*theirs, _LATE.exclusive),
         *(amount > func.coalesce(_amount(ResourceRow.capacity, name), 0) for name, amount in wanted.items()),
-        _crowded(until, wanted, _counting(_USING, ignoring, fixed=fixed)),
+        _lacks_room(until, wanted, _counting_conditions(_USING, ignoring, fixed=fixed)),
     )
     # In this order on every database: late allocations are rare, and without them nothing is summed up.
     return case((anything, crowded), else_=sql_false())

@@ -223,7 +223,7 @@ class Database:
                 time.sleep(random.uniform(0, GIVE_WAY_SECONDS))  # randomness is not for security
                 continue
             except (Overtaken, DBAPIError) as error:
-                if not _again(error):
+                if not _is_retryable(error):
                     raise
                 LOG.debug("attempt %d conflicted with another transaction: %s", attempt, error)
             except Overbooked as error:
@@ -283,7 +283,7 @@ class Database:
             with self._connection(**options) as connection, _session(connection) as session:
                 yield Transaction(session, self)
         except DBAPIError as error:
-            if not _again(error):
+            if not _is_retryable(error):
                 raise
             LOG.warning("the database refused to begin a read transaction: %s", error.orig)
             raise Unavailable(_DOWN) from error
@@ -297,7 +297,7 @@ class Database:
             LOG.warning("the database cannot be used: %s", error)
             raise Unavailable(_DOWN) from error
         except DBAPIError as error:
-            if _again(error):
+            if _is_retryable(error):
                 raise
             LOG.warning("the database cannot be reached: %s", error.orig)
             raise Unavailable(_DOWN) from error
@@ -312,7 +312,7 @@ class Database:
             try:
                 yield prepared
             except DBAPIError as error:
-                if not _failed(error):
+                if not _database_failed(error):
                     raise
                 LOG.warning("the database does not work: %s", error.orig)
                 raise Unavailable(_DOWN) from error
@@ -334,13 +334,13 @@ def _commit(session: Session) -> None:
     try:
         session.commit()
     except DBAPIError as error:
-        if not _failed(error):
+        if not _database_failed(error):
             raise
         LOG.warning("the database did not work during a commit: %s", error.orig)
         raise OutcomeUnknown from error
 
 
-def _failed(error: DBAPIError) -> bool:
+def _database_failed(error: DBAPIError) -> bool:
     """Whether the connection or the database failed, rather than the statement."""
     return (
         error.connection_invalidated
@@ -354,7 +354,7 @@ def _code(error: DBAPIError) -> object:
     return next(iter(getattr(error.orig, "args", ())), None)
 
 
-def _again(error: Exception) -> bool:
+def _is_retryable(error: Exception) -> bool:
     """Whether the transaction may succeed if it is retried."""
     if isinstance(error, Overtaken):
         return True
@@ -367,7 +367,7 @@ def _again(error: Exception) -> bool:
     if code in _MARIADB_RETRY:
         return True
     if code == _MARIADB_NO_SAVEPOINT and isinstance(error.__context__, DBAPIError):
-        return _again(error.__context__)
+        return _is_retryable(error.__context__)
     return "database is locked" in str(original)
 
 
@@ -391,7 +391,7 @@ def _engine(url: str, *, pool_size: int, pool_wait_seconds: float, echo: bool, r
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_timeout=pool_wait_seconds,
-        connect_args=_patience(parsed.get_backend_name()),
+        connect_args=_timeouts(parsed.get_backend_name()),
         pool_pre_ping=True,
         pool_recycle=1800,
         # Each statement of a write sees the newest rows, so an attempt that locks rows first also decides on them.
@@ -407,7 +407,7 @@ def _engine(url: str, *, pool_size: int, pool_wait_seconds: float, echo: bool, r
     return engine
 
 
-def _patience(backend: str) -> dict[str, Any]:
+def _timeouts(backend: str) -> dict[str, Any]:
     """Return the time-outs in the driver's own options."""
     if backend == "postgresql":
         return {

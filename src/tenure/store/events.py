@@ -96,18 +96,18 @@ class EventStore:
         resources are not released yet are left out: only starts wait for other leases.
         """
         statement = _READY_STARTS if starts else _READY_OTHERS
-        return list(self._session.execute(statement, {**_times(now), "limit": limit}).scalars())
+        return list(self._session.execute(statement, {**_time_parameters(now), "limit": limit}).scalars())
 
     def oldest_ready_at(self, now: datetime) -> datetime | None:
         """Return since when the event that has been claimable for the longest time is ready."""
-        return self._session.execute(_OLDEST_READY_AT, _times(now)).scalar_one_or_none()
+        return self._session.execute(_OLDEST_READY_AT, _time_parameters(now)).scalar_one_or_none()
 
     def waiting(self, now: datetime, limit: int) -> list[str]:
         """Return the ids of due starts whose resources other leases still hold, without a release in progress.
 
         ``AllocationStore.predecessors`` tells whether such a start can go on all the same.
         """
-        return list(self._session.execute(_WAITING, {**_times(now), "limit": limit}).scalars())
+        return list(self._session.execute(_WAITING, {**_time_parameters(now), "limit": limit}).scalars())
 
     def next_ready_at(self, after: datetime) -> datetime | None:
         return self._session.execute(
@@ -116,7 +116,7 @@ class EventStore:
 
     def is_claimable(self, event_id: str, now: datetime) -> bool:
         """Whether a worker may claim the event now; ignores the resources that a start may have to wait for."""
-        return self._session.execute(_IS_CLAIMABLE, {**_times(now), "event_id": event_id}).first() is not None
+        return self._session.execute(_IS_CLAIMABLE, {**_time_parameters(now), "event_id": event_id}).first() is not None
 
     def claim(self, stored: StoredEvent, *, token: str, until: datetime, now: datetime) -> int:
         """Claim the event and return the number of the attempt, from 1; raise ``Overtaken`` if it has changed.
@@ -152,7 +152,7 @@ class EventStore:
 
     def expire_claims(self, now: datetime) -> int:
         """Expire all claims now; return their number."""
-        return self._have_ready(now, and_(EventRow.claim_token.is_not(None), EventRow.ready_at > now))
+        return self._make_ready(now, and_(EventRow.claim_token.is_not(None), EventRow.ready_at > now))
 
     def expire_late(self, now: datetime, *, claims_after: datetime, delays_after: datetime) -> int:
         """Make ready now the events whose claims, or delays, last beyond these moments; return their number.
@@ -166,9 +166,9 @@ class EventStore:
             EventRow.ready_at > delays_after,
             EventRow.rank != EventType.HOLD.rank,
         )
-        return self._have_ready(now, and_(EventRow.ready_at > min(claims_after, delays_after), or_(claimed, put_off)))
+        return self._make_ready(now, and_(EventRow.ready_at > min(claims_after, delays_after), or_(claimed, put_off)))
 
-    def _have_ready(self, now: datetime, concerned: ColumnElement[bool]) -> int:
+    def _make_ready(self, now: datetime, concerned: ColumnElement[bool]) -> int:
         changed = self._session.execute(
             update(EventRow).where(concerned).values(ready_at=now).execution_options(synchronize_session=False)
         )
@@ -220,12 +220,12 @@ _RESERVATION = aliased(ReservationRow)
 _HOLDER = aliased(ReservationRow)
 
 
-def _starts() -> ColumnElement[bool]:
+def _is_free_start() -> ColumnElement[bool]:
     """Whether the event is a start whose resources are free."""
-    return and_(EventRow.rank == EventType.START.rank, not_(_waits()))
+    return and_(EventRow.rank == EventType.START.rank, not_(_waits_for_resources()))
 
 
-def _others() -> ColumnElement[bool]:
+def _is_no_start() -> ColumnElement[bool]:
     return EventRow.rank != EventType.START.rank
 
 
@@ -282,7 +282,7 @@ def _claimable() -> ColumnElement[bool]:
     )
 
 
-def _waits() -> ColumnElement[bool]:
+def _waits_for_resources() -> ColumnElement[bool]:
     """Whether another lease still holds a resource that this lease is planned on.
 
     Allocations of parts can coexist: only overdue ones count, and the start need not wait if there is room beside them.
@@ -294,14 +294,14 @@ def _waits() -> ColumnElement[bool]:
     return _is_held_where(or_(and_(whole, before), _THEIRS.ends_at <= _NOW))
 
 
-def _is_being_given_back() -> ColumnElement[bool]:
+def _is_being_released() -> ColumnElement[bool]:
     """Whether the holder that must release the resource before this lease's start is about to do so.
 
     Other holders do not count: on a resource with many parts, one of them may always be about to release.
     """
     whole = or_(_THEIRS.exclusive, _MINE.exclusive)
     before = func.coalesce(_THEIRS.starts_at, _THEIRS.starts_at) < _MINE.starts_at
-    about_to = exists().where(_HOLDER.id == _THEIRS.reservation_id, _giving_back())
+    about_to = exists().where(_HOLDER.id == _THEIRS.reservation_id, _end_is_imminent())
     return _is_held_where(before, or_(whole, _THEIRS.ends_at <= _MINE.starts_at), about_to)
 
 
@@ -320,7 +320,7 @@ def _is_held_where(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
     return exists().where(_RESERVATION.lease_id == EventRow.lease_id, planned)
 
 
-def _giving_back() -> ColumnElement[bool]:
+def _end_is_imminent() -> ColumnElement[bool]:
     """Whether the end of a holder is about to be tried for the first time, or has just been claimed."""
     event = _OTHER
     return exists().where(
@@ -337,7 +337,7 @@ def _giving_back() -> ColumnElement[bool]:
     )
 
 
-def _times(now: datetime) -> dict[str, object]:
+def _time_parameters(now: datetime) -> dict[str, object]:
     """Return the parameters of the statements below."""
     return {"now": now, "lately": now - PATIENCE}
 
@@ -351,14 +351,16 @@ def _claimable_where(*conditions: ColumnElement[bool], of: Any = EventRow.id) ->
     )
 
 
-def _first(query: Select[Any]) -> Select[Any]:
+def _longest_ready_first(query: Select[Any]) -> Select[Any]:
     """Return the first rows of the query: longest ready first; at the same instant, ends first."""
     order = (EventRow.ready_at, EventRow.rank.desc(), EventRow.id)
     return query.order_by(*order).limit(bindparam("limit", type_=Integer()))
 
 
-_READY_STARTS = _first(_claimable_where(_starts()))
-_READY_OTHERS = _first(_claimable_where(_others()))
-_WAITING = _first(_claimable_where(EventRow.rank == EventType.START.rank, _waits(), not_(_is_being_given_back())))
-_OLDEST_READY_AT = _claimable_where(or_(_others(), not_(_waits())), of=func.min(EventRow.ready_at))
+_READY_STARTS = _longest_ready_first(_claimable_where(_is_free_start()))
+_READY_OTHERS = _longest_ready_first(_claimable_where(_is_no_start()))
+_WAITING = _longest_ready_first(
+    _claimable_where(EventRow.rank == EventType.START.rank, _waits_for_resources(), not_(_is_being_released()))
+)
+_OLDEST_READY_AT = _claimable_where(or_(_is_no_start(), not_(_waits_for_resources())), of=func.min(EventRow.ready_at))
 _IS_CLAIMABLE = _claimable_where(EventRow.id == bindparam("event_id"))

@@ -65,7 +65,7 @@ class LeaseStore:
         try:
             self._session.execute(insert(LeaseRow), [row])
         except IntegrityError as error:
-            if _is_second_lease(error):
+            if _is_duplicate_lease(error):
                 raise Overtaken from error
             raise
         self.add_reservations(lease.reservations)
@@ -366,7 +366,7 @@ class LeaseStore:
         """
         statement = select(HistoryRow).where(HistoryRow.lease_id == lease_id).order_by(HistoryRow.id)
         if marker is not None:
-            statement = statement.where(HistoryRow.id > self._place_in_history(lease_id, marker))
+            statement = statement.where(HistoryRow.id > self._history_row_id(lease_id, marker))
         if limit is not None:
             statement = statement.limit(limit)
         rows = self._session.execute(statement).scalars()
@@ -386,7 +386,7 @@ class LeaseStore:
             for row in rows
         )
 
-    def _place_in_history(self, lease_id: str, marker: str) -> int:
+    def _history_row_id(self, lease_id: str, marker: str) -> int:
         """Return the row with that id; raise ``InvalidParameter`` if it is not in the history of the lease."""
         is_number = marker.isascii() and marker.isdigit() and len(marker) <= _DIGITS
         row = self._session.get(HistoryRow, int(marker)) if is_number else None
@@ -472,7 +472,7 @@ def event_of(row: EventRow) -> Event:
     )
 
 
-def _is_second_lease(error: IntegrityError) -> bool:
+def _is_duplicate_lease(error: IntegrityError) -> bool:
     """Whether the database refused a row of ``leases`` for its primary key, which each database names differently."""
     text = str(error.orig)
     return any(

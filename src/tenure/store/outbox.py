@@ -181,7 +181,9 @@ class OutboxStore:
 
         Messages that were given up, and those they hold back, do not count.
         """
-        waiting = select(func.min(OutboxRow.created_at)).where(OutboxRow.ready_at.is_not(None), _is_next())
+        waiting = select(func.min(OutboxRow.created_at)).where(
+            OutboxRow.ready_at.is_not(None), _is_oldest_undelivered()
+        )
         return self._session.execute(waiting).scalar_one()
 
     def _record(self, message: Message, **values: Any) -> bool:
@@ -229,7 +231,7 @@ class OutboxStore:
 _GIVEN_UP = (OutboxRow.delivered_at.is_(None), OutboxRow.ready_at.is_(None))
 
 
-def _is_next() -> ColumnElement[bool]:
+def _is_oldest_undelivered() -> ColumnElement[bool]:
     """Whether all older messages of the same lease and channel have arrived."""
     older = aliased(OutboxRow)
     return ~exists().where(
@@ -241,7 +243,7 @@ def _is_next() -> ColumnElement[bool]:
 
 
 def _due(now: datetime, channel: str) -> tuple[ColumnElement[bool], ...]:
-    return OutboxRow.ready_at <= now, OutboxRow.channel == channel, _is_next()
+    return OutboxRow.ready_at <= now, OutboxRow.channel == channel, _is_oldest_undelivered()
 
 
 def _message(row: OutboxRow, *, attempts: int | None = None) -> Message:

@@ -75,11 +75,11 @@ class ResourceStore:
         try:
             self._session.flush()
         except IntegrityError as error:
-            if _is_second_resource(error):
+            if _is_duplicate_resource(error):
                 raise Overtaken from error
             raise
         self._write_details([row])
-        self._know_properties(discovered.resource_type, properties, now)
+        self._add_properties(discovered.resource_type, properties, now)
         return _resource(row)
 
     def add_many(
@@ -112,7 +112,7 @@ class ResourceStore:
         self._write_details(rows)
         for resource_type in {resource.resource_type for resource in discovered}:
             names = {name: "" for own in properties for name in own}
-            self._know_properties(resource_type, names, now)
+            self._add_properties(resource_type, names, now)
 
     def by_external_id(self, resource_type: str, external_id: str) -> Resource | None:
         row = self._session.execute(
@@ -148,7 +148,7 @@ class ResourceStore:
             .where(
                 ResourceRow.resource_type == resource_type,
                 ResourceRow.registration == Registration.REGISTERED.value,
-                _within(region),
+                _in_region(region),
             )
             .order_by(ResourceRow.id)
         )
@@ -160,7 +160,7 @@ class ResourceStore:
             select(ResourceRow.external_id, ResourceRow.health, ResourceRow.health_since).where(
                 ResourceRow.resource_type == resource_type,
                 ResourceRow.registration == Registration.REGISTERED.value,
-                _within(region),
+                _in_region(region),
             )
         )
         return {row.external_id: KnownHealth(ResourceHealth(row.health), row.health_since) for row in rows}
@@ -169,7 +169,7 @@ class ResourceStore:
         """Return the external ids of the resources that have this fact."""
         rows = self._session.execute(
             select(ResourceRow.external_id)
-            .where(ResourceRow.resource_type == resource_type, _says(name, value))
+            .where(ResourceRow.resource_type == resource_type, _has_fact(name, value))
             .order_by(ResourceRow.id)
         )
         return list(rows.scalars())
@@ -186,7 +186,7 @@ class ResourceStore:
                 ResourceRow.registration == Registration.REGISTERED.value,
                 ResourceRow.health != ResourceHealth.GONE.value,
                 not_(held.exists()),
-                _within(region),
+                _in_region(region),
             )
             .order_by(ResourceRow.id)
         )
@@ -195,7 +195,7 @@ class ResourceStore:
     def known_external_ids(self, resource_type: str, *, region: str | None = None) -> set[str]:
         return set(
             self._session.execute(
-                select(ResourceRow.external_id).where(ResourceRow.resource_type == resource_type, _within(region))
+                select(ResourceRow.external_id).where(ResourceRow.resource_type == resource_type, _in_region(region))
             ).scalars()
         )
 
@@ -222,10 +222,10 @@ class ResourceStore:
         statement = select(ResourceRow).where(ResourceRow.resource_type == query.resource_type)
         if query.name is not None:
             statement = statement.where(ResourceRow.name == query.name)
-        statement = statement.where(_within(query.region))
+        statement = statement.where(_in_region(query.region))
         if query.reservable is not None:
             statement = statement.where(ResourceRow.reservable == query.reservable)
-        statement = statement.where(*(_says(name, value) for name, value in query.facts.items()))
+        statement = statement.where(*(_has_fact(name, value) for name, value in query.facts.items()))
         by_name = query.order is ResourceOrder.NAME
         if query.marker is not None:
             marker = self.marker(query.resource_type, query.marker)
@@ -250,15 +250,15 @@ class ResourceStore:
 
     def set_properties(self, seen: Resource, properties: Mapping[str, str], *, now: datetime) -> None:
         """Replace the properties that the operator has set; raise ``Overtaken`` if it has changed since it was read."""
-        self._swap(
+        self._compare_and_swap(
             seen, properties=dict(properties), scarcity=scarcity(properties, seen.traits, seen.capacity), updated_at=now
         )
         self._rewrite_details(seen.id)
-        self._know_properties(seen.resource_type, properties, now)
+        self._add_properties(seen.resource_type, properties, now)
 
     def describe(self, seen: Resource, discovered: DiscoveredResource, *, now: datetime) -> None:
         """Store the cloud's description of a resource; raise ``Overtaken`` if it has changed since it was read."""
-        self._swap(
+        self._compare_and_swap(
             seen,
             name=discovered.name,
             capacity=dict(discovered.capacity),
@@ -276,7 +276,7 @@ class ResourceStore:
 
         The caller has checked that what is promised fits.
         """
-        self._swap(
+        self._compare_and_swap(
             seen,
             capacity=dict(capacity),
             updated_at=now,
@@ -293,7 +293,7 @@ class ResourceStore:
         """Record that the leases of these resources were checked, except for resources that have changed since."""
         self._session.execute(
             update(ResourceRow)
-            .where(ResourceRow.id.in_(sorted(seen)), ResourceRow.version == _version_in(seen))
+            .where(ResourceRow.id.in_(sorted(seen)), ResourceRow.version == _seen_version(seen))
             .values(unreviewed=False)
             .execution_options(synchronize_session=False)
         )
@@ -315,7 +315,7 @@ class ResourceStore:
         registration = seen.registration if registration is None else registration
         enabled = seen.enabled if enabled is None else enabled
         health = seen.health if health is None else health
-        self._swap(
+        self._compare_and_swap(
             seen,
             registration=registration.value,
             enabled=enabled,
@@ -335,7 +335,7 @@ class ResourceStore:
         if removed.rowcount != 1:  # type: ignore[attr-defined]  # a DELETE's result counts rows
             raise Overtaken
 
-    def _swap(self, seen: Resource, **values: object) -> None:
+    def _compare_and_swap(self, seen: Resource, **values: object) -> None:
         """Write these columns; raise ``Overtaken`` if the resource has changed since it was read."""
         self.wanted.add(seen.id)
         changed = self._session.execute(
@@ -361,14 +361,14 @@ class ResourceStore:
         if (len(ids) > 1 or not wait) and self._session.get_bind().dialect.name != "sqlite":
             self._lock(among(ResourceRow.id, ids), wait=wait)
         for first in range(0, len(ids), _AT_ONCE):
-            self._raise(ids[first : first + _AT_ONCE], seen)
+            self._raise_batch(ids[first : first + _AT_ONCE], seen)
 
-    def _raise(self, ids: Sequence[int], seen: Mapping[int, int]) -> None:
+    def _raise_batch(self, ids: Sequence[int], seen: Mapping[int, int]) -> None:
         raised = self._session.execute(
             update(ResourceRow)
             .where(
                 ResourceRow.id.in_(ids),
-                ResourceRow.version == _version_in({resource_id: seen[resource_id] for resource_id in ids}),
+                ResourceRow.version == _seen_version({resource_id: seen[resource_id] for resource_id in ids}),
             )
             .values(version=ResourceRow.version + 1)
             .execution_options(synchronize_session=False)
@@ -416,7 +416,9 @@ class ResourceStore:
         if not self._has_history(seen.id):
             self.remove(seen)
             return
-        self._swap(seen, resource_type=f"retired:{seen.resource_type}", external_id=str(seen.id), reservable=False)
+        self._compare_and_swap(
+            seen, resource_type=f"retired:{seen.resource_type}", external_id=str(seen.id), reservable=False
+        )
         self._remove_details(seen.id)
 
     def requests_on(self, resource_id: int, *, now: datetime) -> list[tuple[str, Mapping[str, object]]]:
@@ -501,9 +503,9 @@ class ResourceStore:
 
     def is_number_everywhere(self, resource_type: str, name: str) -> bool:
         """Whether resources of the type have a property of that name, and all its values are numbers."""
-        return self._has(resource_type, name) and not self._has(resource_type, name, text=True)
+        return self._has_property(resource_type, name) and not self._has_property(resource_type, name, text=True)
 
-    def _has(self, resource_type: str, name: str, *, text: bool = False) -> bool:
+    def _has_property(self, resource_type: str, name: str, *, text: bool = False) -> bool:
         """Whether a resource of the type has a property of that name; with ``text``, one that is not a number."""
         beginning = key_of(name, "")
         matching = (
@@ -540,7 +542,7 @@ class ResourceStore:
         for table in (AttributeRow, TraitRow):
             self._session.execute(delete(table).where(table.resource_id == resource_id))
 
-    def _know_properties(self, resource_type: str, properties: Mapping[str, str], now: datetime) -> None:
+    def _add_properties(self, resource_type: str, properties: Mapping[str, str], now: datetime) -> None:
         if not properties:
             return
         known = set(
@@ -569,7 +571,7 @@ def _insert_missing(dialect: str, properties: list[dict[str, object]]) -> Insert
     return statement.on_duplicate_key_update(name=statement.inserted.name)
 
 
-def _is_second_resource(error: IntegrityError) -> bool:
+def _is_duplicate_resource(error: IntegrityError) -> bool:
     """Whether the database refused a row of ``resources`` for its unique key, which two databases name."""
     text = str(error.orig)
     return "uq_resources_" in text or "UNIQUE constraint failed: resources." in text
@@ -593,7 +595,7 @@ def _attributes(row: ResourceRow) -> list[dict[str, object]]:
     ]
 
 
-def _says(name: str, value: str) -> ColumnElement[bool]:
+def _has_fact(name: str, value: str) -> ColumnElement[bool]:
     """Whether a resource has this fact, or else this property; an index answers it."""
     said = select(AttributeRow.resource_id).where(
         AttributeRow.key == key_of(name, value), AttributeRow.value == value, AttributeRow.name == name
@@ -601,7 +603,7 @@ def _says(name: str, value: str) -> ColumnElement[bool]:
     return ResourceRow.id.in_(said)
 
 
-def _version_in(seen: Mapping[int, int]) -> ColumnElement[int]:
+def _seen_version(seen: Mapping[int, int]) -> ColumnElement[int]:
     """Return the version of a resource that was seen, as an SQL expression."""
     return case({resource_id: seen[resource_id] for resource_id in sorted(seen)}, value=ResourceRow.id)
 
@@ -639,6 +641,6 @@ def _resource(row: ResourceRow) -> Resource:
     )
 
 
-def _within(region: str | None) -> ColumnElement[bool]:
+def _in_region(region: str | None) -> ColumnElement[bool]:
     """Whether a resource is in that region; None means any region."""
     return sql_true() if region is None else ResourceRow.region == region
