@@ -474,7 +474,7 @@ def test_place_needs_a_newer_server(versions: tuple[str, ...]) -> None:
         client = server.client()
         lease = book(client)
         elsewhere = ReservationRequest.hosts(1).in_region("north")
-        too_new = pytest.raises(NeedsNewerServer, match=r"region or zone.* came with API 1\.2")
+        too_new = pytest.raises(NeedsNewerServer, match=r"a region, a zone.* came with API 1\.2")
         for wanted in (elsewhere, ReservationRequest.hosts(1).with_place("az-1")):
             with too_new:
                 client.leases.create("there", start=NOW, end=BEGINNING + DAY, reservations=[wanted])

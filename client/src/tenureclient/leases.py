@@ -21,9 +21,9 @@ ACTIVE = frozenset({"ACTIVE"})
 SETTLED = frozenset({"PENDING", "ACTIVE", "TERMINATED"})
 SORT_KEYS = ("created_at", "name", "start_date", "end_date")
 
-_EVENTS_FEATURE = "telling something at moments of one's own"
+_EVENTS_FEATURE = "notifications at moments of your choice"
 _HOLD_FEATURE = "holding a lease until it is confirmed"
-_PLACE_FEATURE = "saying in which region or zone, or on which kind of hosts"
+_PLACE_FEATURE = "naming a region, a zone or a kind of hosts"
 _PAGE = 500
 _FINAL = frozenset({"ERROR", "TERMINATED", "DELETED"})
 _POLL = timedelta(seconds=3)
