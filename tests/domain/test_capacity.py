@@ -45,10 +45,10 @@ def test_missing_class_counts_as_zero():
 
 
 def test_the_order_of_classes_does_not_matter():
-    one, other = Capacity({"A": 1, "B": 2}), Capacity({"B": 2, "A": 1})
-    assert one == other
-    assert hash(one) == hash(other)
-    assert repr(one) == repr(other)
+    first, second = Capacity({"A": 1, "B": 2}), Capacity({"B": 2, "A": 1})
+    assert first == second
+    assert hash(first) == hash(second)
+    assert repr(first) == repr(second)
 
 
 @pytest.mark.parametrize("amount", [-1, 1.5, True, "4", None])
@@ -62,12 +62,12 @@ def test_is_not_equal_to_a_plain_mapping():
 
 
 @given(capacities, capacities, capacities)
-def test_sum_fits_iff_each_class_fits(one: Capacity, other: Capacity, third: Capacity):
-    assert one + other == other + one
-    assert (one + other) + third == one + (other + third)
-    assert one + Capacity() == one
-    assert (one + other).fits(one)
-    assert one.fits(other) == all(other[name] <= one[name] for name in ("VCPU", "MEMORY_MB", "DISK_GB"))
+def test_sums_are_commutative_and_fit_class_by_class(first: Capacity, second: Capacity, third: Capacity):
+    assert first + second == second + first
+    assert (first + second) + third == first + (second + third)
+    assert first + Capacity() == first
+    assert (first + second).fits(first)
+    assert first.fits(second) == all(second[name] <= first[name] for name in ("VCPU", "MEMORY_MB", "DISK_GB"))
 
 
 @given(usages, periods())
@@ -108,8 +108,8 @@ def test_booking_what_fits_never_exceeds_the_capacity(requests: Usages, capacity
 
 
 def test_end_frees_room_for_a_start_at_the_same_instant():
-    one, two = (Period(ORIGIN + timedelta(hours=hour), ORIGIN + timedelta(hours=hour + 1)) for hour in range(2))
+    first, second = (Period(ORIGIN + timedelta(hours=hour), ORIGIN + timedelta(hours=hour + 1)) for hour in range(2))
     day = Period(ORIGIN, ORIGIN + timedelta(days=1))
     whole = Capacity({"WHOLE": 1})
-    assert peak([(one, whole), (two, whole)], day) == whole
+    assert peak([(first, whole), (second, whole)], day) == whole
     assert peak([], day) == Capacity()

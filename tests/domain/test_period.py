@@ -26,7 +26,7 @@ def periods(draw: st.DrawFn) -> Period:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "overlap"),
+    ("first", "second", "overlap"),
     [
         (period(0, 2), period(2, 4), False),  # back to back
         (period(0, 2), period(1, 3), True),
@@ -36,18 +36,18 @@ def periods(draw: st.DrawFn) -> Period:
         (Period(at(0), at(2)), Period(at(2) - timedelta(microseconds=1), at(3)), True),
     ],
 )
-def test_periods_overlap_when_they_share_an_instant(one: Period, other: Period, overlap: bool):
-    assert one.overlaps(other) is overlap
-    assert other.overlaps(one) is overlap
+def test_periods_overlap_when_they_share_an_instant(first: Period, second: Period, overlap: bool):
+    assert first.overlaps(second) is overlap
+    assert second.overlaps(first) is overlap
 
 
 @given(periods(), periods())
-def test_overlap_covering_and_containing_agree_with_counting_hours(one: Period, other: Period):
-    hours = {hour for hour in range(40) if one.contains(at(hour))}
-    other_hours = {hour for hour in range(40) if other.contains(at(hour))}
-    assert one.overlaps(other) == bool(hours & other_hours)
-    assert one.covers(other) == (other_hours <= hours)
-    assert one.length == timedelta(hours=len(hours))
+def test_overlap_covering_and_containing_agree_with_counting_hours(first: Period, second: Period):
+    hours = {hour for hour in range(40) if first.contains(at(hour))}
+    second_hours = {hour for hour in range(40) if second.contains(at(hour))}
+    assert first.overlaps(second) == bool(hours & second_hours)
+    assert first.covers(second) == (second_hours <= hours)
+    assert first.length == timedelta(hours=len(hours))
 
 
 def test_the_start_belongs_to_a_period_and_the_end_does_not():

@@ -206,10 +206,10 @@ def test_comparison_is_false_without_the_property(comparison: Comparison, proper
 
 
 @given(st.integers(), st.integers())
-def test_whole_numbers_are_ordered_as_numbers(one: int, other: int):
-    if float(one) != float(other):
-        assert matches(json.dumps(["<", "$n", str(other)]), n=str(one)) is (one < other)
-        assert matches(json.dumps([">", "$n", str(other)]), n=str(one)) is (one > other)
+def test_whole_numbers_are_ordered_as_numbers(first: int, second: int):
+    if float(first) != float(second):
+        assert matches(json.dumps(["<", "$n", str(second)]), n=str(first)) is (first < second)
+        assert matches(json.dumps([">", "$n", str(second)]), n=str(first)) is (first > second)
 
 
 @given(names, values, values)
@@ -228,8 +228,10 @@ def test_an_expression_is_the_conjunction_of_all_its_terms(tree: list[object]):
 
 
 @given(st.lists(comparisons, max_size=4), st.lists(comparisons, max_size=4), st.dictionaries(names, values))
-def test_joined_expressions_must_both_hold(one: list[Comparison], other: list[Comparison], properties: dict[str, str]):
-    first, second = Expression(tuple(one)), Expression(tuple(other))
+def test_joined_expressions_must_both_hold(
+    terms: list[Comparison], more_terms: list[Comparison], properties: dict[str, str]
+):
+    first, second = Expression(tuple(terms)), Expression(tuple(more_terms))
     assert (first & second).matches(properties) is (first.matches(properties) and second.matches(properties))
     assert (first & second).names == first.names | second.names
 
