@@ -1,84 +1,168 @@
-"""Answers of every kind of resource, each in a region, held against the description that is served."""
+"""Answers of every operation at every version, with everything that can be reserved, held against the description."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 import pytest
 
-from tests.api.rig import ADDRESS, HOSTS, NETWORK, Api, api_over
-from tests.support.regions import SOUTH, open_regions
+from tenure.api.versions import Version
+from tests.api.rig import ADDRESSES, FLAVORS, HOSTS, INSTANCES, NETWORK, Api, api_over
+from tests.support.regions import SOUTH, Regions, open_regions
 
-POOL = {"name": "sim-storage@fast#nvme", "capacity_gb": 100, "region": SOUTH}
-FLOATING_IP = {"floating_network_id": NETWORK, "floating_ip_address": ADDRESS, "region": SOUTH}
-RESERVATIONS = [
-    {**HOSTS, "region": SOUTH},
-    {"resource_type": "virtual:floatingip", "network_id": NETWORK, "amount": 1, "region": SOUTH},
-    {"resource_type": "virtual:volume", "amount": 1, "size_gb": 10, "volume_type": "fast", "region": SOUTH},
-]
+VERSIONS = [version.value for version in Version]
+POOL = "sim-storage@fast#nvme"
+VOLUMES = {"resource_type": "virtual:volume", "amount": 1, "size_gb": 10, "volume_type": "fast"}
+SERVER = {"resource_type": "virtual:server", "vcpus": 1, "memory_mb": 512, "disk_gb": 1}
+#: A reservation of every type. Those that Blazar has can be asked for at every version.
+BLAZAR_RESERVATIONS = [HOSTS, INSTANCES, FLAVORS, ADDRESSES]
+RESERVATIONS = [*BLAZAR_RESERVATIONS, VOLUMES, SERVER]
+BODIES: dict[tuple[str, str], dict[str, Any]] = {
+    ("PUT", "/v1/leases/{lease_id}"): {"name": "renamed"},
+    ("POST", "/v1/leases/{lease_id}/reservations"): HOSTS,
+    ("PATCH", "/v1/os-hosts/properties/{property_name}"): {"private": False},
+    ("PUT", "/v1/volume-pools/{volume_pool_id}"): {"capacity_gb": 101},
+}
+#: Queries with which a list has other fields than without.
+QUERIES = {
+    "/v1/leases": "limit=1",
+    "/v1/leases/{lease_id}/history": "limit=1",
+    "/v1/os-hosts": "limit=1",
+    "/v1/os-hosts/allocations": "limit=1",
+    "/v1/os-hosts/properties": "detail=True",
+}
+
+
+class Caller:
+    """Calls operations as an administrator, each with a lease and with resources for which it succeeds."""
+
+    def __init__(self, api: Api, world: Regions, version: str) -> None:
+        self.api = api.using("admin", version)
+        self.document = strict(self.api.get("/openapi.json").json)
+        self.operations = [
+            (method.upper(), path) for path, methods in self.document["paths"].items() for method in methods
+        ]
+        self._world = world
+        self._version = version
+        #: The ids of what was registered, by the URL of its inventory.
+        self._registered: dict[str, str] = {}
+        latest = api.using("admin", "1.2")
+        self._parts = {
+            "host_id": f"{SOUTH}:1",
+            "floatingip_id": latest.get(f"/v1/floatingips?region={SOUTH}").json["floatingips"][0]["id"],
+            "volume_pool_id": latest.get("/v1/volume-pools").json["volume_pools"][0]["id"],
+            "property_name": "rack",
+        }
+
+    def call(self, method: str, path: str, query: str = "") -> Any:
+        lease = book(self.api, hold_for=600 if path.endswith("/confirm") else None)
+        parts = {**self._parts, "lease_id": lease["id"], "reservation_id": lease["reservations"][0]["id"]}
+        inventory = path.rpartition("/")[0]
+        if method == "DELETE" and inventory in self._registered:
+            [part] = [part for part in parts if f"{{{part}}}" in path]
+            parts[part] = self._registered[inventory]
+        answer = self.api.call(method, path.format(**parts) + query, self._body(method, path))
+        if method == "POST" and answer.status_code == 201 and not path.startswith("/v1/leases"):
+            [document] = answer.json.values()
+            self._registered[path] = document["id"]
+        return answer
+
+    def _body(self, method: str, path: str) -> dict[str, Any] | None:
+        number = 20 + VERSIONS.index(self._version)
+        match method, path:
+            case "POST", "/v1/leases":
+                wanted = RESERVATIONS if self._version == "1.2" else BLAZAR_RESERVATIONS
+                return self.api.lease_body(start=next(HOURS), reservations=wanted)
+            case "POST", "/v1/os-hosts":
+                self._world.cloud.world.add_host(f"extra-{number}")
+                return {"name": f"extra-{number}"}
+            case "POST", "/v1/floatingips":
+                return {"floating_network_id": NETWORK, "floating_ip_address": f"203.0.113.{number}"}
+            case "POST", "/v1/volume-pools":
+                return {"name": "sim-storage@slow#disk", "capacity_gb": 1}
+            case "PUT", "/v1/os-hosts/{host_id}":
+                return {"rack": "r2"} if self._version == "1.0" else {"properties": {"rack": "r2"}}
+            case "POST", _ if path.endswith(("/disable", "/enable", "/reallocate")):
+                return {"dry_run": True}
+        return BODIES.get((method, path))
+
+    def assert_described(self, method: str, path: str, answer: Any) -> None:
+        """Fail unless the answer is what the served description says of this operation."""
+        response = self.document["paths"][path][method.lower()]["responses"][str(answer.status_code)]
+        if "content" not in response:
+            assert answer.text == ""
+            return
+        schema = response["content"]["application/json"]["schema"]
+        validator = jsonschema_rs.validator_for({**schema, "components": self.document["components"]})
+        errors = [f"{list(error.instance_path)}: {error.message}" for error in validator.iter_errors(answer.json)]
+        assert errors == [], f"{method} {path}"
+
+
+#: When leases begin, so many hours from now; no two at the same time.
+HOURS = count(10)
+
+
+def strict(document: Any) -> Any:
+    """Forbid all fields that the description does not name."""
+    for schema in document["components"]["schemas"].values():
+        if "properties" in schema:
+            schema.setdefault("additionalProperties", False)
+    return document
+
+
+def book(api: Api, *, hold_for: int | None = None, start: float | None = None) -> dict[str, Any]:
+    """Book something of every type in the south, where there is an address and a pool."""
+    reservations = [{**reservation, "region": SOUTH} for reservation in RESERVATIONS]
+    fields = {"hold_for": hold_for} if hold_for else {}
+    begins = next(HOURS) if start is None else start
+    return api.using("demo", "1.2").book(start=begins, reservations=reservations, **fields)
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """Two regions; in the south something of every kind is registered and booked."""
+def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Api, Regions]]:
+    """Two regions; in the south something of every kind is registered, and a lease of all of it has started."""
     folder: Path = tmp_path_factory.mktemp("regions")
-    with open_regions(folder) as regions:
-        admin = api_over(regions, folder).using("admin", version="1.2")
-        for path, body in (("volume-pools", POOL), ("floatingips", FLOATING_IP)):
-            made = admin.post(f"/v1/{path}", body)
-            assert made.status_code == 201, made.text
-        admin.using("demo").book(reservations=RESERVATIONS)
-        yield admin
+    with open_regions(folder) as world:
+        admin = api_over(world, folder).using("admin", "1.2")
+        for region in ({"region": SOUTH}, {}):
+            address = {"floating_network_id": NETWORK, "floating_ip_address": "203.0.113.10", **region}
+            for path, body in (
+                ("floatingips", address),
+                ("volume-pools", {"name": POOL, "capacity_gb": 100, **region}),
+            ):
+                made = admin.post(f"/v1/{path}", body)
+                assert made.status_code == 201, made.text
+        changed = admin.put(f"/v1/os-hosts/{SOUTH}:1", {"properties": {"rack": "r1"}})
+        assert changed.status_code == 200, changed.text
+        book(admin, start=0)
+        world.pass_time(timedelta(minutes=5))
+        yield admin, world
 
 
-def assert_described(api: Api, method: str, path: str, answer: Any) -> None:
-    """Fail unless the answer is what the served description says of this operation."""
-    document = api.get("/openapi.json").json
-    responses = document["paths"][path][method]["responses"]
-    schema = responses[str(answer.status_code)]["content"]["application/json"]["schema"]
-    validator = jsonschema_rs.validator_for({**schema, "components": document["components"]})
-    assert [f"{list(error.instance_path)}: {error.message}" for error in validator.iter_errors(answer.json)] == []
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_operation_answers_as_it_is_described(regions: tuple[Api, Regions], version: str) -> None:
+    caller = Caller(*regions, version)
+    for method, path in caller.operations:
+        answer = caller.call(method, path)
+        assert answer.status_code in {200, 201, 204, 300}, f"{method} {path}: {answer.text}"
+        caller.assert_described(method, path, answer)
+        if method == "GET":
+            assert all(answer.json.values()), f"{path} shows nothing: {answer.text}"
+        if method == "GET" and path in QUERIES:
+            caller.assert_described(method, path, caller.call(method, path, f"?{QUERIES[path]}"))
 
 
-@pytest.mark.parametrize(
-    ("kind", "parameter", "version"),
-    [
-        *(("os-hosts", "host_id", version) for version in ("1.0", "1.1", "1.2")),
-        *(("floatingips", "floatingip_id", version) for version in ("1.0", "1.1", "1.2")),
-        ("volume-pools", "volume_pool_id", "1.2"),
-    ],
-)
-def test_resources_of_a_region_are_shown_as_they_are_described(
-    api: Api, kind: str, parameter: str, version: str
-) -> None:
-    asked = api.using(version=version)
-    path = f"/v1/{kind}"
-    listed = asked.get(path)
-    assert_described(asked, "get", path, listed)
-    ids = [found["id"] for documents in listed.json.values() for found in documents if "id" in found]
-    [external_id] = [found for found in ids if found.startswith(f"{SOUTH}:")][:1]
-    assert_described(asked, "get", f"{path}/{{{parameter}}}", asked.get(f"{path}/{external_id}"))
-    if version == "1.2":
-        for change in ("disable", "enable", "reallocate"):
-            answer = asked.post(f"{path}/{external_id}/{change}", {"dry_run": True})
-            assert answer.status_code == 200, answer.text
-            assert_described(asked, "post", f"{path}/{{{parameter}}}/{change}", answer)
-        for parts in (f"{path}/allocations", f"{path}/{external_id}/allocation"):
-            answer = asked.get(parts)
-            assert_described(asked, "get", parts.replace(external_id, f"{{{parameter}}}"), answer)
-
-
-@pytest.mark.parametrize("version", ["1.1", "1.2"])
-def test_leases_of_a_region_are_shown_as_they_are_described(api: Api, version: str) -> None:
-    asked = api.using(version=version)
-    listed = asked.get("/v1/leases")
-    assert_described(asked, "get", "/v1/leases", listed)
-    lease_id = listed.json["leases"][0]["id"]
-    below = ["", "/history", "/hosts", "/floatingips", *(["/volume_pools"] if version == "1.2" else [])]
-    for part in below:
-        answer = asked.get(f"/v1/leases/{lease_id}{part}")
-        assert answer.status_code == 200, answer.text
-        assert_described(asked, "get", f"/v1/leases/{{lease_id}}{part}", answer)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_reservations_of_every_type_are_shown_as_they_are_described(regions: tuple[Api, Regions], version: str) -> None:
+    caller = Caller(*regions, version)
+    answer = caller.api.get("/v1/leases")
+    caller.assert_described("GET", "/v1/leases", answer)
+    shown = [lease for lease in answer.json["leases"] if lease["status"] == "ACTIVE"]
+    assert {reservation["resource_type"] for lease in shown for reservation in lease["reservations"]} == {
+        kind.name for kind in caller.api.world.service.parts.types
+    }
