@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tenure.api.errors import Refusal
-from tenure.api.schemas.leases import SHOWN_EVENTS
+from tenure.api.schemas.answers import SHOWN_EVENTS
 from tenure.api.versions import Version
 from tenure.domain.errors import TenureError
 from tenure.domain.lease import AllocationState, EventStatus, LeaseStatus, ReservationStatus

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tenure.api.openapi import describe
-from tenure.api.schemas.leases import LeaseSchemas
+from tenure.api.table import operations_of
 from tenure.api.versions import Version
 from tests.api.rig import Api
 
@@ -75,7 +75,7 @@ def names_in(document: object) -> Iterator[str]:
 
 def described_in(api: Api) -> dict[Version, Any]:
     kinds = api.world.service.parts.types
-    return {version: describe(LeaseSchemas(kinds, version), kinds, version) for version in Version}
+    return {version: describe(operations_of(tuple(kinds)), version) for version in Version}
 
 
 @pytest.mark.parametrize("page", ["README.md", "differences-from-blazar.md", "microversions.md"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tenure.api.openapi import describe
-from tenure.api.schemas.leases import LeaseSchemas
+from tenure.api.table import operations_of
 from tenure.api.versions import LATEST
 from tenure.services.leases import LeaseService
 from tenure.services.limits import LimitService
@@ -76,7 +76,7 @@ def open_noted(folder: Path) -> Iterator[tuple[Api, set[str]]]:
 def test_all_endpoints_together_ask_for_exactly_what_is_on_the_list(tmp_path: Path):
     with open_noted(tmp_path) as (api, asked):
         kinds = api.world.service.parts.types
-        paths = describe(LeaseSchemas(kinds, LATEST), kinds, LATEST)["paths"]
+        paths = describe(operations_of(tuple(kinds)), LATEST)["paths"]
         endpoints = [(method.upper(), path) for path, methods in paths.items() for method in methods]
         for method, path in endpoints:
             lease = api.world.book(1, start=1)

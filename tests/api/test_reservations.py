@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 
-from tenure.api.schemas.answers import Answers, InventoryAnswers
-from tenure.api.schemas.floatingips import FLOATING_IPS
-from tenure.api.schemas.hosts import HOSTS as HOSTS_ON_THE_WIRE
 from tenure.api.schemas.leases import LeaseSchemas
-from tenure.api.schemas.resources import WireInventory
 from tenure.api.versions import Version
 from tenure.domain.request import LeaseQuery
-from tests.api.rig import ADDRESS, ADDRESSES, FLAVORS, HOSTS, INSTANCES, NETWORK, Api
+from tests.api.rig import ADDRESS, ADDRESSES, FLAVORS, HOSTS, INSTANCES, Api
 from tests.support.world import OWNER
 
 VERSIONS = [version.value for version in Version]
@@ -80,46 +76,6 @@ def test_the_fields_of_each_type(api: Api, version: str) -> None:
         assert (shown["resource_type"], shown.keys()) == (kind, COMMON | OWN[kind] | more)
         given = {name: value for name, value in asked.items() if name != "flavor_id"}
         assert {name: shown[name] for name in given} == given
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_answers_are_as_they_are_described(api: Api, version: str) -> None:
-    api.register_address()
-    asked = api.using(version=version)
-    kinds = api.world.service.parts.types
-    model = Answers(kinds, Version(version)).lease
-    lease = asked.book(start=0, reservations=[*ALL, {**INSTANCES, "affinity": True}])
-    model.model_validate({"lease": lease}, strict=True)
-    api.world.pass_time(timedelta(minutes=5))
-    running = asked.get(f"/v1/leases/{lease['id']}").json
-    assert running["lease"]["status"] == "ACTIVE"
-    model.model_validate(running, strict=True)
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("wire", [HOSTS_ON_THE_WIRE, FLOATING_IPS], ids=lambda wire: str(wire.many))
-def test_inventories_are_as_they_are_described(api: Api, wire: WireInventory, version: str) -> None:
-    api.register_address()
-    api.world.cloud.world.add_host("extra-1")
-    admin, models = api.using("admin", version), InventoryAnswers(wire, Version(version))
-    bodies = {
-        "hosts": {"name": "extra-1"},
-        "floatingips": {"floating_network_id": NETWORK, "floating_ip_address": "203.0.113.11"},
-    }
-    made = admin.post(wire.path, bodies[wire.many])
-    assert made.status_code == 201
-    models.new.model_validate(made.json, strict=True)
-    path = f"{wire.path}/{made.json[wire.one]['id']}"
-    models.one.model_validate(admin.get(path).json, strict=True)
-    for query in ("", "?limit=1"):
-        models.many.model_validate(admin.get(wire.path + query).json, strict=True)
-    if version == "1.2":
-        models.change.model_validate(admin.post(f"{path}/disable").json, strict=True)
-    if version != "1.0":
-        lease = admin.book(reservations=[HOSTS, ADDRESSES])
-        leased = admin.get(f"/v1/leases/{lease['id']}/{wire.many}").json
-        assert len(leased[wire.many]) == 1
-        models.leased.model_validate(leased, strict=True)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -342,7 +298,7 @@ def test_a_reservation_of_a_type_that_is_not_installed_any_more_is_shown(api: Ap
     [stored] = api.world.leases.list(OWNER, LeaseQuery(limit=10)).items
     for version in Version:
         schemas = LeaseSchemas([one for one in api.world.service.parts.types if one.name == "physical:host"], version)
-        [shown] = json.loads(json.dumps(schemas.show(stored)))["reservations"]
+        [shown] = json.loads(json.dumps(schemas.answer.show(stored)))["reservations"]
         assert (shown["id"], shown["required_floatingips"]) == (lease["reservations"][0]["id"], [ADDRESS])
 
 

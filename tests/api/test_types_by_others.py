@@ -98,10 +98,8 @@ LICENCES = replace(
     FLOATING_IPS,
     resource_type="acme:licence",
     path="/v1/licences",
-    part="licence_id",
     one="licence",
     many="licences",
-    links="licences_links",
     noun="licence",
     nouns="licences",
 )

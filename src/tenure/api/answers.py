@@ -1,82 +1,153 @@
-"""Writing answers: documents, and lists of any length as a stream."""
+"""The shapes of answers: how the document of an answer is built from what an operation returns, and its model.
+
+A shape knows the model of the thing that it shows; the model writes the thing (``Answer.show``) and describes it.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import chain
+from typing import Any, Protocol, TypeVar
 
-import falcon
+from pydantic import Field, create_model
 
+from tenure.api.schemas.answers import Answer, AnswerAt, Document, Link
+from tenure.api.versions import OLDEST, Version
 from tenure.domain.errors import InvalidParameter
-from tenure.domain.request import Page
+from tenure.domain.request import BookingQuery, LeaseQuery, Page, ResourceQuery
 
 T = TypeVar("T")
+Q = TypeVar("Q", LeaseQuery, ResourceQuery, BookingQuery)
 
-#: How much of a long list is fetched at a time.
+#: How many items of a long list are fetched at a time.
 PAGE = 1000
 
-
-def answer(resp: falcon.Response, document: Mapping[str, object], status: str = falcon.HTTP_OK) -> None:
-    resp.status = status
-    resp.content_type = "application/json"
-    resp.data = json.dumps(document).encode()
+#: Makes the link to the page behind a marker.
+LinkTo = Callable[[str], list[Mapping[str, str]]]
 
 
-def answer_nothing(resp: falcon.Response) -> None:
-    resp.status = falcon.HTTP_NO_CONTENT
+class Shape(Protocol):
+    """How the document of an answer is built."""
+
+    def render(self, value: Any, version: Version, next_page: LinkTo) -> Document | Iterator[bytes]:
+        """Return the document, or the pieces of its text where it is long."""
+
+    def document(self, version: Version) -> type[Answer]:
+        """Return the model of the document."""
 
 
-def answer_list(
-    resp: falcon.Response,
-    name: str,
-    fetch: Callable[[str | None], Page[T]],
-    show: Callable[[T], Mapping[str, object]],
-    marker_of: Callable[[T], str],
-) -> None:
-    """Answer with the whole of a list, page by page: no more than one page is in memory.
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The thing itself is the document."""
 
-    ``fetch`` gets the marker of the page before. The first page is fetched at once, so that what is wrong with the
-    request becomes an answer.
+    model: AnswerAt
+
+    def render(self, value: Any, version: Version, next_page: LinkTo) -> Document:
+        return self.model(version).show(value)
+
+    def document(self, version: Version) -> type[Answer]:
+        return self.model(version)
+
+
+@dataclass(frozen=True, slots=True)
+class One:
+    """The document has one thing under a key."""
+
+    key: str
+    model: AnswerAt
+
+    def render(self, value: Any, version: Version, next_page: LinkTo) -> Document:
+        return {self.key: self.model(version).show(value)}
+
+    def document(self, version: Version) -> type[Answer]:
+        return _document_of_one(self.key, self.model(version))
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """The document has a whole list under a key."""
+
+    key: str
+    model: AnswerAt
+
+    def render(self, value: Iterable[Any], version: Version, next_page: LinkTo) -> Document:
+        show = self.model(version).show
+        return {self.key: [show(item) for item in value]}
+
+    def document(self, version: Version) -> type[Answer]:
+        return _document_of_many(self.key, self.model(version), has_links=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """The document has a page of a list under a key, and a link to the next page. At 1.0 it has the whole list.
+
+    A list is written while it is fetched: no more than one page is in memory. The first page is fetched at once, so
+    that what is wrong with the request becomes an answer.
     """
-    first = fetch(None)
-    resp.status = falcon.HTTP_OK
-    resp.content_type = "application/json"
-    if first.marker is None:
-        resp.data = json.dumps({name: [show(item) for item in first.items]}).encode()
-    else:
-        resp.stream = _chunks(name, first, fetch, show, marker_of)
+
+    key: str
+    model: AnswerAt
+
+    def render(self, value: Iterator[Page[Any]], version: Version, next_page: LinkTo) -> Document | Iterator[bytes]:
+        show, first = self.model(version).show, next(value)
+        if version is OLDEST and first.marker is not None:
+            return _pieces(self.key, chain([first], value), show)
+        document: Document = {self.key: [show(item) for item in first.items]}
+        if first.marker is not None:
+            document[f"{self.key}_links"] = next_page(first.marker)
+        return document
+
+    def document(self, version: Version) -> type[Answer]:
+        return _document_of_many(self.key, self.model(version), has_links=version is not OLDEST)
 
 
-def _chunks(
-    name: str,
-    page: Page[T],
-    fetch: Callable[[str | None], Page[T]],
-    show: Callable[[T], Mapping[str, object]],
-    marker_of: Callable[[T], str],
-) -> Iterator[bytes]:
-    yield f"{{{json.dumps(name)}: [".encode()
-    separator = ""
-    while True:
-        if page.items:
-            yield (separator + ", ".join(json.dumps(show(item)) for item in page.items)).encode()
-            separator = ", "
-        if page.marker is None:
-            break
-        page = _after(page, fetch, marker_of)
-    yield b"]}"
+@cache
+def _document_of_one(key: str, model: type[Answer]) -> type[Answer]:
+    fields: dict[str, Any] = {key: (model, ...)}
+    return create_model(f"{model.__name__}Document", __base__=Answer, **fields)
 
 
-def _after(page: Page[T], fetch: Callable[[str | None], Page[T]], marker_of: Callable[[T], str]) -> Page[T]:
-    """The page after this one: after the last of its items that has not been taken out of the list meanwhile.
+@cache
+def _document_of_many(key: str, model: type[Answer], *, has_links: bool) -> type[Answer]:
+    fields: dict[str, Any] = {key: (list[model], ...)}  # type: ignore[valid-type]  # known at run time only
+    if has_links:
+        fields[f"{key}_links"] = (list[Link], Field(default_factory=list))
+    return create_model(f"{model.__name__}List", __base__=Answer, **fields)
 
-    Raises what ``fetch`` does where all of them have been.
+
+def pages(fetch: Callable[[Q], Page[T]], first: Q, marker_of: Callable[[T], str]) -> Iterator[Page[T]]:
+    """Return the pages of a list, from the one that ``first`` asks for; each is fetched when it is asked for."""
+    page = fetch(first)
+    yield page
+    while page.marker is not None:
+        page = _page_after(page, fetch, first, marker_of)
+        yield page
+
+
+def _page_after(page: Page[T], fetch: Callable[[Q], Page[T]], query: Q, marker_of: Callable[[T], str]) -> Page[T]:
+    """Return the page after the last item of this one that is still in the list.
+
+    Raises what ``fetch`` does where all items have been taken out meanwhile.
     """
     *others, first = reversed(page.items)
     for item in others:
         try:
-            return fetch(marker_of(item))
+            return fetch(replace(query, marker=marker_of(item)))
         except InvalidParameter as error:
             if error.field != "marker":
                 raise
-    return fetch(marker_of(first))
+    return fetch(replace(query, marker=marker_of(first)))
+
+
+def _pieces(key: str, pages: Iterable[Page[T]], show: Callable[[T], Document]) -> Iterator[bytes]:
+    yield f"{{{json.dumps(key)}: [".encode()
+    separator = ""
+    for page in pages:
+        if page.items:
+            yield (separator + ", ".join(json.dumps(show(item)) for item in page.items)).encode()
+            separator = ", "
+    yield b"]}"

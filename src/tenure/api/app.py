@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import falcon
 
 from tenure.api.context import call_of, version_of
-from tenure.api.discovery import Health, OneVersion, Versions
 from tenure.api.edge import Edge
 from tenure.api.errors import (
     INTERNAL_1_0,
@@ -24,21 +24,12 @@ from tenure.api.errors import (
     error_answer_without_version,
     foreign_error_answer,
 )
-from tenure.api.inventories import Served, inventory_routes, served_inventories
-from tenure.api.leases import (
-    LeaseConfirmation,
-    LeaseHistory,
-    LeaseReservation,
-    LeaseReservations,
-    LeaseResources,
-    Leases,
-    OneLease,
-)
-from tenure.api.limits import Limits
 from tenure.api.links import Links
 from tenure.api.openapi import Description
-from tenure.api.schemas.leases import LeaseSchemas, ReservationKind
-from tenure.api.versions import OLDEST, Version
+from tenure.api.operations import Endpoint
+from tenure.api.schemas.leases import ReservationKind
+from tenure.api.table import operations_of
+from tenure.api.versions import OLDEST
 from tenure.domain.errors import TenureError
 from tenure.services.manager import Manager
 
@@ -63,49 +54,18 @@ def create_app(
     the headers that keystonemiddleware sets. ``public_url`` is the URL of the root as clients see it, where that
     cannot be told from the request.
     """
-    kinds = tuple(types)
-    schemas = _schemas(kinds)
+    operations = operations_of(tuple(types))
     links = Links(public_url)
-    public = _new_app()
-    for path, resource in {
-        "/": Versions(links),
-        "/versions": Versions(links),
-        "/v1": OneVersion(links),
-        "/v1/": OneVersion(links),
-        "/healthcheck": Health(manager),
-        "/openapi.json": Description(schemas, kinds, links),
-    }.items():
-        public.add_route(path, resource)
-    resources = _new_app()
+    public, resources = _new_app(), _new_app()
+    public.add_route("/openapi.json", Description(operations, links))
     resources.add_middleware(Gate())
-    for path, resource in _routes(manager, schemas, served_inventories(kinds), links).items():
-        resources.add_route(path, resource)
-    return Edge(public, authenticate(resources))
-
-
-@lru_cache(maxsize=1)
-def _schemas(kinds: tuple[ReservationKind, ...]) -> Mapping[Version, LeaseSchemas]:
-    """Return the models of leases of these types. They take longer to build than all the rest of the API."""
-    return {version: LeaseSchemas(kinds, version) for version in Version}
-
-
-def _routes(
-    manager: Manager, schemas: Mapping[Version, LeaseSchemas], inventories: Iterable[Served], links: Links
-) -> Mapping[str, object]:
-    """What is served under which URL."""
-    routes: dict[str, object] = {
-        "/v1/leases": Leases(manager, schemas, links),
-        "/v1/leases/{lease_id}": OneLease(manager, schemas),
-        "/v1/leases/{lease_id}/confirm": LeaseConfirmation(manager, schemas),
-        "/v1/leases/{lease_id}/history": LeaseHistory(manager, schemas, links),
-        "/v1/limits": Limits(manager),
-        "/v1/leases/{lease_id}/reservations": LeaseReservations(manager, schemas),
-        "/v1/leases/{lease_id}/reservations/{reservation_id}": LeaseReservation(manager),
-    }
-    for served in inventories:
-        routes[f"/v1/leases/{{lease_id}}/{served.wire.many}"] = LeaseResources(manager, served.wire)
-        routes |= inventory_routes(served, manager, links)
-    return routes
+    by_path = attrgetter("path")
+    for path, group in groupby(sorted(operations, key=by_path), by_path):
+        of_path = tuple(group)
+        app = public if of_path[0].public else resources
+        app.add_route(path, Endpoint(of_path, manager, links))
+    public_paths = frozenset({"/openapi.json", *(operation.path for operation in operations if operation.public)})
+    return Edge(public, public_paths, authenticate(resources))
 
 
 class Gate:

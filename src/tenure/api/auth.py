@@ -21,7 +21,7 @@ import json
 import os
 import stat
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -130,34 +130,12 @@ def read_token_file(
                 f"The token file {path} gives {entry.user_name} the role {unknown[0]}, which is none of "
                 f"{', '.join(sorted(known_roles or ()))}"
             )
-    return tuple(
-        TokenUser(
-            entry.user_id,
-            entry.user_name,
-            entry.project_id,
-            entry.project_name,
-            _with_implied(entry.roles),
-            entry.token,
-        )
-        for entry in entries
-    )
+    return tuple(TokenUser(**{**entry.model_dump(), "roles": _with_implied(entry.roles)}) for entry in entries)
 
 
 def write_token_file(path: str | os.PathLike[str], users: Iterable[TokenUser]) -> None:
     """Write a token file that only its owner can read. It must not exist yet."""
-    document = {
-        "users": [
-            {
-                "user_id": user.user_id,
-                "user_name": user.user_name,
-                "project_id": user.project_id,
-                "project_name": user.project_name,
-                "roles": list(user.roles),
-                "token": user.token,
-            }
-            for user in users
-        ]
-    }
+    document = {"users": [{**asdict(user), "roles": list(user.roles)} for user in users]}
     descriptor = os.open(Path(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
     with open(descriptor, "w", encoding="utf-8") as file:
         os.fchmod(file.fileno(), MODE)  # whatever the umask is

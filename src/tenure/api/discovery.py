@@ -1,83 +1,78 @@
-"""What everybody may read: where the API is, which versions it speaks, whether it is well."""
+"""The public operations: where the API is, which versions it speaks, whether it is well."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
 
-import falcon
-
-from tenure.api.answers import answer
-from tenure.api.links import Links
-from tenure.api.versions import LATEST, OLDEST
+from tenure.api.answers import Whole
+from tenure.api.operations import Operation, Request
+from tenure.api.schemas.answers import (
+    HealthDocument,
+    Link,
+    PartHealthDocument,
+    VersionDocument,
+    VersionEntry,
+    VersionList,
+)
+from tenure.api.versions import LATEST, OLDEST, by_version
 from tenure.domain.errors import Unavailable
 from tenure.domain.request import PartHealth
-from tenure.services.manager import Manager
 
 _LOG = logging.getLogger(__name__)
-#: Parts that keep nobody from booking, and no lease from its start or end, when they are unwell: they are shown, and a
-#: load balancer is to send requests here all the same.
+#: Parts without which leases are booked, started and ended: a load balancer is to send requests here all the same when
+#: they are unwell.
 _APART = frozenset({"notifications"})
 _PASSWORD = re.compile(r"://[^/\s]*@")
 
 
-class Versions:
-    """The list of the API's versions."""
-
-    def __init__(self, links: Links) -> None:
-        self._links = links
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        answer(resp, {"versions": [version_entry(self._links.base(req))]}, falcon.HTTP_MULTIPLE_CHOICES)
-
-
-class OneVersion:
-    """Version 1 of the API."""
-
-    def __init__(self, links: Links) -> None:
-        self._links = links
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        answer(resp, {"version": version_entry(self._links.base(req))})
+def _entry(request: Request) -> VersionEntry:
+    return VersionEntry(
+        id="v1.0",
+        status="CURRENT",
+        links=[Link(href=f"{request.links.base(request.http)}/v1", rel="self")],
+        min_version=OLDEST.value,
+        max_version=LATEST.value,
+    )
 
 
-def version_entry(base: str) -> Mapping[str, object]:
-    return {
-        "id": "v1.0",
-        "status": "CURRENT",
-        "links": [{"href": f"{base}/v1", "rel": "self"}],
-        "min_version": OLDEST.value,
-        "max_version": LATEST.value,
-    }
+def _versions(request: Request) -> VersionList:
+    return VersionList(versions=[_entry(request)])
 
 
-class Health:
-    """Whether the service does its work, and whether each part is well."""
-
-    def __init__(self, manager: Manager) -> None:
-        self._manager = manager
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        try:
-            parts = self._manager.health()
-        except Exception as error:  # noqa: BLE001  # whatever ails it is the answer, and in the log
-            defect = None if isinstance(error, Unavailable) else error
-            _LOG.error("The manager does not say whether it is well: %s", error, exc_info=defect)
-            parts = (PartHealth("manager", well=False, reason="does not answer"),)
-        well = all(part.well for part in parts if part.part not in _APART)
-        resp.set_header("Cache-Control", "no-store")
-        answer(
-            resp,
-            {"status": "well" if well else "unwell", "parts": [_shown(part) for part in parts]},
-            falcon.HTTP_OK if well else falcon.HTTP_SERVICE_UNAVAILABLE,
-        )
+def _version(request: Request) -> VersionDocument:
+    return VersionDocument(version=_entry(request))
 
 
-def _shown(part: PartHealth) -> Mapping[str, object]:
-    """A part's health; whoever built the reason, no password in a URL of it gets out."""
-    return {
-        "part": part.part,
-        "well": part.well,
-        "reason": _PASSWORD.sub("://***@", part.reason) if part.reason else None,
-    }
+def _health(request: Request) -> HealthDocument:
+    """Say whether the service does its work, and whether each part is well."""
+    try:
+        parts = request.manager.health()
+    except Exception as error:  # noqa: BLE001  # whatever ails it is the answer, and in the log
+        defect = None if isinstance(error, Unavailable) else error
+        _LOG.error("The manager does not say whether it is well: %s", error, exc_info=defect)
+        parts = (PartHealth("manager", well=False, reason="does not answer"),)
+    well = all(part.well for part in parts if part.part not in _APART)
+    request.headers["Cache-Control"] = "no-store"
+    request.status = 200 if well else 503
+    return HealthDocument(status="well" if well else "unwell", parts=[_shown(part) for part in parts])
+
+
+def _shown(part: PartHealth) -> PartHealthDocument:
+    """Return a part's health, without a password that a URL in the reason has."""
+    reason = _PASSWORD.sub("://***@", part.reason) if part.reason else None
+    return PartHealthDocument(part=part.part, well=part.well, reason=reason)
+
+
+_LIST = Whole(by_version(VersionList))
+_ONE = Whole(by_version(VersionDocument))
+_HEALTH = Whole(by_version(HealthDocument))
+PUBLIC = (
+    Operation("GET", "/", "List the versions", _versions, _LIST, status=300, public=True),
+    Operation("GET", "/versions", "List the versions", _versions, _LIST, status=300, public=True),
+    Operation("GET", "/v1", "Show the version", _version, _ONE, public=True),
+    Operation("GET", "/v1/", "Show the version", _version, _ONE, public=True),
+    Operation(
+        "GET", "/healthcheck", "Say whether the service is well", _health, _HEALTH, refused_with=(503,), public=True
+    ),
+)

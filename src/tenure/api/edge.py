@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: What everybody may read: where the API is, whether it is well, and how it is described.
-PUBLIC_PATHS = frozenset({"/", "/versions", "/v1", "/v1/", "/healthcheck", "/openapi.json"})
-
 #: The methods that are told apart when requests are counted.
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -52,13 +49,16 @@ class _Answer:
 
 
 class Edge:
-    """Leads a request to the public or to the authenticated application, and completes the answer's headers.
+    """Leads a request to the public application, which has these paths, or to the authenticated one.
+
+    It completes the headers of the answer.
 
     Both, and the authentication, must call ``start_response`` before they return.
     """
 
-    def __init__(self, public: WSGIApplication, authenticated: WSGIApplication) -> None:
+    def __init__(self, public: WSGIApplication, public_paths: frozenset[str], authenticated: WSGIApplication) -> None:
         self._public = public
+        self._public_paths = public_paths
         self._authenticated = authenticated
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -67,7 +67,8 @@ class Edge:
         if method == "HEAD":
             environ["REQUEST_METHOD"] = "GET"
         path = environ.get("PATH_INFO", "") or "/"
-        app = self._public if path in PUBLIC_PATHS else self._authenticated
+        is_public = path in self._public_paths
+        app = self._public if is_public else self._authenticated
         answer = _Answer()
         began = time.perf_counter()
         with traced(call.request_id, call.global_request_id):
@@ -75,7 +76,7 @@ class Edge:
             if _is_foreign_error(call, answer):
                 _close(body)
                 body = answer.replace(foreign_error_answer(answer.code).document)
-            route = path if path in PUBLIC_PATHS else call.route
+            route = path if is_public else call.route
             report = _Report(call, method, path, route, answer.code, began)
             if method == "HEAD":
                 _close(body)
@@ -158,7 +159,7 @@ def _is_foreign_error(call: Call, answer: _Answer) -> bool:
 def _allowing_head(header: tuple[str, str]) -> tuple[str, str]:
     """The header; HEAD is allowed wherever GET is, which the applications do not know."""
     name, value = header
-    methods = [one.strip() for one in value.split(",")]
+    methods = [method.strip() for method in value.split(",")]
     if name.lower() == "allow" and "GET" in methods and "HEAD" not in methods:
         return name, ", ".join([*methods, "HEAD"])
     return header

@@ -148,6 +148,8 @@ _STATUS: Mapping[type[TenureError], int] = {
     TooManyConflicts: 503,
     Unavailable: 503,
 }
+#: The names of errors, from 1.1 on.
+ERROR_NAMES = tuple(sorted({kind.name for kind in _STATUS}))
 #: Where 1.0 differs: Blazar's codes, or those that its clients take as final.
 _STATUS_1_0: Mapping[type[TenureError], int] = {
     **_STATUS,
@@ -162,7 +164,7 @@ _STATUS_1_0: Mapping[type[TenureError], int] = {
 _FINAL_FOR_LEASES = 400
 _CONFLICT = 409
 
-#: What a status stands for, where somebody else (the framework, the authentication) chose it.
+#: What a status stands for, where the framework or the authentication chose it.
 _NAMES: Mapping[int, str] = {
     400: "InvalidParameter",
     401: "Unauthorized",
@@ -226,7 +228,7 @@ def foreign_error_answer(status: int) -> ErrorAnswer:
     return ErrorAnswer(status, {"error_code": status, "error_name": name, "error_message": text})
 
 
-#: What is said of an error that nobody expected; the log has the rest.
+#: What is said of an unexpected error; the log has the rest.
 INTERNAL_1_0 = ErrorAnswer(
     500, {"error_code": 500, "error_message": "Internal Server Error", "error_name": "INTERNAL_SERVER_ERROR"}
 )

@@ -1,323 +1,240 @@
-"""The handlers of inventories: their resources, who has a part in them, and the properties that they have.
+"""The operations of inventories: their resources, who has a part in them, and the properties that they have.
 
 They are the same for hosts, for addresses and for whatever else can be booked. What differs is a ``WireInventory``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib.metadata import entry_points
+from operator import attrgetter
+from typing import Annotated, Any
 
-import falcon
+from pydantic import create_model
 
-from tenure.api.answers import PAGE, answer, answer_list, answer_nothing
-from tenure.api.bodies import read_object
-from tenure.api.context import actor_of, version_of
-from tenure.api.links import Links
+from tenure.api.answers import PAGE, Many, One, Pages, Whole, pages
+from tenure.api.operations import Operation, Request
+from tenure.api.schemas import answers
+from tenure.api.schemas.answers import AffectedReservation, Answer, AnswerAt, From
 from tenure.api.schemas.leases import ReservationKind
 from tenure.api.schemas.queries import (
     AllocationListQuery,
     AllocationQuery,
     LenientPropertyListQuery,
     PropertyListQuery,
-    list_query,
-    query_of,
-    read_query,
-    refuse_query,
+    QueryAt,
+    list_queries,
 )
-from tenure.api.schemas.refusals import check
 from tenure.api.schemas.resources import (
+    SETTING,
     Disable,
     Enable,
     Reallocate,
     WireInventory,
     WireLending,
     WireProperties,
-    read_private,
     read_region,
-    show_allocation,
-    show_change,
-    show_property,
-    show_property_setting,
+    registration_models,
 )
-from tenure.api.schemas.texts import MAX_EXTERNAL_ID
-from tenure.api.versions import OLDEST, Version
-from tenure.domain.errors import NotFound
-from tenure.domain.request import BookingQuery, ResourceQuery
+from tenure.api.versions import OLDEST, Version, by_version
+from tenure.domain.request import AffectedPart, BookingQuery, LeasedResource, Page, ResourceBookings, ResourceQuery
+from tenure.domain.resource import PropertySetting, Resource
 from tenure.resources.contract import Inventory
-from tenure.services.manager import Manager
 
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """An inventory that is served: how it is on the wire, and how it is spoken of."""
-
-    wire: WireInventory
-    stock: Inventory
-
-    def possible(self, where: Mapping[str, str]) -> str:
-        """The id that a URL names, as far as one can be like that."""
-        [external_id] = where.values()
-        if not external_id or len(external_id) > MAX_EXTERNAL_ID or "\0" in external_id:
-            shown = external_id[:MAX_EXTERNAL_ID].replace("\0", "?")
-            raise NotFound(self.stock.say(self.stock.missing, id=shown))
-        return external_id
+_ALLOCATIONS_QUERY: QueryAt = by_version(AllocationQuery, AllocationListQuery)
+_PROPERTIES_QUERY: QueryAt = by_version(LenientPropertyListQuery, PropertyListQuery)
+_ALLOCATION: AnswerAt = by_version(answers.AllocationOf10, answers.Allocation)
+_PROPERTY: AnswerAt = by_version(answers.Property)
+_SETTING: AnswerAt = by_version(answers.PropertySettingOf10, answers.PropertySetting)
 
 
 @cache
 def installed_inventories() -> tuple[WireInventory, ...]:
     """The inventories that are on the wire where their type is installed, ours and others', by their entry points."""
-    return tuple(one.load() for one in sorted(entry_points(group="tenure.inventories"), key=lambda one: one.name))
+    points = sorted(entry_points(group="tenure.inventories"), key=lambda point: point.name)
+    return tuple(point.load() for point in points)
 
 
-def served_inventories(kinds: Iterable[ReservationKind]) -> tuple[Served, ...]:
-    """The inventories of these types that are on the wire."""
+def inventory_operations(kinds: Iterable[ReservationKind]) -> Iterator[Operation]:
+    """Return the operations of all inventories of these types that are on the wire."""
     known = {kind.stock.name: kind.stock for kind in kinds if kind.stock is not None}
-    wires = installed_inventories()
-    return tuple(Served(wire, known[wire.resource_type]) for wire in wires if wire.resource_type in known)
+    for wire in installed_inventories():
+        if wire.resource_type in known:
+            yield from _InventoryOperations(wire, known[wire.resource_type]).table()
 
 
-def inventory_routes(served: Served, manager: Manager, links: Links) -> Mapping[str, object]:
-    """What is served of an inventory under which URL."""
-    path, one = served.wire.path, f"{served.wire.path}/{{{served.wire.part}}}"
-    routes: dict[str, object] = {
-        path: Resources(served, manager, links),
-        one: OneResource(served, manager),
-        f"{path}/allocations": Allocations(served, manager, links),
-        f"{one}/allocation": OneAllocation(served, manager),
-        f"{one}/disable": DisabledResource(served, manager),
-        f"{one}/enable": EnabledResource(served, manager),
-        f"{one}/reallocate": EmptiedResource(served, manager),
-    }
-    if served.wire.properties is not None:
-        routes |= {
-            one: ChangeableResource(served, manager, served.wire.properties),
-            f"{path}/properties": Properties(served, manager),
-            f"{path}/properties/{{property_name}}": OneProperty(served, manager),
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """A resource after a change, or as it would be, and what becomes of the reservations with a part in it."""
+
+    resource: Resource
+    dry_run: bool
+    parts: tuple[AffectedPart, ...]
+
+
+class _InventoryOperations:
+    """The operations of one inventory."""
+
+    def __init__(self, wire: WireInventory, stock: Inventory) -> None:
+        self._wire = wire
+        self._stock = stock
+        self._type = wire.resource_type
+
+    def table(self) -> Iterator[Operation]:
+        """Return all of them, in the order in which they are described."""
+        wire, noun, nouns, since = self._wire, self._wire.noun, self._wire.nouns, self._wire.since
+        every, one = wire.path, f"{wire.path}/{{{wire.part}}}"
+        shown, listed = One(wire.one, wire.answer), Pages(wire.many, wire.answer)
+        registered = One(wire.one, wire.answer_new or wire.answer)
+        query, registration = list_queries(wire.query), registration_models(wire.registration)
+        yield Operation("GET", every, f"List {nouns}", self.list, listed, query=query, since=since)
+        summary = f"Make a {noun} reservable"
+        yield Operation("POST", every, summary, self.register, registered, status=201, body=registration, since=since)
+        yield Operation("GET", one, f"Show a {noun}", self.get, shown, since=since)
+        yield Operation("DELETE", one, f"Take a {noun} back", self.unregister, None, since=since)
+        if wire.properties is not None:
+            summary, body = f"Change a {noun}'s properties", wire.properties.models
+            yield Operation("PUT", one, summary, partial(self.update, wire.properties), shown, body=body, since=since)
+            yield from self._of_properties()
+        elif wire.lending is not None:
+            summary, body = f"Change how much of a {noun} is lent", by_version(wire.lending.model)
+            yield Operation("PUT", one, summary, partial(self.lend, wire.lending), shown, body=body, since=since)
+        yield from self._of_allocations(one, max(since, wire.allocations_since))
+        leased, summary = f"/v1/leases/{{lease_id}}/{wire.many}", f"List the {nouns} of a lease"
+        had = Many(wire.many, by_version(wire.leased_answer))
+        yield Operation("GET", leased, summary, self.leased, had, since=max(since, Version.V1_1))
+        changed = Whole(cache(self._change_model))
+        for verb, summary, run, model in (
+            ("disable", f"Close a {noun} to reservations", self.disable, Disable),
+            ("enable", f"Open a {noun} again", self.enable, Enable),
+            ("reallocate", f"Empty a {noun}", self.reallocate, Reallocate),
+        ):
+            path, body = f"{one}/{verb}", by_version(model)
+            yield Operation("POST", path, summary, run, changed, body=body, since=max(since, Version.V1_2))
+
+    def _of_properties(self) -> Iterator[Operation]:
+        path, since = f"{self._wire.path}/properties", self._wire.since
+        summary, shown = f"List the properties that {self._wire.nouns} have", Many("resource_properties", _PROPERTY)
+        yield Operation("GET", path, summary, self.properties, shown, query=_PROPERTIES_QUERY, since=since)
+        yield Operation(
+            "PATCH",
+            f"{path}/{{property_name}}",
+            "Make a property private or public",
+            self.set_property,
+            One("resource_property", _SETTING),
+            body=SETTING,
+            since=since,
+            refused_with=(404,),
+        )
+
+    def _of_allocations(self, one: str, since: Version) -> Iterator[Operation]:
+        path, summary = f"{self._wire.path}/allocations", f"List who has a part in which {self._wire.nouns}"
+        listed, shown = Pages("allocations", _ALLOCATION), One("allocation", _ALLOCATION)
+        yield Operation("GET", path, summary, self.bookings, listed, query=_ALLOCATIONS_QUERY, since=since)
+        path, summary = f"{one}/allocation", f"Show who has a part in a {self._wire.noun}"
+        query = by_version(AllocationQuery)
+        yield Operation("GET", path, summary, self.bookings_of, shown, query=query, since=since)
+
+    def _change_model(self, version: Version) -> type[Answer]:
+        """Return the model of a resource after a change, or as it would be, and of what becomes of the parts in it."""
+        shown = self._wire.answer(version)
+        fields: dict[str, Any] = {
+            self._wire.one: (Annotated[shown, From("resource")], ...),
+            "dry_run": (bool, ...),
+            "reservations": (Annotated[list[AffectedReservation], From("parts")], ...),
         }
-    elif served.wire.lending is not None:
-        routes[one] = LentResource(served, manager, served.wire.lending)
-    return routes
+        return create_model(f"{shown.__name__}Change", __base__=Answer, **fields)
 
-
-class _Handler:
-    """What every handler has: its inventory, and the manager to ask."""
-
-    #: From when on this is served of any inventory.
-    first = OLDEST
-
-    def __init__(self, served: Served, manager: Manager) -> None:
-        self._served = served
-        self._wire = served.wire
-        self._type = served.wire.resource_type
-        self._resources = manager.resources
-        self.since = max(served.wire.since, self.first, key=list(Version).index)
-
-
-class Resources(_Handler):
-    """All resources of a type that can be reserved."""
-
-    def __init__(self, served: Served, manager: Manager, links: Links) -> None:
-        super().__init__(served, manager)
-        self._links = links
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        actor, version, many = actor_of(req), version_of(req), self._wire.many
-        if version is OLDEST:
-            answer_list(
-                resp,
-                many,
-                lambda marker: self._resources.list(actor, ResourceQuery(self._type, PAGE, marker)),
-                lambda resource: self._wire.show(resource, version),
-                lambda resource: resource.external_id,
-            )
-            return
-        page = self._resources.list(actor, read_query(req, list_query(self._wire.query, version)).to_domain(self._type))
-        document: dict[str, object] = {many: [self._wire.show(resource, version) for resource in page.items]}
-        if page.marker is not None:
-            document[self._wire.links] = self._links.next_page(req, query_of(req), page.marker)
-        answer(resp, document)
-
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        actor, version = actor_of(req), version_of(req)
-        refuse_query(req)
-        body, region = read_region(read_object(req), version)
-        given = self._wire.read_registration(body, version)
-        resource = self._resources.register(
-            actor, self._type, given.reference, given.properties, given.capacity, region
+    def _id(self, request: Request) -> str:
+        """Return the id in the URL. Raises ``NotFound`` for what can be none."""
+        return request.part(
+            self._wire.part, lambda shown: self._stock.say(self._stock.missing, id=shown.replace("\0", "?"))
         )
-        answer(resp, {self._wire.one: self._wire.show_new(resource, version)}, falcon.HTTP_CREATED)
 
+    def list(self, request: Request) -> Iterator[Page[Resource]]:
+        old = request.version is OLDEST
+        first = ResourceQuery(self._type, PAGE) if old else request.query.to_domain(self._type)
+        return pages(partial(request.manager.resources.list, request.actor), first, attrgetter("external_id"))
 
-class OneResource(_Handler):
-    """A resource by its id."""
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response, **where: str) -> None:
-        actor = actor_of(req)
-        refuse_query(req)
-        resource = self._resources.get(actor, self._type, self._served.possible(where))
-        answer(resp, {self._wire.one: self._wire.show(resource, version_of(req))})
-
-    def on_delete(self, req: falcon.Request, resp: falcon.Response, **where: str) -> None:
-        actor = actor_of(req)
-        refuse_query(req)
-        self._resources.unregister(actor, self._type, self._served.possible(where))
-        answer_nothing(resp)
-
-
-class ChangeableResource(OneResource):
-    """A resource with properties of its own, by its id."""
-
-    def __init__(self, served: Served, manager: Manager, properties: WireProperties) -> None:
-        super().__init__(served, manager)
-        self._properties = properties
-
-    def on_put(self, req: falcon.Request, resp: falcon.Response, **where: str) -> None:
-        actor = actor_of(req)
-        refuse_query(req)
-        changed = self._properties.read(read_object(req), version_of(req))
-        resource = self._resources.update(actor, self._type, self._served.possible(where), changed)
-        answer(resp, {self._wire.one: self._wire.show(resource, version_of(req))})
-
-
-class LentResource(OneResource):
-    """A resource of which an operator lends as much as he likes, by its id."""
-
-    def __init__(self, served: Served, manager: Manager, lending: WireLending) -> None:
-        super().__init__(served, manager)
-        self._lending = lending
-
-    def on_put(self, req: falcon.Request, resp: falcon.Response, **where: str) -> None:
-        actor = actor_of(req)
-        refuse_query(req)
-        capacity = self._lending.read(read_object(req), version_of(req))
-        resource = self._resources.lend(actor, self._type, self._served.possible(where), capacity)
-        answer(resp, {self._wire.one: self._wire.show(resource, version_of(req))})
-
-
-class DisabledResource(_Handler):
-    """Closes a resource to new reservations."""
-
-    first = Version.V1_2
-
-    def on_post(self, req: falcon.Request, resp: falcon.Response, **where: str) -> None:
-        actor = actor_of(req)
-        refuse_query(req)
-        asked = check(Disable, read_object(req), version_of(req))
-        external_id = self._served.possible(where)
-        done = self._resources.disable(actor, self._type, external_id, reason=asked.reason, dry_run=asked.dry_run)
-        answer(resp, show_change(self._wire, done, version_of(req), dry_run=asked.dry_run))
-
-
-class EnabledResource(_Handler):
-    """Opens a resource to reservations again."""
-
-    first = Version.V1_2
-
-    def on_post(self, req: falcon.Request, resp: falcon.Response, **where: str) -> None:
-        actor = actor_of(req)
-        refuse_query(req)
-        asked = check(Enable, read_object(req), version_of(req))
-        done = self._resources.enable(actor, self._type, self._served.possible(where), dry_run=asked.dry_run)
-        answer(resp, show_change(self._wire, done, version_of(req), dry_run=asked.dry_run))
-
-
-class EmptiedResource(_Handler):
-    """Moves what is booked on a resource to others."""
-
-    first = Version.V1_2
-
-    def on_post(self, req: falcon.Request, resp: falcon.Response, **where: str) -> None:
-        actor = actor_of(req)
-        refuse_query(req)
-        asked = check(Reallocate, read_object(req), version_of(req))
-        done = self._resources.reallocate(
-            actor,
-            self._type,
-            self._served.possible(where),
-            lease_id=asked.lease_id,
-            running=asked.running,
-            dry_run=asked.dry_run,
+    def register(self, request: Request) -> Resource:
+        body, region = read_region(request.body(), request.version)
+        given = self._wire.read_registration(body, request.version)
+        return request.manager.resources.register(
+            request.actor, self._type, given.reference, given.properties, given.capacity, region
         )
-        answer(resp, show_change(self._wire, done, version_of(req), dry_run=asked.dry_run))
 
+    def update(self, properties: WireProperties, request: Request) -> Resource:
+        changed = properties.read(request.body(), request.version)
+        return request.manager.resources.update(request.actor, self._type, self._id(request), changed)
 
-class Allocations(_Handler):
-    """Which reservations have a part in which resources."""
+    def lend(self, lending: WireLending, request: Request) -> Resource:
+        capacity = lending.read(request.given())
+        return request.manager.resources.lend(request.actor, self._type, self._id(request), capacity)
 
-    def __init__(self, served: Served, manager: Manager, links: Links) -> None:
-        super().__init__(served, manager)
-        self._links = links
-        self.since = max(served.wire.since, served.wire.allocations_since, key=list(Version).index)
+    def get(self, request: Request) -> Resource:
+        return request.manager.resources.get(request.actor, self._type, self._id(request))
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        actor, version = actor_of(req), version_of(req)
-        query = read_query(req, AllocationListQuery)
-        if version is OLDEST:
-            answer_list(
-                resp,
-                "allocations",
-                lambda marker: self._resources.bookings(
-                    actor, BookingQuery(self._type, PAGE, marker, query.lease_id, query.reservation_id)
-                ),
-                lambda allocation: show_allocation(allocation, version),
-                lambda allocation: allocation.external_id,
-            )
-            return
-        filtered = query.lease_id is not None or query.reservation_id is not None
-        asked = BookingQuery(self._type, query.limit, query.marker, query.lease_id, query.reservation_id, filtered)
-        page = self._resources.bookings(actor, asked)
-        document: dict[str, object] = {"allocations": [show_allocation(one, version) for one in page.items]}
-        if page.marker is not None:
-            document["allocations_links"] = self._links.next_page(req, query_of(req), page.marker)
-        answer(resp, document)
+    def unregister(self, request: Request) -> None:
+        request.manager.resources.unregister(request.actor, self._type, self._id(request))
 
+    def leased(self, request: Request) -> Sequence[LeasedResource]:
+        return request.manager.leases.resources(request.actor, request.part("lease_id"), self._type)
 
-class OneAllocation(_Handler):
-    """Which reservations have a part in one resource."""
+    def disable(self, request: Request) -> _Changed:
+        given = request.given()
+        done = request.manager.resources.disable(
+            request.actor, self._type, self._id(request), reason=given.reason, dry_run=given.dry_run
+        )
+        return _Changed(done.resource, given.dry_run, done.parts)
 
-    def __init__(self, served: Served, manager: Manager) -> None:
-        super().__init__(served, manager)
-        self.since = max(served.wire.since, served.wire.allocations_since, key=list(Version).index)
+    def enable(self, request: Request) -> _Changed:
+        given = request.given()
+        done = request.manager.resources.enable(request.actor, self._type, self._id(request), dry_run=given.dry_run)
+        return _Changed(done.resource, given.dry_run, done.parts)
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, **where: str) -> None:
-        actor = actor_of(req)
-        query = read_query(req, AllocationQuery)
-        found = self._resources.bookings_of(
-            actor,
+    def reallocate(self, request: Request) -> _Changed:
+        given = request.given()
+        done = request.manager.resources.reallocate(
+            request.actor,
             self._type,
-            self._served.possible(where),
+            self._id(request),
+            lease_id=given.lease_id,
+            running=given.running,
+            dry_run=given.dry_run,
+        )
+        return _Changed(done.resource, given.dry_run, done.parts)
+
+    def bookings(self, request: Request) -> Iterator[Page[ResourceBookings]]:
+        query = request.query
+        first = BookingQuery(self._type, PAGE, None, query.lease_id, query.reservation_id)
+        if request.version is not OLDEST:
+            filtered = query.lease_id is not None or query.reservation_id is not None
+            first = replace(first, limit=query.limit, marker=query.marker, only_booked=filtered)
+        return pages(partial(request.manager.resources.bookings, request.actor), first, attrgetter("external_id"))
+
+    def bookings_of(self, request: Request) -> ResourceBookings:
+        query = request.query
+        return request.manager.resources.bookings_of(
+            request.actor,
+            self._type,
+            self._id(request),
             lease_id=query.lease_id,
             reservation_id=query.reservation_id,
         )
-        answer(resp, {"allocation": show_allocation(found, version_of(req))})
 
+    def properties(self, request: Request) -> Sequence[answers.Property]:
+        query = request.query
+        found = request.manager.resources.properties(request.actor, self._type, include_private=bool(query.all))
+        if not query.detail:
+            return [answers.Property(property=values.name) for values in found]
+        return [
+            answers.Property(property=values.name, private=values.private, values=list(values.values))
+            for values in found
+        ]
 
-class Properties(_Handler):
-    """The properties that resources of a type have."""
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        actor = actor_of(req)
-        query: LenientPropertyListQuery | PropertyListQuery = (
-            read_query(req, LenientPropertyListQuery)
-            if version_of(req) is OLDEST
-            else read_query(req, PropertyListQuery)
-        )
-        found = self._resources.properties(actor, self._type, include_private=bool(query.all))
-        shown = [show_property(values, detail=bool(query.detail)) for values in found]
-        answer(resp, {"resource_properties": shown})
-
-
-class OneProperty(_Handler):
-    """A property that resources of a type have."""
-
-    def on_patch(self, req: falcon.Request, resp: falcon.Response, property_name: str) -> None:
-        actor = actor_of(req)
-        refuse_query(req)
-        private = read_private(read_object(req), version_of(req))
-        if not property_name or len(property_name) > MAX_EXTERNAL_ID or "\0" in property_name:
-            raise NotFound(f"Property {property_name[:MAX_EXTERNAL_ID]!r} not found")
-        setting = self._resources.set_property(actor, self._type, property_name, private=private)
-        answer(resp, {"resource_property": show_property_setting(setting, version_of(req))})
+    def set_property(self, request: Request) -> PropertySetting:
+        private = request.given().private
+        name = request.part("property_name", "Property {!r} not found".format)
+        return request.manager.resources.set_property(request.actor, self._type, name, private=private)

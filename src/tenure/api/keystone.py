@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 #: How long a request waits for Keystone each time, and how often it asks again, where [keystone_authtoken] does not say
-#: it: whoever comes while Keystone hangs is told so within ten seconds.
+#: it: a request that comes while Keystone hangs is answered within ten seconds.
 SECONDS = 4
 RETRIES = 1
 

@@ -1,193 +1,119 @@
-"""The handlers of leases."""
+"""The operations of leases."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from operator import attrgetter
 
-import falcon
+from pydantic import BaseModel
 
-from tenure.api.answers import PAGE, answer, answer_list, answer_nothing
-from tenure.api.bodies import read_object
-from tenure.api.context import actor_of, version_of
-from tenure.api.links import Links
+from tenure.api.answers import PAGE, One, Pages, pages
+from tenure.api.operations import Operation, Request
+from tenure.api.schemas import answers
+from tenure.api.schemas.answers import ModelAt
 from tenure.api.schemas.leases import LeaseSchemas
-from tenure.api.schemas.queries import HistoryQuery, LeaseListQuery, query_of, read_query, refuse_query
-from tenure.api.schemas.resources import WireInventory
-from tenure.api.schemas.texts import MAX_ID
-from tenure.api.versions import OLDEST, Version
-from tenure.domain.errors import NotEnoughResources, NotFound, TenureError
-from tenure.domain.request import LeaseQuery
-from tenure.services.manager import Manager
+from tenure.api.schemas.queries import HistoryQuery, LeaseListQuery, Query
+from tenure.api.versions import OLDEST, Version, by_version
+from tenure.domain.errors import NotEnoughResources, TenureError
+from tenure.domain.lease import HistoryEntry, Lease
+from tenure.domain.request import LeaseQuery, Page
 
 #: How a field of one of a lease's reservations begins.
 _OF_RESERVATION = re.compile(r"^reservations\[\d+\]\.?")
 
-Schemas = Mapping[Version, LeaseSchemas]
+
+def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation, ...]:
+    """Return the operations of leases, which ``schemas`` read and show at each version."""
+
+    def body(model: Callable[[LeaseSchemas], type[BaseModel]]) -> ModelAt:
+        return lambda version: model(schemas[version])
+
+    leases, lease = "/v1/leases", "/v1/leases/{lease_id}"
+    reservations = f"{lease}/reservations"
+    use, v1_1, v1_2 = _UseCases(schemas), Version.V1_1, Version.V1_2
+    one = One("lease", lambda version: schemas[version].answer)
+    every = Pages("leases", one.model)
+    history = Pages("history", by_version(answers.HistoryEntry, answers.HistoryEntry, answers.HistoryEntryOf12))
+    create = body(lambda schemas: schemas.create_model)
+    update = body(lambda schemas: schemas.update_model)
+    confirm = body(lambda schemas: schemas.confirm_model)
+    add = body(lambda schemas: schemas.add_model)
+    return (
+        Operation("GET", leases, "List leases", use.list, every, query=by_version(Query, LeaseListQuery)),
+        Operation("POST", leases, "Make a lease", use.create, one, status=201, body=create),
+        Operation("GET", lease, "Show a lease", use.get, one),
+        Operation("PUT", lease, "Change a lease", use.update, one, body=update),
+        Operation("DELETE", lease, "Delete a lease", use.delete, None),
+        Operation("POST", f"{lease}/confirm", "Keep a held lease", use.confirm, one, body=confirm, since=v1_2),
+        Operation(
+            "GET",
+            f"{lease}/history",
+            "Show what happened",
+            use.history,
+            history,
+            query=by_version(HistoryQuery),
+            since=v1_1,
+        ),
+        Operation("POST", reservations, "Add a reservation", use.add, one, status=201, body=add, since=v1_1),
+        Operation("DELETE", f"{reservations}/{{reservation_id}}", "Drop a reservation", use.drop, None, since=v1_1),
+    )
 
 
-def _possible(lease_id: str) -> str:
-    """A lease's id, as far as one can be like that."""
-    if not lease_id or len(lease_id) > MAX_ID or "\0" in lease_id:
-        raise NotFound(f"Object with {{'lease_id': {lease_id[:MAX_ID]!r}}} not found")
-    return lease_id
+class _UseCases:
+    """What each operation asks of the manager."""
 
-
-def _below_reservation(field: str | None) -> str | None:
-    """A field of a reservation, as the body of a request calls it that is nothing but this reservation."""
-    return (_OF_RESERVATION.sub("", field) or None) if field else None
-
-
-class Leases:
-    """All leases that the caller may see."""
-
-    def __init__(self, manager: Manager, schemas: Schemas, links: Links) -> None:
-        self._manager = manager
-        self._schemas = schemas
-        self._links = links
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        actor, show = actor_of(req), self._schemas[version_of(req)].show
-        if version_of(req) is OLDEST:
-            answer_list(
-                resp,
-                "leases",
-                lambda marker: self._manager.leases.list(actor, LeaseQuery(limit=PAGE, marker=marker)),
-                show,
-                lambda lease: lease.id,
-            )
-            return
-        page = self._manager.leases.list(actor, read_query(req, LeaseListQuery).to_domain())
-        document: dict[str, object] = {"leases": [show(lease) for lease in page.items]}
-        if page.marker is not None:
-            document["leases_links"] = self._links.next_page(req, query_of(req), page.marker)
-        answer(resp, document)
-
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        actor = actor_of(req)
-        refuse_query(req)
-        schemas = self._schemas[version_of(req)]
-        lease = self._manager.leases.create(actor, schemas.read_request(read_object(req)))
-        answer(resp, {"lease": schemas.show(lease)}, falcon.HTTP_CREATED)
-
-
-class OneLease:
-    """A lease by its id."""
-
-    def __init__(self, manager: Manager, schemas: Schemas) -> None:
-        self._manager = manager
+    def __init__(self, schemas: Mapping[Version, LeaseSchemas]) -> None:
         self._schemas = schemas
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
-        actor = actor_of(req)
-        refuse_query(req)
-        lease = self._manager.leases.get(actor, _possible(lease_id))
-        answer(resp, {"lease": self._schemas[version_of(req)].show(lease)})
+    def list(self, request: Request) -> Iterator[Page[Lease]]:
+        first = LeaseQuery(limit=PAGE) if request.version is OLDEST else request.query.to_domain()
+        return pages(partial(request.manager.leases.list, request.actor), first, attrgetter("id"))
 
-    def on_put(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
-        actor = actor_of(req)
-        refuse_query(req)
-        schemas, known = self._schemas[version_of(req)], _possible(lease_id)
-        change = schemas.read_change(read_object(req), lambda: self._manager.leases.get(actor, known))
-        answer(resp, {"lease": schemas.show(self._manager.leases.update(actor, known, change))})
+    def create(self, request: Request) -> Lease:
+        wanted = self._schemas[request.version].read_request(request.body())
+        return request.manager.leases.create(request.actor, wanted)
 
-    def on_delete(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
-        actor = actor_of(req)
-        refuse_query(req)
-        self._manager.leases.delete(actor, _possible(lease_id))
-        answer_nothing(resp)
+    def get(self, request: Request) -> Lease:
+        return request.manager.leases.get(request.actor, request.part("lease_id"))
 
+    def update(self, request: Request) -> Lease:
+        lease_id = request.part("lease_id")
+        change = self._schemas[request.version].read_change(request.body(), partial(self.get, request))
+        return request.manager.leases.update(request.actor, lease_id, change)
 
-class LeaseConfirmation:
-    """The word that a lease which is held is wanted."""
+    def delete(self, request: Request) -> None:
+        request.manager.leases.delete(request.actor, request.part("lease_id"))
 
-    since = Version.V1_2
+    def confirm(self, request: Request) -> Lease:
+        lease_id = request.part("lease_id")
+        changes = self._schemas[request.version].read_confirmation(request.body(), partial(self.get, request))
+        return request.manager.leases.confirm(request.actor, lease_id, changes)
 
-    def __init__(self, manager: Manager, schemas: Schemas) -> None:
-        self._manager = manager
-        self._schemas = schemas
+    def history(self, request: Request) -> Iterator[Page[HistoryEntry]]:
+        limit = request.query.limit
+        entries = request.manager.leases.history(
+            request.actor, request.part("lease_id"), limit=limit + 1, marker=request.query.marker
+        )
+        yield Page(entries[:limit], entries[limit - 1].id if len(entries) > limit else None)
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
-        actor = actor_of(req)
-        refuse_query(req)
-        schemas, known = self._schemas[version_of(req)], _possible(lease_id)
-        changes = schemas.read_confirmation(read_object(req), lambda: self._manager.leases.get(actor, known))
-        answer(resp, {"lease": schemas.show(self._manager.leases.confirm(actor, known, changes))})
-
-
-class LeaseHistory:
-    """What happened to a lease."""
-
-    since = Version.V1_1
-
-    def __init__(self, manager: Manager, schemas: Schemas, links: Links) -> None:
-        self._manager = manager
-        self._schemas = schemas
-        self._links = links
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
-        actor, show = actor_of(req), self._schemas[version_of(req)].show_history_entry
-        query = read_query(req, HistoryQuery)
-        entries = self._manager.leases.history(actor, _possible(lease_id), limit=query.limit + 1, marker=query.marker)
-        shown = entries[: query.limit]
-        document: dict[str, object] = {"history": [show(entry) for entry in shown]}
-        if len(entries) > query.limit:
-            document["history_links"] = self._links.next_page(req, query_of(req), shown[-1].id)
-        answer(resp, document)
-
-
-class LeaseResources:
-    """The resources of a lease that are of one inventory, for its owner."""
-
-    def __init__(self, manager: Manager, wire: WireInventory) -> None:
-        self._manager = manager
-        self._wire = wire
-        self.since = max(Version.V1_1, wire.since, key=list(Version).index)
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
-        actor = actor_of(req)
-        refuse_query(req)
-        found = self._manager.leases.resources(actor, _possible(lease_id), self._wire.resource_type)
-        answer(resp, {self._wire.many: [self._wire.show_leased(one) for one in found]})
-
-
-class LeaseReservations:
-    """The reservations of a lease, to which more can be added."""
-
-    since = Version.V1_1
-
-    def __init__(self, manager: Manager, schemas: Schemas) -> None:
-        self._manager = manager
-        self._schemas = schemas
-
-    def on_post(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
-        actor = actor_of(req)
-        refuse_query(req)
-        schemas = self._schemas[version_of(req)]
-        request = schemas.read_reservation(read_object(req))
+    def add(self, request: Request) -> Lease:
+        wanted = self._schemas[request.version].read_reservation(request.body())
         try:
-            lease = self._manager.leases.add_reservation(actor, _possible(lease_id), request)
+            return request.manager.leases.add_reservation(request.actor, request.part("lease_id"), wanted)
         except TenureError as error:
             error.field = _below_reservation(error.field)
             if isinstance(error, NotEnoughResources):
                 error.shortfall = replace(error.shortfall, reservation=0)  # the body has this one alone
             raise
-        answer(resp, {"lease": schemas.show(lease)}, falcon.HTTP_CREATED)
+
+    def drop(self, request: Request) -> None:
+        reservation_id = request.part("reservation_id")
+        request.manager.leases.drop_reservation(request.actor, request.part("lease_id"), reservation_id)
 
 
-class LeaseReservation:
-    """One reservation of a lease."""
-
-    since = Version.V1_1
-
-    def __init__(self, manager: Manager) -> None:
-        self._manager = manager
-
-    def on_delete(self, req: falcon.Request, resp: falcon.Response, lease_id: str, reservation_id: str) -> None:
-        actor = actor_of(req)
-        refuse_query(req)
-        if not reservation_id or len(reservation_id) > MAX_ID or "\0" in reservation_id:
-            raise NotFound(f"Object with {{'reservation_id': {reservation_id[:MAX_ID]!r}}} not found")
-        self._manager.leases.drop_reservation(actor, _possible(lease_id), reservation_id)
-        answer_nothing(resp)
+def _below_reservation(field: str | None) -> str | None:
+    """Return a field of a reservation as it is called in a body that is this reservation and nothing else."""
+    return (_OF_RESERVATION.sub("", field) or None) if field else None

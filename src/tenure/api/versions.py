@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from enum import Enum
+from functools import total_ordering
+from typing import TypeVar
 
 from tenure.api.errors import MalformedVersion, VersionNotSupported
 
 SERVICE_TYPE = "reservation"
 HEADER = "OpenStack-API-Version"
 
+T = TypeVar("T")
+
 _GRAMMAR = re.compile(r"[1-9][0-9]*\.(0|[1-9][0-9]*)", re.ASCII)
 
 
+@total_ordering
 class Version(Enum):
     """A version of the API, oldest first."""
 
@@ -28,6 +34,19 @@ class Version(Enum):
 
 OLDEST = Version.V1_0
 LATEST = Version.V1_2
+
+
+def by_version(*things: T) -> Callable[[Version], T]:
+    """Return a function from a version to what holds at it: the first thing at 1.0, the second from 1.1 on, and so on.
+
+    The last thing holds at all versions that follow.
+    """
+    versions = list(Version)
+
+    def thing_at(version: Version) -> T:
+        return things[min(versions.index(version), len(things) - 1)]
+
+    return thing_at
 
 
 def negotiate(header: str | None) -> Version:

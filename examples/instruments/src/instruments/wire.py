@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict
 
 from instruments.kind import INSTRUMENT
-from tenure.api.schemas import answers
-from tenure.api.schemas.moments import show_maybe_rfc3339
+from tenure.api.schemas.answers import Answer, From, LeasedAnswer, Rfc3339Text, Standing, fact
 from tenure.api.schemas.queries import ResourceListQuery
 from tenure.api.schemas.refusals import check
-from tenure.api.schemas.resources import (
-    Document,
-    ModelsOfRequest,
-    Registration,
-    WireInventory,
-    show_part,
-    show_standing,
-)
+from tenure.api.schemas.resources import Registration, WireInventory
 from tenure.api.schemas.texts import ExternalId
-from tenure.api.versions import Version
-from tenure.domain.request import LeasedResource
-from tenure.domain.resource import Resource
+from tenure.api.versions import Version, by_version
 
 
 class InstrumentCreate(BaseModel):
@@ -42,41 +32,30 @@ class InstrumentListQuery(ResourceListQuery):
         return {} if self.kind is None else {"kind": self.kind}
 
 
-class Instrument(answers.Answer):
+class _Described(Answer):
+    """What the laboratory says of an instrument."""
+
+    id: Annotated[str, From("external_id")]
+    name: str
+    kind: Annotated[str, fact("kind")]
+    room: Annotated[str, fact("room")]
+    resolution_nm: Annotated[int, fact("resolution_nm")]
+
+
+class Instrument(_Described):
     """An instrument that can be reserved."""
 
-    id: str
-    name: str
-    kind: str
-    room: str
-    resolution_nm: int
     reservable: bool
-    created_at: answers.Rfc3339Text
-    updated_at: answers.Rfc3339Text | None
+    created_at: Rfc3339Text
+    updated_at: Rfc3339Text | None
 
 
-class InstrumentOf12(Instrument):
+class InstrumentOf12(Standing, Instrument):
     """An instrument from 1.2 on: also whether the operator has enabled it, and what the laboratory says of it."""
 
-    enabled: bool
-    disabled_reason: str | None
-    health: answers.HEALTHS
-    health_reason: str | None
-    health_since: answers.Rfc3339Text | None
 
-
-class LeasedInstrument(answers.Answer):
+class LeasedInstrument(LeasedAnswer, _Described):
     """An instrument as the owner of a lease sees it."""
-
-    id: str
-    name: str
-    kind: str
-    room: str
-    resolution_nm: int
-    reservation_id: str
-    start_date: answers.Rfc3339Text
-    end_date: answers.Rfc3339Text
-    status: answers.ALLOCATION_STATES
 
 
 def read_registration(body: Mapping[str, Any], version: Version) -> Registration:
@@ -84,45 +63,16 @@ def read_registration(body: Mapping[str, Any], version: Version) -> Registration
     return Registration(given.name)
 
 
-def show(instrument: Resource, version: Version) -> Document:
-    return {
-        **_described(instrument),
-        "reservable": instrument.reservable,
-        "created_at": show_maybe_rfc3339(instrument.created_at),
-        "updated_at": show_maybe_rfc3339(instrument.updated_at),
-        **show_standing(instrument, version),
-    }
-
-
-def show_leased(leased: LeasedResource) -> Document:
-    return {**_described(leased.resource), **show_part(leased)}
-
-
-def _described(instrument: Resource) -> Document:
-    facts = {name: instrument.facts[name] for name in ("kind", "room", "resolution_nm")}
-    return {"id": instrument.external_id, "name": instrument.name, **facts}
-
-
-def _answer(version: Version) -> type[BaseModel]:
-    return Instrument if version < Version.V1_2 else InstrumentOf12
-
-
 INSTRUMENTS = WireInventory(
     resource_type=INSTRUMENT,
     path="/v1/instruments",
-    part="instrument_id",
     one="instrument",
     many="instruments",
-    links="instruments_links",
     noun="instrument",
     nouns="instruments",
     query=InstrumentListQuery,
-    registration=ModelsOfRequest(InstrumentCreate, InstrumentCreate),
+    registration=by_version(InstrumentCreate),
     read_registration=read_registration,
-    show=show,
-    show_new=show,
-    show_leased=show_leased,
-    answer=_answer,
-    answer_new=_answer,
+    answer=by_version(Instrument, Instrument, InstrumentOf12),
     leased_answer=LeasedInstrument,
 )

@@ -1,43 +1,127 @@
-"""The models of answers. They document what the renderers write; the tests hold real answers against them."""
+"""The models of answers. They describe what is answered, and they write it (``Answer.show``)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Union
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from operator import attrgetter
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
-from tenure.api.schemas.leases import (
-    SHOWN_EVENTS,
-    ReservationKind,
-    additions_of,
-    has_details,
-    has_regions,
-    has_user_events,
-)
-from tenure.api.schemas.moments import RFC3339_PATTERN
-from tenure.api.schemas.resources import WireInventory
+from tenure.api.errors import ERROR_NAMES
+from tenure.api.schemas.moments import RFC3339_PATTERN, show_rfc3339, show_with_blank, show_with_t
 from tenure.api.schemas.texts import MAX_PROPERTY_NAME
-from tenure.api.versions import OLDEST, Version
-from tenure.domain.lease import AllocationState, EventStatus, LeaseStatus, ReservationStatus
+from tenure.api.versions import Version
+from tenure.domain.lease import AllocationState, Event, EventStatus, EventType, Lease, LeaseStatus, ReservationStatus
+from tenure.domain.request import LeasedResource
 from tenure.domain.resource import ResourceHealth
 
-WithT = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}$")]
-WithBlank = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}$")]
+Document = dict[str, Any]
+#: A model at each version.
+ModelAt = Callable[[Version], type[BaseModel]]
+
+#: The events that clients know; the others are the engine's own affair.
+SHOWN_EVENTS = frozenset({EventType.START, EventType.BEFORE_END, EventType.END, EventType.NOTIFY})
+
+
+@dataclass(frozen=True, slots=True)
+class From:
+    """Where the value of a field is found: an attribute of the thing that is shown, or what a function makes of it.
+
+    Without this mark it is the attribute of the field's own name.
+    """
+
+    source: str | Callable[[Any], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How the values of a type are written. Without this mark they are what JSON makes of them."""
+
+    write: Callable[[Any], object]
+
+
+def fact(name: str, default: object = None) -> From:
+    """Return the source of a field that has what the cloud says of a resource."""
+    return From(lambda resource: resource.facts.get(name, default))
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid", defer_build=True)  # most are described never, or late
+
+    @classmethod
+    def show(cls, value: Any) -> Document:
+        """Return the document of a value of the domain, or of an instance of the model itself."""
+        if type(value) is cls:
+            return value.model_dump(exclude_unset=True)
+        return {name: read(value) for name, read in _readers(cls)}
+
+
+#: The model of an answer at each version.
+AnswerAt = Callable[[Version], type[Answer]]
+Reader = Callable[[Any], object]
+
+
+@cache
+def _readers(model: type[BaseModel]) -> tuple[tuple[str, Reader], ...]:
+    """Return how each field of a model is read from the thing that is shown."""
+    return tuple((name, _reader(name, field)) for name, field in model.model_fields.items())
+
+
+def _reader(name: str, field: FieldInfo) -> Reader:
+    source = next((mark.source for mark in field.metadata if isinstance(mark, From)), name)
+    read: Reader = attrgetter(source) if isinstance(source, str) else source
+    write = _writer(field.annotation, field.metadata)
+    return read if write is None else lambda value: write(read(value))
+
+
+def _writer(kind: Any, marks: list[Any]) -> Reader | None:
+    """Return how a value of this type is written, None where that is left to JSON."""
+    for mark in marks:
+        if isinstance(mark, Written):
+            return mark.write
+    if isinstance(kind, type) and issubclass(kind, Answer):
+        return kind.show
+    origin, parameters = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _writer(parameters[0], list(parameters[1:]))
+    if origin is dict:
+        return dict
+    write = _writer(parameters[0], []) if parameters and origin is not Literal else None
+    if write is None:
+        return None
+    if origin is list:
+        return lambda values: [write(value) for value in values]
+    assert NoneType in parameters
+    return lambda value: None if value is None else write(value)
+
+
+WithT = Annotated[
+    str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}$"), Written(show_with_t)
+]
+WithBlank = Annotated[
+    str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}$"), Written(show_with_blank)
+]
 Rfc3339Text = Annotated[
-    str, Field(pattern=RFC3339_PATTERN, json_schema_extra={"format": "date-time", "examples": ["2027-03-01T09:30:00Z"]})
+    str,
+    Field(pattern=RFC3339_PATTERN, json_schema_extra={"format": "date-time", "examples": ["2027-03-01T09:30:00Z"]}),
+    Written(show_rfc3339),
 ]
 
+_ERROR_NAMES: Any = Literal[ERROR_NAMES]
 _SHOWN_STATUSES: Any = Literal[tuple(status.value for status in LeaseStatus if status is not LeaseStatus.DELETED)]
 _EVENT_TYPES: Any = Literal[tuple(sorted(event_type.value for event_type in SHOWN_EVENTS))]
 _EVENT_STATUSES: Any = Literal[tuple(status.value for status in EventStatus)]
 _RESERVATION_STATUSES: Any = Literal[tuple(status.value for status in ReservationStatus)]
 HEALTHS: Any = Literal[tuple(health.value for health in ResourceHealth)]
 ALLOCATION_STATES: Any = Literal[tuple(state.value for state in AllocationState)]
-
-
-class Answer(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+#: Null where there are no regions.
+Region = Annotated[str | None, Written(lambda region: region or None)]
 
 
 class Link(Answer):
@@ -91,25 +175,7 @@ class ErrorDocument(Answer):
     """An error; ``field`` where one field is at fault, ``details`` where there are reasons as data."""
 
     error_code: int
-    error_name: Literal[
-        "InvalidParameter",
-        "MissingParameter",
-        "Unauthorized",
-        "Denied",
-        "Forbidden",
-        "NotFound",
-        "MethodNotAllowed",
-        "NotAcceptable",
-        "NotEnoughResources",
-        "OverQuota",
-        "LeaseBusy",
-        "InvalidState",
-        "Conflict",
-        "TooLarge",
-        "UnsupportedMediaType",
-        "Internal",
-        "Unavailable",
-    ]
+    error_name: _ERROR_NAMES
     error_message: str
     field: str = ""
     details: dict[str, Any] = Field(default_factory=dict)
@@ -133,11 +199,20 @@ class UnauthorizedDocument(Answer):
     error: UnauthorizedReason
 
 
+def _shown_events(lease: Lease) -> list[Event]:
+    return [event for event in lease.events if event.event_type in SHOWN_EVENTS]
+
+
+def _before_end(lease: Lease) -> datetime | None:
+    event = lease.event(EventType.BEFORE_END)
+    return event.due_at if event else None
+
+
 class EventOf10(Answer):
     id: str
     lease_id: str
     event_type: _EVENT_TYPES
-    time: WithT
+    time: Annotated[WithT, From("due_at")]
     status: _EVENT_STATUSES
     created_at: WithBlank
     updated_at: WithBlank | None
@@ -146,7 +221,7 @@ class EventOf10(Answer):
 class ReservationOf10(Answer):
     id: str
     lease_id: str
-    resource_id: str
+    resource_id: Annotated[str, From("id")]
     resource_type: str
     status: _RESERVATION_STATUSES
     missing_resources: bool
@@ -160,21 +235,22 @@ class LeaseOf10(Answer):
     name: str
     user_id: str
     project_id: str
-    start_date: WithT
-    end_date: WithT
-    trust_id: Literal[""]
+    start_date: Annotated[WithT, From("starts_at")]
+    end_date: Annotated[WithT, From("ends_at")]
+    trust_id: Annotated[Literal[""], From(lambda _: "")]
     status: _SHOWN_STATUSES
     degraded: bool
     created_at: WithBlank
     updated_at: WithBlank | None
-    events: list[EventOf10]
+    reservations: list[Any]
+    events: Annotated[list[EventOf10], From(_shown_events)]
 
 
 class EventDocument(Answer):
     id: str
     lease_id: str
     event_type: _EVENT_TYPES
-    time: Rfc3339Text
+    time: Annotated[Rfc3339Text, From("due_at")]
     status: _EVENT_STATUSES
     created_at: Rfc3339Text
     updated_at: Rfc3339Text | None
@@ -191,26 +267,29 @@ class ReservationDocument(Answer):
     updated_at: Rfc3339Text | None
 
 
-class PlacedReservation(ReservationDocument):
+class _Placed(Answer):
+    region: Region
+
+
+class PlacedReservation(ReservationDocument, _Placed):
     """A reservation from 1.2 on: also the region that it is in, null where there are no regions."""
 
-    region: str | None
 
-
-class Lease(Answer):
+class LeaseOf11(Answer):
     id: str
     name: str
     project_id: str
     user_id: str
-    start_date: Rfc3339Text
-    end_date: Rfc3339Text
-    before_end_date: Rfc3339Text | None
+    start_date: Annotated[Rfc3339Text, From("starts_at")]
+    end_date: Annotated[Rfc3339Text, From("ends_at")]
+    before_end_date: Annotated[Rfc3339Text | None, From(_before_end)]
     status: _SHOWN_STATUSES
     status_reason: str | None
     degraded: bool
     created_at: Rfc3339Text
     updated_at: Rfc3339Text | None
-    events: list[EventDocument]
+    reservations: list[Any]
+    events: Annotated[list[EventDocument], From(_shown_events)]
 
 
 class EventWithMessage(EventDocument):
@@ -219,19 +298,19 @@ class EventWithMessage(EventDocument):
     message: str | None
 
 
-class LeaseWithEvents(Lease):
+class LeaseOf12(LeaseOf11):
     """A lease from 1.2 on; until ``hold_until`` one that is held waits to be confirmed.
 
     ``detail`` is for administrators: all that is known of why its status is what it is, where ``status_reason``, which
     is the owner's, leaves something out. Null for all others.
     """
 
-    detail: str | None
+    detail: Annotated[str | None, From("status_detail")]
     hold_until: Rfc3339Text | None
-    events: list[EventWithMessage]  # type: ignore[assignment]  # nobody writes to it
+    events: Annotated[list[EventWithMessage], From(_shown_events)]  # type: ignore[assignment]  # it is only read
 
 
-class HistoryEntryDocument(Answer):
+class HistoryEntry(Answer):
     at: Rfc3339Text
     actor: str
     action: str
@@ -241,7 +320,7 @@ class HistoryEntryDocument(Answer):
     request_id: str | None
 
 
-class HistoryEntryWithDetail(HistoryEntryDocument):
+class HistoryEntryOf12(HistoryEntry):
     """What happened to a lease, from 1.2 on.
 
     ``detail`` is for administrators: all that is known of why, where ``reason`` leaves something out; else null.
@@ -251,16 +330,6 @@ class HistoryEntryWithDetail(HistoryEntryDocument):
     detail: str | None
 
 
-class HistoryDocument(Answer):
-    history: list[HistoryEntryDocument]
-    history_links: list[Link] = Field(default_factory=list)
-
-
-class HistoryWithDetails(Answer):
-    history: list[HistoryEntryWithDetail]
-    history_links: list[Link] = Field(default_factory=list)
-
-
 class AllowanceDocument(Answer):
     name: str
     limit: int
@@ -268,70 +337,31 @@ class AllowanceDocument(Answer):
 
 
 class LimitsDocument(Answer):
-    limits: list[AllowanceDocument]
+    limits: Annotated[list[AllowanceDocument], From("allowances")]
     project_id: str
     hours_until: Rfc3339Text
 
 
-class LeasedHost(Answer):
-    id: str
-    hypervisor_hostname: str
-    availability_zone: str
-    vcpus: int
-    memory_mb: int
-    local_gb: int
-    properties: dict[str, str]
+class LeasedAnswer(Answer):
+    """A resource as the owner of a lease with a part in it sees it; what a subclass adds are fields of the resource."""
+
     reservation_id: str
-    start_date: Rfc3339Text
-    end_date: Rfc3339Text
-    status: ALLOCATION_STATES
+    start_date: Annotated[Rfc3339Text, From("period.start")]
+    end_date: Annotated[Rfc3339Text, From("period.end")]
+    status: Annotated[ALLOCATION_STATES, From("state")]
+
+    @classmethod
+    def show(cls, value: LeasedResource) -> Document:
+        readers = _readers(cls)
+        resource, own = value.resource, LeasedAnswer.model_fields
+        shown = {name: read(resource) for name, read in readers if name not in own}
+        return shown | {name: read(value) for name, read in readers if name in own}
 
 
-class HostOf10(BaseModel):
-    """A host; its properties stand beside its fields, as text."""
+class Standing(Answer):
+    """From 1.2 on: where a resource is, and what makes it reservable, or not."""
 
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, str] = Field(init=False)
-
-    id: str
-    hypervisor_hostname: str
-    service_name: str
-    hypervisor_type: str
-    hypervisor_version: int
-    vcpus: int
-    memory_mb: int
-    local_gb: int
-    cpu_info: str
-    availability_zone: str
-    status: None
-    trust_id: Literal[""]
-    reservable: bool
-    created_at: WithBlank
-    updated_at: WithBlank | None
-
-
-class Host(Answer):
-    id: str
-    hypervisor_hostname: str
-    service_name: str
-    hypervisor_type: str
-    hypervisor_version: int
-    vcpus: int
-    memory_mb: int
-    local_gb: int
-    cpu_info: str
-    availability_zone: str
-    traits: list[str]
-    reservable: bool
-    properties: dict[str, str]
-    created_at: Rfc3339Text
-    updated_at: Rfc3339Text | None
-
-
-class HostOf12(Host):
-    """A host from 1.2 on: also whether the operator has enabled it, and what the cloud says of it."""
-
-    region: str | None
+    region: Region
     enabled: bool
     disabled_reason: str | None
     health: HEALTHS
@@ -342,61 +372,37 @@ class HostOf12(Host):
 class AffectedReservation(Answer):
     """A reservation with a part in a resource: where it moves to, or why it stays."""
 
-    id: str
+    id: Annotated[str, From("reservation_id")]
     lease_id: str
-    start_date: Rfc3339Text
-    end_date: Rfc3339Text
-    status: ALLOCATION_STATES
+    start_date: Annotated[Rfc3339Text, From("starts_at")]
+    end_date: Annotated[Rfc3339Text, From("ends_at")]
+    status: Annotated[ALLOCATION_STATES, From("state")]
     moves_to: str | None
     reason: str | None
 
 
-class ChangeDocument(Answer):
-    """A resource after a change, or as it would be, and what becomes of the reservations with a part in it."""
-
-    dry_run: bool
-    reservations: list[AffectedReservation]
-
-
 class BookingOf10(Answer):
-    id: str
+    id: Annotated[str, From("reservation_id")]
     lease_id: str
-    start_date: WithT
-    end_date: WithT
+    start_date: Annotated[WithT, From("starts_at")]
+    end_date: Annotated[WithT, From("ends_at")]
 
 
 class AllocationOf10(Answer):
-    resource_id: str
-    reservations: list[BookingOf10]
-
-
-class AllocationOf10Document(Answer):
-    allocation: AllocationOf10
-
-
-class AllocationOf10List(Answer):
-    allocations: list[AllocationOf10]
+    resource_id: Annotated[str, From("external_id")]
+    reservations: Annotated[list[BookingOf10], From("bookings")]
 
 
 class Booking(Answer):
-    id: str
+    id: Annotated[str, From("reservation_id")]
     lease_id: str
-    start_date: Rfc3339Text
-    end_date: Rfc3339Text
+    start_date: Annotated[Rfc3339Text, From("starts_at")]
+    end_date: Annotated[Rfc3339Text, From("ends_at")]
 
 
 class Allocation(Answer):
-    resource_id: str
-    reservations: list[Booking]
-
-
-class AllocationDocument(Answer):
-    allocation: Allocation
-
-
-class AllocationList(Answer):
-    allocations: list[Allocation]
-    allocations_links: list[Link] = Field(default_factory=list)
+    resource_id: Annotated[str, From("external_id")]
+    reservations: Annotated[list[Booking], From("bookings")]
 
 
 class Property(Answer):
@@ -407,94 +413,19 @@ class Property(Answer):
     values: list[str] = Field(default_factory=list)
 
 
-class PropertyList(Answer):
-    resource_properties: list[Property]
-
-
 class PropertySettingOf10(Answer):
-    id: str
+    id: Annotated[str, Written(str)]
     resource_type: str
-    property_name: Annotated[str, Field(max_length=4 * MAX_PROPERTY_NAME)]
+    property_name: Annotated[str, Field(max_length=4 * MAX_PROPERTY_NAME), From("name")]
     private: bool
-    created_at: WithT
+    created_at: WithT  # other than most of 1.0
     updated_at: WithT | None
 
 
-class PropertySettingOf10Document(Answer):
-    resource_property: PropertySettingOf10
-
-
 class PropertySetting(Answer):
-    id: str
+    id: Annotated[str, Written(str)]
     resource_type: str
-    property_name: Annotated[str, Field(max_length=4 * MAX_PROPERTY_NAME)]
+    property_name: Annotated[str, Field(max_length=4 * MAX_PROPERTY_NAME), From("name")]
     private: bool
     created_at: Rfc3339Text
     updated_at: Rfc3339Text | None
-
-
-class PropertySettingDocument(Answer):
-    resource_property: PropertySetting
-
-
-class Answers:
-    """The models of answers at one version; those of leases are built from the resource types."""
-
-    def __init__(self, kinds: Iterable[ReservationKind], version: Version) -> None:
-        old = version is OLDEST
-        base_of_one = ReservationOf10 if old else PlacedReservation if has_regions(version) else ReservationDocument
-        members = [_reservation_model(kind, base_of_one, version) for kind in kinds]
-        member: Any = members[0]
-        if len(members) > 1:
-            member = Annotated[Union[tuple(members)], Field(discriminator="resource_type")]  # noqa: UP007
-        base = LeaseOf10 if old else LeaseWithEvents if has_user_events(version) else Lease
-        lease = create_model("Lease", __base__=base, reservations=(list[member], ...))
-        self.lease: type[BaseModel] = create_model("LeaseDocument", __base__=Answer, lease=(lease, ...))
-        if old:
-            self.leases: type[BaseModel] = create_model("LeaseList", __base__=Answer, leases=(list[lease], ...))
-        else:
-            self.leases = create_model(
-                "LeaseList",
-                __base__=Answer,
-                leases=(list[lease], ...),
-                leases_links=(list[Link], Field(default_factory=list)),
-            )
-        self.allocation: type[BaseModel] = AllocationOf10Document if old else AllocationDocument
-        self.allocations: type[BaseModel] = AllocationOf10List if old else AllocationList
-        self.properties: type[BaseModel] = PropertyList
-        self.property_setting: type[BaseModel] = PropertySettingOf10Document if old else PropertySettingDocument
-        self.history: type[BaseModel] = HistoryWithDetails if has_details(version) else HistoryDocument
-
-
-class InventoryAnswers:
-    """The models of answers about an inventory, at one version."""
-
-    def __init__(self, wire: WireInventory, version: Version) -> None:
-        shown, new = wire.answer(version), wire.answer_new(version)
-        many: dict[str, Any] = {wire.many: (list[shown], ...)}  # type: ignore[valid-type]  # known at run time only
-        if version is not OLDEST:
-            many[wire.links] = (list[Link], Field(default_factory=list))
-        self.one = _document(shown, wire.one)
-        self.new = self.one if new is shown else _document(new, wire.one)
-        self.many: type[BaseModel] = create_model(f"{shown.__name__}List", __base__=Answer, **many)
-        change: dict[str, Any] = {wire.one: (shown, ...)}
-        self.change: type[BaseModel] = create_model(f"{shown.__name__}Change", __base__=ChangeDocument, **change)
-        leased: dict[str, Any] = {wire.many: (list[wire.leased_answer], ...)}  # type: ignore[name-defined]
-        self.leased: type[BaseModel] = create_model(f"{wire.leased_answer.__name__}List", __base__=Answer, **leased)
-
-
-def _document(shown: type[BaseModel], name: str) -> type[BaseModel]:
-    fields: dict[str, Any] = {name: (shown, ...)}
-    return create_model(f"{shown.__name__}Document", __base__=Answer, **fields)
-
-
-def _reservation_model(kind: ReservationKind, base: type[BaseModel], version: Version) -> type[BaseModel]:
-    """A reservation as it is shown: what all have, and what its type shows."""
-    shown = kind.answer_model(strict=base is not ReservationOf10)
-    models = (shown, *additions_of(kind, version))
-    parameters: dict[str, Any] = {
-        name: (field.annotation, ...) for model in models for name, field in model.model_fields.items()
-    }
-    title = kind.request_model(strict=True).__name__
-    tag: Any = (Literal[kind.name], ...)
-    return create_model(f"{title}Document", __base__=base, resource_type=tag, **parameters)

@@ -36,7 +36,7 @@ def anything(reference: str) -> Document:
 def bounded(schema: Any, reference: str) -> Any:
     """``schema`` with what no body may hold taken out; ``reference`` is where ``anything`` is found."""
     if isinstance(schema, list):
-        return [bounded(one, reference) for one in schema]
+        return [bounded(part, reference) for part in schema]
     if not isinstance(schema, dict):
         return schema
     kinds = schema.get("type")
@@ -44,7 +44,7 @@ def bounded(schema: Any, reference: str) -> Any:
     found: Document = {}
     for key, value in schema.items():
         if key == "properties":
-            found[key] = {name: bounded(one, reference) for name, one in value.items()}
+            found[key] = {name: bounded(part, reference) for name, part in value.items()}
         elif key in {"default", "examples", "enum", "const", "required", "propertyNames"}:
             found[key] = value
         else:

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import datetime
-from enum import StrEnum
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from tenure.api.schemas import answers
-from tenure.api.schemas.moments import show_maybe_rfc3339, show_with_blank, show_with_t
+from tenure.api.schemas.answers import (
+    Answer,
+    From,
+    LeasedAnswer,
+    ModelAt,
+    Rfc3339Text,
+    Standing,
+    WithBlank,
+    WithT,
+    fact,
+)
 from tenure.api.schemas.queries import ResourceListQuery
 from tenure.api.schemas.refusals import check
-from tenure.api.schemas.resources import (
-    Document,
-    ModelsOfRequest,
-    Registration,
-    WireInventory,
-    show_part,
-    show_standing,
-)
+from tenure.api.schemas.resources import Registration, WireInventory
 from tenure.api.schemas.texts import Address, NetworkId
-from tenure.api.versions import OLDEST, Version
-from tenure.domain.request import LeasedResource, ResourceOrder
-from tenure.domain.resource import Resource
+from tenure.api.versions import Version, by_version
 
 
 class LenientFloatingIPCreate(BaseModel):
@@ -45,19 +43,10 @@ class FloatingIPCreate(BaseModel):
     floating_ip_address: Address
 
 
-class FloatingIPSortKey(StrEnum):
-    ID = "id"
-    FLOATING_IP_ADDRESS = "floating_ip_address"
-
-
 class FloatingIPListQuery(ResourceListQuery):
-    sort_key: FloatingIPSortKey = FloatingIPSortKey.ID
+    sort_key: Literal["id", "floating_ip_address"] = "id"
     floating_ip_address: Address | None = None
     floating_network_id: NetworkId | None = None
-
-    @property
-    def order(self) -> ResourceOrder:
-        return ResourceOrder.ID if self.sort_key is FloatingIPSortKey.ID else ResourceOrder.NAME
 
     @property
     def named(self) -> str | None:
@@ -68,125 +57,61 @@ class FloatingIPListQuery(ResourceListQuery):
         return {} if self.floating_network_id is None else {"floating_network_id": self.floating_network_id}
 
 
-class LeasedFloatingIP(answers.Answer):
-    id: str
-    floating_network_id: str
-    subnet_id: str
-    floating_ip_address: str
-    reservation_id: str
-    start_date: answers.Rfc3339Text
-    end_date: answers.Rfc3339Text
-    status: answers.ALLOCATION_STATES
+class _Address(Answer):
+    id: Annotated[str, From("external_id")]
+    floating_network_id: Annotated[str, fact("floating_network_id", "")]
+    subnet_id: Annotated[str, fact("subnet_id", "")]
+    floating_ip_address: Annotated[str, From("name")]
 
 
-class FloatingIPOf10(answers.Answer):
-    id: str
-    floating_network_id: str
-    subnet_id: str
-    floating_ip_address: str
+class LeasedFloatingIP(LeasedAnswer, _Address):
+    pass
+
+
+class FloatingIPOf10(_Address):
     reservable: bool
-    created_at: answers.WithBlank
-    updated_at: answers.WithBlank | None
+    created_at: WithBlank
+    updated_at: WithBlank | None
 
 
-class NewFloatingIPOf10(FloatingIPOf10):
+class NewFloatingIPOf10(_Address):
     """A floating IP that was registered just now: its dates have another form then, as in Blazar."""
 
-    created_at: answers.WithT
-    updated_at: answers.WithT | None
-
-
-class FloatingIP(answers.Answer):
-    id: str
-    floating_network_id: str
-    subnet_id: str
-    floating_ip_address: str
     reservable: bool
-    created_at: answers.Rfc3339Text
-    updated_at: answers.Rfc3339Text | None
+    created_at: WithT
+    updated_at: WithT | None
 
 
-class FloatingIPOf12(FloatingIP):
+class FloatingIP(_Address):
+    reservable: bool
+    created_at: Rfc3339Text
+    updated_at: Rfc3339Text | None
+
+
+class FloatingIPOf12(Standing, FloatingIP):
     """A floating IP from 1.2 on: also whether the operator has enabled it, and what the cloud says of it."""
 
-    region: str | None
-    enabled: bool
-    disabled_reason: str | None
-    health: answers.HEALTHS
-    health_reason: str | None
-    health_since: answers.Rfc3339Text | None
+
+_CREATE: ModelAt = by_version(LenientFloatingIPCreate, FloatingIPCreate)
 
 
 def read_registration(body: Mapping[str, Any], version: Version) -> Registration:
-    model = LenientFloatingIPCreate if version is OLDEST else FloatingIPCreate
-    given: Any = check(model, body, version)
+    given: Any = check(_CREATE(version), body, version)
     return Registration(f"{given.floating_network_id}/{given.floating_ip_address}")
-
-
-def show_floatingip(floatingip: Resource, version: Version) -> Document:
-    """An address; from 1.2 on with what makes it reservable, or not."""
-    if version is OLDEST:
-        return _shown(floatingip, show_with_blank)
-    return {**_shown(floatingip, show_maybe_rfc3339), **show_standing(floatingip, version)}
-
-
-def show_new_floatingip(floatingip: Resource, version: Version) -> Document:
-    """An address that was registered just now; Blazar has its dates with ``T`` then, and only then."""
-    if version is OLDEST:
-        return _shown(floatingip, lambda moment: show_with_t(moment) if moment else None)
-    return show_floatingip(floatingip, version)
-
-
-def _shown(floatingip: Resource, show: Callable[[datetime | None], str | None]) -> Document:
-    return {
-        "id": floatingip.external_id,
-        **_place(floatingip),
-        "reservable": floatingip.reservable,
-        "created_at": show(floatingip.created_at),
-        "updated_at": show(floatingip.updated_at),
-    }
-
-
-def _place(floatingip: Resource) -> Document:
-    return {
-        "floating_network_id": floatingip.facts.get("floating_network_id", ""),
-        "subnet_id": floatingip.facts.get("subnet_id", ""),
-        "floating_ip_address": floatingip.name,
-    }
-
-
-def show_leased_floatingip(leased: LeasedResource) -> Document:
-    """An address as the owner of a lease of it sees it."""
-    return {"id": leased.resource.external_id, **_place(leased.resource), **show_part(leased)}
-
-
-def _answer(version: Version) -> type[BaseModel]:
-    if version is OLDEST:
-        return FloatingIPOf10
-    return FloatingIP if version < Version.V1_2 else FloatingIPOf12
-
-
-def _answer_new(version: Version) -> type[BaseModel]:
-    return NewFloatingIPOf10 if version is OLDEST else _answer(version)
 
 
 FLOATING_IPS = WireInventory(
     resource_type="virtual:floatingip",
     path="/v1/floatingips",
-    part="floatingip_id",
     one="floatingip",
     many="floatingips",
-    links="floatingips_links",
     noun="floating IP",
     nouns="floating IPs",
     query=FloatingIPListQuery,
-    registration=ModelsOfRequest(LenientFloatingIPCreate, FloatingIPCreate),
+    registration=_CREATE,
     read_registration=read_registration,
-    show=show_floatingip,
-    show_new=show_new_floatingip,
-    show_leased=show_leased_floatingip,
-    answer=_answer,
-    answer_new=_answer_new,
+    answer=by_version(FloatingIPOf10, FloatingIP, FloatingIPOf12),
+    answer_new=by_version(NewFloatingIPOf10, FloatingIP, FloatingIPOf12),
     leased_answer=LeasedFloatingIP,
     allocations_since=Version.V1_1,
 )

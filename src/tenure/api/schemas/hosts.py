@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from tenure.api.schemas import answers
-from tenure.api.schemas.moments import show_maybe_rfc3339, show_rfc3339, show_with_blank
-from tenure.api.schemas.queries import HostListQuery
-from tenure.api.schemas.refusals import check
-from tenure.api.schemas.resources import (
+from tenure.api.schemas.answers import (
+    Answer,
     Document,
-    ModelsOfRequest,
-    Registration,
-    WireInventory,
-    WireProperties,
-    show_part,
-    show_standing,
+    From,
+    LeasedAnswer,
+    Rfc3339Text,
+    Standing,
+    WithBlank,
+    Written,
+    fact,
 )
+from tenure.api.schemas.queries import ResourceListQuery
+from tenure.api.schemas.refusals import check
+from tenure.api.schemas.resources import Registration, WireInventory, WireProperties
 from tenure.api.schemas.texts import (
     MAX_PROPERTIES,
     MAX_PROPERTY_NAME,
@@ -31,28 +32,81 @@ from tenure.api.schemas.texts import (
     PropertyName,
     PropertyValue,
 )
-from tenure.api.versions import OLDEST, Version
+from tenure.api.versions import OLDEST, Version, by_version
 from tenure.domain.errors import InvalidHost, InvalidParameter
-from tenure.domain.request import LeasedResource
 from tenure.domain.resource import Resource
 
-#: What Nova says of a host. A host that is registered with such keys has them dropped, as Blazar does.
-_NOVA_FIELDS = frozenset(
-    {
-        "id",
-        "availability_zone",
-        "hypervisor_hostname",
-        "service_name",
-        "vcpus",
-        "cpu_info",
-        "hypervisor_type",
-        "hypervisor_version",
-        "memory_mb",
-        "local_gb",
-    }
-)
-#: What a host has of its own; a property of that name could not be shown beside it.
-_FIELDS = _NOVA_FIELDS | {"status", "trust_id", "reservable", "created_at", "updated_at", "properties", "traits"}
+
+def _service_name(host: Resource) -> object:
+    return host.facts.get("service_name", host.name)
+
+
+def _cpu_info(host: Resource) -> str:
+    cpu_info = host.facts.get("cpu_info", "")
+    return cpu_info if isinstance(cpu_info, str) else json.dumps(cpu_info)
+
+
+#: Where a cloud has no zones, it is empty.
+_Zone = Annotated[str, From(lambda host: host.facts.get("availability_zone") or "")]
+
+
+class LeasedHost(LeasedAnswer):
+    id: Annotated[str, From("external_id")]
+    hypervisor_hostname: Annotated[str, From("name")]
+    availability_zone: _Zone
+    vcpus: Annotated[int, fact("vcpus")]
+    memory_mb: Annotated[int, fact("memory_mb")]
+    local_gb: Annotated[int, fact("local_gb")]
+    properties: dict[str, str]
+
+
+class _Hypervisor(Answer):
+    """What the cloud says of a host."""
+
+    id: Annotated[str, From("external_id")]
+    hypervisor_hostname: Annotated[str, From("name")]
+    service_name: Annotated[str, From(_service_name)]
+    hypervisor_type: Annotated[str, fact("hypervisor_type", "")]
+    hypervisor_version: Annotated[int, fact("hypervisor_version", 0)]
+    vcpus: Annotated[int, fact("vcpus", 0)]
+    memory_mb: Annotated[int, fact("memory_mb", 0)]
+    local_gb: Annotated[int, fact("local_gb", 0)]
+    cpu_info: Annotated[str, From(_cpu_info)]
+    availability_zone: _Zone
+
+
+class HostOf10(_Hypervisor):
+    """A host; its properties stand beside its fields, as text."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, str] = Field(init=False)
+
+    status: Annotated[None, From(lambda _: None)]
+    trust_id: Annotated[Literal[""], From(lambda _: "")]
+    reservable: bool
+    created_at: WithBlank
+    updated_at: WithBlank | None
+
+    @classmethod
+    def show(cls, value: Resource) -> Document:
+        return {**value.properties, **super().show(value)}  # a field is never hidden by a property
+
+
+class Host(_Hypervisor):
+    traits: Annotated[list[str], Written(sorted)]
+    reservable: bool
+    properties: dict[str, str]
+    created_at: Rfc3339Text
+    updated_at: Rfc3339Text | None
+
+
+class HostOf12(Standing, Host):
+    """A host from 1.2 on: also whether the operator has enabled it, and what the cloud says of it."""
+
+
+#: What a host has of its own. No property is shown under such a name: a registration with it has it dropped, as Blazar
+#: does, and a change is refused.
+_FIELDS = frozenset({*HostOf10.model_fields, *Host.model_fields})
 #: Every URL exists a second time with this at its end.
 _SUFFIX = ".json"
 #: What clients and proxies take out of a URL.
@@ -113,6 +167,15 @@ class HostUpdate(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     properties: dict[PropertyName, PropertyValue | None] = Field(min_length=1, json_schema_extra=_FREE_NAMES)
+
+
+class HostListQuery(ResourceListQuery):
+    sort_key: Literal["id", "hypervisor_hostname"] = "id"
+    hypervisor_hostname: ExternalId | None = None
+
+    @property
+    def named(self) -> str | None:
+        return self.hypervisor_hostname
 
 
 def read_registration(body: Mapping[str, Any], version: Version) -> Registration:
@@ -179,85 +242,17 @@ def _check_reachable(names: Iterable[str], place: str) -> None:
             )
 
 
-def show_host(host: Resource, version: Version) -> Document:
-    """A host: at 1.0 with its properties beside its fields, as Blazar shows it; a field is never hidden by one."""
-    if version is OLDEST:
-        return {
-            **host.properties,
-            "id": host.external_id,
-            **_facts(host),
-            "status": None,
-            "trust_id": "",
-            "reservable": host.reservable,
-            "created_at": show_with_blank(host.created_at),
-            "updated_at": show_with_blank(host.updated_at),
-        }
-    return {
-        "id": host.external_id,
-        **_facts(host),
-        "traits": sorted(host.traits),
-        "reservable": host.reservable,
-        "properties": dict(host.properties),
-        "created_at": show_rfc3339(host.created_at),
-        "updated_at": show_maybe_rfc3339(host.updated_at),
-        **show_standing(host, version),
-    }
-
-
-def _facts(host: Resource) -> Document:
-    facts = host.facts
-    cpu_info = facts.get("cpu_info", "")
-    return {
-        "hypervisor_hostname": host.name,
-        "service_name": facts.get("service_name", host.name),
-        "hypervisor_type": facts.get("hypervisor_type", ""),
-        "hypervisor_version": facts.get("hypervisor_version", 0),
-        "vcpus": facts.get("vcpus", 0),
-        "memory_mb": facts.get("memory_mb", 0),
-        "local_gb": facts.get("local_gb", 0),
-        "cpu_info": cpu_info if isinstance(cpu_info, str) else json.dumps(cpu_info),
-        "availability_zone": facts.get("availability_zone") or "",
-    }
-
-
-def show_leased_host(leased: LeasedResource) -> Document:
-    """A host as the owner of a lease on it sees it."""
-    facts = leased.resource.facts
-    return {
-        "id": leased.resource.external_id,
-        "hypervisor_hostname": leased.resource.name,
-        "availability_zone": facts.get("availability_zone") or "",
-        "vcpus": facts.get("vcpus"),
-        "memory_mb": facts.get("memory_mb"),
-        "local_gb": facts.get("local_gb"),
-        "properties": dict(leased.resource.properties),
-        **show_part(leased),
-    }
-
-
-def _answer(version: Version) -> type[BaseModel]:
-    if version is OLDEST:
-        return answers.HostOf10
-    return answers.Host if version < Version.V1_2 else answers.HostOf12
-
-
 HOSTS = WireInventory(
     resource_type="physical:host",
     path="/v1/os-hosts",
-    part="host_id",
     one="host",
     many="hosts",
-    links="hosts_links",
     noun="host",
     nouns="hosts",
     query=HostListQuery,
-    registration=ModelsOfRequest(LenientHostCreate, HostCreate),
+    registration=by_version(LenientHostCreate, HostCreate),
     read_registration=read_registration,
-    show=show_host,
-    show_new=show_host,
-    show_leased=show_leased_host,
-    answer=_answer,
-    answer_new=_answer,
-    leased_answer=answers.LeasedHost,
-    properties=WireProperties(ModelsOfRequest(LenientHostUpdate, HostUpdate), read_properties),
+    answer=by_version(HostOf10, Host, HostOf12),
+    leased_answer=LeasedHost,
+    properties=WireProperties(by_version(LenientHostUpdate, HostUpdate), read_properties),
 )

@@ -1,4 +1,4 @@
-"""Leases on the wire: requests in, documents out, one class for each version."""
+"""Leases on the wire, at each version: how requests are read, and the model of answers."""
 
 from __future__ import annotations
 
@@ -19,35 +19,25 @@ from pydantic import (
     ValidationError,
     create_model,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
-from tenure.api.schemas.moments import (
-    MinuteOrNow,
-    Rfc3339,
-    Rfc3339OrNow,
-    show_maybe_rfc3339,
-    show_rfc3339,
-    show_with_blank,
-    show_with_t,
-)
+from tenure.api.schemas import answers
+from tenure.api.schemas.answers import Answer, AnswerAt, Document, ModelAt, Written
+from tenure.api.schemas.moments import MinuteOrNow, Rfc3339, Rfc3339OrNow
 from tenure.api.schemas.refusals import check
 from tenure.api.schemas.texts import MAX_ID, PRINTABLE, GivenName, Identifier, LenientName, Message, RegionName
-from tenure.api.versions import Version
+from tenure.api.versions import OLDEST, Version, by_version
 from tenure.domain.errors import InvalidParameter
-from tenure.domain.lease import MAX_USER_EVENTS, Event, EventType, HistoryEntry, Lease, Reservation
+from tenure.domain.lease import MAX_USER_EVENTS, Lease, Reservation
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest, UserEvent
 from tenure.resources.contract import Inventory
 from tenure.services.bounds import MAX_RESERVATIONS
 
 #: For how many seconds a lease can be held.
 LONGEST_HOLD = 3600
-#: The events that clients know; the others are the engine's own affair.
-SHOWN_EVENTS = frozenset({EventType.START, EventType.BEFORE_END, EventType.END, EventType.NOTIFY})
-
 #: May be absent, and is then None without being asked; null it must not be.
 _OPTIONAL: Any = Field(default_factory=lambda: None)
-
-Document = dict[str, object]
 
 
 class ReservationKind(Protocol):
@@ -158,6 +148,10 @@ class LeaseConfirm(_Strict):
     """That a held lease is wanted, with what only now is known of its reservations."""
 
 
+_CREATE_BASE: ModelAt = by_version(LenientLeaseCreate, StrictLeaseCreate, LeaseCreateWithEvents)
+_UPDATE_BASE: ModelAt = by_version(LenientLeaseUpdate, StrictLeaseUpdate, LeaseUpdateWithEvents)
+
+
 class LenientReservationId(BaseModel):
     id: Annotated[StrictStr, Field(max_length=MAX_ID, json_schema_extra={"minLength": 1})]
 
@@ -167,43 +161,21 @@ class StrictReservationId(BaseModel):
 
 
 class LeaseSchemas:
-    """Leases at one version: how requests are read and leases are shown, by the resource types that are registered."""
+    """Leases at one version, by the resource types that are registered: requests are read and leases are shown."""
 
     def __init__(self, kinds: Iterable[ReservationKind], version: Version) -> None:
         self._version = version
-        #: Whether owners can have events of their own, and what these say is shown.
-        self._has_events = has_user_events(version)
         self._kinds = tuple(kinds)
         self._names = tuple(kind.name for kind in self._kinds)
-        strict = version is not Version.V1_0
-        self._shown = {
-            kind.name: {
-                name: default
-                for model in (kind.answer_model(strict=strict), *additions_of(kind, version))
-                for name, default in _defaults(model).items()
-            }
-            for kind in self._kinds
-        }
         requests = [(kind.name, _request_model(kind, version)) for kind in self._kinds]
         self._nullable = {name: _nullable(model) for name, model in requests}
-        changes = [(kind.name, self._change_model(kind, strict)) for kind in self._kinds]
         member = _reservation(requests)
-        self.create_model: type[BaseModel] = create_model(
-            "LeaseCreate",
-            __base__=_create_base(version),
-            reservations=(_list_of(member), Field(default_factory=list)),
-        )
-        self.update_model: type[BaseModel] = create_model(
-            "LeaseUpdate",
-            __base__=_update_base(version),
-            reservations=(_list_of(_reservation(changes)), Field(default_factory=list)),
-        )
-        self.confirm_model: type[BaseModel] = create_model(
-            "LeaseConfirm",
-            __base__=LeaseConfirm,
-            reservations=(_list_of(_reservation(changes)), Field(default_factory=list)),
-        )
+        changed = _list_of(_reservation([(kind.name, _change_model(kind, version)) for kind in self._kinds]))
+        self.create_model = _with_reservations("LeaseCreate", _CREATE_BASE(version), _list_of(member))
+        self.update_model = _with_reservations("LeaseUpdate", _UPDATE_BASE(version), changed)
+        self.confirm_model = _with_reservations("LeaseConfirm", LeaseConfirm, changed)
         self.add_model: type[BaseModel] = create_model("ReservationCreate", __base__=RootModel[member])  # type: ignore[valid-type]  # known at run time only
+        self.answer = _answer_model(self._kinds, version)
 
     def read_request(self, body: Mapping[str, object]) -> LeaseRequest:
         """The lease that ``body`` asks for."""
@@ -214,7 +186,9 @@ class LeaseSchemas:
             ends_at=given.end_date,
             before_end_at=given.before_end_date,
             reservations=tuple(map(self._asked, given.reservations)),
-            events=tuple(UserEvent(one.time, one.message) for one in given.events) if self._has_events else (),
+            events=tuple(UserEvent(event.time, event.message) for event in given.events)
+            if has_user_events(self._version)
+            else (),
             hold_for=self._hold_for(given),
         )
 
@@ -227,7 +201,7 @@ class LeaseSchemas:
         parameters = given.model_dump(exclude={"resource_type", *(["region"] if has_regions(self._version) else [])})
         region = given.region if has_regions(self._version) else None
         return ReservationRequest(
-            given.resource_type, parameters, region or "", checks_values=self._version is not Version.V1_0
+            given.resource_type, parameters, region or "", checks_values=self._version is not OLDEST
         )
 
     def read_change(self, body: Mapping[str, object], find_lease: Callable[[], Lease]) -> LeaseChange:
@@ -252,7 +226,7 @@ class LeaseSchemas:
     def _changes(self, body: Mapping[str, object], given: Iterable[Any]) -> tuple[ReservationChange, ...]:
         """What changes in reservations, each with the type that the client says it has."""
         told = _told_types(body)
-        checks_values = self._version is not Version.V1_0
+        checks_values = self._version is not OLDEST
         return tuple(
             ReservationChange(reservation.id, self._changed(reservation), told[index], checks_values=checks_values)
             for index, reservation in enumerate(given)
@@ -266,53 +240,15 @@ class LeaseSchemas:
 
     def _user_events(self, given: Any) -> tuple[UserEvent, ...] | None:
         """What the owner's events are to be, None where they stay."""
-        if not self._has_events or given.events is None:
+        if not has_user_events(self._version) or given.events is None:
             return None
-        return tuple(UserEvent(one.time, one.message, one.id) for one in given.events)
+        return tuple(UserEvent(event.time, event.message, event.id) for event in given.events)
 
     def _changed(self, reservation: Any) -> Document:
         """What changes in a reservation: null names nothing, but where a parameter may be null."""
         given: Document = reservation.model_dump(exclude={"id", "resource_type"}, exclude_unset=True)
         nullable = self._nullable[reservation.resource_type]
         return {name: value for name, value in given.items() if value is not None or name in nullable}
-
-    def show(self, lease: Lease) -> Document:
-        """A lease as it is at this version."""
-        if self._version is Version.V1_0:
-            return _show_1_0(lease, self._parameters)
-        parameters = self._placed_parameters
-        if not can_be_held(self._version):
-            return _show(lease, parameters, _show_event_with_message if self._has_events else _show_event)
-        shown = _show(lease, parameters, _show_event_with_message)
-        return {**shown, "detail": lease.status_detail, "hold_until": show_maybe_rfc3339(lease.hold_until)}
-
-    def show_history_entry(self, entry: HistoryEntry) -> Document:
-        """What happened to a lease, as it is at this version."""
-        shown = _show_history_entry(entry)
-        return {**shown, "id": entry.id, "detail": entry.detail} if has_details(self._version) else shown
-
-    def _placed_parameters(self, reservation: Reservation) -> Document:
-        """What the type shows of a reservation, and where it is."""
-        region: Document = {"region": reservation.region or None} if has_regions(self._version) else {}
-        return {**self._parameters(reservation), **region}
-
-    def _parameters(self, reservation: Reservation) -> Document:
-        """What the type shows of a reservation; all that there is of one whose type is not installed any more."""
-        known = {**reservation.parameters, **reservation.effects}
-        defaults = self._shown.get(reservation.resource_type)
-        if defaults is None:
-            return known
-        return {name: known.get(name, default) for name, default in defaults.items()}
-
-    def _change_model(self, kind: ReservationKind, strict: bool) -> type[BaseModel]:
-        change = kind.change_model(strict=strict)
-        identified = StrictReservationId if strict else LenientReservationId
-        # The changes of the type keep their own validators; the id comes first.
-        return create_model(
-            f"{change.model_config.get('title') or change.__name__}OfReservation",
-            __base__=(*additions_of(kind, self._version), change, identified),
-            resource_type=(StrictStr | None, Field(default=None, json_schema_extra={"enum": [kind.name, None]})),
-        )
 
     def _with_types(self, body: Mapping[str, object], find_lease: Callable[[], Lease]) -> Mapping[str, object]:
         """The body with the type of every reservation, which clients need not tell."""
@@ -346,22 +282,17 @@ class LeaseSchemas:
 
 def has_user_events(version: Version) -> bool:
     """Whether owners can have events of their own."""
-    return not version < Version.V1_2
+    return version >= Version.V1_2
 
 
 def can_be_held(version: Version) -> bool:
     """Whether a lease can be booked for a while, until it is confirmed."""
-    return not version < Version.V1_2
-
-
-def has_details(version: Version) -> bool:
-    """Whether administrators are shown all that is known of a reason."""
-    return not version < Version.V1_2
+    return version >= Version.V1_2
 
 
 def has_regions(version: Version) -> bool:
     """Whether requests can say where, and what is shown says it."""
-    return not version < Version.V1_2
+    return version >= Version.V1_2
 
 
 class Placed(BaseModel):
@@ -375,7 +306,7 @@ class Placed(BaseModel):
 
 def _request_model(kind: ReservationKind, version: Version) -> type[BaseModel]:
     """The model of a reservation to be made: what its type asks for, and from 1.2 on where."""
-    asked = kind.request_model(strict=version is not Version.V1_0)
+    asked = kind.request_model(strict=version is not OLDEST)
     if not has_regions(version):
         return asked
     return create_model(asked.__name__, __base__=(Placed, *additions_of(kind, version), asked), __doc__=asked.__doc__)
@@ -386,29 +317,26 @@ def additions_of(kind: ReservationKind, version: Version) -> tuple[type[BaseMode
     return () if kind.additions is None or version < Version.V1_2 else (kind.additions,)
 
 
-def _create_base(version: Version) -> type[BaseModel]:
-    if version is Version.V1_0:
-        return LenientLeaseCreate
-    return LeaseCreateWithEvents if has_user_events(version) else StrictLeaseCreate
+def _change_model(kind: ReservationKind, version: Version) -> type[BaseModel]:
+    """The model of what changes in a reservation."""
+    strict = version is not OLDEST
+    change = kind.change_model(strict=strict)
+    identified = StrictReservationId if strict else LenientReservationId
+    # The changes of the type keep their own validators; the id comes first.
+    return create_model(
+        f"{change.model_config.get('title') or change.__name__}OfReservation",
+        __base__=(*additions_of(kind, version), change, identified),
+        resource_type=(StrictStr | None, Field(default=None, json_schema_extra={"enum": [kind.name, None]})),
+    )
 
 
-def _update_base(version: Version) -> type[BaseModel]:
-    if version is Version.V1_0:
-        return LenientLeaseUpdate
-    return LeaseUpdateWithEvents if has_user_events(version) else StrictLeaseUpdate
+def _with_reservations(name: str, base: type[BaseModel], reservations: Any) -> type[BaseModel]:
+    return create_model(name, __base__=base, reservations=(reservations, Field(default_factory=list)))
 
 
 def _nullable(model: type[BaseModel]) -> frozenset[str]:
     """The fields that may be null."""
     return frozenset(name for name, field in model.model_fields.items() if type(None) in get_args(field.annotation))
-
-
-def _defaults(model: type[BaseModel]) -> Document:
-    """What stands for each field of a model of answers while it is not known."""
-    return {
-        name: None if field.is_required() else field.get_default(call_default_factory=True)
-        for name, field in model.model_fields.items()
-    }
 
 
 def _told_types(body: Mapping[str, object]) -> list[Any]:
@@ -458,113 +386,45 @@ def _resource_type(value: Any) -> str | None:
     return found if isinstance(found, str) else None
 
 
-_Parameters = Callable[[Reservation], Document]
+_RESERVATION_ANSWER: AnswerAt = by_version(
+    answers.ReservationOf10, answers.ReservationDocument, answers.PlacedReservation
+)
+_LEASE_ANSWER: AnswerAt = by_version(answers.LeaseOf10, answers.LeaseOf11, answers.LeaseOf12)
 
 
-def _show_1_0(lease: Lease, parameters: _Parameters) -> Document:
-    """A lease as Blazar shows it."""
-    return {
-        "id": lease.id,
-        "name": lease.name,
-        "user_id": lease.user_id,
-        "project_id": lease.project_id,
-        "start_date": show_with_t(lease.starts_at),
-        "end_date": show_with_t(lease.ends_at),
-        "trust_id": "",
-        "status": lease.status.value,
-        "degraded": lease.degraded,
-        "created_at": show_with_blank(lease.created_at),
-        "updated_at": show_with_blank(lease.updated_at),
-        "reservations": [_show_reservation_1_0(one, parameters(one)) for one in lease.reservations],
-        "events": [_show_event_1_0(event) for event in lease.events if event.event_type in SHOWN_EVENTS],
-    }
+def _answer_model(kinds: Iterable[ReservationKind], version: Version) -> type[Answer]:
+    """Return the model of a lease in answers; each reservation has what its type shows, beside what all have."""
+    base = _RESERVATION_ANSWER(version)
+    fields = {kind.name: _shown_fields(kind, version) for kind in kinds}
+    defaults = {name: {field: _default(shown[field]) for field in shown} for name, shown in fields.items()}
+
+    def show(reservation: Reservation) -> Document:
+        known = {**reservation.parameters, **reservation.effects}
+        shown = defaults.get(reservation.resource_type)  # of a type that is not installed any more, all is shown
+        parameters = known if shown is None else {name: known.get(name, default) for name, default in shown.items()}
+        return {**parameters, **base.show(reservation)}
+
+    members = tuple(_reservation_answer(kind, base, fields[kind.name]) for kind in kinds)
+    member: Any = members[0]
+    if len(members) > 1:
+        member = Annotated[Union[members], Field(discriminator="resource_type")]  # noqa: UP007  # of as many as there are
+    reservations: Any = (list[Annotated[member, Written(show)]], ...)
+    return create_model("Lease", __base__=_LEASE_ANSWER(version), reservations=reservations)
 
 
-def _show_reservation_1_0(reservation: Reservation, parameters: Document) -> Document:
-    return {
-        **parameters,
-        "id": reservation.id,
-        "lease_id": reservation.lease_id,
-        "resource_id": reservation.id,
-        "resource_type": reservation.resource_type,
-        "status": reservation.status.value,
-        "missing_resources": reservation.missing_resources,
-        "resources_changed": reservation.resources_changed,
-        "created_at": show_with_blank(reservation.created_at),
-        "updated_at": show_with_blank(reservation.updated_at),
-    }
+def _shown_fields(kind: ReservationKind, version: Version) -> Mapping[str, FieldInfo]:
+    """Return what the type shows of a reservation."""
+    models = (kind.answer_model(strict=version is not OLDEST), *additions_of(kind, version))
+    return {name: field for model in models for name, field in model.model_fields.items()}
 
 
-def _show_event_1_0(event: Event) -> Document:
-    return {
-        "id": event.id,
-        "lease_id": event.lease_id,
-        "event_type": event.event_type.value,
-        "time": show_with_t(event.due_at),
-        "status": event.status.value,
-        "created_at": show_with_blank(event.created_at),
-        "updated_at": show_with_blank(event.updated_at),
-    }
+def _default(field: FieldInfo) -> object:
+    """Return what stands for a field of a model of answers while it is not known."""
+    return None if field.is_required() else field.get_default(call_default_factory=True)
 
 
-def _show(lease: Lease, parameters: _Parameters, show_event: Callable[[Event], Document]) -> Document:
-    """A lease, from 1.1 on."""
-    before_end = lease.event(EventType.BEFORE_END)
-    return {
-        "id": lease.id,
-        "name": lease.name,
-        "project_id": lease.project_id,
-        "user_id": lease.user_id,
-        "start_date": show_rfc3339(lease.starts_at),
-        "end_date": show_rfc3339(lease.ends_at),
-        "before_end_date": show_rfc3339(before_end.due_at) if before_end else None,
-        "status": lease.status.value,
-        "status_reason": lease.status_reason,
-        "degraded": lease.degraded,
-        "created_at": show_rfc3339(lease.created_at),
-        "updated_at": show_maybe_rfc3339(lease.updated_at),
-        "reservations": [_show_reservation(one, parameters(one)) for one in lease.reservations],
-        "events": [show_event(event) for event in lease.events if event.event_type in SHOWN_EVENTS],
-    }
-
-
-def _show_reservation(reservation: Reservation, parameters: Document) -> Document:
-    return {
-        **parameters,
-        "id": reservation.id,
-        "lease_id": reservation.lease_id,
-        "resource_type": reservation.resource_type,
-        "status": reservation.status.value,
-        "missing_resources": reservation.missing_resources,
-        "resources_changed": reservation.resources_changed,
-        "created_at": show_rfc3339(reservation.created_at),
-        "updated_at": show_maybe_rfc3339(reservation.updated_at),
-    }
-
-
-def _show_event(event: Event) -> Document:
-    return {
-        "id": event.id,
-        "lease_id": event.lease_id,
-        "event_type": event.event_type.value,
-        "time": show_rfc3339(event.due_at),
-        "status": event.status.value,
-        "created_at": show_rfc3339(event.created_at),
-        "updated_at": show_maybe_rfc3339(event.updated_at),
-    }
-
-
-def _show_event_with_message(event: Event) -> Document:
-    return {**_show_event(event), "message": event.message}
-
-
-def _show_history_entry(entry: HistoryEntry) -> Document:
-    return {
-        "at": show_rfc3339(entry.at),
-        "actor": entry.actor,
-        "action": entry.action,
-        "from_status": entry.from_status,
-        "to_status": entry.to_status,
-        "reason": entry.reason,
-        "request_id": entry.request_id,
-    }
+def _reservation_answer(kind: ReservationKind, base: type[Answer], shown: Mapping[str, FieldInfo]) -> type[Answer]:
+    fields: Any = {name: (field.annotation, ...) for name, field in shown.items()}
+    tag: Any = (Literal[kind.name], ...)
+    title = kind.request_model(strict=True).__name__
+    return create_model(f"{title}Document", __base__=base, resource_type=tag, **fields)

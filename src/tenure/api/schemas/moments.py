@@ -97,20 +97,19 @@ Rfc3339OrNow = Annotated[
 ]
 
 
+_ZONE = len("+00:00")
+
+
 def show_with_t(moment: datetime) -> str:
     """1.0's form of dates: six digits of a fraction, always."""
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")[:-_ZONE]
 
 
-def show_with_blank(moment: datetime | None) -> str | None:
+def show_with_blank(moment: datetime) -> str:
     """1.0's form of when something was made or changed: to the second."""
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(" ", timespec="seconds") if moment else None
+    return moment.astimezone(UTC).isoformat(" ", timespec="seconds")[:-_ZONE]
 
 
 def show_rfc3339(moment: datetime) -> str:
     """In UTC, with a fraction only where there is one."""
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
-
-
-def show_maybe_rfc3339(moment: datetime | None) -> str | None:
-    return show_rfc3339(moment) if moment else None
+    return moment.astimezone(UTC).isoformat()[:-_ZONE] + "Z"

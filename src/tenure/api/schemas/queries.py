@@ -1,26 +1,22 @@
-"""Query strings: ignored at 1.0 save for the few that Blazar reads, strict from 1.1 on."""
+"""Query strings. What is unknown is ignored at 1.0, which knows the few that Blazar reads, and refused from 1.1 on."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
-from functools import cache
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import falcon
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, WithJsonSchema, create_model
 from pydantic_core import PydanticCustomError
 
-from tenure.api.context import version_of
 from tenure.api.schemas.moments import Rfc3339
 from tenure.api.schemas.refusals import check
 from tenure.api.schemas.texts import PRINTABLE, ExternalId, Identifier, Name, RegionName
-from tenure.api.versions import OLDEST, Version
+from tenure.api.versions import OLDEST, Version, by_version
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import LeaseStatus
 from tenure.domain.request import LeaseOrder, LeaseQuery, ResourceOrder, ResourceQuery
-
-Q = TypeVar("Q", bound="Query")
 
 MAX_LIMIT = 1000
 DEFAULT_LIMIT = 100
@@ -54,11 +50,6 @@ Direction = Literal["asc", "desc"]
 Flag = Annotated[str, Field(max_length=255, pattern=PRINTABLE)]
 
 
-class HostSortKey(StrEnum):
-    ID = "id"
-    HYPERVISOR_HOSTNAME = "hypervisor_hostname"
-
-
 ShownStatus = StrEnum(  # type: ignore[misc]  # its members are those of another enum
     "ShownStatus", {status.name: status.value for status in LeaseStatus if status is not LeaseStatus.DELETED}
 )
@@ -68,6 +59,11 @@ class Query(BaseModel):
     """No query parameters at all."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+#: How a list or a thing can be asked for at each version.
+QueryAt = Callable[[Version], type[Query]]
+NO_QUERY: QueryAt = by_version(Query)
 
 
 class LimitsQuery(Query):
@@ -107,16 +103,12 @@ class HistoryQuery(Query):
 
 
 class ResourceListQuery(Query):
-    """A list of resources; each inventory has words of its own for their names."""
+    """A list of resources; each inventory has words of its own for their names, also as the ``sort_key``."""
 
     limit: Limit = DEFAULT_LIMIT
     marker: ExternalId | None = None
     sort_dir: Direction = "asc"
     reservable: Truth | None = None
-
-    @property
-    def order(self) -> ResourceOrder:
-        return ResourceOrder.ID
 
     @property
     def named(self) -> str | None:
@@ -138,7 +130,7 @@ class ResourceListQuery(Query):
             resource_type=resource_type,
             limit=self.limit,
             marker=self.marker,
-            order=self.order,
+            order=ResourceOrder.ID if getattr(self, "sort_key", "id") == "id" else ResourceOrder.NAME,
             descending=self.sort_dir == "desc",
             name=self.named,
             region=self.where,
@@ -157,25 +149,13 @@ class _OfRegion(ResourceListQuery):
         return self.region
 
 
-@cache
-def list_query(model: type[ResourceListQuery], version: Version) -> type[ResourceListQuery]:
-    """How a list of an inventory is asked for at a version."""
-    if version < Version.V1_2:
-        return model
+def list_queries(model: type[ResourceListQuery]) -> QueryAt:
+    """Return how a list of an inventory is asked for at each version."""
+    return by_version(Query, model, _with_region(model))
+
+
+def _with_region(model: type[ResourceListQuery]) -> type[ResourceListQuery]:
     return create_model(model.__name__, __base__=(_OfRegion, model), __doc__=model.__doc__)
-
-
-class HostListQuery(ResourceListQuery):
-    sort_key: HostSortKey = HostSortKey.ID
-    hypervisor_hostname: ExternalId | None = None
-
-    @property
-    def order(self) -> ResourceOrder:
-        return ResourceOrder.ID if self.sort_key is HostSortKey.ID else ResourceOrder.NAME
-
-    @property
-    def named(self) -> str | None:
-        return self.hypervisor_hostname
 
 
 class AllocationQuery(Query):
@@ -213,16 +193,7 @@ def query_of(req: falcon.Request, known: Collection[str] | None = None) -> Mappi
     return query
 
 
-def read_query(req: falcon.Request, model: type[Q]) -> Q:
-    """The query as ``model``. At 1.0 only the parameters of allocations and properties are looked at."""
-    version = version_of(req)
-    if version is not OLDEST:
-        return check(model, query_of(req), version)
-    if not issubclass(model, AllocationQuery | LenientPropertyListQuery):
-        return model()
-    return check(model, query_of(req, model.model_fields.keys() - {"limit", "marker"}), version)
-
-
-def refuse_query(req: falcon.Request) -> None:
-    """From 1.1 on, refuse a query where none is known."""
-    read_query(req, Query)
+def read_query(req: falcon.Request, model: type[Query], version: Version) -> Query:
+    """Return the query as ``model``. At 1.0 what the model does not know is ignored."""
+    known = model.model_fields.keys() if version is OLDEST else None
+    return check(model, query_of(req, known), version)

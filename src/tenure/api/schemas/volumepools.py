@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
-from tenure.api.schemas import answers
-from tenure.api.schemas.moments import show_maybe_rfc3339
+from tenure.api.schemas.answers import Answer, From, LeasedAnswer, Rfc3339Text, Standing
 from tenure.api.schemas.queries import ResourceListQuery
 from tenure.api.schemas.refusals import check
-from tenure.api.schemas.resources import (
-    Document,
-    ModelsOfRequest,
-    Registration,
-    WireInventory,
-    WireLending,
-    show_part,
-    show_standing,
-)
+from tenure.api.schemas.resources import Registration, WireInventory, WireLending
 from tenure.api.schemas.texts import MAX_EXTERNAL_ID, PRINTABLE
-from tenure.api.versions import Version
+from tenure.api.versions import Version, by_version
 from tenure.domain.capacity import Capacity
-from tenure.domain.request import LeasedResource, ResourceOrder
-from tenure.domain.resource import Resource
 
 #: The resource class of a pool's room, in GiB.
 ROOM = "DISK_GB"
@@ -61,48 +49,31 @@ class VolumePoolChange(BaseModel):
     capacity_gb: _Lent
 
 
-class VolumePoolSortKey(StrEnum):
-    ID = "id"
-    NAME = "name"
-
-
 class VolumePoolListQuery(ResourceListQuery):
-    sort_key: VolumePoolSortKey = VolumePoolSortKey.ID
+    sort_key: Literal["id", "name"] = "id"
     name: _PoolName | None = None
-
-    @property
-    def order(self) -> ResourceOrder:
-        return ResourceOrder.ID if self.sort_key is VolumePoolSortKey.ID else ResourceOrder.NAME
 
     @property
     def named(self) -> str | None:
         return self.name
 
 
-class LeasedVolumePool(answers.Answer):
-    id: str
+class LeasedVolumePool(LeasedAnswer):
+    id: Annotated[str, From("external_id")]
     name: str
-    reservation_id: str
-    start_date: answers.Rfc3339Text
-    end_date: answers.Rfc3339Text
-    status: answers.ALLOCATION_STATES
 
 
-class VolumePool(answers.Answer):
-    """A pool of volumes, and how much of it is lent to reservations."""
-
-    id: str
+class _Lendable(Answer):
+    id: Annotated[str, From("external_id")]
     name: str
-    capacity_gb: int
+    capacity_gb: Annotated[int, From(lambda pool: pool.capacity[ROOM])]
     reservable: bool
-    created_at: answers.Rfc3339Text
-    updated_at: answers.Rfc3339Text | None
-    region: str | None
-    enabled: bool
-    disabled_reason: str | None
-    health: answers.HEALTHS
-    health_reason: str | None
-    health_since: answers.Rfc3339Text | None
+    created_at: Rfc3339Text
+    updated_at: Rfc3339Text | None
+
+
+class VolumePool(Standing, _Lendable):
+    """A pool of volumes, and how much of it is lent to reservations."""
 
 
 def read_registration(body: Mapping[str, Any], version: Version) -> Registration:
@@ -110,44 +81,21 @@ def read_registration(body: Mapping[str, Any], version: Version) -> Registration
     return Registration(given.name, capacity=Capacity({ROOM: given.capacity_gb}))
 
 
-def read_lent(body: Mapping[str, Any], version: Version) -> Capacity:
-    return Capacity({ROOM: check(VolumePoolChange, body, version).capacity_gb})
-
-
-def show_pool(pool: Resource, version: Version) -> Document:
-    return {
-        "id": pool.external_id,
-        "name": pool.name,
-        "capacity_gb": pool.capacity[ROOM],
-        "reservable": pool.reservable,
-        "created_at": show_maybe_rfc3339(pool.created_at),
-        "updated_at": show_maybe_rfc3339(pool.updated_at),
-        **show_standing(pool, version),
-    }
-
-
-def show_leased_pool(leased: LeasedResource) -> Document:
-    """A pool as the owner of a lease of volumes in it sees it."""
-    return {"id": leased.resource.external_id, "name": leased.resource.name, **show_part(leased)}
+def read_lent(given: VolumePoolChange) -> Capacity:
+    return Capacity({ROOM: given.capacity_gb})
 
 
 VOLUME_POOLS = WireInventory(
     resource_type="virtual:volume",
     path="/v1/volume-pools",
-    part="volume_pool_id",
     one="volume_pool",
     many="volume_pools",
-    links="volume_pools_links",
     noun="volume pool",
     nouns="volume pools",
     query=VolumePoolListQuery,
-    registration=ModelsOfRequest(VolumePoolCreate, VolumePoolCreate),
+    registration=by_version(VolumePoolCreate),
     read_registration=read_registration,
-    show=show_pool,
-    show_new=show_pool,
-    show_leased=show_leased_pool,
-    answer=lambda _version: VolumePool,
-    answer_new=lambda _version: VolumePool,
+    answer=by_version(VolumePool),
     leased_answer=LeasedVolumePool,
     lending=WireLending(VolumePoolChange, read_lent),
     allocations_since=Version.V1_2,

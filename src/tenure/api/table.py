@@ -1,0 +1,23 @@
+"""The table of all operations of the API."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from tenure.api.discovery import PUBLIC
+from tenure.api.inventories import inventory_operations
+from tenure.api.leases import lease_operations
+from tenure.api.limits import LIMITS
+from tenure.api.operations import Operation
+from tenure.api.schemas.leases import LeaseSchemas, ReservationKind
+from tenure.api.versions import Version
+
+
+@lru_cache(maxsize=1)
+def operations_of(kinds: tuple[ReservationKind, ...]) -> tuple[Operation, ...]:
+    """Return all operations of an API that knows these types, in the order in which they are described.
+
+    Its models take longer to build than all the rest of the API.
+    """
+    schemas = {version: LeaseSchemas(kinds, version) for version in Version}
+    return (*PUBLIC, *lease_operations(schemas), LIMITS, *inventory_operations(kinds))
