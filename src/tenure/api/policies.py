@@ -105,36 +105,58 @@ _LIMITS = (
         ("GET", "/limits"),
     ),
 )
+
+
+def _inventory_rules(
+    rules: str,
+    path: str,
+    noun: str,
+    nouns: str,
+    *,
+    part: str,
+    listing: str,
+    readers: str = "rule:admin",
+    place: str = "on",
+    put: str | None = None,
+) -> tuple[policy.RuleDefault, ...]:
+    """Return the rules that every inventory has; that about changes only where ``put`` says what it is for."""
+    one = f"{path}/{{{part}}}"
+
+    def rule(
+        end: str, description: str, *operations: tuple[str, str], default: str = "rule:admin"
+    ) -> policy.RuleDefault:
+        return _rule(f"{rules}:{end}", default, description, *operations)
+
+    return (
+        rule("get", listing, ("GET", path), ("GET", one), default=readers),
+        rule("post", f"Make a {noun} reservable.", ("POST", path)),
+        *([rule("put", put, ("PUT", one))] if put else []),
+        rule("delete", f"Take a {noun} back.", ("DELETE", one)),
+        rule(
+            "disable",
+            f"Close a {noun} to new reservations, or open it again.",
+            ("POST", f"{one}/disable"),
+            ("POST", f"{one}/enable"),
+        ),
+        rule("reallocate", f"Move what is booked {place} a {noun} to others.", ("POST", f"{one}/reallocate")),
+        rule(
+            "get_allocations",
+            f"See which reservations have a part in which {nouns}.",
+            ("GET", f"{path}/allocations"),
+            ("GET", f"{one}/allocation"),
+        ),
+    )
+
+
 _HOSTS = (
-    _rule(
-        "blazar:oshosts:get",
-        "rule:admin",
-        "List hosts, and see one.",
-        ("GET", "/os-hosts"),
-        ("GET", "/os-hosts/{host_id}"),
-    ),
-    _rule("blazar:oshosts:post", "rule:admin", "Make a host reservable.", ("POST", "/os-hosts")),
-    _rule("blazar:oshosts:put", "rule:admin", "Change a host's properties.", ("PUT", "/os-hosts/{host_id}")),
-    _rule("blazar:oshosts:delete", "rule:admin", "Take a host back.", ("DELETE", "/os-hosts/{host_id}")),
-    _rule(
-        "blazar:oshosts:disable",
-        "rule:admin",
-        "Close a host to new reservations, or open it again.",
-        ("POST", "/os-hosts/{host_id}/disable"),
-        ("POST", "/os-hosts/{host_id}/enable"),
-    ),
-    _rule(
-        "blazar:oshosts:reallocate",
-        "rule:admin",
-        "Move what is booked on a host to others.",
-        ("POST", "/os-hosts/{host_id}/reallocate"),
-    ),
-    _rule(
-        "blazar:oshosts:get_allocations",
-        "rule:admin",
-        "See which reservations have a part in which hosts.",
-        ("GET", "/os-hosts/allocations"),
-        ("GET", "/os-hosts/{host_id}/allocation"),
+    *_inventory_rules(
+        "blazar:oshosts",
+        "/os-hosts",
+        "host",
+        "hosts",
+        part="host_id",
+        listing="List hosts, and see one.",
+        put="Change a host's properties.",
     ),
     _rule(
         "blazar:oshosts:get_resource_properties",
@@ -149,84 +171,24 @@ _HOSTS = (
         ("PATCH", "/os-hosts/properties/{property_name}"),
     ),
 )
-_FLOATING_IPS = (
-    _rule(
-        "blazar:floatingips:get",
-        _READER_OR_ADMIN,
-        "List reservable floating IPs, and see one.",
-        ("GET", "/floatingips"),
-        ("GET", "/floatingips/{floatingip_id}"),
-    ),
-    _rule("blazar:floatingips:post", "rule:admin", "Make a floating IP reservable.", ("POST", "/floatingips")),
-    _rule(
-        "blazar:floatingips:delete",
-        "rule:admin",
-        "Take a floating IP back.",
-        ("DELETE", "/floatingips/{floatingip_id}"),
-    ),
-    _rule(
-        "blazar:floatingips:disable",
-        "rule:admin",
-        "Close a floating IP to new reservations, or open it again.",
-        ("POST", "/floatingips/{floatingip_id}/disable"),
-        ("POST", "/floatingips/{floatingip_id}/enable"),
-    ),
-    _rule(
-        "blazar:floatingips:reallocate",
-        "rule:admin",
-        "Move what is booked on a floating IP to others.",
-        ("POST", "/floatingips/{floatingip_id}/reallocate"),
-    ),
-    _rule(
-        "blazar:floatingips:get_allocations",
-        "rule:admin",
-        "See which reservations have a part in which floating IPs.",
-        ("GET", "/floatingips/allocations"),
-        ("GET", "/floatingips/{floatingip_id}/allocation"),
-    ),
+_FLOATING_IPS = _inventory_rules(
+    "blazar:floatingips",
+    "/floatingips",
+    "floating IP",
+    "floating IPs",
+    part="floatingip_id",
+    listing="List reservable floating IPs, and see one.",
+    readers=_READER_OR_ADMIN,
 )
-
-_VOLUME_POOLS = (
-    _rule(
-        "tenure:volumepools:get",
-        "rule:admin",
-        "List the volume pools that can be reserved from, and see one.",
-        ("GET", "/volume-pools"),
-        ("GET", "/volume-pools/{volume_pool_id}"),
-    ),
-    _rule("tenure:volumepools:post", "rule:admin", "Make a volume pool reservable.", ("POST", "/volume-pools")),
-    _rule(
-        "tenure:volumepools:put",
-        "rule:admin",
-        "Change how much of a volume pool is lent.",
-        ("PUT", "/volume-pools/{volume_pool_id}"),
-    ),
-    _rule(
-        "tenure:volumepools:delete",
-        "rule:admin",
-        "Take a volume pool back.",
-        ("DELETE", "/volume-pools/{volume_pool_id}"),
-    ),
-    _rule(
-        "tenure:volumepools:disable",
-        "rule:admin",
-        "Close a volume pool to new reservations, or open it again.",
-        ("POST", "/volume-pools/{volume_pool_id}/disable"),
-        ("POST", "/volume-pools/{volume_pool_id}/enable"),
-    ),
-    _rule(
-        "tenure:volumepools:reallocate",
-        "rule:admin",
-        "Move what is booked in a volume pool to others.",
-        ("POST", "/volume-pools/{volume_pool_id}/reallocate"),
-    ),
-    _rule(
-        "tenure:volumepools:get_allocations",
-        "rule:admin",
-        "See which reservations have a part in which volume pools.",
-        ("GET", "/volume-pools/allocations"),
-        ("GET", "/volume-pools/{volume_pool_id}/allocation"),
-    ),
+_VOLUME_POOLS = _inventory_rules(
+    "tenure:volumepools",
+    "/volume-pools",
+    "volume pool",
+    "volume pools",
+    part="volume_pool_id",
+    listing="List the volume pools that can be reserved from, and see one.",
+    place="in",
+    put="Change how much of a volume pool is lent.",
 )
 
 
@@ -237,8 +199,8 @@ def list_rules() -> tuple[policy.RuleDefault, ...]:
 
 def foreign_rules() -> tuple[policy.RuleDefault, ...]:
     """The rules of types by others, by their entry points."""
-    found = sorted(entry_points(group="tenure.policies"), key=lambda one: one.name)
-    return tuple(rule for one in found for rule in one.load()())
+    points = sorted(entry_points(group="tenure.policies"), key=lambda point: point.name)
+    return tuple(rule for point in points for rule in point.load()())
 
 
 class Policies:
