@@ -28,8 +28,6 @@ from tenure.domain.errors import (
 class Refusal(TenureError):
     """A request that is refused before anything is asked of the manager."""
 
-    #: Whether 1.0 answers in the form that it uses for what no route has handled.
-    framework = True
     #: Whether 1.0 tells the version in such an answer.
     tells_version = False
 
@@ -77,7 +75,7 @@ class VersionNotSupported(Refusal):
 
 
 class Unauthorized(Refusal):
-    """Nobody vouches for the caller."""
+    """The caller is not authenticated."""
 
     name = "Unauthorized"
 

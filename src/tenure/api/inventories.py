@@ -5,14 +5,14 @@ They are the same for hosts, for addresses and for whatever else can be booked. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import entry_points
 from operator import attrgetter
 from typing import Annotated, Any
 
-from pydantic import create_model
+from pydantic import BaseModel, create_model
 
 from tenure.api.answers import PAGE, Many, One, Pages, Whole, pages
 from tenure.api.operations import Operation, Request
@@ -39,10 +39,21 @@ from tenure.api.schemas.resources import (
     registration_models,
 )
 from tenure.api.versions import OLDEST, Version, by_version
-from tenure.domain.request import AffectedPart, BookingQuery, LeasedResource, Page, ResourceBookings, ResourceQuery
+from tenure.domain.request import (
+    AffectedPart,
+    BookingQuery,
+    LeasedResource,
+    Page,
+    ResourceBookings,
+    ResourceChange,
+    ResourceQuery,
+)
 from tenure.domain.resource import PropertySetting, Resource
 from tenure.resources.contract import Inventory
+from tenure.services.manager import Manager
 
+#: Finds what changes a resource.
+Verb = Callable[[Manager], Callable[..., ResourceChange]]
 _ALLOCATIONS_QUERY: QueryAt = by_version(AllocationQuery, AllocationListQuery)
 _PROPERTIES_QUERY: QueryAt = by_version(LenientPropertyListQuery, PropertyListQuery)
 _ALLOCATION: AnswerAt = by_version(answers.AllocationOf10, answers.Allocation)
@@ -106,13 +117,14 @@ class _InventoryOperations:
         had = Many(wire.many, by_version(wire.leased_answer))
         yield Operation("GET", leased, summary, self.leased, had, since=max(since, Version.V1_1))
         changed = Whole(cache(self._change_model))
-        for verb, summary, run, model in (
-            ("disable", f"Close a {noun} to reservations", self.disable, Disable),
-            ("enable", f"Open a {noun} again", self.enable, Enable),
-            ("reallocate", f"Empty a {noun}", self.reallocate, Reallocate),
-        ):
-            path, body = f"{one}/{verb}", by_version(model)
-            yield Operation("POST", path, summary, run, changed, body=body, since=max(since, Version.V1_2))
+        changes: Sequence[tuple[str, str, Verb, type[BaseModel]]] = (
+            ("disable", f"Close a {noun} to reservations", lambda manager: manager.resources.disable, Disable),
+            ("enable", f"Open a {noun} again", lambda manager: manager.resources.enable, Enable),
+            ("reallocate", f"Empty a {noun}", lambda manager: manager.resources.reallocate, Reallocate),
+        )
+        for name, summary, verb, model in changes:
+            run, body = partial(self.change, verb), by_version(model)
+            yield Operation("POST", f"{one}/{name}", summary, run, changed, body=body, since=max(since, Version.V1_2))
 
     def _of_properties(self) -> Iterator[Operation]:
         path, since = f"{self._wire.path}/properties", self._wire.since
@@ -182,28 +194,10 @@ class _InventoryOperations:
     def leased(self, request: Request) -> Sequence[LeasedResource]:
         return request.manager.leases.resources(request.actor, request.part("lease_id"), self._type)
 
-    def disable(self, request: Request) -> _Changed:
+    def change(self, verb: Verb, request: Request) -> _Changed:
+        """Do what ``verb`` does, which takes what the body gives by the same names."""
         given = request.given()
-        done = request.manager.resources.disable(
-            request.actor, self._type, self._id(request), reason=given.reason, dry_run=given.dry_run
-        )
-        return _Changed(done.resource, given.dry_run, done.parts)
-
-    def enable(self, request: Request) -> _Changed:
-        given = request.given()
-        done = request.manager.resources.enable(request.actor, self._type, self._id(request), dry_run=given.dry_run)
-        return _Changed(done.resource, given.dry_run, done.parts)
-
-    def reallocate(self, request: Request) -> _Changed:
-        given = request.given()
-        done = request.manager.resources.reallocate(
-            request.actor,
-            self._type,
-            self._id(request),
-            lease_id=given.lease_id,
-            running=given.running,
-            dry_run=given.dry_run,
-        )
+        done = verb(request.manager)(request.actor, self._type, self._id(request), **given.model_dump())
         return _Changed(done.resource, given.dry_run, done.parts)
 
     def bookings(self, request: Request) -> Iterator[Page[ResourceBookings]]:

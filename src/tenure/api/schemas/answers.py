@@ -125,8 +125,8 @@ Region = Annotated[str | None, Written(lambda region: region or None)]
 
 
 class Link(Answer):
-    rel: str
     href: str
+    rel: str
 
 
 class VersionEntry(Answer):

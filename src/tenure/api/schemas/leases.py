@@ -186,9 +186,7 @@ class LeaseSchemas:
             ends_at=given.end_date,
             before_end_at=given.before_end_date,
             reservations=tuple(map(self._asked, given.reservations)),
-            events=tuple(UserEvent(event.time, event.message) for event in given.events)
-            if has_user_events(self._version)
-            else (),
+            events=self._user_events(given) or (),
             hold_for=self._hold_for(given),
         )
 
@@ -225,8 +223,7 @@ class LeaseSchemas:
 
     def _changes(self, body: Mapping[str, object], given: Iterable[Any]) -> tuple[ReservationChange, ...]:
         """What changes in reservations, each with the type that the client says it has."""
-        told = _told_types(body)
-        checks_values = self._version is not OLDEST
+        told, checks_values = _told_types(body), self._version is not OLDEST
         return tuple(
             ReservationChange(reservation.id, self._changed(reservation), told[index], checks_values=checks_values)
             for index, reservation in enumerate(given)
@@ -242,7 +239,7 @@ class LeaseSchemas:
         """What the owner's events are to be, None where they stay."""
         if not has_user_events(self._version) or given.events is None:
             return None
-        return tuple(UserEvent(event.time, event.message, event.id) for event in given.events)
+        return tuple(UserEvent(event.time, event.message, getattr(event, "id", None)) for event in given.events)
 
     def _changed(self, reservation: Any) -> Document:
         """What changes in a reservation: null names nothing, but where a parameter may be null."""
