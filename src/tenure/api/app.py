@@ -27,10 +27,10 @@ from tenure.api.errors import (
 from tenure.api.links import Links
 from tenure.api.openapi import Description
 from tenure.api.operations import Endpoint
-from tenure.api.schemas.leases import ReservationKind
 from tenure.api.table import operations_of
 from tenure.api.versions import OLDEST
 from tenure.domain.errors import TenureError
+from tenure.resources.contract import ResourceType
 from tenure.services.manager import Manager
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ Authenticate = Callable[["WSGIApplication"], "WSGIApplication"]
 
 def create_app(
     manager: Manager,
-    types: Iterable[ReservationKind],
+    types: Iterable[ResourceType],
     authenticate: Authenticate,
     *,
     public_url: str | None = None,

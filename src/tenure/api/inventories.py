@@ -18,7 +18,6 @@ from tenure.api.answers import PAGE, Many, One, Pages, Whole, pages
 from tenure.api.operations import Operation, Request
 from tenure.api.schemas import answers
 from tenure.api.schemas.answers import AffectedReservation, Answer, AnswerAt, From
-from tenure.api.schemas.leases import ReservationKind
 from tenure.api.schemas.queries import (
     AllocationListQuery,
     AllocationQuery,
@@ -49,7 +48,7 @@ from tenure.domain.request import (
     ResourceQuery,
 )
 from tenure.domain.resource import PropertySetting, Resource
-from tenure.resources.contract import Inventory
+from tenure.resources.contract import Inventory, ResourceType
 from tenure.services.manager import Manager
 
 #: Finds what changes a resource.
@@ -68,7 +67,7 @@ def installed_inventories() -> tuple[WireInventory, ...]:
     return tuple(point.load() for point in points)
 
 
-def inventory_operations(kinds: Iterable[ReservationKind]) -> Iterator[Operation]:
+def inventory_operations(kinds: Iterable[ResourceType]) -> Iterator[Operation]:
     """Return the operations of all inventories of these types that are on the wire."""
     known = {kind.stock.name: kind.stock for kind in kinds if kind.stock is not None}
     for wire in installed_inventories():

@@ -9,12 +9,13 @@ from tenure.api.inventories import inventory_operations
 from tenure.api.leases import lease_operations
 from tenure.api.limits import LIMITS
 from tenure.api.operations import Operation
-from tenure.api.schemas.leases import LeaseSchemas, ReservationKind
+from tenure.api.schemas.leases import LeaseSchemas
 from tenure.api.versions import Version
+from tenure.resources.contract import ResourceType
 
 
 @lru_cache(maxsize=1)
-def operations_of(kinds: tuple[ReservationKind, ...]) -> tuple[Operation, ...]:
+def operations_of(kinds: tuple[ResourceType, ...]) -> tuple[Operation, ...]:
     """Return all operations of an API that knows these types, in the order in which they are described.
 
     Its models take longer to build than all the rest of the API.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Literal, LiteralString, Protocol, Union, get_args
+from typing import Annotated, Any, Literal, LiteralString, Union, get_args
 
 from pydantic import (
     BaseModel,
@@ -31,32 +31,13 @@ from tenure.api.versions import OLDEST, Version, by_version
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.lease import MAX_USER_EVENTS, Lease, Reservation
 from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, ReservationRequest, UserEvent
-from tenure.resources.contract import Inventory
+from tenure.resources.contract import ResourceType
 from tenure.services.bounds import MAX_RESERVATIONS
 
 #: For how many seconds a lease can be held.
 LONGEST_HOLD = 3600
 #: May be absent, and is then None without being asked; null it must not be.
 _OPTIONAL: Any = Field(default_factory=lambda: None)
-
-
-class ReservationKind(Protocol):
-    """What the wire must know of a resource type."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def stock(self) -> Inventory | None: ...
-
-    @property
-    def additions(self) -> type[BaseModel] | None: ...
-
-    def request_model(self, *, strict: bool) -> type[BaseModel]: ...
-
-    def change_model(self, *, strict: bool) -> type[BaseModel]: ...
-
-    def answer_model(self, *, strict: bool) -> type[BaseModel]: ...
 
 
 def _example(start: str, end: str) -> dict[str, Any]:
@@ -163,7 +144,7 @@ class StrictReservationId(BaseModel):
 class LeaseSchemas:
     """Leases at one version, by the resource types that are registered: requests are read and leases are shown."""
 
-    def __init__(self, kinds: Iterable[ReservationKind], version: Version) -> None:
+    def __init__(self, kinds: Iterable[ResourceType], version: Version) -> None:
         self._version = version
         self._kinds = tuple(kinds)
         self._names = tuple(kind.name for kind in self._kinds)
@@ -301,7 +282,7 @@ class Placed(BaseModel):
     ] = None
 
 
-def _request_model(kind: ReservationKind, version: Version) -> type[BaseModel]:
+def _request_model(kind: ResourceType, version: Version) -> type[BaseModel]:
     """The model of a reservation to be made: what its type asks for, and from 1.2 on where."""
     asked = kind.request_model(strict=version is not OLDEST)
     if not has_regions(version):
@@ -309,12 +290,12 @@ def _request_model(kind: ReservationKind, version: Version) -> type[BaseModel]:
     return create_model(asked.__name__, __base__=(Placed, *additions_of(kind, version), asked), __doc__=asked.__doc__)
 
 
-def additions_of(kind: ReservationKind, version: Version) -> tuple[type[BaseModel], ...]:
+def additions_of(kind: ResourceType, version: Version) -> tuple[type[BaseModel], ...]:
     """What requests of the type can name at the version beside its own model: nothing before 1.2."""
     return () if kind.additions is None or version < Version.V1_2 else (kind.additions,)
 
 
-def _change_model(kind: ReservationKind, version: Version) -> type[BaseModel]:
+def _change_model(kind: ResourceType, version: Version) -> type[BaseModel]:
     """The model of what changes in a reservation."""
     strict = version is not OLDEST
     change = kind.change_model(strict=strict)
@@ -389,7 +370,7 @@ _RESERVATION_ANSWER: AnswerAt = by_version(
 _LEASE_ANSWER: AnswerAt = by_version(answers.LeaseOf10, answers.LeaseOf11, answers.LeaseOf12)
 
 
-def _answer_model(kinds: Iterable[ReservationKind], version: Version) -> type[Answer]:
+def _answer_model(kinds: Iterable[ResourceType], version: Version) -> type[Answer]:
     """Return the model of a lease in answers; each reservation has what its type shows, beside what all have."""
     base = _RESERVATION_ANSWER(version)
     fields = {kind.name: _shown_fields(kind, version) for kind in kinds}
@@ -409,7 +390,7 @@ def _answer_model(kinds: Iterable[ReservationKind], version: Version) -> type[An
     return create_model("Lease", __base__=_LEASE_ANSWER(version), reservations=reservations)
 
 
-def _shown_fields(kind: ReservationKind, version: Version) -> Mapping[str, FieldInfo]:
+def _shown_fields(kind: ResourceType, version: Version) -> Mapping[str, FieldInfo]:
     """Return what the type shows of a reservation."""
     models = (kind.answer_model(strict=version is not OLDEST), *additions_of(kind, version))
     return {name: field for model in models for name, field in model.model_fields.items()}
@@ -420,7 +401,7 @@ def _default(field: FieldInfo) -> object:
     return None if field.is_required() else field.get_default(call_default_factory=True)
 
 
-def _reservation_answer(kind: ReservationKind, base: type[Answer], shown: Mapping[str, FieldInfo]) -> type[Answer]:
+def _reservation_answer(kind: ResourceType, base: type[Answer], shown: Mapping[str, FieldInfo]) -> type[Answer]:
     fields: Any = {name: (field.annotation, ...) for name, field in shown.items()}
     tag: Any = (Literal[kind.name], ...)
     title = kind.request_model(strict=True).__name__
