@@ -25,11 +25,9 @@ class InstrumentCreate(BaseModel):
 
 
 class InstrumentListQuery(ResourceListQuery):
-    kind: ExternalId | None = None
+    FACTS = ("kind",)
 
-    @property
-    def facts(self) -> Mapping[str, str]:
-        return {} if self.kind is None else {"kind": self.kind}
+    kind: ExternalId | None = None
 
 
 class _Described(Answer):

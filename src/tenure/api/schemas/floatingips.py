@@ -44,17 +44,12 @@ class FloatingIPCreate(BaseModel):
 
 
 class FloatingIPListQuery(ResourceListQuery):
+    NAME = "floating_ip_address"
+    FACTS = ("floating_network_id",)
+
     sort_key: Literal["id", "floating_ip_address"] = "id"
     floating_ip_address: Address | None = None
     floating_network_id: NetworkId | None = None
-
-    @property
-    def named(self) -> str | None:
-        return self.floating_ip_address
-
-    @property
-    def facts(self) -> Mapping[str, str]:
-        return {} if self.floating_network_id is None else {"floating_network_id": self.floating_network_id}
 
 
 class _Address(Answer):

@@ -170,12 +170,10 @@ class HostUpdate(BaseModel):
 
 
 class HostListQuery(ResourceListQuery):
+    NAME = "hypervisor_hostname"
+
     sort_key: Literal["id", "hypervisor_hostname"] = "id"
     hypervisor_hostname: ExternalId | None = None
-
-    @property
-    def named(self) -> str | None:
-        return self.hypervisor_hostname
 
 
 def read_registration(body: Mapping[str, Any], version: Version) -> Registration:

@@ -370,7 +370,7 @@ _RESERVATION_ANSWER: AnswerAt = by_version(
 _LEASE_ANSWER: AnswerAt = by_version(answers.LeaseOf10, answers.LeaseOf11, answers.LeaseOf12)
 
 
-def _answer_model(kinds: Iterable[ResourceType], version: Version) -> type[Answer]:
+def _answer_model(kinds: tuple[ResourceType, ...], version: Version) -> type[Answer]:
     """Return the model of a lease in answers; each reservation has what its type shows, beside what all have."""
     base = _RESERVATION_ANSWER(version)
     fields = {kind.name: _shown_fields(kind, version) for kind in kinds}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import falcon
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, WithJsonSchema, create_model
@@ -105,37 +105,27 @@ class HistoryQuery(Query):
 class ResourceListQuery(Query):
     """A list of resources; each inventory has words of its own for their names, also as the ``sort_key``."""
 
+    #: The parameter that is the name of a resource, and those that are what the cloud must say of it.
+    NAME: ClassVar[str] = ""
+    FACTS: ClassVar[tuple[str, ...]] = ()
+
     limit: Limit = DEFAULT_LIMIT
     marker: ExternalId | None = None
     sort_dir: Direction = "asc"
     reservable: Truth | None = None
 
-    @property
-    def named(self) -> str | None:
-        """The name of what is looked for."""
-        return None
-
-    @property
-    def facts(self) -> Mapping[str, str]:
-        """What the cloud must say of it."""
-        return {}
-
-    @property
-    def where(self) -> str | None:
-        """The region that it must be in."""
-        return None
-
     def to_domain(self, resource_type: str) -> ResourceQuery:
+        given = self.model_dump(exclude_none=True)
         return ResourceQuery(
             resource_type=resource_type,
             limit=self.limit,
             marker=self.marker,
-            order=ResourceOrder.ID if getattr(self, "sort_key", "id") == "id" else ResourceOrder.NAME,
+            order=ResourceOrder.ID if given.get("sort_key", "id") == "id" else ResourceOrder.NAME,
             descending=self.sort_dir == "desc",
-            name=self.named,
-            region=self.where,
+            name=given.get(self.NAME),
+            region=given.get("region"),
             reservable=self.reservable,
-            facts=self.facts,
+            facts={name: given[name] for name in self.FACTS if name in given},
         )
 
 
@@ -143,10 +133,6 @@ class _OfRegion(ResourceListQuery):
     """From 1.2 on: only what is in this region."""
 
     region: RegionName | None = None
-
-    @property
-    def where(self) -> str | None:
-        return self.region
 
 
 def list_queries(model: type[ResourceListQuery]) -> QueryAt:

@@ -50,12 +50,10 @@ class VolumePoolChange(BaseModel):
 
 
 class VolumePoolListQuery(ResourceListQuery):
+    NAME = "name"
+
     sort_key: Literal["id", "name"] = "id"
     name: _PoolName | None = None
-
-    @property
-    def named(self) -> str | None:
-        return self.name
 
 
 class LeasedVolumePool(LeasedAnswer):
