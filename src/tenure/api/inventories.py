@@ -115,7 +115,7 @@ class _InventoryOperations:
         leased, summary = f"/v1/leases/{{lease_id}}/{wire.many}", f"List the {nouns} of a lease"
         had = Many(wire.many, by_version(wire.leased_answer))
         yield Operation("GET", leased, summary, self.leased, had, since=max(since, Version.V1_1))
-        changed = Whole(cache(self._change_model))
+        changed = Whole(by_version(*[self._change_model(version) for version in Version]))
         changes: Sequence[tuple[str, str, Verb, type[BaseModel]]] = (
             ("disable", f"Close a {noun} to reservations", lambda manager: manager.resources.disable, Disable),
             ("enable", f"Open a {noun} again", lambda manager: manager.resources.enable, Enable),

@@ -52,7 +52,7 @@ def fact(name: str, default: object = None) -> From:
 
 
 class Answer(BaseModel):
-    model_config = ConfigDict(extra="forbid", defer_build=True)  # most are described never, or late
+    model_config = ConfigDict(extra="forbid")
 
     @classmethod
     def show(cls, value: Any) -> Document:
@@ -199,6 +199,10 @@ class UnauthorizedDocument(Answer):
     error: UnauthorizedReason
 
 
+#: What reservations and leases of installed types are made from is built when it is described, which takes long.
+_BASE = ConfigDict(defer_build=True)
+
+
 def _shown_events(lease: Lease) -> list[Event]:
     return [event for event in lease.events if event.event_type in SHOWN_EVENTS]
 
@@ -219,6 +223,8 @@ class EventOf10(Answer):
 
 
 class ReservationOf10(Answer):
+    model_config = _BASE
+
     id: str
     lease_id: str
     resource_id: Annotated[str, From("id")]
@@ -231,6 +237,8 @@ class ReservationOf10(Answer):
 
 
 class LeaseOf10(Answer):
+    model_config = _BASE
+
     id: str
     name: str
     user_id: str
@@ -257,6 +265,8 @@ class EventDocument(Answer):
 
 
 class ReservationDocument(Answer):
+    model_config = _BASE
+
     id: str
     lease_id: str
     resource_type: str
@@ -276,6 +286,8 @@ class PlacedReservation(ReservationDocument, _Placed):
 
 
 class LeaseOf11(Answer):
+    model_config = _BASE
+
     id: str
     name: str
     project_id: str
