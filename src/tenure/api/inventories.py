@@ -208,13 +208,9 @@ class _InventoryOperations:
         return pages(partial(request.manager.resources.bookings, request.actor), first, attrgetter("external_id"))
 
     def bookings_of(self, request: Request) -> ResourceBookings:
-        query = request.query
+        query, external_id = request.query, self._id(request)
         return request.manager.resources.bookings_of(
-            request.actor,
-            self._type,
-            self._id(request),
-            lease_id=query.lease_id,
-            reservation_id=query.reservation_id,
+            request.actor, self._type, external_id, lease_id=query.lease_id, reservation_id=query.reservation_id
         )
 
     def properties(self, request: Request) -> Sequence[answers.Property]:

@@ -199,7 +199,7 @@ class UnauthorizedDocument(Answer):
     error: UnauthorizedReason
 
 
-#: What reservations and leases of installed types are made from is built when it is described, which takes long.
+#: The models of leases and reservations are built when they are described first: with all types it takes long.
 _BASE = ConfigDict(defer_build=True)
 
 
