@@ -115,6 +115,8 @@ class Meter:
 
     def __init__(self, pid: int) -> None:
         self._folder = Path(f"/proc/{pid}")
+        # What clock_getcpuclockid(3) answers on Linux, which Python does not offer: the clock of another process.
+        self._clock = ~pid << 3 | 2
 
     def begin(self) -> None:
         """Count from now on."""
@@ -136,8 +138,8 @@ class Meter:
         wait_for("the service to be idle", is_idle)
 
     def _used(self) -> int:
-        """The processor time of all threads that there are, in nanoseconds. Threads of the service do not end."""
-        return sum(int(path.read_text().split()[0]) for path in self._folder.glob("task/*/schedstat"))
+        """Return the processor time of all threads, those that have ended too, in nanoseconds."""
+        return time.clock_gettime_ns(self._clock)
 
     def _status(self, name: str) -> int:
         lines = (self._folder / "status").read_text().splitlines()
