@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tenure.drivers.openstack.requests import Circumstances, Request
+from tenure.drivers.contract import CloudBusy
+from tenure.drivers.openstack.requests import Circumstances, Request, Unauthorized
+from tenure.drivers.simulated.openstack import objects
 from tenure.drivers.simulated.openstack.cloud import OpenStack
 from tenure.drivers.simulated.openstack.service import Asked, Refused
 from tenure.drivers.simulated.openstack.state import Flavor, FloatingIP, Server
@@ -102,3 +105,22 @@ def test_an_answer_shares_nothing_with_the_state():
     _, answer = cloud.answer(Asked("compute", "GET", "/os-aggregates"), SERVICE)
     answer["aggregates"][0]["metadata"]["blazar:owner"] = "somebody-else"
     assert [aggregate.metadata for aggregate in cloud.aggregates.values()] == [{}]
+
+
+def test_a_change_is_refused_for_now_while_another_process_makes_one(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(objects, "_LOCK_TIMEOUT_SECONDS", 0.01)
+    first, second = OpenStack(path), OpenStack(path)
+    with first.objects.change():
+        with pytest.raises(CloudBusy, match="busy with others"):
+            InProcess(second, lambda _token: None).send(MAKE_POOL, CIRCUMSTANCES)
+        first.add_aggregate("freepool")
+    assert pools(second) == ["freepool"]
+
+
+def test_a_token_of_no_account_and_a_trust_that_is_gone_are_refused():
+    transport = InProcess(OpenStack(), lambda _token: None)
+    for request in (replace(MAKE_POOL, token="forged"), replace(MAKE_POOL, owner=transport.owner("gone"))):
+        with pytest.raises(Unauthorized):
+            transport.send(request, CIRCUMSTANCES)
+    with pytest.raises(Unauthorized):
+        transport.log_in(transport.owner("gone"), CIRCUMSTANCES)
