@@ -75,7 +75,7 @@ def serve(conf: ConfigOpts, *, checkpoint: Callable[[str], None] = lambda _point
 
 
 def _refuse_regions(service: Service) -> None:
-    """Raise ``StartFailed`` if the region of registered hosts is not configured: nobody would manage them."""
+    """Raise ``StartFailed`` if the region of registered hosts is not configured: no manager would manage them."""
     wrong = RegionService(service.parts.db).wrong_with(service.parts.rules.regions)
     if wrong is not None:
         raise StartFailed(wrong)

@@ -83,7 +83,7 @@ class NovaListener:
     """Listens until it is stopped. If the message bus is away, it waits for it.
 
     It reads the topics' own queues, together with all other managers. With a pool of oslo.messaging it would get a
-    copy, and the topics' own queues would grow if nobody else reads them.
+    copy, and the topics' own queues would grow without another reader.
     """
 
     def __init__(self, conf: ConfigOpts, report: Report, *, topics: Sequence[str], exchange: str) -> None:

@@ -108,7 +108,7 @@ class OpenStackCloud:
         self._ask_again_at = 0.0
 
     def close(self) -> None:
-        """Stop making calls. Those that are under way come to nothing for whoever waits for them."""
+        """Send no more requests. Verbs that wait for an answer raise ``CloudBusy``."""
         self._transport.close()
 
     def __enter__(self) -> OpenStackCloud:

@@ -52,8 +52,8 @@ def connect(
 class HttpTransport:
     """A ``Transport`` over the network. Its threads share its connections and its token.
 
-    All requests are sent by a few threads of its own: that bounds how many are sent at once, and whoever asked waits
-    no longer than his verb may take, even for a server that sends one byte a second. ``on_call`` is told of each HTTP
+    All requests are sent by a few threads of its own. That bounds how many are sent at once; and a verb waits no longer
+    than it may take, even for a server that sends one byte a second. ``on_call`` is told of each HTTP
     call, in one of these threads, and must not raise.
     """
 

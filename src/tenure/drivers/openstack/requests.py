@@ -117,7 +117,7 @@ class Transport(Protocol):
         """The id of the service's own user; raises a ``CloudError``."""
 
     def close(self) -> None:
-        """Send no more requests. Those that are under way come to nothing for whoever waits for them."""
+        """Send no more requests."""
 
 
 class Calls:

@@ -33,7 +33,7 @@ class InProcess:
         future: Future[T] = Future()
         try:
             future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the future gets it
+        except BaseException as error:  # noqa: BLE001 - the future raises it
             future.set_exception(error)
         return future
 
