@@ -259,7 +259,7 @@ class AllocationStore:
     def versions_of(self, choices: Collection[Choice], *, now: datetime) -> dict[int, int]:
         """Return the versions of the resources if all choices can be booked side by side; else an empty dict."""
         versions: dict[int, int] = {}
-        totals: dict[int, Capacity] = {}
+        units: dict[Capacity, Counter[int]] = {}
         spans: dict[Period, set[int]] = {}
         whole: Counter[int] = Counter()
         kinds: list[tuple[Demand, Period, set[int]]] = []
@@ -276,8 +276,11 @@ class AllocationStore:
             resource_ids.update(choice.units)
             spans.setdefault(choice.period, set()).update(choice.units)
             whole.update(choice.units.keys() if choice.demand.exclusive else ())
-            for resource_id, count in choice.units.items():
-                totals[resource_id] = totals.get(resource_id, Capacity()) + choice.demand.amounts.times(count)
+            units.setdefault(choice.demand.amounts, Counter()).update(choice.units)
+        totals: dict[int, Capacity] = {}
+        for amounts, counts in units.items():
+            for resource_id, count in counts.items():
+                totals[resource_id] = totals.get(resource_id, Capacity()) + amounts.times(count)
         if sum(map(len, spans.values())) > len(totals) or any(count > 1 for count in whole.values()):
             return {}
         for kind, span, resource_ids in kinds:
@@ -349,11 +352,15 @@ class AllocationStore:
         """
         if not units:
             return {}
-        choice = Choice(demand, period, units)
-        rows = {count: _new_row(reservation_id, choice, count, state) for count in set(units.values())}
+        rows = {
+            count: _new_row(demand.amounts, demand.exclusive, period, count, state) for count in set(units.values())
+        }
         added = self._session.execute(
             insert(AllocationRow).returning(AllocationRow.resource_id, AllocationRow.id),
-            [{"resource_id": resource_id, **rows[count]} for resource_id, count in units.items()],
+            [
+                {"resource_id": resource_id, "reservation_id": reservation_id, **rows[count]}
+                for resource_id, count in units.items()
+            ],
         )
         self._gains.add(units, period)
         return {row.resource_id: row.id for row in added}
@@ -361,27 +368,37 @@ class AllocationStore:
     def add_planned(self, choices: Mapping[str, Choice]) -> None:
         """Allocate the choices for new reservations, by reservation id, as plans.
 
-        The caller raises the versions of the resources in the same transaction. One statement writes all rows of a
-        reservation that differ only in the resource: single rows would take longer, and other transactions wait.
+        The caller raises the versions of the resources in the same transaction. One statement writes the rows of all
+        reservations that have equal choices: single rows would take longer, and other transactions wait meanwhile.
         """
+        alike: dict[tuple[Capacity, bool, Period, int, frozenset[int]], list[str]] = {}
         for reservation_id, choice in choices.items():
             self._gains.add(choice.units, choice.period)
-            alike: dict[int, list[int]] = {}
-            for resource_id, count in choice.units.items():
-                alike.setdefault(count, []).append(resource_id)
-            for count, resource_ids in alike.items():
-                row = _new_row(reservation_id, choice, count, AllocationState.PLANNED)
-                values = [literal(value, getattr(AllocationRow, name).type) for name, value in row.items()]
-                rows = select(ResourceRow.id, *values).where(conditions.among(ResourceRow.id, resource_ids))
-                self._session.execute(insert(AllocationRow).from_select(["resource_id", *row], rows))
+            demand = choice.demand
+            for count, those in _by_count(choice.units).items():
+                kind = demand.amounts, demand.exclusive, choice.period, count, frozenset(those)
+                alike.setdefault(kind, []).append(reservation_id)
+        for (amounts, exclusive, period, count, resource_ids), reservation_ids in alike.items():
+            row = _new_row(amounts, exclusive, period, count, AllocationState.PLANNED)
+            values = [literal(value, getattr(AllocationRow, name).type) for name, value in row.items()]
+            rows = (
+                select(ResourceRow.id, ReservationRow.id, *values)
+                .join_from(ResourceRow, ReservationRow, sql_true())  # each resource for each reservation
+                .where(conditions.among(ResourceRow.id, resource_ids), ReservationRow.id.in_(sorted(reservation_ids)))
+            )
+            self._session.execute(insert(AllocationRow).from_select(["resource_id", "reservation_id", *row], rows))
 
-    def of_reservations(self, reservation_ids: Collection[str]) -> list[Allocation]:
-        """Return the allocations of these reservations, including released ones, in order of resource."""
+    def of_reservations(self, reservation_ids: Collection[str], *, planned: bool = True) -> list[Allocation]:
+        """Return the allocations of these reservations, including released ones, in order of resource.
+
+        With ``planned=False``, plans are left out.
+        """
         if not reservation_ids:
             return []
+        states = sql_true() if planned else AllocationRow.state != AllocationState.PLANNED.value
         rows = self._session.execute(
             select(*_ALLOCATION)
-            .where(AllocationRow.reservation_id.in_(sorted(reservation_ids)))
+            .where(AllocationRow.reservation_id.in_(sorted(reservation_ids)), states)
             .order_by(AllocationRow.resource_id, AllocationRow.id)
         )
         return [_allocation(row) for row in rows]
@@ -813,16 +830,25 @@ class AllocationStore:
         return {resource_id for resource_id, capacity in capacities if not Capacity(capacity).fits(used[resource_id])}
 
 
-def _new_row(reservation_id: str, choice: Choice, count: int, state: AllocationState) -> dict[str, object]:
-    """Return the row of an allocation of ``count`` units, without the resource."""
+def _by_count(units: Mapping[int, int]) -> dict[int, list[int]]:
+    """Return the resources by the number of units on each."""
+    resource_ids: dict[int, list[int]] = {}
+    for resource_id, count in units.items():
+        resource_ids.setdefault(count, []).append(resource_id)
+    return resource_ids
+
+
+def _new_row(
+    amounts: Capacity, exclusive: bool, period: Period, count: int, state: AllocationState
+) -> dict[str, object]:
+    """Return the row of an allocation of ``count`` units, without the resource and the reservation."""
     return {
-        "reservation_id": reservation_id,
-        "starts_at": choice.period.start,
-        "ends_at": choice.period.end,
+        "starts_at": period.start,
+        "ends_at": period.end,
         "state": state.value,
-        "exclusive": choice.demand.exclusive,
+        "exclusive": exclusive,
         "units": count,
-        "amounts": dict(choice.demand.amounts.times(count)),
+        "amounts": dict(amounts.times(count)),
     }
 
 

@@ -318,10 +318,17 @@ class LeaseStore:
     def add_effects(self, effects: Mapping[str, Mapping[str, object]], *, now: datetime) -> None:
         """Add cloud resources that were created for reservations, by reservation id, to those known already."""
         known = self.reservations_by_ids([reservation_id for reservation_id, created in effects.items() if created])
-        for reservation_id, reservation in known.items():
-            after = {**reservation.effects, **effects[reservation_id]}
-            if after != reservation.effects:
-                self.change_reservations([reservation_id], now=now, effects=after)
+        added = {
+            reservation_id: {**reservation.effects, **effects[reservation_id]}
+            for reservation_id, reservation in known.items()
+        }
+        changed = [
+            {"id": reservation_id, "effects": after, "updated_at": now}
+            for reservation_id, after in added.items()
+            if after != known[reservation_id].effects
+        ]
+        if changed:
+            self._session.execute(update(ReservationRow), changed)
 
     def reservations_by_ids(self, ids: Collection[str]) -> dict[str, Reservation]:
         rows = self._session.execute(select(ReservationRow).where(ReservationRow.id.in_(sorted(ids)))).scalars()
