@@ -67,7 +67,21 @@ def statements(world: World, work: Callable[[], object]) -> int:
 
 def test_alike_reservations_are_searched_for_once(world: World):
     few, many = (statements(world, partial(world.reserve, *apart(count), start=1)) for count in (6, 18))
-    assert many - few < 12 * 5  # to bind and write a reservation takes statements, to place it none
+    assert many - few < 12 * 4  # to prepare a reservation takes statements, to book it none
+
+
+def test_alike_reservations_are_booked_without_a_statement_each(world: World):
+    few, many = (
+        statements(world, partial(world.reserve, *[instance_reservation()] * count, start=start))
+        for start, count in ((1, 6), (5, 18))
+    )
+    assert many - few < 12
+
+
+def test_what_was_made_for_a_large_lease_is_taken_back_without_statements_for_each_reservation(world: World):
+    leases = [world.reserve(*apart(count), start=1) for count in (6, 18)]
+    few, many = (statements(world, partial(world.leases.delete, OWNER, lease.id)) for lease in leases)
+    assert many - few < 12
 
 
 def test_a_waiting_lease_gets_other_dates_by_one_search(world: World):

@@ -108,8 +108,7 @@ class AtOnce:
 
     def _take_back(self, reservation_ids: Collection[str]) -> None:
         try:
-            for reservation_id in reservation_ids:
-                take_back(self._events, self._driver, reservation_id)
+            take_back(self._events, self._driver, reservation_ids)
         except Exception:
             LOG.exception("reservations that are over could not be taken back; the repair pass will do it")
 

@@ -42,14 +42,18 @@ class DriftTally:
         self.on_mended(resource_type)
 
 
-def take_back(events: EventService, driver: CloudDriver, reservation_id: str) -> bool:
-    """Take back the cloud resources of a reservation that is over; return whether they are gone."""
-    try:
-        order = events.leftover(reservation_id)
-        return order is None or driver.ensure_ended(order).done
-    except CloudError as error:
-        LOG.warning("taking back reservation %s will be tried again: %s", reservation_id, error)
-        return False
+def take_back(events: EventService, driver: CloudDriver, reservation_ids: Collection[str]) -> set[str]:
+    """Take back the cloud resources of reservations that are over; return the reservations without any left."""
+    gone = set(reservation_ids)
+    for order in events.leftovers(reservation_ids):
+        try:
+            done = driver.ensure_ended(order).done
+        except CloudError as error:
+            LOG.warning("taking back reservation %s will be tried again: %s", order.reservation_id, error)
+            done = False
+        if not done:
+            gone.discard(order.reservation_id)
+    return gone
 
 
 class Repair:
@@ -126,12 +130,10 @@ class Repair:
         for reservation_id in sorted(over - lasting):
             LOG.warning("reservation %s is over and still has effects; taking them back", reservation_id)
             self.tally.count_found(inventory)
-            if take_back(self._events, self._driver, reservation_id):
-                self.tally.count_mended(inventory)
-                lasting.add(reservation_id)
-        for reservation_id in sorted(over & self._lasting.get(where, set())):
-            take_back(self._events, self._driver, reservation_id)
-        self._lasting[where] = lasting
+        gone = take_back(self._events, self._driver, over)
+        for _ in gone - lasting:
+            self.tally.count_mended(inventory)
+        self._lasting[where] = lasting | gone
         return len(over)
 
     def _log_unknown(self, where: tuple[str, str | None], strange: set[str]) -> None:

@@ -38,7 +38,7 @@ from tenure.services.cleaning import cleaned_at, release
 from tenure.services.context import Rules, apply, columns_of, new_id, remember, tell
 from tenure.services.demands import demand_of
 from tenure.services.healing import flag, lacking, want_mended
-from tenure.services.orders import kept_orders, leftover_order, orders_of, planned_orders
+from tenure.services.orders import kept_orders, leftover_orders, orders_of, planned_orders
 from tenure.services.planning import Planner, Stuck
 from tenure.services.undoing import (
     end_with_the_lease,
@@ -485,14 +485,10 @@ class EventService:
             lease = tx.leases.get(lease_id)
             return tuple(planned_orders(tx, lease)) if lease else ()
 
-    def leftover(self, reservation_id: str) -> Order | None:
-        """A reservation that is over, as a driver takes it back; None where it is not known."""
+    def leftovers(self, reservation_ids: Collection[str]) -> list[Order]:
+        """Return the reservations, which are over, as a driver takes them back; unknown ones are left out."""
         with self._db.read() as tx:
-            reservation = tx.leases.reservations_by_ids([reservation_id]).get(reservation_id)
-            lease = tx.leases.get(reservation.lease_id, deleted=True) if reservation is not None else None
-            if reservation is None or lease is None:
-                return None
-            return leftover_order(tx, lease, reservation)
+            return list(leftover_orders(tx, reservation_ids))
 
     def orders(self, lease_id: str) -> tuple[Order, ...]:
         """What a lease has now, as a driver sees it."""
@@ -702,7 +698,7 @@ class EventService:
         orders: Iterable[Order] = orders_of(tx, [lease], held_only=ends, without=without)
         if stored.event.event_type is EventType.HOLD:
             over = lease.reservations if _is_looked_after(EventType.HOLD, lease) else ()
-            orders = (leftover_order(tx, lease, one) for one in over)
+            orders = leftover_orders(tx, [reservation.id for reservation in over])
         elif undoing:
             refused = payload.get("refused", {})
             orders = (replace(one, withdrawn=refused.get(one.reservation_id, {})) for one in orders)

@@ -22,14 +22,13 @@ def orders_of(
 
     With ``held_only`` without reservations that hold nothing, and for which nothing was made.
     """
-    allocations = tx.allocations.of_reservations([one.id for lease in leases for one in lease.reservations])
+    reservation_ids = [reservation.id for lease in leases for reservation in lease.reservations]
+    allocations = tx.allocations.of_reservations(reservation_ids, planned=False)
     resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
     held: dict[str, dict[int, ResourceRef]] = {}
     former: dict[str, dict[int, ResourceRef]] = {}
     units: Counter[tuple[str, str]] = Counter()
     for allocation in allocations:
-        if allocation.state is AllocationState.PLANNED:
-            continue
         has_it = allocation.state is AllocationState.HELD and allocation.id not in without
         refs = (held if has_it else former).setdefault(allocation.reservation_id, {})
         refs[allocation.resource_id] = _ref(resources[allocation.resource_id])
@@ -59,11 +58,20 @@ def planned_orders(tx: Transaction, lease: Lease) -> Iterator[Order]:
         yield _order(lease, one, refs.values(), (), units)
 
 
-def leftover_order(tx: Transaction, lease: Lease, reservation: Reservation) -> Order:
-    """A reservation that is over, as a driver takes it back."""
-    had = {one.resource_id for one in tx.allocations.of_reservations([reservation.id])}
-    order = _order(lease, reservation, (), map(_ref, tx.resources.by_ids(had).values()), {})
-    return replace(order, is_over=True, spared=order.spared or reservation.id in given_up(tx, lease))
+def leftover_orders(tx: Transaction, reservation_ids: Collection[str]) -> Iterator[Order]:
+    """Reservations that are over, as a driver takes them back; unknown ones are left out."""
+    reservations = tx.leases.reservations_by_ids(reservation_ids)
+    lease_ids = {reservation.lease_id for reservation in reservations.values()}
+    leases = {lease.id: lease for lease in tx.leases.by_ids(lease_ids, deleted=True)}
+    spared = frozenset[str]().union(*(given_up(tx, lease) for lease in leases.values()))
+    had: dict[str, set[int]] = {}
+    for allocation in tx.allocations.of_reservations(reservations):
+        had.setdefault(allocation.reservation_id, set()).add(allocation.resource_id)
+    resources = tx.resources.by_ids(resource_id for resource_ids in had.values() for resource_id in resource_ids)
+    for reservation_id, reservation in sorted(reservations.items()):
+        refs = [_ref(resources[resource_id]) for resource_id in sorted(had.get(reservation_id, ()))]
+        order = _order(leases[reservation.lease_id], reservation, (), refs, {})
+        yield replace(order, is_over=True, spared=order.spared or reservation_id in spared)
 
 
 def kept_orders(tx: Transaction, reservation_ids: Collection[str]) -> Iterator[Order]:
