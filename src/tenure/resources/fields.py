@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.requirement import Language, parse_expression
 from tenure.resources.contract import NOTIFY
+from tenure.resources.parameters import ABSENT, Forms
 
 #: What fits every database's integer.
 MAX_AMOUNT = 2**31 - 1
@@ -50,27 +51,22 @@ def _before_end(value: Any) -> Any:
     return "default" if value is None else value
 
 
-def _lenient_number(minimum: int) -> Any:
+def _number_schema(minimum: int) -> WithJsonSchema:
     """A number as Blazar's clients send it, documented as at least ``minimum``; its range is the type's own affair."""
     first = "[1-9][0-9]{0,8}" if minimum else "(0|[1-9][0-9]{0,8})"
-    return Annotated[
-        StrictInt,
-        Field(le=MAX_AMOUNT),
-        BeforeValidator(_whole_number),
-        WithJsonSchema(
-            {
-                "anyOf": [
-                    {"type": "integer", "minimum": minimum, "maximum": MAX_AMOUNT},
-                    {"type": "string", "pattern": f"^{first}$"},
-                ]
-            }
-        ),
-    ]
+    return WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": minimum, "maximum": MAX_AMOUNT},
+                {"type": "string", "pattern": f"^{first}$"},
+            ]
+        }
+    )
 
 
-LenientCount = _lenient_number(1)
+LenientCount = Annotated[StrictInt, Field(le=MAX_AMOUNT), BeforeValidator(_whole_number), _number_schema(1)]
 #: The same, where none is allowed.
-LenientAmount = _lenient_number(0)
+LenientAmount = Annotated[StrictInt, Field(le=MAX_AMOUNT), BeforeValidator(_whole_number), _number_schema(0)]
 #: An expression as any version may have given it.
 KeptExpression = Annotated[
     StrictStr,
@@ -107,6 +103,19 @@ BeforeEnd = Annotated[
         description="What is done before the end: `snapshot` (an image of each server), `notify` (a notification), "
         "`none` or an empty text, or `default`: what the operator has set."
     ),
+]
+
+#: A number that has to be there.
+Number = Annotated[LenientCount, Forms(strict=Count)]
+#: What is asked of the properties.
+Requirements = Annotated[KeptExpression, Forms(strict=PropertyExpression, lenient=LenientExpression, default="")]
+#: What is done before the end.
+Action = Annotated[BeforeEnd, Forms(lenient=LenientAction, lenient_change=LenientActionChange)]
+#: The same, where only others can be told: what Blazar does not have.
+Notice = Annotated[
+    Literal["default", "notify", "none", ""],
+    Field(description="What is done before the end: `notify` (a notification); nothing for every other."),
+    Forms(lenient=ABSENT),
 ]
 
 
@@ -160,3 +169,5 @@ Affinity = Annotated[
     StrictBool | None,
     Field(description="`true`: all on one host; `false`: each on a host of its own; `null`: no matter."),
 ]
+#: How the units lie, where that has to be said.
+Spreading = Annotated[LenientAffinity, Forms(strict=Affinity, default=None)]

@@ -4,36 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictStr, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Field, StrictStr, WithJsonSchema
 
 from tenure.domain.allocation import Demand
 from tenure.domain.errors import InvalidParameter
 from tenure.domain.footprint import Footprint, footprint_of
-from tenure.resources.additions import ZoneAdditions, expression_of, without_defaults
-from tenure.resources.contract import Wanted
-from tenure.resources.fields import (
-    Affinity,
-    BeforeEnd,
-    Count,
-    LenientAction,
-    LenientActionChange,
-    LenientAffinity,
-    LenientCount,
-)
-from tenure.resources.servers import (
-    InstancesType,
-    check_amount,
-    merged,
-    refuse_changes,
-    spread_of,
-)
+from tenure.resources.additions import ZoneAdditions, expression_of
+from tenure.resources.contract import NOTHING, Wanted
+from tenure.resources.fields import Spreading
+from tenure.resources.instance import InstanceReservation
+from tenure.resources.parameters import Forms, Parameters, answer_form
+from tenure.resources.servers import Amount, FlavorEffects, InstancesType, ServersAction, spread_of
 
 _FlavorId = Annotated[StrictStr, Field(min_length=1, max_length=255, description="The id of a flavor of the cloud.")]
-_LenientAmount = Annotated[LenientCount, check_amount]
 #: What the cloud has said of the flavor.
-_KEPT = ("vcpus", "memory_mb", "disk_gb", "resource_properties")
+_KNOWN = ("vcpus", "memory_mb", "disk_gb", "resource_properties")
 
 
 def _number_as_text(value: object) -> object:
@@ -52,60 +39,21 @@ _LenientFlavorId = Annotated[
 ]
 
 
-class KeptFlavorReservation(BaseModel):
-    """A reservation of instances of a flavor, as it is kept: with what any version can say."""
-
-    model_config = ConfigDict(extra="ignore", title="FlavorReservation")
-
-    resource_type: Literal["flavor:instance"]
-    flavor_id: _LenientFlavorId
-    amount: _LenientAmount
-    affinity: LenientAffinity
-    before_end: BeforeEnd = "default"
-
-
-class _KeptInZone(ZoneAdditions, KeptFlavorReservation):
-    pass
-
-
-class LenientFlavorReservation(KeptFlavorReservation):
-    """A reservation of instances of a flavor, as Blazar takes it."""
-
-    before_end: LenientAction = "default"
-
-
-class FlavorReservation(BaseModel):
+class FlavorReservation(Parameters):
     """A reservation of ``amount`` instances of a flavor."""
 
-    model_config = ConfigDict(extra="forbid")
+    noun: ClassVar[str] = "instances of a flavor"
+    while_it_runs: ClassVar[str] = "only that there are more of them"
 
     resource_type: Literal["flavor:instance"]
-    flavor_id: _FlavorId
-    amount: Count
-    affinity: Affinity = None
-    before_end: BeforeEnd = "default"
+    flavor_id: Annotated[_LenientFlavorId, Forms(strict=_FlavorId)]
+    amount: Amount
+    affinity: Spreading
+    before_end: ServersAction = "default"
 
 
-class LenientFlavorChange(BaseModel):
-    """What may change in a reservation of instances of a flavor, as Blazar takes it."""
-
-    model_config = ConfigDict(extra="ignore", title="FlavorChange")
-
-    flavor_id: _LenientFlavorId | None = None
-    amount: _LenientAmount | None = None
-    affinity: LenientAffinity = None
-    before_end: LenientActionChange | None = None
-
-
-class FlavorChange(BaseModel):
-    """What may change in a reservation of instances of a flavor; while it runs, only that there are more of them."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    flavor_id: _FlavorId | None = None
-    amount: Count | None = None
-    affinity: Affinity = None
-    before_end: BeforeEnd | None = None
+class _Kept(ZoneAdditions, FlavorReservation):
+    """A reservation of instances of a flavor, with what requests can name from 1.2 on."""
 
 
 #: How Blazar's clients know a flavor's ephemeral disk.
@@ -122,7 +70,7 @@ def _shown(flavor: Mapping[str, object]) -> dict[str, object]:
     return {_EPHEMERAL if name == "ephemeral" else name: value for name, value in flavor.items()}
 
 
-class FlavorType(InstancesType):
+class FlavorType(InstancesType[_Kept]):
     """Instances of a flavor, which the cloud describes when the reservation is made.
 
     The flavor is kept as it was then, under ``resource_properties``, where Blazar's clients look for it, and its sizes
@@ -130,23 +78,17 @@ class FlavorType(InstancesType):
     """
 
     name = "flavor:instance"
-    additions: type[BaseModel] | None = ZoneAdditions
+    declaration = FlavorReservation
+    kept = _Kept
+    additions = ZoneAdditions
 
-    def request_model(self, *, strict: bool) -> type[BaseModel]:
-        return FlavorReservation if strict else LenientFlavorReservation
+    def answer_model(self, *, strict: bool) -> type[BaseModel]:
+        return answer_form(InstanceReservation, FlavorEffects, strict=strict)  # with the sizes and the flavor made
 
-    def change_model(self, *, strict: bool) -> type[BaseModel]:
-        return FlavorChange if strict else LenientFlavorChange
-
-    def merge(
-        self, current: Mapping[str, object], change: Mapping[str, object], *, running: bool
-    ) -> Mapping[str, object]:
-        after = without_defaults(ZoneAdditions, merged(_KeptInZone, self.name, current, change))
-        if running:
-            refuse_changes(current, after, but={"amount", "before_end"})
-        if after["flavor_id"] == current.get("flavor_id"):
-            after |= {name: current[name] for name in _KEPT if name in current}
-        return after
+    def still_known(self, current: Mapping[str, object], after: Mapping[str, object]) -> Mapping[str, object]:
+        if after["flavor_id"] != current.get("flavor_id"):
+            return NOTHING
+        return {name: current[name] for name in _KNOWN if name in current}
 
     def wanted(self, parameters: Mapping[str, object]) -> Wanted | None:
         if "resource_properties" in parameters:
@@ -159,7 +101,7 @@ class FlavorType(InstancesType):
         return {**parameters, **sizes, "resource_properties": json.dumps(_shown(fact), sort_keys=True)}
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
-        reservation = _KeptInZone.model_validate({**parameters, "resource_type": self.name})
+        reservation = self.read(parameters)
         footprint = _footprint(source_flavor(parameters))
         return Demand(
             inventory=self.inventory,

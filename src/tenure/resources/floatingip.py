@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from ipaddress import ip_address
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StrictStr,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StrictStr, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from tenure.domain.address import address_id
@@ -23,9 +14,10 @@ from tenure.domain.allocation import Demand
 from tenure.domain.capacity import WHOLE, Capacity
 from tenure.domain.errors import InvalidParameter, InvalidState
 from tenure.domain.requirement import Comparison, Expression
-from tenure.resources.contract import NOTHING, Inventory, Wanted
-from tenure.resources.fields import Count, LenientAmount, action_of
-from tenure.resources.servers import merged
+from tenure.resources.contract import Inventory
+from tenure.resources.declared import DeclaredType
+from tenure.resources.fields import Count, LenientAmount, Notice
+from tenure.resources.parameters import Forms, Parameters
 
 
 def _address(value: str) -> str:
@@ -63,7 +55,6 @@ _Address = Annotated[
 _Addresses = Annotated[
     list[_Address], Field(max_length=4096, json_schema_extra={"uniqueItems": True}), AfterValidator(_distinct)
 ]
-_LenientAmount = Annotated[LenientAmount, AfterValidator(_not_negative)]
 
 
 class _Addressed(BaseModel):
@@ -85,78 +76,20 @@ def _no_image(value: object) -> object:
     return value
 
 
-_BeforeEnd = Annotated[
-    Literal["default", "notify", "none", ""],
-    BeforeValidator(_no_image),
-    Field(description="What is done before the end: `notify` (a notification); nothing for every other."),
-]
-
-
-class LenientAddressReservation(_Addressed):
-    """A reservation of floating IP addresses, as Blazar takes it."""
-
-    model_config = ConfigDict(extra="ignore", title="FloatingIPReservation")
-
-    resource_type: Literal["virtual:floatingip"]
-    network_id: _Network
-    amount: _LenientAmount
-    required_floatingips: _Addresses = Field(default_factory=list)
-
-
-class KeptAddressReservation(LenientAddressReservation):
-    """A reservation of floating IP addresses, as it is kept: with what any version can say."""
-
-    before_end: _BeforeEnd = "default"
-
-
-class FloatingIPReservation(_Addressed):
+class FloatingIPReservation(_Addressed, Parameters):
     """A reservation of ``amount`` addresses of an external network."""
 
-    model_config = ConfigDict(extra="forbid")
+    noun: ClassVar[str] = "floating IP addresses"
+    while_it_runs: ClassVar[str] = "only that there are more of them"
 
     resource_type: Literal["virtual:floatingip"]
     network_id: _Network
-    amount: Count
+    amount: Annotated[LenientAmount, AfterValidator(_not_negative), Forms(strict=Count)]
     required_floatingips: _Addresses = Field(default_factory=list)
-    before_end: _BeforeEnd = "default"
+    before_end: Annotated[Notice, BeforeValidator(_no_image)] = "default"
 
 
-class LenientAddressChange(_Addressed):
-    """What may change in a reservation of floating IP addresses, as Blazar takes it."""
-
-    model_config = ConfigDict(extra="ignore", title="FloatingIPChange")
-
-    network_id: _Network | None = None
-    amount: _LenientAmount | None = None
-    required_floatingips: _Addresses | None = None
-
-
-class FloatingIPChange(_Addressed):
-    """What may change in a reservation of addresses; while it runs, only that there are more of them."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    network_id: _Network | None = None
-    amount: Count | None = None
-    required_floatingips: _Addresses | None = None
-    before_end: _BeforeEnd | None = None
-
-
-class FloatingIPAnswer(BaseModel):
-    """What is shown of a reservation of floating IP addresses."""
-
-    network_id: str
-    amount: int
-    required_floatingips: list[str] = Field(default_factory=list)
-
-
-class StrictFloatingIPAnswer(FloatingIPAnswer):
-    """What is shown of a reservation of floating IP addresses from 1.1 on."""
-
-    before_end: str = "default"
-
-
-class FloatingIPType:
+class FloatingIPType(DeclaredType[FloatingIPReservation]):
     """Addresses of an external network, each handed to one project for the period."""
 
     name = "virtual:floatingip"
@@ -171,21 +104,10 @@ class FloatingIPType:
         is_listed=False,
     )
     growing = frozenset({"amount"})
-    additions: type[BaseModel] | None = None
+    declaration = FloatingIPReservation
+    kept = FloatingIPReservation
 
-    def request_model(self, *, strict: bool) -> type[BaseModel]:
-        return FloatingIPReservation if strict else LenientAddressReservation
-
-    def change_model(self, *, strict: bool) -> type[BaseModel]:
-        return FloatingIPChange if strict else LenientAddressChange
-
-    def answer_model(self, *, strict: bool) -> type[BaseModel]:
-        return StrictFloatingIPAnswer if strict else FloatingIPAnswer
-
-    def merge(
-        self, current: Mapping[str, object], change: Mapping[str, object], *, running: bool
-    ) -> Mapping[str, object]:
-        after: dict[str, Any] = merged(KeptAddressReservation, self.name, current, change)
+    def check_change(self, current: Mapping[str, object], after: Mapping[str, Any], *, running: bool) -> None:
         if after["network_id"] != current.get("network_id"):
             raise InvalidParameter("network_id cannot be changed", field="network_id")
         if after["required_floatingips"] not in ([], current.get("required_floatingips")):
@@ -195,16 +117,9 @@ class FloatingIPType:
             raise InvalidState(
                 f"The amount cannot be {after['amount']}: an active reservation keeps what it has.", field="amount"
             )
-        return after
-
-    def wanted(self, parameters: Mapping[str, object]) -> Wanted | None:
-        return None
-
-    def complete(self, parameters: Mapping[str, object], fact: Mapping[str, object]) -> Mapping[str, object]:
-        return parameters
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
-        reservation = KeptAddressReservation.model_validate({**parameters, "resource_type": self.name})
+        reservation = self.read(parameters)
         network = reservation.network_id
         return Demand(
             inventory=self.inventory,
@@ -218,15 +133,3 @@ class FloatingIPType:
             named=tuple(address_id(network, address) for address in reservation.required_floatingips),
             naming="required_floatingips",
         )
-
-    def effects(self, reservation_id: str) -> Mapping[str, object]:
-        return NOTHING
-
-    def is_prepared(self, parameters: Mapping[str, object]) -> bool:
-        return False
-
-    def trusted_for(self, parameters: Mapping[str, object]) -> str | None:
-        return None
-
-    def before_end(self, parameters: Mapping[str, object]) -> str | None:
-        return action_of(parameters)

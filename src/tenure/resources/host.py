@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, model_validator
 from pydantic_core import PydanticCustomError
 
 from tenure.domain.allocation import Demand
 from tenure.domain.capacity import WHOLE, Capacity
-from tenure.domain.errors import InvalidParameter
 from tenure.domain.requirement import parse_expression
-from tenure.resources.additions import HostAdditions, expression_of, without_defaults
-from tenure.resources.contract import NOTHING, Inventory, Wanted
-from tenure.resources.fields import (
-    BeforeEnd,
-    Count,
-    KeptExpression,
-    LenientAction,
-    LenientActionChange,
-    LenientCount,
-    LenientExpression,
-    PropertyExpression,
-    action_of,
-    acts_as_owner,
-)
+from tenure.resources.additions import HostAdditions, expression_of
+from tenure.resources.contract import Inventory
+from tenure.resources.declared import DeclaredType
+from tenure.resources.fields import Action, Number, Requirements, acts_as_owner
+from tenure.resources.parameters import Parameters
 
 
 def _check_range(minimum: int, maximum: int) -> None:
@@ -48,79 +38,24 @@ class _Ranged(BaseModel):
         return self
 
 
-class KeptHostReservation(_Ranged):
-    """A reservation of hosts, as it is kept: with what any version can say."""
-
-    model_config = ConfigDict(extra="ignore", title="HostReservation")
-
-    resource_type: Literal["physical:host"]
-    min: LenientCount
-    max: LenientCount
-    hypervisor_properties: KeptExpression
-    resource_properties: KeptExpression
-    before_end: BeforeEnd = "default"
-
-
-class LenientHostReservation(KeptHostReservation):
-    """A reservation of hosts, as Blazar takes it."""
-
-    hypervisor_properties: LenientExpression
-    resource_properties: LenientExpression
-    before_end: LenientAction = "default"
-
-
-class HostReservation(_Ranged):
+class HostReservation(_Ranged, Parameters):
     """A reservation of between ``min`` and ``max`` whole hosts."""
 
-    model_config = ConfigDict(extra="forbid")
+    noun: ClassVar[str] = "hosts"
 
     resource_type: Literal["physical:host"]
-    min: Count
-    max: Count
-    hypervisor_properties: PropertyExpression = ""
-    resource_properties: PropertyExpression = ""
-    before_end: BeforeEnd = "default"
+    min: Number
+    max: Number
+    hypervisor_properties: Requirements
+    resource_properties: Requirements
+    before_end: Action = "default"
 
 
-class LenientHostChange(_Ranged):
-    """What may change in a reservation of hosts, as Blazar takes it."""
-
-    model_config = ConfigDict(extra="ignore", title="HostChange")
-
-    min: LenientCount | None = None
-    max: LenientCount | None = None
-    hypervisor_properties: LenientExpression | None = None
-    resource_properties: LenientExpression | None = None
-    before_end: LenientActionChange | None = None
+class _Kept(HostAdditions, HostReservation):
+    """A reservation of hosts, with what requests can name from 1.2 on."""
 
 
-class HostChange(_Ranged):
-    """What may change in a reservation of hosts."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    min: Count | None = None
-    max: Count | None = None
-    hypervisor_properties: PropertyExpression | None = None
-    resource_properties: PropertyExpression | None = None
-    before_end: BeforeEnd | None = None
-
-
-class _KeptWithAdditions(HostAdditions, KeptHostReservation):
-    pass
-
-
-class HostAnswer(BaseModel):
-    """What is shown of a reservation of hosts."""
-
-    min: int
-    max: int
-    hypervisor_properties: str
-    resource_properties: str
-    before_end: str = "default"
-
-
-class HostType:
+class HostType(DeclaredType[_Kept]):
     """Whole compute hosts, handed to one project for the period."""
 
     name = "physical:host"
@@ -136,47 +71,16 @@ class HostType:
         occupied="Servers found for host {reference}: {error}",
     )
     growing = frozenset({"min", "max"})
-    additions: type[BaseModel] | None = HostAdditions
-
-    def __init__(self, default_before_end: str = "") -> None:
-        self._default_before_end = default_before_end
-
-    def request_model(self, *, strict: bool) -> type[BaseModel]:
-        return HostReservation if strict else LenientHostReservation
-
-    def change_model(self, *, strict: bool) -> type[BaseModel]:
-        return HostChange if strict else LenientHostChange
-
-    def answer_model(self, *, strict: bool) -> type[BaseModel]:
-        return HostAnswer
-
-    def merge(
-        self, current: Mapping[str, object], change: Mapping[str, object], *, running: bool
-    ) -> Mapping[str, object]:
-        given = {name: value for name, value in change.items() if value is not None}
-        try:
-            merged = _KeptWithAdditions.model_validate({**current, **given, "resource_type": self.name})
-        except ValidationError as error:
-            raise InvalidParameter(error.errors()[0]["msg"], field="max") from None
-        return without_defaults(HostAdditions, merged.model_dump(exclude={"resource_type"}))
-
-    def wanted(self, parameters: Mapping[str, object]) -> Wanted | None:
-        return None
-
-    def complete(self, parameters: Mapping[str, object], fact: Mapping[str, object]) -> Mapping[str, object]:
-        return parameters
-
-    def effects(self, reservation_id: str) -> Mapping[str, object]:
-        return NOTHING
-
-    def is_prepared(self, parameters: Mapping[str, object]) -> bool:
-        return False
+    declaration = HostReservation
+    kept = _Kept
+    additions = HostAdditions
+    ruled = "max"
 
     def trusted_for(self, parameters: Mapping[str, object]) -> str | None:
         return "before_end" if acts_as_owner(self.before_end(parameters)) else None
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
-        reservation = _KeptWithAdditions.model_validate({**parameters, "resource_type": self.name})
+        reservation = self.read(parameters)
         return Demand(
             inventory=self.inventory,
             noun=self.noun,
@@ -189,6 +93,3 @@ class HostType:
             exclusive=True,
             parameter="min",
         )
-
-    def before_end(self, parameters: Mapping[str, object]) -> str | None:
-        return action_of(parameters, self._default_before_end)

@@ -3,141 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import Field, StrictInt
 
 from tenure.domain.allocation import Demand
 from tenure.domain.capacity import Capacity
 from tenure.domain.requirement import parse_expression
-from tenure.resources.additions import PlaceAdditions, expression_of, without_defaults
-from tenure.resources.contract import Wanted
-from tenure.resources.fields import (
-    MAX_AMOUNT,
-    Affinity,
-    BeforeEnd,
-    Count,
-    KeptExpression,
-    LenientAction,
-    LenientActionChange,
-    LenientAffinity,
-    LenientAmount,
-    LenientCount,
-    LenientExpression,
-    PropertyExpression,
-)
-from tenure.resources.servers import (
-    InstancesType,
-    check_amount,
-    merged,
-    refuse_changes,
-    spread_of,
-)
+from tenure.resources.additions import PlaceAdditions, expression_of
+from tenure.resources.fields import MAX_AMOUNT, LenientAmount, LenientCount, Requirements, Spreading
+from tenure.resources.parameters import Forms, Parameters
+from tenure.resources.servers import Amount, InstancesType, ServersAction, spread_of
 
-_Size = Annotated[StrictInt, Field(ge=1, le=MAX_AMOUNT)]
-_Disk = Annotated[StrictInt, Field(ge=0, le=MAX_AMOUNT)]
-_LenientSize = Annotated[LenientCount, Field(ge=1)]
-_LenientDisk = Annotated[LenientAmount, Field(ge=0)]
-_LenientAmount = Annotated[LenientCount, check_amount]
+_Size = Annotated[LenientCount, Field(ge=1), Forms(strict=Annotated[StrictInt, Field(ge=1, le=MAX_AMOUNT)])]
+_Disk = Annotated[LenientAmount, Field(ge=0), Forms(strict=Annotated[StrictInt, Field(ge=0, le=MAX_AMOUNT)])]
 
 
-class KeptInstanceReservation(BaseModel):
-    """A reservation of instances, as it is kept: with what any version can say."""
-
-    model_config = ConfigDict(extra="ignore", title="InstanceReservation")
-
-    resource_type: Literal["virtual:instance"]
-    amount: _LenientAmount
-    vcpus: _LenientSize
-    memory_mb: _LenientSize
-    disk_gb: _LenientDisk
-    affinity: LenientAffinity
-    resource_properties: KeptExpression
-    before_end: BeforeEnd = "default"
-
-
-class _KeptWithAdditions(PlaceAdditions, KeptInstanceReservation):
-    pass
-
-
-class LenientInstanceReservation(KeptInstanceReservation):
-    """A reservation of instances, as Blazar takes it."""
-
-    resource_properties: LenientExpression
-    before_end: LenientAction = "default"
-
-
-class InstanceReservation(BaseModel):
+class InstanceReservation(Parameters):
     """A reservation of ``amount`` instances of a size."""
 
-    model_config = ConfigDict(extra="forbid")
+    noun: ClassVar[str] = "instances"
+    while_it_runs: ClassVar[str] = "only that there are more of them"
 
     resource_type: Literal["virtual:instance"]
-    amount: Count
+    amount: Amount
     vcpus: _Size
     memory_mb: _Size
     disk_gb: _Disk
-    affinity: Affinity = None
-    resource_properties: PropertyExpression = ""
-    before_end: BeforeEnd = "default"
+    affinity: Spreading
+    resource_properties: Requirements
+    before_end: ServersAction = "default"
 
 
-class LenientInstanceChange(BaseModel):
-    """What may change in a reservation of instances, as Blazar takes it."""
-
-    model_config = ConfigDict(extra="ignore", title="InstanceChange")
-
-    amount: _LenientAmount | None = None
-    vcpus: _LenientSize | None = None
-    memory_mb: _LenientSize | None = None
-    disk_gb: _LenientDisk | None = None
-    affinity: LenientAffinity = None
-    resource_properties: LenientExpression | None = None
-    before_end: LenientActionChange | None = None
+class _Kept(PlaceAdditions, InstanceReservation):
+    """A reservation of instances, with what requests can name from 1.2 on."""
 
 
-class InstanceChange(BaseModel):
-    """What may change in a reservation of instances; while it runs, only that there are more of them."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    amount: Count | None = None
-    vcpus: _Size | None = None
-    memory_mb: _Size | None = None
-    disk_gb: _Disk | None = None
-    affinity: Affinity = None
-    resource_properties: PropertyExpression | None = None
-    before_end: BeforeEnd | None = None
-
-
-class InstanceType(InstancesType):
+class InstanceType(InstancesType[_Kept]):
     """Instances of a size, on hosts that serve others as well."""
 
     name = "virtual:instance"
-    additions: type[BaseModel] | None = PlaceAdditions
-
-    def request_model(self, *, strict: bool) -> type[BaseModel]:
-        return InstanceReservation if strict else LenientInstanceReservation
-
-    def change_model(self, *, strict: bool) -> type[BaseModel]:
-        return InstanceChange if strict else LenientInstanceChange
-
-    def merge(
-        self, current: Mapping[str, object], change: Mapping[str, object], *, running: bool
-    ) -> Mapping[str, object]:
-        after = without_defaults(PlaceAdditions, merged(_KeptWithAdditions, self.name, current, change))
-        if running:
-            refuse_changes(current, after, but={"amount", "before_end"})
-        return after
-
-    def wanted(self, parameters: Mapping[str, object]) -> Wanted | None:
-        return None
-
-    def complete(self, parameters: Mapping[str, object], fact: Mapping[str, object]) -> Mapping[str, object]:
-        return parameters
+    declaration = InstanceReservation
+    kept = _Kept
+    additions = PlaceAdditions
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
-        reservation = _KeptWithAdditions.model_validate({**parameters, "resource_type": self.name})
+        reservation = self.read(parameters)
         sizes = {"VCPU": reservation.vcpus, "MEMORY_MB": reservation.memory_mb, "DISK_GB": reservation.disk_gb}
         return Demand(
             inventory=self.inventory,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
+from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr, model_validator
 from pydantic_core import PydanticCustomError
 
 from tenure.domain.allocation import Demand, Spread
@@ -13,10 +13,11 @@ from tenure.domain.capacity import Capacity
 from tenure.domain.errors import InvalidParameter, InvalidState
 from tenure.domain.footprint import Footprint, footprint_of
 from tenure.domain.requirement import parse_expression
-from tenure.resources.additions import ZoneAdditions, expression_of, without_defaults
-from tenure.resources.contract import LAST_SNAPSHOT, Inventory, Wanted
+from tenure.resources.additions import ZoneAdditions, expression_of
+from tenure.resources.contract import LAST_SNAPSHOT, Wanted
+from tenure.resources.declared import DeclaredType
 from tenure.resources.fields import MAX_AMOUNT, KeptExpression, PropertyExpression, acts_as_owner
-from tenure.resources.servers import merged
+from tenure.resources.parameters import Forms, Parameters
 
 _Id = Annotated[StrictStr, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
 _ServerId = Annotated[
@@ -41,81 +42,48 @@ _TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
 _SIZES = ("vcpus", "memory_mb", "disk_gb")
 
 
-class KeptServerReservation(BaseModel):
-    """A reservation of a server, as it is kept."""
-
-    model_config = ConfigDict(extra="ignore", title="ServerReservation")
-
-    resource_type: Literal["virtual:server"]
-    server_id: str | None = None
-    flavor_id: str | None = None
-    vcpus: int | None = None
-    memory_mb: int | None = None
-    disk_gb: int | None = None
-    at_end: AtEnd = "delete"
-    in_place: bool = False
-    resource_properties: KeptExpression = ""
-    #: Of what the cloud was asked for the sizes, and what it has said.
-    sized_by: str | None = None
-    source: dict[str, Any] | None = None
-
-
-class _KeptInZone(ZoneAdditions, KeptServerReservation):
-    pass
-
-
-class ServerReservation(BaseModel):
-    """A reservation of one server: one that is there (`server_id`), or room for one of a flavor or a size."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    resource_type: Literal["virtual:server"]
-    server_id: _ServerId | None = None
-    flavor_id: _FlavorId | None = None
-    vcpus: _Size | None = None
-    memory_mb: _Size | None = None
-    disk_gb: _Disk | None = None
-    at_end: AtEnd = "delete"
-    in_place: InPlace = False
-    resource_properties: PropertyExpression = ""
-
+class _OneSize(BaseModel):
     @model_validator(mode="after")
     def _has_one_size(self) -> Self:
-        sizes = [getattr(self, name) for name in _SIZES]
-        ways = [self.server_id is not None, self.flavor_id is not None, any(one is not None for one in sizes)]
+        asked: Any = self
+        sizes = [getattr(asked, name) for name in _SIZES]
+        ways = [asked.server_id is not None, asked.flavor_id is not None, any(size is not None for size in sizes)]
         if sum(ways) != 1 or (ways[2] and None in sizes):
             raise PydanticCustomError(
                 "server_size", "Name one of these: server_id, flavor_id, or vcpus, memory_mb and disk_gb together."
             )
-        if self.in_place and self.server_id is None:
+        if asked.in_place and asked.server_id is None:
             raise PydanticCustomError("server_in_place", "Only a server that is there can stay in its place: server_id")
         return self
 
 
-class ServerChange(BaseModel):
-    """What may change in a reservation of a server: one without a server can be given one until its end."""
+class ServerReservation(Parameters):
+    """A reservation of one server: one that is there (`server_id`), or room for one of a flavor or a size."""
 
-    model_config = ConfigDict(extra="forbid")
+    noun: ClassVar[str] = "a server"
+    while_it_runs: ClassVar[str] = "that it is given its server"
+    is_known_to_blazar: ClassVar[bool] = False
+    request_rules: ClassVar[tuple[type[BaseModel], ...]] = (_OneSize,)
 
+    resource_type: Literal["virtual:server"]
     server_id: _ServerId | None = None
-    at_end: AtEnd | None = None
-    resource_properties: PropertyExpression | None = None
+    flavor_id: Annotated[_FlavorId | None, Forms(fixed=True)] = None
+    vcpus: Annotated[_Size | None, Forms(fixed=True)] = None
+    memory_mb: Annotated[_Size | None, Forms(fixed=True)] = None
+    disk_gb: Annotated[_Disk | None, Forms(fixed=True)] = None
+    at_end: AtEnd = "delete"
+    in_place: Annotated[InPlace, Forms(fixed=True)] = False
+    resource_properties: Annotated[KeptExpression, Forms(strict=PropertyExpression)] = ""
+    #: Of what the cloud was asked for the sizes, and what it has said.
+    sized_by: Annotated[str | None, Forms(internal=True)] = None
+    source: Annotated[dict[str, Any] | None, Forms(internal=True)] = None
 
 
-class ServerAnswer(BaseModel):
-    """What is shown of a reservation of a server."""
-
-    server_id: str | None = None
-    flavor_id: str | None = None
-    vcpus: int | None = None
-    memory_mb: int | None = None
-    disk_gb: int | None = None
-    at_end: str = "delete"
-    in_place: bool = False
-    resource_properties: str = ""
+class _Kept(ZoneAdditions, ServerReservation):
+    """A reservation of a server, with what requests can name from 1.2 on."""
 
 
-class ServerType:
+class ServerType(DeclaredType[_Kept]):
     """One server of the project's: shelved until the start, then woken on a host where room was kept for it.
 
     Where there is no server yet, the room is kept; the reservation can be given one until its end.
@@ -124,24 +92,11 @@ class ServerType:
     name = "virtual:server"
     noun = "servers"
     inventory = "physical:host"
-    stock: Inventory | None = None
-    growing: frozenset[str] = frozenset()
-    additions: type[BaseModel] | None = ZoneAdditions
+    declaration = ServerReservation
+    kept = _Kept
+    additions = ZoneAdditions
 
-    def request_model(self, *, strict: bool) -> type[BaseModel]:
-        return ServerReservation
-
-    def change_model(self, *, strict: bool) -> type[BaseModel]:
-        return ServerChange
-
-    def answer_model(self, *, strict: bool) -> type[BaseModel]:
-        return ServerAnswer
-
-    def merge(
-        self, current: Mapping[str, object], change: Mapping[str, object], *, running: bool
-    ) -> Mapping[str, object]:
-        given = {name: value for name, value in change.items() if value is not None}
-        after = without_defaults(ZoneAdditions, merged(_KeptInZone, self.name, current, given))
+    def check_change(self, current: Mapping[str, object], after: Mapping[str, Any], *, running: bool) -> None:
         if current.get("server_id") not in {None, after["server_id"]}:
             raise InvalidParameter("A reservation that has its server gets no other one.", field="server_id")
         for name in ("resource_properties", "availability_zone"):
@@ -149,7 +104,6 @@ class ServerType:
                 raise InvalidState(
                     f"{name} cannot be changed: the server of an active reservation stays where it is.", field=name
                 )
-        return after
 
     def wanted(self, parameters: Mapping[str, object]) -> Wanted | None:
         for kind in ("server", "flavor"):
@@ -190,28 +144,30 @@ class ServerType:
             )
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
-        one = _KeptInZone.model_validate({**parameters, "resource_type": self.name})
-        footprint = None if one.source is None else footprint_of(one.source)
-        sizes = {"VCPU": one.vcpus or 0, "MEMORY_MB": one.memory_mb or 0, "DISK_GB": one.disk_gb or 0}
-        count = 0 if one.in_place else 1
+        reservation = self.read(parameters)
+        footprint = None if reservation.source is None else footprint_of(reservation.source)
+        sizes = {
+            "VCPU": reservation.vcpus or 0,
+            "MEMORY_MB": reservation.memory_mb or 0,
+            "DISK_GB": reservation.disk_gb or 0,
+        }
+        count = 0 if reservation.in_place else 1
         return Demand(
             inventory=self.inventory,
             noun=self.noun,
             minimum=count,
             maximum=count,
-            expression=parse_expression(one.resource_properties, field="resource_properties") & expression_of(one),
+            expression=parse_expression(reservation.resource_properties, field="resource_properties")
+            & expression_of(reservation),
             amounts=Capacity(sizes) if footprint is None else footprint.amounts,
             exclusive=False,
             spread=Spread.ANY,
             required=frozenset() if footprint is None else footprint.required,
             forbidden=frozenset() if footprint is None else footprint.forbidden,
             portions=() if footprint is None else footprint.portions,
-            parameter="server_id" if one.server_id is not None else "flavor_id",
-            subject=None if one.server_id is None else f"server {one.server_id}",
+            parameter="server_id" if reservation.server_id is not None else "flavor_id",
+            subject=None if reservation.server_id is None else f"server {reservation.server_id}",
         )
-
-    def effects(self, reservation_id: str) -> Mapping[str, object]:
-        return {}
 
     def is_prepared(self, parameters: Mapping[str, object]) -> bool:
         return parameters.get("server_id") is not None

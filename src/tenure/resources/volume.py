@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictStr
+from pydantic import BaseModel, BeforeValidator, Field, StrictStr
 from pydantic_core import PydanticCustomError
 
 from tenure.domain.allocation import Demand, Spread
 from tenure.domain.capacity import Capacity
 from tenure.domain.errors import InvalidParameter, InvalidState
 from tenure.domain.requirement import Comparison, Expression
-from tenure.resources.contract import Inventory, Wanted
-from tenure.resources.fields import Count, action_of
-from tenure.resources.servers import merged, refuse_changes
+from tenure.resources.contract import NOTHING, Inventory, Wanted
+from tenure.resources.declared import DeclaredType, refuse_changes
+from tenure.resources.fields import Count, Notice
+from tenure.resources.parameters import Parameters
 
 
 class AtEnd(StrEnum):
@@ -47,58 +48,32 @@ _AtEnd = Annotated[
         "volume stays, detached) or `keep`. What is kept goes on using the pool."
     ),
 ]
-_BeforeEnd = Annotated[
-    Literal["default", "notify", "none", ""],
-    BeforeValidator(_no_image),
-    Field(description="What is done before the end: `notify` (a notification); nothing for every other."),
-]
 #: What is known of the type beside what was asked for.
 _KNOWN = ("pool", "volume_type_id")
 
 
-class VolumeReservation(BaseModel):
+class VolumeReservation(Parameters):
     """A reservation of ``amount`` volumes of ``size_gb`` GiB each."""
 
-    model_config = ConfigDict(extra="forbid")
+    noun: ClassVar[str] = "volumes"
+    while_it_runs: ClassVar[str] = "that there are more, and whether they are kept"
+    is_known_to_blazar: ClassVar[bool] = False
 
     resource_type: Literal["virtual:volume"]
     amount: Count
     size_gb: Count
     volume_type: _Type = ""
     at_end: _AtEnd = "delete"
-    before_end: _BeforeEnd = "default"
+    before_end: Annotated[Notice, BeforeValidator(_no_image)] = "default"
 
 
-class KeptVolumeReservation(VolumeReservation):
-    """A reservation of volumes, as it is kept."""
+class VolumeEffects(BaseModel):
+    """The volumes, which are there once the reservation has started."""
 
-    model_config = ConfigDict(extra="ignore", title="VolumeReservation")
-
-
-class VolumeChange(BaseModel):
-    """What may change in a reservation of volumes; while it runs, that there are more, and whether they are kept."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    amount: Count | None = None
-    size_gb: Count | None = None
-    volume_type: _Type | None = None
-    at_end: _AtEnd | None = None
-    before_end: _BeforeEnd | None = None
-
-
-class VolumeAnswer(BaseModel):
-    """What is shown of a reservation of volumes; ``volume_ids`` are there once it has started."""
-
-    amount: int
-    size_gb: int
-    volume_type: str = ""
-    at_end: str = "delete"
-    before_end: str = "default"
     volume_ids: list[str] = Field(default_factory=list)
 
 
-class VolumeType:
+class VolumeType(DeclaredType[VolumeReservation]):
     """Volumes, which are made in the owner's project at the start, in the one pool that their type leads to."""
 
     name = "virtual:volume"
@@ -113,28 +88,19 @@ class VolumeType:
         is_listed=False,
     )
     growing = frozenset({"amount"})
-    additions: type[BaseModel] | None = None
+    declaration = VolumeReservation
+    kept = VolumeReservation
+    effects_model = VolumeEffects
 
-    def request_model(self, *, strict: bool) -> type[BaseModel]:
-        return VolumeReservation
-
-    def change_model(self, *, strict: bool) -> type[BaseModel]:
-        return VolumeChange
-
-    def answer_model(self, *, strict: bool) -> type[BaseModel]:
-        return VolumeAnswer
-
-    def merge(
-        self, current: Mapping[str, object], change: Mapping[str, object], *, running: bool
-    ) -> Mapping[str, object]:
-        given = {name: value for name, value in change.items() if value is not None}
-        after: dict[str, Any] = merged(KeptVolumeReservation, self.name, current, given)
+    def check_change(self, current: Mapping[str, object], after: Mapping[str, Any], *, running: bool) -> None:
         if running:
             refuse_changes(current, after, but={"amount", "at_end", "before_end"})
             _refuse_other_end(current, after)
-        if after["volume_type"] == current.get("volume_type"):
-            after |= {name: current[name] for name in _KNOWN if name in current}
-        return after
+
+    def still_known(self, current: Mapping[str, object], after: Mapping[str, object]) -> Mapping[str, object]:
+        if after["volume_type"] != current.get("volume_type"):
+            return NOTHING
+        return {name: current[name] for name in _KNOWN if name in current}
 
     def wanted(self, parameters: Mapping[str, object]) -> Wanted | None:
         if "pool" in parameters:
@@ -153,7 +119,7 @@ class VolumeType:
         return {**parameters, "volume_type": fact["name"], "volume_type_id": fact["id"], "pool": names[0]}
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
-        reservation = KeptVolumeReservation.model_validate({**parameters, "resource_type": self.name})
+        reservation = self.read(parameters)
         at_end = AtEnd(reservation.at_end)
         # A snapshot may take as much as its volume, which it cannot be without.
         size = reservation.size_gb * (2 if at_end is AtEnd.SNAPSHOT else 1)
@@ -173,14 +139,8 @@ class VolumeType:
     def effects(self, reservation_id: str) -> Mapping[str, object]:
         return {"volume_ids": []}
 
-    def is_prepared(self, parameters: Mapping[str, object]) -> bool:
-        return False
-
     def trusted_for(self, parameters: Mapping[str, object]) -> str | None:
         return "resource_type"  # volumes are made as the owner, whatever becomes of them
-
-    def before_end(self, parameters: Mapping[str, object]) -> str | None:
-        return action_of(parameters)
 
 
 def _refuse_other_end(current: Mapping[str, object], after: Mapping[str, object]) -> None:
