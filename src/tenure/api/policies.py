@@ -23,7 +23,7 @@ _OWNER = policy.DeprecatedRule(
     deprecated_reason=_REASON,
     deprecated_since=_SINCE,
 )
-_READER_OR_ADMIN = "rule:project_reader_or_admin"
+READER_OR_ADMIN = "rule:project_reader_or_admin"
 _MEMBER_OR_ADMIN = "rule:project_member_or_admin"
 _SCOPES = ["project"]
 
@@ -77,7 +77,7 @@ def _rule(name: str, default: str, description: str, *operations: tuple[str, str
 _LEASES = (
     _rule(
         "blazar:leases:get",
-        _READER_OR_ADMIN,
+        READER_OR_ADMIN,
         "List leases, and see one with its history and its resources.",
         ("GET", "/leases"),
         ("GET", "/leases/{lease_id}"),
@@ -100,14 +100,14 @@ _LEASES = (
 _LIMITS = (
     _rule(
         "tenure:limits:get",
-        _READER_OR_ADMIN,
+        READER_OR_ADMIN,
         "See what a project may have booked, and what it has.",
         ("GET", "/limits"),
     ),
 )
 
 
-def _inventory_rules(
+def inventory_rules(
     rules: str,
     path: str,
     noun: str,
@@ -119,7 +119,11 @@ def _inventory_rules(
     place: str = "on",
     put: str | None = None,
 ) -> tuple[policy.RuleDefault, ...]:
-    """Return the rules that every inventory has; that about changes only where ``put`` says what it is for."""
+    """Return the rules that every inventory has, for the operations below ``/v1`` and ``path``.
+
+    ``rules`` begins their names, and ``part`` is what the operations call the id. The rule about changes is there only
+    if ``put`` says what it is for.
+    """
     one = f"{path}/{{{part}}}"
 
     def rule(
@@ -149,7 +153,7 @@ def _inventory_rules(
 
 
 _HOSTS = (
-    *_inventory_rules(
+    *inventory_rules(
         "blazar:oshosts",
         "/os-hosts",
         "host",
@@ -171,16 +175,16 @@ _HOSTS = (
         ("PATCH", "/os-hosts/properties/{property_name}"),
     ),
 )
-_FLOATING_IPS = _inventory_rules(
+_FLOATING_IPS = inventory_rules(
     "blazar:floatingips",
     "/floatingips",
     "floating IP",
     "floating IPs",
     part="floatingip_id",
     listing="List reservable floating IPs, and see one.",
-    readers=_READER_OR_ADMIN,
+    readers=READER_OR_ADMIN,
 )
-_VOLUME_POOLS = _inventory_rules(
+_VOLUME_POOLS = inventory_rules(
     "tenure:volumepools",
     "/volume-pools",
     "volume pool",

@@ -1,13 +1,15 @@
-"""Instruments over the API: how one is registered, and how it is shown."""
+"""Instruments over the API: how an instrument is registered and shown, and who may do so."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from oslo_policy import policy
 from pydantic import BaseModel, ConfigDict
 
 from instruments.kind import INSTRUMENT
+from tenure.api.policies import READER_OR_ADMIN, inventory_rules
 from tenure.api.schemas.answers import Answer, From, LeasedAnswer, Rfc3339Text, Standing, fact
 from tenure.api.schemas.queries import ResourceListQuery
 from tenure.api.schemas.refusals import check
@@ -74,3 +76,16 @@ INSTRUMENTS = WireInventory(
     answer=by_version(Instrument, Instrument, InstrumentOf12),
     leased_answer=LeasedInstrument,
 )
+
+
+def list_rules() -> tuple[policy.RuleDefault, ...]:
+    """Return the rules of oslo.policy: who may do what with instruments."""
+    return inventory_rules(
+        "lab:instruments",
+        "/instruments",
+        "instrument",
+        "instruments",
+        part="instrument_id",
+        listing="List instruments, and see one.",
+        readers=READER_OR_ADMIN,
+    )
