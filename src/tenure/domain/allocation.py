@@ -194,16 +194,6 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class HostOfLease:
-    """A resource that a lease has, had or will have."""
-
-    resource_id: int
-    reservation_id: str
-    period: Period
-    state: AllocationState
-
-
-@dataclass(frozen=True, slots=True)
 class Booking:
     """A reservation's part in a resource, as the allocation lists show it, with the dates of the lease."""
 
