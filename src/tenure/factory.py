@@ -35,7 +35,7 @@ from tenure.metrics import DRIFT_FOUND, DRIFT_MENDED
 from tenure.resources.contract import ResourceType, ResourceTypes
 from tenure.services.context import Authorize, Rules
 from tenure.services.default_leases import DefaultLeaseBook
-from tenure.services.enforcement import Enforcement, Origin, tell_filter
+from tenure.services.enforcement import Enforcement, Origin, deliver_to_filter
 from tenure.services.events import EventService
 from tenure.services.healing import Healer, HealingService
 from tenure.services.inventory import InventoryService
@@ -206,7 +206,7 @@ def build(parts: Parts) -> Service:
         if enforcement_filter.listens_to
     }
     channels = [
-        Delivery(outbox, parts.clock, partial(tell_filter, parts.filters[name], parts.origin), channel=name)
+        Delivery(outbox, parts.clock, partial(deliver_to_filter, parts.filters[name], parts.origin), channel=name)
         for name in parts.db.listeners
     ]
     letters = Delivery(outbox, parts.clock, parts.sink)

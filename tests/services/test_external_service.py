@@ -21,7 +21,7 @@ from tenure.domain.lease import LeaseStatus
 from tenure.domain.request import LeaseChange, LeaseQuery, LeaseRequest, ReservationChange
 from tenure.drivers.simulated import Fault, FaultKind
 from tenure.enforcement.external import AWAY, DENIED, ExternalServiceFilter
-from tenure.services.commitments import tell_changed
+from tenure.services.commitments import notify_updated
 from tenure.services.enforcement import PATIENCE
 from tenure.services.outbox import MAX_REFUSALS
 from tenure.store.tables import OutboxRow
@@ -410,7 +410,7 @@ def test_a_growth_that_was_told_and_then_undone_is_taken_back(world: World, cred
     world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", reservation_id=number, count=None))
     more = LeaseChange(reservations=(ReservationChange(number, {"min": 2, "max": 2}),))
     world.leases.update(OWNER, lease.id, more)
-    world.db.write(lambda tx: tell_changed(tx, lease.id, now=world.clock.now()))
+    world.db.write(lambda tx: notify_updated(tx, lease.id, now=world.clock.now()))
     world.cloud.clear_faults()
     world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", reservation_id=number, count=1))
     world.pass_time(timedelta(minutes=5))

@@ -102,11 +102,11 @@ class Performer:
         except ResourceOccupied as error:
             LOG.warning("%s of lease %s: resources are occupied: %s", kind, work.lease.id, error)
             if not self._events.move_off(work, error.resources):
-                self._events.failed(work, error.reason.cut(), final=False)
+                self._events.record_failed(work, error.reason.cut(), final=False)
             return "occupied"
         except CloudBusy as error:
             LOG.warning("%s of lease %s will be tried again: %s", kind, work.lease.id, error)
-            self._events.failed(work, error.reason.cut(), final=False)
+            self._events.record_failed(work, error.reason.cut(), final=False)
             return "busy"
         except CloudRefused as error:
             LOG.error("%s of lease %s failed: %s", kind, work.lease.id, error)
@@ -116,11 +116,11 @@ class Performer:
             raise  # not the cloud's fault, and not an attempt; the claim expires
         except Exception as error:
             LOG.exception("%s of lease %s met an unexpected error (event %s)", kind, work.lease.id, work.event_id)
-            self._events.failed(work, _reason_of_unexpected(work, error), final=False)
+            self._events.record_failed(work, _reason_of_unexpected(work, error), final=False)
             return "defect"
         self._checkpoint(f"{kind}:after_act")
         if not progress.done:
-            self._events.look_again(work, progress)
+            self._events.postpone(work, progress)
             return "waiting"
         self._checkpoint(f"{kind}:before_record")
         self._record(work, effects)
@@ -204,7 +204,7 @@ class Performer:
             except CloudError as error:
                 errors.append(error)
         if work.event_type is EventType.END and 0 < len(ended) < len(progresses) + len(errors):
-            self._events.given_back(work, ended)
+            self._events.record_released(work, ended)
             self._wake()
         if errors:
             raise errors[0]
@@ -245,7 +245,7 @@ class Performer:
         if reason is not None:
             LOG.error("%s of reservation %s is given up: %s", action, order.reservation_id, reason)
             unsaved.add(order.reservation_id)
-        self._events.settled(work, order.reservation_id, reason)
+        self._events.record_action_finished(work, order.reservation_id, reason)
         return DONE
 
     def _renew_claim(self, work: Work) -> None:
@@ -254,26 +254,26 @@ class Performer:
 
     def _record(self, work: Work, effects: Mapping[str, Mapping[str, object]]) -> None:
         record: Mapping[EventType, Callable[[], object]] = {
-            EventType.PREPARE: lambda: self._events.prepared(work, effects),
-            EventType.START: lambda: self._events.started(work, effects),
-            EventType.UPDATE: lambda: self._events.updated(work, effects),
-            EventType.BEFORE_END: lambda: self._events.noticed(work),
-            EventType.NOTIFY: lambda: self._events.told(work),
-            EventType.END: lambda: self._events.ended(work),
+            EventType.PREPARE: lambda: self._events.record_prepared(work, effects),
+            EventType.START: lambda: self._events.record_started(work, effects),
+            EventType.UPDATE: lambda: self._events.record_updated(work, effects),
+            EventType.BEFORE_END: lambda: self._events.record_actions_before_end(work),
+            EventType.NOTIFY: lambda: self._events.record_notified(work),
+            EventType.END: lambda: self._events.record_ended(work),
             EventType.MEND: lambda: self._record_mended(work, effects),
-            EventType.HOLD: lambda: self._events.expired(work),
+            EventType.HOLD: lambda: self._events.record_expired(work),
         }
         record[work.event_type]()
 
     def _record_mended(self, work: Work, effects: Mapping[str, Mapping[str, object]]) -> None:
-        if self._events.mended(work, effects):
+        if self._events.record_mended(work, effects):
             for order in work.orders:
                 if order.reservation_id in work.drifted:
                     LOG.warning("reservation %s is in the cloud as it should be again", order.reservation_id)
                     self._mended(order.resource_type)
 
     def _fail(self, work: Work, error: CloudRefused) -> None:
-        self._events.failed(work, error.reason.cut(), final=True)
+        self._events.record_failed(work, error.reason.cut(), final=True)
         if work.event_type is EventType.UPDATE and not work.undoing:
             undoing = self._events.claim(work.event_id)  # restores the cloud to the lease before the change
             if undoing is not None:

@@ -30,6 +30,6 @@ class Preemption:
                 except CloudError as error:
                     LOG.warning("preempting servers for lease %s will be tried again: %s", lease_id, error)
                     continue
-                self._preemption.tell(lease_id, preempted, deadline=deadline)
+                self._preemption.notify(lease_id, preempted, deadline=deadline)
                 count += len(preempted)
         return count

@@ -158,7 +158,7 @@ class Repair:
                 LOG.warning("not as it should be: %s", drift.what)
         for reservation_id, difference in lasting.items():
             self.tally.count_found(inventory)
-            if self._events.tell_drift(reservation_id, difference):
+            if self._events.show_drift(reservation_id, difference):
                 LOG.warning("not as it should be, and nothing mends it: reservation %s: %s", reservation_id, difference)
         repairing = self._events.mend(reservations)  # not those that have ended, or changed, since they were read
         for _ in repairing:

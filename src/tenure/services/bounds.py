@@ -1,4 +1,4 @@
-"""How large a lease may be: what is kept of it is read, written and told again and again."""
+"""The maximum size of a lease: it is read, written and sent many times."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Collection, Mapping
 from tenure.domain.errors import InvalidParameter, InvalidState
 from tenure.domain.lease import Lease, ReservationStatus
 
-#: How many reservations a lease has at a time, and how many it may ever have had.
+#: The maximum number of reservations of a lease at a time, and of all that it ever had.
 MAX_RESERVATIONS = 100
 MAX_EVER = 500
-#: How many characters the parameters of a reservation, and those of all reservations of a lease, are as JSON.
+#: The maximum length in JSON of a reservation's parameters, and of those of all reservations of a lease, in characters.
 MAX_PARAMETERS = 64 * 1024
 MAX_LEASE = 256 * 1024
 
 
 def check_sizes(parameters: Collection[Mapping[str, object]]) -> None:
-    """Raise ``InvalidParameter`` where the reservations of a lease, with these parameters, are too large to be kept."""
+    """Raise ``InvalidParameter`` if the reservations of a lease, with these parameters, are too large."""
     sizes = [len(json.dumps(dict(values), default=str)) for values in parameters]
     for position, size in enumerate(sizes):
         if size > MAX_PARAMETERS:
@@ -33,7 +33,7 @@ def check_sizes(parameters: Collection[Mapping[str, object]]) -> None:
 
 
 def check_one_more(lease: Lease) -> None:
-    """Raise ``InvalidState`` where the lease has as many reservations as a lease can have."""
+    """Raise ``InvalidState`` if the lease has the maximum number of reservations already."""
     live = [reservation for reservation in lease.reservations if reservation.status is not ReservationStatus.DELETED]
     if len(live) >= MAX_RESERVATIONS:
         raise InvalidState(f"The lease has {len(live)} reservations; no lease has more than {MAX_RESERVATIONS}.")

@@ -1,4 +1,4 @@
-"""The time that a request has for finding room."""
+"""The time limit of a request for searching free resources."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from tenure.store.database import Transaction
 
 
 class Budget:
-    """How long a request may look for room: the time spent in ``with`` blocks.
+    """The time limit of a request for searching free resources: it counts the time spent in ``with`` blocks.
 
-    A ``large`` request has so long for all attempts of its transaction together, and gives way to others that wait for
-    it. Any other has so long for each attempt, and is not interrupted: where many want the same, it would never end.
+    For a ``large`` request the limit covers all attempts of its transaction together, and it gives way to transactions
+    that wait for it. For other requests the limit covers each attempt, and they are not interrupted: otherwise
+    competing requests would never finish.
     """
 
     def __init__(
@@ -27,7 +28,7 @@ class Budget:
         self._seconds = seconds
         self._spent = 0.0
         self._since: float | None = None
-        #: Why there is no room, where that was found in an order of the reservations that was not the last to be tried.
+        #: The refusal that was found with an earlier order of the reservations, while another order is tried.
         self.refusal: NotEnoughResources | None = None
 
     def __enter__(self) -> None:
@@ -44,7 +45,7 @@ class Budget:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count none of the time inside: there others are waited for, and no room is looked for."""
+        """Exclude the time of this block, in which the request waits for others and does not search."""
         began = self._seconds()
         try:
             yield
@@ -52,10 +53,10 @@ class Budget:
             self._spent -= self._seconds() - began
 
     def spend(self, tx: Transaction | None = None) -> None:
-        """Go on looking, in this transaction if in any.
+        """Check the limit during a search, in this transaction if there is one.
 
-        Raises ``Unavailable`` where the time is over, or the refusal that was found before, and ``GaveWay`` where
-        others have waited for this transaction.
+        Raises ``Unavailable``, or the refusal that was found before, if the time is over, and ``GaveWay`` if other
+        transactions have waited for this one.
         """
         running = self._seconds() - self._since if self._since is not None else 0.0
         if self._spent + running >= self._allowed:

@@ -39,10 +39,10 @@ from tenure.domain.requirement import Comparison
 from tenure.resources.contract import ResourceType, ResourceTypes, Wanted
 from tenure.services.bounds import check_one_more, check_sizes
 from tenure.services.budget import Budget
-from tenure.services.context import Rules, apply, new_id, remember, tell
+from tenure.services.context import Rules, apply, new_id, notify, write_history
 from tenure.services.default_leases import give_way
 from tenure.services.demands import demand_of
-from tenure.services.healing import want_mended
+from tenure.services.healing import request_mending
 from tenure.services.planning import Planner
 from tenure.services.survey import is_large
 from tenure.services.user_events import check_events, replace_events
@@ -316,11 +316,11 @@ class LeaseChanger:
         confirmed = self._again(lease)
         if any(self._types[one.resource_type].is_prepared(one.parameters) for one in confirmed.reservations):
             self._tx.leases.change(lease, now=self._now)
-            remember(self._tx, lease.id, "confirm", lease.status, lease.status, actor=self._actor, now=self._now)
+            write_history(self._tx, lease.id, "confirm", lease.status, lease.status, actor=self._actor, now=self._now)
             return self._claimed(lease, EventType.PREPARE)
         self._tx.events.discard(hold)
         apply(self._tx, lease, Action.CONFIRM, actor=self._actor, now=self._now)
-        tell(self._tx, "lease.create", self._again(lease), now=self._now)
+        notify(self._tx, "lease.create", self._again(lease), now=self._now)
         return None, ""
 
     def drop(self, lease: Lease, reservation: Reservation) -> tuple[str | None, str]:
@@ -332,7 +332,7 @@ class LeaseChanger:
             self._tx.leases.change_reservations([reservation.id], now=self._now, status=ReservationStatus.DELETED.value)
             self._tx.leases.change(lease, now=self._now)
             self._note(lease, f"reservation {reservation.id} dropped")
-            tell(self._tx, "lease.update", self._again(lease), now=self._now)
+            notify(self._tx, "lease.update", self._again(lease), now=self._now)
             return None, ""
         return self._follow(lease, payload={"dropped": [reservation.id]}, reason=f"drop {reservation.id}")
 
@@ -374,7 +374,7 @@ class LeaseChanger:
             return self._follow(self._again(lease), payload=payload, reason=what)
         self._tx.leases.change(lease, now=self._now)
         self._note(lease, what)
-        tell(self._tx, "lease.update", self._again(lease), now=self._now)
+        notify(self._tx, "lease.update", self._again(lease), now=self._now)
         if self._types[reservation.resource_type].is_prepared(reservation.parameters):
             return self._claimed(lease, EventType.PREPARE)
         return None, ""
@@ -773,9 +773,9 @@ class LeaseChanger:
         self._tx.leases.change(lease, now=self._now, **values)
         self._note(lease, what)
         changed = self._again(lease)
-        tell(self._tx, "lease.update", changed, now=self._now)
+        notify(self._tx, "lease.update", changed, now=self._now)
         if self._outcome.ends_otherwise:
-            want_mended(self._tx, changed, now=self._now)  # a running one, whenever the cloud has time for it
+            request_mending(self._tx, changed, now=self._now)  # a running one, whenever the cloud has time for it
         if lease.status is LeaseStatus.PENDING and any(
             self._types[one.resource_type].is_prepared(parameters)
             for one in changed.reservations
@@ -807,7 +807,7 @@ class LeaseChanger:
 
     def _note(self, lease: Lease, reason: str, *, status: LeaseStatus | None = None) -> None:
         after = status or lease.status
-        remember(self._tx, lease.id, "update", after, after, actor=self._actor, now=self._now, reason=reason)
+        write_history(self._tx, lease.id, "update", after, after, actor=self._actor, now=self._now, reason=reason)
 
     def _again(self, lease: Lease) -> Lease:
         fresh = self._tx.leases.get(lease.id)

@@ -1,4 +1,4 @@
-"""Giving back what reservations hold, and the time for cleaning after that."""
+"""Releasing allocations, and the cleaning time after that."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tenure.domain.lease import AllocationState, EventStatus, EventType
 from tenure.domain.period import ENDLESS, Period
 from tenure.domain.requirement import Expression
 from tenure.resources.contract import ResourceTypes
-from tenure.services.context import Rules, columns_of, remember
+from tenure.services.context import Rules, columns_of, write_history
 from tenure.services.demands import demand_of
-from tenure.services.naming import said_of
+from tenure.services.naming import reason_about
 from tenure.services.planning import Planner
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent
 
-#: Which share of the time for cleaning may be lost because a resource was given back late: a teardown takes a moment.
+#: The share of the cleaning time that a late release may cost: a teardown takes a moment.
 TOLERANCE = 0.1
-#: In the payload of a start: when its resources are clean.
+#: The key in the payload of a start event for the time at which the lease's resources are clean.
 NOT_BEFORE = "not_before"
 
 
@@ -35,10 +35,10 @@ def release(
     now: datetime,
     only: Collection[int] | None = None,
 ) -> None:
-    """Give back what these reservations hold, or ``only`` some of these allocations; from now on it is cleaned.
+    """Release the allocations of these reservations, or ``only`` some of them; cleaning begins now.
 
-    What is given back so late that it would be handed on before it is clean is kept from others for as long as it
-    takes. Plans that are in the way move elsewhere; where there is no room for a plan, its lease starts later.
+    If a release is so late that the next lease would get the resource before it is clean, the cleaning time is
+    extended. Plans in the way move elsewhere; if there is no room for a plan, its lease starts later.
     """
     until = now + rules.cleaning_time
     enough = until - rules.cleaning_time * TOLERANCE
@@ -54,11 +54,11 @@ def release(
         return
     planner = Planner(tx, types, now=now, turn=crc32(late[0].reservation_id.encode()), notice=rules.preemption_notice)
     reservations = tx.leases.reservations_by_ids({allocation.reservation_id for allocation in late})
-    alike: dict[tuple[str, datetime], list[Allocation]] = {}
+    allocations_by_end: dict[tuple[str, datetime], list[Allocation]] = {}
     for allocation in late:
         if allocation.period.end != ENDLESS:
-            alike.setdefault((allocation.reservation_id, allocation.period.end), []).append(allocation)
-    for (reservation_id, end), allocations in alike.items():
+            allocations_by_end.setdefault((allocation.reservation_id, allocation.period.end), []).append(allocation)
+    for (reservation_id, end), allocations in allocations_by_end.items():
         demand = demand_of(types, reservations[reservation_id])
         demand = replace(demand, expression=Expression(), required=frozenset(), forbidden=frozenset())  # it has matched
         _clean(tx, types, planner, rules, allocations, demand, Period(max(end, now), until), now=now)
@@ -75,13 +75,13 @@ def _clean(
     *,
     now: datetime,
 ) -> None:
-    """Let allocations of a reservation last throughout the period, in which their resources are cleaned.
+    """Lengthen allocations of a reservation throughout the period in which their resources are cleaned.
 
-    All together where nothing else is there. One by one on the other resources, where plans are in the way: unless
-    cleaning would take all the time of a lease behind it.
+    All at once if nothing else is planned there. Otherwise one by one, unless cleaning would take all the time of a
+    later lease.
     """
     units = units_by_resource(allocations)
-    # The allocations have ended by then, so that none of the reservation is to be left out.
+    # The allocations have ended by then, so none of this reservation must be ignored.
     good = tx.allocations.still_good(demand, period, units, ignoring=None, keep_unreservable=True)
     planner.touch(good)
     free = [allocation for allocation in allocations if allocation.resource_id in good]
@@ -122,7 +122,7 @@ def _clean_behind_plans(
 
 
 def _start_later(tx: Transaction, types: ResourceTypes, plan: Allocation, until: datetime, *, now: datetime) -> None:
-    """Have a plan, and the start of its lease, wait until its resource is clean; not where the lease has begun."""
+    """Delay a plan, and the start of its lease, until its resource is clean; not if the lease has started."""
     reservation = tx.leases.reservations_by_ids([plan.reservation_id])[plan.reservation_id]
     lease = tx.leases.get(reservation.lease_id, lock=True)
     start = lease.event(EventType.START) if lease is not None else None
@@ -134,12 +134,12 @@ def _start_later(tx: Transaction, types: ResourceTypes, plan: Allocation, until:
     tx.events.change([start.id], now=now, ready_at=until, payload={**payload, NOT_BEFORE: until.isoformat()})
     [resource] = tx.resources.by_ids([plan.resource_id]).values()
     late = f"was given back late, and is cleaned until {until:%Y-%m-%d %H:%M:%S} UTC."
-    reason = said_of(types, reservation, resource, late)
+    reason = reason_about(types, reservation, resource, late)
     tx.leases.change(lease, now=now, **columns_of(reason))
-    remember(tx, lease.id, "wait", lease.status, lease.status, actor=ENGINE, now=now, reason=reason)
+    write_history(tx, lease.id, "wait", lease.status, lease.status, actor=ENGINE, now=now, reason=reason)
 
 
 def cleaned_at(start: StoredEvent) -> datetime | None:
-    """When what a lease starts on is clean, None where that was never asked for."""
+    """Return when the resources for this start are clean, or None if the start was never delayed."""
     until = (start.payload or {}).get(NOT_BEFORE)
     return None if until is None else datetime.fromisoformat(until)

@@ -1,6 +1,6 @@
-"""What others are told of a lease after the fact, because they keep account of it: written with what it tells of.
+"""Messages to services that keep accounts of leases, written in the transaction that changes the lease.
 
-Each of those who are told has a channel of its own in the outbox, so that one who is away holds up nobody else.
+Each service has its own channel in the outbox, so that an unavailable service does not delay the others.
 """
 
 from __future__ import annotations
@@ -14,38 +14,41 @@ from tenure.domain.lease import Lease
 from tenure.services.statements import Values, served, statement, to_json
 from tenure.store.database import Transaction
 
-#: What a receiver may want to be told; the topics of the messages.
+#: The topics that a service may listen to.
 COMMIT_CREATE = "commit_create"
 COMMIT_UPDATE = "commit_update"
 ON_END = "on_end"
-#: What of a lease a receiver keeps account of.
+#: The fields of a lease that services account for.
 _ACCOUNTED = ("start_date", "end_date", "resource_requests")
 
 
-def tell_made(tx: Transaction, lease_id: str, *, now: datetime) -> None:
-    """Tell that a lease exists; for those who want to know of changes alone, note what the first one changes."""
+def notify_created(tx: Transaction, lease_id: str, *, now: datetime) -> None:
+    """Notify services that a lease was created.
+
+    For services that only want changes, record the lease, so that the first change has something to compare with.
+    """
     for channel, topics in tx.listeners.items():
-        if topics & {COMMIT_CREATE, COMMIT_UPDATE} and (told := _stated(tx, lease_id)) is not None:
+        if topics & {COMMIT_CREATE, COMMIT_UPDATE} and (current := _statement(tx, lease_id)) is not None:
             unwanted = COMMIT_CREATE not in topics
-            _once(tx, channel, COMMIT_CREATE, lease_id, {"lease": told}, now=now, only_noted=unwanted)
+            _once(tx, channel, COMMIT_CREATE, lease_id, {"lease": current}, now=now, only_noted=unwanted)
 
 
-def tell_changed(tx: Transaction, lease_id: str, *, now: datetime) -> None:
-    """Tell what a lease is now, where its dates, its reservations, or what serves them are not what was told last."""
+def notify_updated(tx: Transaction, lease_id: str, *, now: datetime) -> None:
+    """Notify services if the lease's dates, reservations or resources differ from those of the last message."""
     for channel in _listening(tx, COMMIT_UPDATE):
-        told = _stated(tx, lease_id)
+        current = _statement(tx, lease_id)
         last = tx.outbox.latest(lease_id, channel=channel, topics=(COMMIT_CREATE, COMMIT_UPDATE))
-        if told is None or last is None:
-            continue  # not made yet, or before anybody wanted to know
+        if current is None or last is None:
+            continue  # not created yet, or created before the service was configured
         before: Values = dict(last.payload)["lease"]  # type: ignore[assignment]  # as it was written
-        if _account(before) != _account(told):
-            payload = {"current_lease": before, "lease": told}
+        if _accounted_values(before) != _accounted_values(current):
+            payload = {"current_lease": before, "lease": current}
             key = str(uuid.uuid4())
             tx.outbox.add(key=key, lease_id=lease_id, topic=COMMIT_UPDATE, payload=payload, now=now, channel=channel)
 
 
-def tell_end(tx: Transaction, lease: Lease, *, now: datetime) -> None:
-    """Tell that a lease is over, once; to be called while it still has what serves it."""
+def notify_ended(tx: Transaction, lease: Lease, *, now: datetime) -> None:
+    """Notify services once that a lease has ended; to be called while it still has its allocations."""
     for channel in _listening(tx, ON_END):
         payload = {"lease": to_json(statement(lease, served(tx, lease)))}
         _once(tx, channel, ON_END, lease.id, payload, now=now)
@@ -54,10 +57,9 @@ def tell_end(tx: Transaction, lease: Lease, *, now: datetime) -> None:
 def promise_withdrawal(
     tx: Transaction, lease: Values, channels: Iterable[str], *, now: datetime, ready_at: datetime
 ) -> None:
-    """Have receivers told that a lease never came about, unless that is cancelled before ``ready_at``.
+    """Write a message that the lease was never created; it is sent at ``ready_at`` unless it is cancelled before.
 
-    A promise that waits already is the same one. One that was kept is not: what the receiver has agreed to since, is
-    to be withdrawn once more.
+    A waiting message is used again. If the last one was sent, a new one is needed: the service has agreed again since.
     """
     lease_id = str(lease["id"])
     waiting = tx.outbox.waiting(lease_id, topic=ON_END)
@@ -75,14 +77,14 @@ def promise_withdrawal(
 
 
 def cancel_withdrawal(tx: Transaction, lease_id: str, channels: Collection[str]) -> bool:
-    """Have nobody told so; False where somebody has been told, or may have been."""
+    """Cancel these messages; return False if one was sent, or may have been."""
     waiting = tx.outbox.waiting(lease_id, topic=ON_END)
     keys = [key for channel in channels for key in waiting.get(channel, ())]
     return waiting.keys() >= set(channels) and tx.outbox.cancel(keys) == len(keys)
 
 
 def withdraw(tx: Transaction, lease_id: str, channels: Collection[str], *, now: datetime) -> None:
-    """Have them told at once; nobody, where somebody else has made the lease."""
+    """Send these messages now; cancel them instead if another request has created the lease."""
     if tx.leases.get(lease_id) is not None:
         cancel_withdrawal(tx, lease_id, channels)
         return
@@ -94,7 +96,7 @@ def _listening(tx: Transaction, topic: str) -> Iterator[str]:
     return (channel for channel, topics in tx.listeners.items() if topic in topics)
 
 
-def _stated(tx: Transaction, lease_id: str) -> Values | None:
+def _statement(tx: Transaction, lease_id: str) -> Values | None:
     lease = tx.leases.get(lease_id)
     if lease is None:
         return None
@@ -112,7 +114,7 @@ def _once(
     now: datetime,
     only_noted: bool = False,
 ) -> None:
-    """Write a message that a lease has one of."""
+    """Write a message that is sent once for each lease."""
     key = str(uuid.uuid5(uuid.UUID(lease_id), f"{channel} {topic}"))
     if not tx.outbox.known([key]):
         tx.outbox.add(
@@ -126,13 +128,13 @@ def _once(
         )
 
 
-def _account(lease: Mapping[str, Any]) -> object:
-    """What must be told where it changes: not what the cloud says of a resource, but which one it is."""
-    noise = {"status", "created_at", "updated_at", "missing_resources", "resources_changed", "allocations"}
+def _accounted_values(lease: Mapping[str, Any]) -> object:
+    """Return the values whose change is notified: the ids of resources, but not their descriptions."""
+    ignored = {"status", "created_at", "updated_at", "missing_resources", "resources_changed", "allocations"}
     return [lease[name] for name in _ACCOUNTED], [
         (
-            {name: value for name, value in one.items() if name not in noise},
-            [(resource["id"], resource.get("region")) for resource in one["allocations"]],
+            {name: value for name, value in reservation.items() if name not in ignored},
+            [(resource["id"], resource.get("region")) for resource in reservation["allocations"]],
         )
-        for one in lease["reservations"]
+        for reservation in lease["reservations"]
     ]

@@ -1,4 +1,4 @@
-"""What the services have in common: who may do what, the rules of the site, and the one door for status changes."""
+"""What the services share: permissions, the rules of the site, and the only function that changes a status."""
 
 from __future__ import annotations
 
@@ -14,60 +14,60 @@ from tenure.domain.lease import Action, HistoryEntry, Lease, LeaseStatus, next_s
 from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
 from tenure.drivers.contract import ResourceRef
-from tenure.services.commitments import tell_changed, tell_end, tell_made
-from tenure.services.notices import announce
+from tenure.services.commitments import notify_created, notify_ended, notify_updated
+from tenure.services.notices import notification_payload
 from tenure.store.database import Transaction
 
-#: Whether an actor may do what a rule is about to a target (``project_id``, ``user_id``).
+#: Whether an actor may do what a policy rule covers to a target (``project_id``, ``user_id``).
 Authorize = Callable[[str, Actor, Mapping[str, str]], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What an operator may set."""
+    """What an operator may configure."""
 
-    #: Added to the end of every allocation.
+    #: The cleaning time added to the end of every allocation.
     cleaning_time: timedelta = timedelta(0)
-    #: How long before the end the before-end event comes by default; zero for none.
+    #: How long before the end the ``before_end_lease`` event comes by default; zero for no event.
     notice_before_end: timedelta = timedelta(minutes=60)
-    #: The regions that there are, the home region first; none where all is one cloud.
+    #: The configured regions, the home region first; empty if there is only one cloud.
     regions: tuple[str, ...] = ()
-    #: No lease lasts longer; None for as long as it likes.
+    #: The maximum duration of a lease; None for no limit.
     longest_lease: timedelta | None = None
-    #: How long a request may look for room.
+    #: How long a request may search for free resources.
     planning_time: timedelta = timedelta(seconds=5)
-    #: Whether anybody may ask for properties that only administrators see.
+    #: Whether all users may use properties in conditions that only administrators see.
     private_asked_for: bool = False
-    #: How many attempts at a start, an update or a before-end action before it is given up.
+    #: After how many attempts a start, an update or an action before the end is given up.
     max_attempts: int = 10
-    #: For how long at least a start is tried from the start date on, however many attempts that takes.
+    #: For how long after the start date a start is retried at least, however many attempts that takes.
     start_patience: timedelta = timedelta(hours=1)
-    #: Which share of the time of a lease may pass until its start is given up, where that is longer.
+    #: The share of a lease's duration after which its start is given up, if that is later.
     start_share: float = 0.1
-    #: For how long an end waits for what is to be done before it, such as images that are being saved.
+    #: For how long an end waits for actions before it, such as images that are being saved.
     before_end_patience: timedelta = timedelta(minutes=60)
-    #: How long before a start servers in its way are told; zero where nobody may use what is reserved before.
+    #: How long before a start the owners of preemptible servers are notified; zero disables preemptible servers.
     preemption_notice: timedelta = timedelta(0)
     #: The delay before the second attempt; it doubles with each one.
     first_delay: timedelta = timedelta(seconds=1)
     max_delay: timedelta = timedelta(seconds=60)
-    #: How long a claim lasts: the driver's longest call and a margin. Renewed before each call.
+    #: The duration of a claim: the driver's longest call and a margin. A claim is renewed before each call.
     claim_time: timedelta = timedelta(seconds=60)
-    #: How far ahead plans are moved off what has failed; zero for as far as there are any.
+    #: How far ahead plans are moved off failed resources; zero for no limit.
     healing_horizon: timedelta = timedelta(0)
-    #: How long what a running lease has must have failed before it is replaced; None for never.
+    #: How long a resource must have failed before it is replaced in a running lease; None for never.
     replace_after: timedelta | None = timedelta(minutes=5)
 
     def give_up_start_at(self, starts_at: datetime, ends_at: datetime) -> datetime:
-        """From when on the start of a lease may be given up that the cloud does not make."""
+        """Return the time from which on the start of a lease may be given up."""
         return starts_at + max(self.start_patience, (ends_at - starts_at) * self.start_share)
 
     def delay_after(self, attempts: int) -> timedelta:
-        """How long to wait after so many attempts have failed."""
+        """Return the delay after so many failed attempts."""
         return min(self.max_delay, self.first_delay * int(2 ** min(attempts - 1, 20)))
 
 
-#: What a lease does not come back from: nobody is to pay for it any more.
+#: The statuses from which a lease does not return: it is no longer charged.
 ENDED = frozenset(
     {
         LeaseStatus.TERMINATING,
@@ -79,41 +79,41 @@ ENDED = frozenset(
 )
 
 
-class Effects(Protocol):
-    """What the use cases want done in the cloud at once; the engine does it, outside any transaction.
+class CloudActions(Protocol):
+    """The actions in the cloud that use cases request at once; the engine carries them out, outside any transaction.
 
-    What belongs to a lease is done when the method returns, or goes on: nobody waits for a cloud for ever.
+    Actions for a lease may go on after the method has returned: no request waits for the cloud without limit.
     """
 
     def carry_out(self, event_id: str, token: str) -> None:
-        """Do what a claimed event is about and record the outcome."""
+        """Carry out a claimed event and record the outcome."""
 
     def try_now(self, event_id: str) -> None:
-        """Make one attempt at a due event, or see how one ends that is being made."""
+        """Make one attempt at a due event, or wait for an attempt that is in progress."""
 
     def take_back(self, reservation_ids: Collection[str]) -> None:
-        """Take back what was made for reservations that are over, or leave it to the repair."""
+        """Delete what was created for reservations that are over, or leave it to the repair."""
 
     def wake(self) -> None:
-        """Say that something new is due."""
+        """Wake the engine: an event may have become due."""
 
     def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
-        """The thing of the cloud that is called so. Raises what the driver raises."""
+        """Return the cloud's resource with this name. Raises the driver's errors."""
 
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
-        """What the cloud says of something that a request names. Raises what the driver raises."""
+        """Return the cloud's description of something that a request names. Raises the driver's errors."""
 
     def register(self, resource_type: str, resource: ResourceRef) -> None:
-        """Set a resource aside in the cloud. Raises what the driver raises."""
+        """Set a resource aside in the cloud. Raises the driver's errors."""
 
     def unregister(self, resource_type: str, resource: ResourceRef) -> None:
-        """Give a resource back to the cloud. Raises what the driver raises."""
+        """Give a resource back to the cloud. Raises the driver's errors."""
 
     def delegate(self, actor: Actor, regions: Collection[str]) -> str:
-        """Have the caller trust us in these regions; the id of the trust. Raises what the driver raises."""
+        """Create a trust of the caller in Tenure for these regions; return its id. Raises the driver's errors."""
 
     def revoke(self, trust_id: str) -> None:
-        """Forget a trust. Raises what the driver raises."""
+        """Delete a trust. Raises the driver's errors."""
 
 
 def require(authorize: Authorize, rule: str, actor: Actor, target: Mapping[str, str]) -> None:
@@ -139,19 +139,19 @@ def apply(
 ) -> Lease:
     """Move a lease along the state machine: the only function that changes a status.
 
-    Compares and swaps version and status (raises ``Overtaken``), writes a history row where the status changes, and
-    returns the lease as it is now. ``reason`` becomes the lease's ``status_reason``; without one it is cleared unless
-    ``keep_reason``. A text is one that the owner may read. ``values`` are further columns to write.
+    Compares and swaps version and status (raises ``Overtaken``), writes a history entry if the status changes, and
+    returns the changed lease. ``reason`` becomes the lease's ``status_reason``; without a reason it is cleared unless
+    ``keep_reason``. A reason given as text is shown to the owner. ``values`` are further columns to write.
     """
     status = next_status(lease.status, action)
     shown = lease.reason if reason is None and keep_reason else reason_of(reason)
     if status in ENDED and lease.status not in ENDED:
-        tell_end(tx, replace(lease, status=status), now=now)
+        notify_ended(tx, replace(lease, status=status), now=now)
     if status is LeaseStatus.DELETED and lease.status is not LeaseStatus.DELETED:
         values["deleted_at"] = now
     tx.leases.change(lease, now=now, status=status.value, **columns_of(shown), **values)
     if status is not lease.status:
-        remember(tx, lease.id, action.value, lease.status, status, actor=actor, now=now, reason=reason)
+        write_history(tx, lease.id, action.value, lease.status, status, actor=actor, now=now, reason=reason)
     known = {name: value for name, value in values.items() if name in {"name", "starts_at", "ends_at", "degraded"}}
     return replace(
         lease,
@@ -165,18 +165,18 @@ def apply(
 
 
 def reason_of(reason: Reason | str | None) -> Reason | None:
-    """The reason, where a text is one of ours that the owner may read."""
+    """Return the reason; a text becomes a reason that the owner may read."""
     return Reason(reason) if isinstance(reason, str) else reason
 
 
 def columns_of(reason: Reason | None) -> dict[str, str | None]:
-    """What a lease's row has of a reason."""
+    """Return the columns of a lease's row that store the reason."""
     if reason is None:
         return {"status_reason": None, "status_detail": None}
     return {"status_reason": reason.text, "status_detail": reason.detail}
 
 
-def remember(
+def write_history(
     tx: Transaction,
     lease_id: str,
     action: str,
@@ -187,7 +187,7 @@ def remember(
     now: datetime,
     reason: Reason | str | None = None,
 ) -> None:
-    """Write a history row; a text is a reason that the owner may read."""
+    """Write a history entry; a reason given as text is shown to the owner."""
     shown = reason_of(reason)
     tx.leases.remember(
         HistoryEntry(
@@ -204,15 +204,17 @@ def remember(
     )
 
 
-def tell(tx: Transaction, topic: str, lease: Lease, *, now: datetime, **more: object) -> None:
-    """Write a message about the lease, and ``more`` beside that, to be delivered after the commit.
+def notify(tx: Transaction, topic: str, lease: Lease, *, now: datetime, **more: object) -> None:
+    """Write a notification about the lease, with ``more`` fields beside it, to be delivered after the commit.
 
-    Those who keep account of it are told as well: that it was made, or what is other than they were told last.
+    Services that keep accounts are notified as well: of the new lease, or of what differs from their last message.
     """
-    tx.outbox.add(key=new_id(), lease_id=lease.id, topic=topic, payload={**announce(lease), **more}, now=now)
+    tx.outbox.add(
+        key=new_id(), lease_id=lease.id, topic=topic, payload={**notification_payload(lease), **more}, now=now
+    )
     if lease.status in ENDED:
         return
     if topic == "lease.create":
-        tell_made(tx, lease.id, now=now)
+        notify_created(tx, lease.id, now=now)
     else:
-        tell_changed(tx, lease.id, now=now)
+        notify_updated(tx, lease.id, now=now)

@@ -1,4 +1,4 @@
-"""What reservations ask of the ledger."""
+"""The demands of reservations."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from tenure.resources.contract import ResourceTypes
 
 
 def demand_of(types: ResourceTypes, reservation: Reservation | ReservationRequest) -> Demand:
-    """What its type says that it asks for, in its region. Raises ``InvalidParameter``."""
+    """Return the demand of a reservation, as its type defines it, in its region. Raises ``InvalidParameter``."""
     demand = types[reservation.resource_type].demand(reservation.parameters)
     return replace(demand, resource_type=reservation.resource_type, region=reservation.region)

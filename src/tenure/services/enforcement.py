@@ -1,4 +1,4 @@
-"""Asking the filters of the site before a lease is made or changed."""
+"""Enforcement: asking the site's filters before a lease is created or changed."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ from tenure.services.statements import Values, from_json, proposal, revision, se
 from tenure.store.database import Database, OutcomeUnknown, Transaction
 
 R = TypeVar("R")
-#: Looks for room before a transaction, reading only.
+#: Searches for room before a transaction; reads only.
 Survey = Callable[[Transaction], object]
 
-#: How often filters are asked about a request at most, where others keep changing what it would get.
+#: How often filters are asked about a request at most, if concurrent requests keep changing its result.
 ATTEMPTS = 10
-#: How long a request waits for others to be done with the filters.
+#: How long a request waits for a place to ask the filters.
 QUEUE_SECONDS = 1.0
-#: How long a request waits for those that are looked at before it.
+#: How long a request waits for concurrent trials.
 TURN_SECONDS = 5.0
-#: How long a filter that has agreed waits for the lease, until it is told that none came about: far more than it takes.
+#: How long after its agreement a filter gets the withdrawal if no lease was created: far longer than a booking takes.
 PATIENCE = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the service is, for those who are asked about its leases."""
+    """The location of this service, for the filters."""
 
     auth_url: str | None = None
     region_name: str | None = None
 
     def context(self, lease: Mapping[str, object]) -> Values:
-        """What a filter is told of who asks."""
+        """Return the context that a filter receives with each lease."""
         return {
             "user_id": lease["user_id"],
             "project_id": lease["project_id"],
@@ -63,27 +63,26 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What the filters are asked: about a new lease where there is no ``current`` one."""
+    """A question to the filters; without a ``current`` lease it is about a new one."""
 
     new: Values
     current: Values | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
-    """What a request would come to: what is to be judged of it, if anything, and what it has chosen for that."""
+class _Trial:
+    """The result of a trial: the question to the filters, if any, and the choices on which it is based."""
 
     question: _Question | None
     chosen: Mapping[str, Choice] = field(default_factory=dict)
 
 
 class Enforcement:
-    """Has requests judged by filters, outside any transaction, as what they would come to.
+    """Asks filters about requests, outside any transaction.
 
-    A request is carried out once for show, in a transaction that is undone; the filters are asked about what it would
-    book; then it is carried out in earnest, with what was judged where that still can be had. Where it would book
-    anything else, they are asked again, as long as there is time. Requests that are judged side by side keep out of
-    each other's way.
+    A request is first tried in a transaction that is rolled back; the filters are asked about the result; then the
+    request is carried out, with the same choices if they are still free. If the result differs, the filters are asked
+    again, as long as there is time. Requests that are judged at the same time avoid each other's choices.
     """
 
     def __init__(
@@ -97,9 +96,9 @@ class Enforcement:
         places: threading.Semaphore,
         again_within: timedelta,
     ) -> None:
-        """``places`` is how many requests may wait for filters at a time, fewer than there are threads for them.
+        """``places`` limits how many requests wait for filters at a time; it must be less than the number of threads.
 
-        ``again_within`` is for how long a request is judged again where others have changed what it would get.
+        ``again_within`` is for how long a request is judged again if other requests have changed its result.
         """
         self._db = db
         self._clock = clock
@@ -109,7 +108,7 @@ class Enforcement:
         self._origin = origin
         self._places = places
         self._again_within = again_within.total_seconds()
-        #: What requests have chosen that are being judged, by request.
+        #: The choices of requests that are being judged, by request.
         self._spoken_for: dict[object, Collection[Choice]] = {}
         self._guard = threading.Lock()
         self._turn = threading.Lock()
@@ -117,11 +116,10 @@ class Enforcement:
     def create(
         self, lease: Lease, book: Callable[[Transaction], Lease | None], *, survey: Survey | None = None
     ) -> Lease | None:
-        """Book a lease that the filters allow. ``book`` gives one that was booked before, which nobody judges.
+        """Book a lease that the filters allow. A lease that ``book`` returns was booked before, and is not judged.
 
-        ``survey`` looks for room before each attempt, as ``Database.write`` has it.
-
-        Raises what they raise, ``OverQuota``, ``TooManyConflicts``, and what ``book`` raises.
+        ``survey`` searches for room before each attempt, see ``Database.write``. Raises the errors of the filters,
+        ``OverQuota``, ``TooManyConflicts``, and the errors of ``book``.
         """
 
         book = self._within_quotas(lease.project_id, book)
@@ -134,19 +132,19 @@ class Enforcement:
             return self._db.write(book, survey=survey)
         asked: list[str] = []
         try:
-            return self._judged(work, asked, survey=survey)
+            return self._ask_and_book(work, asked, survey=survey)
         except OutcomeUnknown:
-            raise  # who was promised to be told is told, unless the lease is there
+            raise  # the promised withdrawal is sent, unless the lease exists
         except Exception:
             if asked:
                 self._db.write(lambda tx: withdraw(tx, lease.id, asked, now=tx.now()))
             raise
 
     def update(self, lease_id: str, change: Callable[[Transaction], R], *, dropped: str = "") -> R:
-        """Change a lease as the filters allow; ``dropped`` is a reservation that is to be given back.
+        """Change a lease if the filters allow it; ``dropped`` is a reservation that is to be dropped.
 
-        Nobody is asked about what changes neither the dates nor the reservations, nor about the confirmation of a lease
-        that is held: that was judged before. Raises as ``create`` does.
+        The filters are not asked if neither dates nor reservations change, nor about the confirmation of a provisional
+        lease: it was judged before. Raises the errors of ``create``.
         """
 
         lease = None
@@ -159,7 +157,7 @@ class Enforcement:
         def work(tx: Transaction) -> tuple[R, _Question | None]:
             before = tx.leases.get(lease_id)
             if before is None:
-                return change(tx), None  # which says so
+                return change(tx), None  # it raises NotFound
             by = served(tx, before)
             current, old = statement(before, by), revision(before, by)
             result = change(tx)
@@ -170,12 +168,12 @@ class Enforcement:
             same = _amount(new) == _amount(old) if before.hold_until else {**new, "name": old["name"]} == old
             return result, None if same else _Question(new, current)
 
-        return self._judged(work) if self._filters else self._db.write(change)
+        return self._ask_and_book(work) if self._filters else self._db.write(change)
 
     def _within_quotas(self, project_id: str, work: Callable[[Transaction], R]) -> Callable[[Transaction], R]:
         return self._quotas.within(project_id, self._types, self._clock.now(), work)
 
-    def _judged(
+    def _ask_and_book(
         self,
         work: Callable[[Transaction], tuple[R, _Question | None]],
         asked: list[str] | None = None,
@@ -189,54 +187,54 @@ class Enforcement:
             for attempt in range(ATTEMPTS):
                 if attempt and time.monotonic() > until:
                     break
-                shown = self._have_judged(work, agreed, mine, survey)
+                trial = self._try_and_ask(work, agreed, mine, survey)
                 try:
-                    return self._db.write(partial(_as_judged, work=work, judged=shown, asked=tuple(agreed)))
-                except _Otherwise:
+                    return self._db.write(partial(_book_as_judged, work=work, judged=trial, asked=tuple(agreed)))
+                except _ResultChanged:
                     continue
         finally:
             self._speak_for(mine, ())
         raise TooManyConflicts
 
-    def _have_judged(
+    def _try_and_ask(
         self,
         work: Callable[[Transaction], tuple[R, _Question | None]],
         asked: list[str],
         mine: object,
         survey: Survey | None,
-    ) -> _Shown:
-        """See what a request comes to, and ask the filters about it."""
-        shown = self._for_show(work, mine, survey)
-        if shown.question is not None:
-            with self._place() as has_waited:
-                if has_waited:  # others have got something meanwhile
-                    shown = self._for_show(work, mine, survey)
-                if shown.question is not None:
-                    self._ask(shown.question, asked)
-        return shown
+    ) -> _Trial:
+        """Try a request, and ask the filters about the result."""
+        trial = self._try(work, mine, survey)
+        if trial.question is not None:
+            with self._take_place() as has_waited:
+                if has_waited:  # others may have booked meanwhile
+                    trial = self._try(work, mine, survey)
+                if trial.question is not None:
+                    self._ask(trial.question, asked)
+        return trial
 
-    def _for_show(
+    def _try(
         self, work: Callable[[Transaction], tuple[R, _Question | None]], mine: object, survey: Survey | None
-    ) -> _Shown:
-        """What a request comes to, beside what others are about to get; from now on it is about to get that."""
+    ) -> _Trial:
+        """Return the result of a request beside the choices of concurrent requests, and register its own choices."""
 
-        def show(tx: Transaction) -> None:
+        def attempt(tx: Transaction) -> None:
             tx.spoken_for = self._spoken_for_by_others(mine)
             _, question = work(tx)
-            raise _ForShow(_Shown(question, dict(tx.chosen)))
+            raise _RolledBack(_Trial(question, dict(tx.chosen)))
 
-        # One after the other, so that each knows of those before; but nobody waits for long to be that polite.
+        # One after the other, so that each sees the choices of those before; but no request waits for long.
         is_in_turn = self._turn.acquire(timeout=TURN_SECONDS)
         try:
-            self._db.write(show, survey=survey)
-        except _ForShow as seen:
-            if seen.shown.question is not None:
-                self._speak_for(mine, seen.shown.chosen.values())
-            return seen.shown
+            self._db.write(attempt, survey=survey)
+        except _RolledBack as rolled_back:
+            if rolled_back.trial.question is not None:
+                self._speak_for(mine, rolled_back.trial.chosen.values())
+            return rolled_back.trial
         finally:
             if is_in_turn:
                 self._turn.release()
-        raise AssertionError("it is undone always")
+        raise AssertionError("a trial is always rolled back")
 
     def _speak_for(self, mine: object, chosen: Collection[Choice]) -> None:
         with self._guard:
@@ -246,13 +244,13 @@ class Enforcement:
 
     def _spoken_for_by_others(self, mine: object) -> list[Choice]:
         with self._guard:
-            return [one for who, chosen in self._spoken_for.items() if who is not mine for one in chosen]
+            return [choice for who, chosen in self._spoken_for.items() if who is not mine for choice in chosen]
 
     @contextmanager
-    def _place(self) -> Iterator[bool]:
-        """A place among those who wait, so that filters that hang never take every thread; whether that took a while.
+    def _take_place(self) -> Iterator[bool]:
+        """Take a place among the waiting requests, so that a hanging filter never blocks all threads.
 
-        Raises ``Unavailable``.
+        Yields whether the request had to wait. Raises ``Unavailable``.
         """
         is_free = self._places.acquire(blocking=False)
         if not is_free and not self._places.acquire(timeout=QUEUE_SECONDS):
@@ -263,34 +261,34 @@ class Enforcement:
             self._places.release()
 
     def _ask(self, question: _Question, asked: list[str]) -> None:
-        """Have each filter judge; ``asked`` gets the names of those that have agreed to a new lease."""
+        """Ask each filter; add to ``asked`` the filters that have agreed to a new lease."""
         context = self._origin.context(question.new)
-        for name, one in self._filters.items():
+        for name, enforcement_filter in self._filters.items():
             if question.current is not None:
-                one.check_update(context, question.current, question.new)
+                enforcement_filter.check_update(context, question.current, question.new)
                 continue
-            if ON_END not in one.listens_to:
-                one.check_create(context, question.new)
+            if ON_END not in enforcement_filter.listens_to:
+                enforcement_filter.check_create(context, question.new)
                 continue
             self._promise(question.new, name)
             has_agreed = name in asked
             if not has_agreed:
                 asked.append(name)
             try:
-                one.check_create(context, question.new)
+                enforcement_filter.check_create(context, question.new)
             except Denied:
                 if has_agreed:
-                    raise  # now not, but to something before
+                    raise  # it refuses now, but has agreed to an earlier result
                 asked.remove(name)
                 self._db.write(partial(cancel_withdrawal, lease_id=str(question.new["id"]), channels=[name]))
                 raise
 
     def _promise(self, lease: Values, name: str) -> None:
-        """Have a filter told that a lease never came about, should that be so: also where this process ends now."""
+        """Promise the filter a withdrawal in case the lease is never created, even if this process is killed."""
 
         def work(tx: Transaction) -> None:
             if tx.leases.get(str(lease["id"])) is not None:
-                return  # somebody else has just made it
+                return  # another request has just created it
             now = tx.now()
             promise_withdrawal(tx, lease, [name], now=now, ready_at=now + PATIENCE)
 
@@ -298,32 +296,36 @@ class Enforcement:
 
 
 def _amount(lease: Values) -> object:
-    """What a lease takes, and for how long."""
-    return [lease["start_date"], lease["end_date"], [one["allocations"] for one in lease["reservations"]]]
+    """Return what a lease takes, and for how long."""
+    return [
+        lease["start_date"],
+        lease["end_date"],
+        [reservation["allocations"] for reservation in lease["reservations"]],
+    ]
 
 
-class _ForShow(Exception):
-    """Ends a transaction that was for show."""
+class _RolledBack(Exception):
+    """Ends and rolls back a trial transaction."""
 
-    def __init__(self, shown: _Shown) -> None:
-        self.shown = shown
-
-
-class _Otherwise(Exception):
-    """What would be booked is not what was judged."""
+    def __init__(self, trial: _Trial) -> None:
+        self.trial = trial
 
 
-def _as_judged(
+class _ResultChanged(Exception):
+    """The booking would differ from the judged result."""
+
+
+def _book_as_judged(
     tx: Transaction,
     *,
     work: Callable[[Transaction], tuple[R, _Question | None]],
-    judged: _Shown,
+    judged: _Trial,
     asked: Collection[str],
 ) -> R:
     tx.preferred = judged.chosen
     result, question = work(tx)
     if question not in (None, judged.question):
-        raise _Otherwise
+        raise _ResultChanged
     agreed = question or judged.question
     cancelled = not asked or agreed is None or cancel_withdrawal(tx, str(agreed.new["id"]), asked)
     if question is not None and not cancelled:
@@ -331,13 +333,13 @@ def _as_judged(
     return result
 
 
-def tell_filter(one: EnforcementFilter, origin: Origin, message: Message) -> None:
-    """Deliver a message of the filter's channel. Raises what the filter raises."""
+def deliver_to_filter(enforcement_filter: EnforcementFilter, origin: Origin, message: Message) -> None:
+    """Deliver a message to a filter. Raises the filter's errors."""
     values = from_json(message.payload)
     context = origin.context(values["lease"])
     if message.topic == COMMIT_CREATE:
-        one.commit_create(context, values["lease"], key=message.key)
+        enforcement_filter.commit_create(context, values["lease"], key=message.key)
     elif message.topic == COMMIT_UPDATE:
-        one.commit_update(context, values["current_lease"], values["lease"], key=message.key)
+        enforcement_filter.commit_update(context, values["current_lease"], values["lease"], key=message.key)
     else:
-        one.on_end(context, values["lease"], key=message.key)
+        enforcement_filter.on_end(context, values["lease"], key=message.key)

@@ -1,4 +1,4 @@
-"""Events: claiming what is due, and recording what came of it. The engine's use cases."""
+"""The use cases of the engine: claim due events, and record the outcome of each."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from tenure.domain.resource import Registration
 from tenure.drivers.contract import SLOWEST_BOOT, Order, Progress, ResourceRef
 from tenure.resources.contract import ResourceTypes
 from tenure.services.before_end import (
-    begin_to_wait,
-    given_up,
+    given_up_reservations,
     has_failed,
     is_awaited,
     is_retried,
-    outstanding,
-    settle,
-    tell_of_the_end,
+    notify_before_end,
+    pending_actions,
+    record_finished,
+    start_waiting,
 )
 from tenure.services.cleaning import cleaned_at, release
-from tenure.services.context import Rules, apply, columns_of, new_id, remember, tell
+from tenure.services.context import Rules, apply, columns_of, new_id, notify, write_history
 from tenure.services.demands import demand_of
-from tenure.services.healing import flag, lacking, want_mended
+from tenure.services.healing import flag, lacking, request_mending
 from tenure.services.orders import kept_orders, leftover_orders, orders_of, planned_orders
 from tenure.services.planning import Planner, Stuck
 from tenure.services.undoing import (
@@ -49,27 +49,27 @@ from tenure.services.undoing import (
     unmake,
     update_undone,
 )
-from tenure.services.user_events import due_events, tell_event
+from tenure.services.user_events import due_events, notify_event
 from tenure.store.database import Database, Transaction
 from tenure.store.events import StoredEvent
 
-#: How many leases are read at a time where all of them are wanted.
+#: How many leases are read at a time when all are wanted.
 _AT_ONCE = 500
 
-#: What the cloud has made that clients are told of, by reservation.
-Made = Mapping[str, Mapping[str, object]]
+#: The cloud resources that clients see, such as the id of an aggregate, by reservation id.
+Effects = Mapping[str, Mapping[str, object]]
 
-#: The events at which what is to be done before the end is done.
-_NEAR_THE_END = frozenset({EventType.BEFORE_END, EventType.END})
-#: The events whose claim changes nothing of the lease that anybody sees.
-_UNSEEN = frozenset({EventType.MEND, EventType.NOTIFY})
+#: The events that run the actions before the end.
+_RUN_ACTIONS = frozenset({EventType.BEFORE_END, EventType.END})
+#: Claiming these events changes nothing on the lease that its owner sees.
+_INVISIBLE = frozenset({EventType.MEND, EventType.NOTIFY})
 _TO_COME = frozenset({EventStatus.UNDONE, EventStatus.IN_PROGRESS})
 _ACTIONS: Mapping[EventType, Action] = {EventType.START: Action.START, EventType.END: Action.END}
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A claimed event, with all that is needed to carry it out."""
+    """A claimed event, with everything needed to carry it out."""
 
     event_id: str
     token: str
@@ -78,26 +78,26 @@ class Work:
     attempts: int
     lease: Lease
     orders: tuple[Order, ...]
-    #: What the cloud is still to do before the end, by reservation.
+    #: The actions before the end that are still to be run, by reservation id.
     actions: Mapping[str, str] = field(default_factory=dict)
-    #: The reservations of which that was given up at an earlier attempt.
+    #: The reservations whose action was given up at an earlier attempt.
     unsaved: frozenset[str] = frozenset()
-    #: Whether what of it is not done is waited for.
+    #: Whether to wait for actions that are not done.
     waits: bool = True
-    #: Whether what of it fails is tried again.
+    #: Whether to retry actions that fail.
     retries: bool = True
-    #: The reservations that an update gives back, or that it had added and that is undone.
+    #: The reservations that an update drops, or those that it had added when it is undone.
     dropped: frozenset[str] = frozenset()
-    #: Whether an update was refused, and the cloud is being made to match the lease as it was before.
+    #: Whether the update was refused, and the cloud is restored to the lease before it.
     undoing: bool = False
-    #: The allocations that others take the place of, by reservation.
+    #: The allocations that are replaced, by reservation id.
     replaced: Mapping[str, Collection[int]] = field(default_factory=dict)
-    #: The reservations that were found not to be in the cloud as they should.
+    #: The reservations that differ in the cloud from the ledger.
     drifted: frozenset[str] = frozenset()
 
 
 class EventService:
-    """Claims and records. Everything it does is one transaction; the acting is between them."""
+    """Claims events and records their outcome, each in one transaction; the engine acts between them."""
 
     def __init__(self, db: Database, types: ResourceTypes, rules: Rules) -> None:
         self._db = db
@@ -105,26 +105,26 @@ class EventService:
         self._rules = rules
 
     def ready(self, limit: int, *, starts: bool) -> list[str]:
-        """The ids of events that can be claimed now, only starts or only others, the longest ready first."""
+        """Return the ids of claimable events, either starts or all others, longest ready first."""
         with self._db.read() as tx:
             return tx.events.ready(tx.now(), limit, starts=starts)
 
     def unattended(self) -> timedelta:
-        """For how long that has been due which can be claimed and was not; zero where there is nothing."""
+        """Return for how long the oldest claimable event has been ready; zero if there is none."""
         with self._db.read() as tx:
             now = tx.now()
             oldest = tx.events.oldest_ready_at(now)
             return max(now - oldest, timedelta(0)) if oldest else timedelta(0)
 
     def waiting(self, limit: int) -> list[str]:
-        """The ids of starts that are due and wait for resources that are not given back."""
+        """Return the ids of due starts that wait for resources which an earlier lease has not released."""
         with self._db.read() as tx:
             return tx.events.waiting(tx.now(), limit)
 
     def ready_in(self) -> timedelta | None:
-        """How long it takes until the next event becomes ready, None when there is none.
+        """Return the time until the next event becomes ready, or None if there is none.
 
-        By the clock of the database, which the clock of this process may differ from.
+        By the clock of the database, which may differ from the clock of this process.
         """
         with self._db.read() as tx:
             now = tx.now()
@@ -132,9 +132,9 @@ class EventService:
             return upcoming - now if upcoming is not None else None
 
     def claim(self, event_id: str) -> Work | None:
-        """Take a due event, None when it is not to be had any more.
+        """Claim a due event; return None if it is not claimable any more.
 
-        The claim of a start pins the plan: from here on the resources are the lease's.
+        Claiming a start pins the plan: from here on the lease owns its resources.
         """
 
         def work(tx: Transaction) -> Work | None:
@@ -145,26 +145,26 @@ class EventService:
                 return None
             if stored.event.event_type is EventType.START and not self._can_start(tx, stored, lease, now):
                 return None
-            return self._take(tx, stored, lease, now)
+            return self._take_claim(tx, stored, lease, now)
 
         return self._db.write(work)
 
     def take_over(self) -> int:
-        """Expire all claims at once; how many there were.
+        """Expire all claims at once; return their number.
 
-        For a process that knows that it is the only manager: the events its predecessor had claimed need not wait.
+        For a process that knows it is the only manager: the events claimed by its predecessor need not wait.
         """
         return self._db.write(lambda tx: tx.events.expire_claims(tx.now()))
 
     def now(self) -> datetime:
-        """The time by which events become due: that of the database."""
+        """Return the time of the database, by which events become due."""
         with self._db.read() as tx:
             return tx.now()
 
     def expire_late_claims(self) -> int:
-        """Have taken up now what waits for longer than any claim or delay lasts; how many events.
+        """Make ready now the events that wait for longer than any claim or delay lasts; return their number.
 
-        For who has seen that the clock was set back.
+        For a manager that has noticed that the clock was set back.
         """
 
         def expire(tx: Transaction) -> int:
@@ -176,7 +176,7 @@ class EventService:
         return self._db.write(expire)
 
     def claimed(self, event_id: str, token: str) -> Work | None:
-        """The work of an event that was claimed when it was written, None when the claim is lost."""
+        """Return the work of an event that was claimed when it was written, or None if the claim is lost."""
         with self._db.read() as tx:
             stored = tx.events.get(event_id)
             lease = tx.leases.get(stored.event.lease_id) if stored else None
@@ -185,7 +185,7 @@ class EventService:
             return self._work(tx, stored, lease, token, attempts=stored.event.attempts)
 
     def give_back(self, event_id: str, token: str) -> None:
-        """Let another worker take an event at once that was claimed when it was written."""
+        """Release the claim of an event that was written as claimed, so that another worker takes it at once."""
 
         def record(tx: Transaction) -> None:
             now = tx.now()
@@ -194,7 +194,7 @@ class EventService:
         self._db.write(record)
 
     def renew(self, work: Work) -> bool:
-        """Keep a claim while acting; False when it is lost, and the worker must stop."""
+        """Renew a claim while acting; return False if it is lost, and the worker must stop."""
 
         def extend(tx: Transaction) -> bool:
             until = tx.now() + self._rules.claim_time
@@ -202,29 +202,29 @@ class EventService:
 
         return self._db.write(extend)
 
-    def prepared(self, work: Work, effects: Made) -> None:
-        """Record that what clients must see of a new lease is there."""
+    def record_prepared(self, work: Work, effects: Effects) -> None:
+        """Record that the cloud resources which clients must see of a new lease exist."""
 
         def record(tx: Transaction) -> None:
             now = tx.now()
-            if not self._done(tx, work, now):
+            if not self._finish_event(tx, work, now):
                 return
             tx.leases.add_effects(effects, now=now)
             lease = self._lease(tx, work)
-            # From now on it is as if the lease had never been held.
-            tx.events.discard([one.id for one in lease.events if one.event_type is EventType.HOLD])
+            # The lease is confirmed and complete: from now on it is not provisional any more.
+            tx.events.discard([event.id for event in lease.events if event.event_type is EventType.HOLD])
             if lease.status is LeaseStatus.CREATING:
                 apply(tx, lease, Action.PREPARED, actor=ENGINE, now=now)
-                tell(tx, "lease.create", self._lease(tx, work), now=now)
+                notify(tx, "lease.create", self._lease(tx, work), now=now)
 
         self._db.write(record)
 
-    def started(self, work: Work, effects: Made) -> None:
-        """Record that a lease's resources are its owner's."""
+    def record_started(self, work: Work, effects: Effects) -> None:
+        """Record that the owner has the lease's resources."""
 
         def record(tx: Transaction) -> None:
             now = tx.now()
-            if not self._done(tx, work, now):
+            if not self._finish_event(tx, work, now):
                 return
             tx.leases.add_effects(effects, now=now)
             lease = self._lease(tx, work)
@@ -232,17 +232,17 @@ class EventService:
             tx.leases.change_reservations(ids, now=now, status=ReservationStatus.ACTIVE.value)
             if lease.status is LeaseStatus.STARTING:
                 apply(tx, lease, Action.STARTED, actor=ENGINE, now=now)
-                tell(tx, "lease.event.start_lease", self._lease(tx, work), now=now)
+                notify(tx, "lease.event.start_lease", self._lease(tx, work), now=now)
 
         self._db.write(record)
 
-    def updated(self, work: Work, effects: Made) -> None:
-        """Record that the cloud follows a change of a running lease."""
+    def record_updated(self, work: Work, effects: Effects) -> None:
+        """Record that the cloud matches the changed lease."""
 
         def record(tx: Transaction) -> None:
             now = tx.now()
             outcome = EventStatus.ERROR if work.undoing else EventStatus.DONE
-            if not self._done(tx, work, now, outcome=outcome):
+            if not self._finish_event(tx, work, now, outcome=outcome):
                 return
             tx.leases.add_effects(effects, now=now)
             lease = self._lease(tx, work)
@@ -259,20 +259,21 @@ class EventService:
                 release(tx, self._types, self._rules, [reservation_id], now=now, only=allocation_ids)
                 tx.leases.change_reservations([reservation_id], now=now, resources_changed=True)
             if lease.status is LeaseStatus.UPDATING:
-                # An earlier end has waited for this, and so has what is not to be kept any more.
+                # An earlier end has waited for this, and so has the removal of kept volumes that are not wanted any
+                # more.
                 end_with_the_lease(tx, lease, self._rules, ending=payload.get("ending", ()))
                 if work.replaced:
                     lease = flag(tx, lease, lacking(tx, self._types, lease, lease.reason), now=now)
                 apply(tx, lease, Action.UPDATED, actor=ENGINE, now=now, keep_reason=lease.degraded)
                 topic = "lease.resources_changed" if work.replaced else "lease.update"
-                tell(tx, topic, self._lease(tx, work), now=now)
+                notify(tx, topic, self._lease(tx, work), now=now)
 
         self._db.write(record)
 
-    def mended(self, work: Work, effects: Made) -> bool:
-        """Record that the cloud is as the ledger says once more; False when the claim was lost.
+    def record_mended(self, work: Work, effects: Effects) -> bool:
+        """Record that the cloud matches the ledger again; return False if the claim was lost.
 
-        Nobody is told: the lease has not changed, and the event is forgotten.
+        No notification is sent: the lease has not changed. The event is deleted.
         """
 
         def record(tx: Transaction) -> bool:
@@ -283,10 +284,10 @@ class EventService:
 
         return self._db.write(record)
 
-    def settled(self, work: Work, reservation_id: str, reason: Reason | None = None) -> None:
-        """Record that what was to be done before a reservation's end is done, or for what ``reason`` it is given up.
+    def record_action_finished(self, work: Work, reservation_id: str, reason: Reason | None = None) -> None:
+        """Record that a reservation's action before the end is finished, or given up for this ``reason``.
 
-        Nothing is recorded where the claim is lost.
+        Records nothing if the claim is lost.
         """
 
         def record(tx: Transaction) -> None:
@@ -295,54 +296,55 @@ class EventService:
             if stored is None or stored.claim_token != work.token:
                 return
             actions = {reservation_id: work.actions[reservation_id]}
-            settle(tx, self._lease(tx, work), actions, now=now, failed=reason is not None)
+            record_finished(tx, self._lease(tx, work), actions, now=now, failed=reason is not None)
             if reason is not None:
-                self._say(tx, work, reason, now)
+                self._show_reason(tx, work, reason, now)
 
         self._db.write(record)
 
-    def noticed(self, work: Work) -> None:
-        """Record that what was to be done before the end is done, or given up."""
+    def record_actions_before_end(self, work: Work) -> None:
+        """Record that all actions before the end are finished or given up."""
 
         def record(tx: Transaction) -> None:
             now = tx.now()
             outcome = EventStatus.ERROR if has_failed(tx, work.lease) else EventStatus.DONE
-            if self._done(tx, work, now, outcome=outcome):
-                tell(tx, "lease.event.before_end_lease", self._lease(tx, work), now=now)
+            if self._finish_event(tx, work, now, outcome=outcome):
+                notify(tx, "lease.event.before_end_lease", self._lease(tx, work), now=now)
 
         self._db.write(record)
 
-    def told(self, work: Work) -> None:
-        """Record that an event of the owner's has come: others are told."""
+    def record_notified(self, work: Work) -> None:
+        """Record that an event of the owner has come, and notify others."""
 
         def record(tx: Transaction) -> None:
             now = tx.now()
-            if self._done(tx, work, now):
+            if self._finish_event(tx, work, now):
                 lease = self._lease(tx, work)
-                tell_event(tx, lease, next(one for one in lease.events if one.id == work.event_id), now=now)
+                notify_event(tx, lease, next(event for event in lease.events if event.id == work.event_id), now=now)
 
         self._db.write(record)
 
-    def expired(self, work: Work) -> None:
-        """Record that nobody has confirmed a lease in time: what was booked is free, and nobody is told.
+    def record_expired(self, work: Work) -> None:
+        """Record the end of a provisional lease that was not confirmed in time; no notification is sent.
 
-        Or that nothing is there any more of one that came to nothing; which is looked at again when no more can come.
+        If the lease has failed or is deleted, the event was a search for its remains: search again once the slowest
+        boot must be over, then delete the event.
         """
 
         def record(tx: Transaction) -> None:
             now = tx.now()
-            if not _is_looked_after(work.event_type, work.lease):
-                if self._done(tx, work, now):
+            if not _is_search_for_remains(work.event_type, work.lease):
+                if self._finish_event(tx, work, now):
                     unmake(tx, self._lease(tx, work), Reason("It was not confirmed in time."), now=now)
             elif (last_at := work.due_at + SLOWEST_BOOT) > now:
-                self._look_then(tx, work, last_at, now)
+                self._search_later(tx, work, last_at, now)
             else:
                 tx.events.remove(work.event_id, token=work.token)
 
         self._db.write(record)
 
-    def given_back(self, work: Work, reservation_ids: Collection[str]) -> None:
-        """Record that some reservations of a lease that ends are given back, while others are not yet."""
+    def record_released(self, work: Work, reservation_ids: Collection[str]) -> None:
+        """Record that some reservations of an ending lease are released, while others are not yet."""
 
         def record(tx: Transaction) -> None:
             now = tx.now()
@@ -352,33 +354,33 @@ class EventService:
 
         self._db.write(record)
 
-    def ended(self, work: Work) -> None:
-        """Record that everything is given back; the resources are free from now on."""
+    def record_ended(self, work: Work) -> None:
+        """Record that the lease has ended; its resources are free from now on."""
 
         def record(tx: Transaction) -> None:
             now = tx.now()
-            if not self._done(tx, work, now):
+            if not self._finish_event(tx, work, now):
                 return
             lease = self._lease(tx, work)
             failed = self._give_back(tx, lease, [reservation.id for reservation in lease.reservations], now)
             if lease.status is LeaseStatus.DELETING:
                 lease = apply(tx, lease, Action.DELETED, actor=ENGINE, now=now)
-                tell(tx, "lease.delete", lease, now=now)
+                notify(tx, "lease.delete", lease, now=now)
             elif lease.status in {LeaseStatus.TERMINATING, LeaseStatus.ERROR}:
                 action = Action.FAIL if failed else Action.ENDED
                 apply(tx, lease, action, actor=ENGINE, now=now, keep_reason=True)
-                tell(tx, "lease.event.end_lease", self._lease(tx, work), now=now)
+                notify(tx, "lease.event.end_lease", self._lease(tx, work), now=now)
 
         self._db.write(record)
 
-    def look_again(self, work: Work, progress: Progress) -> None:
-        """Give a claim back because the cloud is not ready yet: not a failure, and no attempt."""
+    def postpone(self, work: Work, progress: Progress) -> None:
+        """Release the claim because the cloud is not ready yet; this counts neither as a failure nor as an attempt."""
 
         def record(tx: Transaction) -> None:
             now = tx.now()
             again_at = now + progress.look_again_after
-            if _is_looked_after(work.event_type, work.lease):
-                self._look_then(tx, work, again_at, now)
+            if _is_search_for_remains(work.event_type, work.lease):
+                self._search_later(tx, work, again_at, now)
                 return
             finished = tx.events.finish(
                 work.event_id,
@@ -389,41 +391,42 @@ class EventService:
                 attempts=max(0, work.attempts - 1),
             )
             if finished and progress.told is not None:
-                self._say(tx, work, progress.told.cut(), now)
+                self._show_reason(tx, work, progress.told.cut(), now)
 
         self._db.write(record)
 
-    def failed(self, work: Work, reason: Reason, *, final: bool) -> None:
-        """Record a failed attempt; ``final`` when trying again is of no use.
+    def record_failed(self, work: Work, reason: Reason, *, final: bool) -> None:
+        """Record a failed attempt; ``final`` if another attempt cannot succeed.
 
-        An end is tried for as long as it takes, at growing intervals; the lease says why it lasts. What else has failed
-        too often, or for good, is over: a start, of which a good part of the lease may be lost first, ends the lease in
-        ERROR and gives everything back, an update is undone (for as long as that takes, too), and what was to be done
-        before the end is left undone.
+        An end is retried without limit, at growing intervals, and the lease says why it takes so long. Other events are
+        given up after too many attempts or a final error. A start that is given up ends the lease in ERROR and takes
+        everything back, but not before a good part of the lease has passed. An update is undone, which is retried
+        without limit, too. An action before the end is skipped.
         """
 
         def record(tx: Transaction) -> None:
             now = tx.now()
             exhausted = final or self._is_tried_enough(work, now)
             if work.event_type is EventType.PREPARE and work.lease.event(EventType.HOLD) is not None:
-                exhausted = final  # who has confirmed the lease may have been told that it is there
+                exhausted = final  # the owner has confirmed the lease, and may have been notified that it exists
             if work.event_type is EventType.MEND:
                 self._mend_later(tx, work, now, exhausted=exhausted)
-            elif _is_looked_after(work.event_type, work.lease):
+            elif _is_search_for_remains(work.event_type, work.lease):
                 if final and work.due_at + SLOWEST_BOOT <= now:
-                    tx.events.remove(work.event_id, token=work.token)  # of no use, and no more can come
+                    # no attempt can succeed, and nothing more can appear
+                    tx.events.remove(work.event_id, token=work.token)
                 else:
                     again_at = now + self._rules.delay_after(work.attempts)
-                    self._look_then(tx, work, again_at, now, attempts=work.attempts)
+                    self._search_later(tx, work, again_at, now, attempts=work.attempts)
             elif work.event_type is EventType.END or work.undoing or not exhausted:
                 self._try_later(tx, work, reason, now, exhausted=exhausted)
-            elif self._done(tx, work, now, outcome=EventStatus.ERROR):
+            elif self._finish_event(tx, work, now, outcome=EventStatus.ERROR):
                 self._give_up(tx, work, reason, now)
 
         self._db.write(record)
 
     def _is_tried_enough(self, work: Work, now: datetime) -> bool:
-        """Whether what failed is given up; a start also not before a good part of the lease has passed."""
+        """Whether the failed event is given up; a start not before a good part of the lease has passed."""
         if work.attempts < self._rules.max_attempts:
             return False
         lease = work.lease
@@ -432,22 +435,24 @@ class EventService:
         )
 
     def move_off(self, work: Work, resources: Collection[str]) -> bool:
-        """Have other resources take the place of these, named by external id, and the attempt be made again at once.
+        """Replace these resources, named by external id, and retry at once.
 
-        False, with nothing recorded, where there are no others.
+        Returns False, and records nothing, if there are no other resources.
         """
         if work.event_type is EventType.MEND:
-            return False  # what a running lease has moves for nobody
+            return False  # the resources of a running lease do not move here: healing replaces them
 
         def record(tx: Transaction) -> bool:
             now = tx.now()
             stored = tx.events.get(work.event_id)
             if stored is None or stored.claim_token != work.token:
-                return True  # somebody else is at it by now
+                return True  # another worker has claimed the event
             payload = dict(stored.payload or {})
-            # Met at any attempt since the last delay: without this memory two occupied ones would be tried in turn.
-            met = {*payload.pop("occupied", ()), *self._held_ids(tx, work, resources)}
-            moved = self._move(tx, self._lease(tx, work), now, states={AllocationState.HELD}, resource_ids=met)
+            # All occupied resources since the last delay: otherwise the plan would alternate between two of them.
+            met = {*payload.pop("occupied", ()), *self._pinned_ids(tx, work, resources)}
+            moved = self._move_allocations(
+                tx, self._lease(tx, work), now, states={AllocationState.HELD}, resource_ids=met
+            )
             if moved:
                 payload["occupied"] = sorted(met)
             tx.events.change([work.event_id], now=now, payload=payload or None)
@@ -463,9 +468,9 @@ class EventService:
         return self._db.write(record)
 
     def move_off_unreturned(self, event_id: str) -> bool:
-        """Plan a start that is due on other resources, where those before have not given theirs back.
+        """Plan a due start on other resources if an earlier lease has not released its own.
 
-        Whether the start need not wait any more; where there is room beside what others have, it need not either.
+        Returns whether the start can go on; this is also true if there is room beside the other allocations.
         """
 
         def work(tx: Transaction) -> bool:
@@ -474,61 +479,65 @@ class EventService:
             lease = tx.leases.get(stored.event.lease_id, lock=True) if stored else None
             if lease is None or lease.status is not LeaseStatus.PENDING:
                 return False
-            ids = tx.allocations.predecessors([one.id for one in lease.reservations], now=now)
-            return not ids or bool(self._move(tx, lease, now, states={AllocationState.PLANNED}, resource_ids=ids))
+            ids = tx.allocations.predecessors([reservation.id for reservation in lease.reservations], now=now)
+            return not ids or bool(
+                self._move_allocations(tx, lease, now, states={AllocationState.PLANNED}, resource_ids=ids)
+            )
 
         return self._db.write(work)
 
     def planned(self, lease_id: str) -> tuple[Order, ...]:
-        """What a lease that waits for its start is planned to have, as a driver sees it."""
+        """Return the planned resources of a lease that waits for its start, as orders for a driver."""
         with self._db.read() as tx:
             lease = tx.leases.get(lease_id)
             return tuple(planned_orders(tx, lease)) if lease else ()
 
     def leftovers(self, reservation_ids: Collection[str]) -> list[Order]:
-        """Return the reservations, which are over, as a driver takes them back; unknown ones are left out."""
+        """Return the orders to take back ended reservations; unknown reservations are left out."""
         with self._db.read() as tx:
             return list(leftover_orders(tx, reservation_ids))
 
     def orders(self, lease_id: str) -> tuple[Order, ...]:
-        """What a lease has now, as a driver sees it."""
+        """Return the current resources of a lease as orders for a driver."""
         with self._db.read() as tx:
             lease = tx.leases.get(lease_id)
             return tuple(orders_of(tx, [lease], held_only=False)) if lease else ()
 
     def kept(self, inventory: str) -> list[Order]:
-        """The reservations that are over, and of which something is kept on resources of that type."""
+        """Return the orders of ended reservations that still keep something on resources of that type."""
         with self._db.read() as tx:
-            return list(kept_orders(tx, {one.reservation_id for one in tx.allocations.kept(inventory)}))
+            return list(kept_orders(tx, {allocation.reservation_id for allocation in tx.allocations.kept(inventory)}))
 
     def let_go(self, inventory: str, remaining: Mapping[str, int], *, of: Collection[str]) -> int:
-        """Give back the room of what is not kept any more of these reservations; of how many units.
+        """Release the room of kept units that have been deleted, of these reservations; return the number of units.
 
-        ``remaining`` is how many there still are, by reservation.
+        ``remaining`` maps reservation ids to the number of units that still exist.
         """
 
         def work(tx: Transaction) -> int:
-            allocations = [one for one in tx.allocations.kept(inventory) if one.reservation_id in of]
-            left = {number: remaining.get(number, 0) for number in of}
+            allocations = [
+                allocation for allocation in tx.allocations.kept(inventory) if allocation.reservation_id in of
+            ]
+            left = {reservation_id: remaining.get(reservation_id, 0) for reservation_id in of}
             gone = {}
-            for one in allocations:
-                there = min(one.units, left[one.reservation_id])
-                left[one.reservation_id] -= there
-                if there < one.units:
-                    gone[one] = there
-            resources = tx.resources.by_ids({one.resource_id for one in gone})
-            tx.resources.raise_versions({number: one.version for number, one in resources.items()})
+            for allocation in allocations:
+                there = min(allocation.units, left[allocation.reservation_id])
+                left[allocation.reservation_id] -= there
+                if there < allocation.units:
+                    gone[allocation] = there
+            resources = tx.resources.by_ids({allocation.resource_id for allocation in gone})
+            tx.resources.raise_versions({resource_id: resource.version for resource_id, resource in resources.items()})
             now = tx.now()
-            for one, there in gone.items():
-                tx.allocations.let_go(one, there, now=now)
-            return sum(one.units - there for one, there in gone.items())
+            for allocation, there in gone.items():
+                tx.allocations.let_go(allocation, there, now=now)
+            return sum(allocation.units - there for allocation, there in gone.items())
 
         return self._db.write(work)
 
     def running(self, inventory: str, *, region: str | None = None) -> Iterator[Order]:
-        """The orders of everything that runs and holds resources of that type, in a region or all.
+        """Yield the orders of all running reservations that have resources of that type, in one region or in all.
 
-        Read in several goes; what holds none is not even read.
+        They are read in batches; leases without such resources are not read.
         """
         kinds = {kind.name for kind in self._types if kind.inventory == inventory}
         with self._db.read() as tx:
@@ -541,7 +550,7 @@ class EventService:
             yield from (order for order in orders if order.resource_type in kinds and region in {None, order.region})
 
     def unheld(self, inventory: str, *, region: str | None = None) -> list[ResourceRef]:
-        """The registered resources of that type that nobody holds, in a region or in all."""
+        """Return the registered resources of that type without a pinned allocation, in one region or in all."""
         with self._db.read() as tx:
             return [ResourceRef(*found) for found in tx.resources.unheld(inventory, region=region)]
 
@@ -551,48 +560,49 @@ class EventService:
         return found is not None and found.registration is Registration.REGISTERED
 
     def mend(self, reservation_ids: Collection[str]) -> set[str]:
-        """Have the cloud made to match the running leases of these reservations again.
+        """Request that the cloud is made to match the running leases of these reservations again.
 
-        Those for which that will be done; not those of leases that do not run any more, or are being mended already.
+        Returns the reservations for which this will be done: not those of leases that do not run any more, or that are
+        being repaired already.
         """
         leases: dict[str, list[str]] = {}
         if reservation_ids:
             with self._db.read() as tx:
-                for one in tx.leases.reservations_by_ids(reservation_ids).values():
-                    leases.setdefault(one.lease_id, []).append(one.id)
+                for reservation in tx.leases.reservations_by_ids(reservation_ids).values():
+                    leases.setdefault(reservation.lease_id, []).append(reservation.id)
         wanted: set[str] = set()
         for lease_id, ids in leases.items():
-            if self._db.write(partial(_want_mended, lease_id=lease_id, reservation_ids=ids)):
+            if self._db.write(partial(_request_mending, lease_id=lease_id, reservation_ids=ids)):
                 wanted.update(ids)
         return wanted
 
-    def tell_drift(self, reservation_id: str, what: str) -> bool:
-        """Show on a running lease what is not as it should be and nothing mends; False where it is shown already."""
+    def show_drift(self, reservation_id: str, what: str) -> bool:
+        """Show a difference that nothing repairs on a running lease; return False if it is shown already."""
 
-        def tell_it(tx: Transaction) -> bool:
+        def show(tx: Transaction) -> bool:
             now = tx.now()
             found = tx.leases.reservations_by_ids([reservation_id]).get(reservation_id)
             lease = tx.leases.get(found.lease_id, lock=True) if found else None
             if lease is None or lease.status is not LeaseStatus.ACTIVE or lease.status_reason == what:
                 return False
             tx.leases.change(lease, now=now, **columns_of(Reason(what)))
-            remember(tx, lease.id, "drift", lease.status, lease.status, actor=ENGINE, now=now, reason=what)
+            write_history(tx, lease.id, "drift", lease.status, lease.status, actor=ENGINE, now=now, reason=what)
             return True
 
-        return self._db.write(tell_it)
+        return self._db.write(show)
 
     def over(self, reservation_ids: Collection[str]) -> set[str]:
-        """Those of the reservations that are known, hold nothing, and have ended."""
+        """Return the reservations that are known, have ended, and have no pinned allocation."""
         with self._db.read() as tx:
             return tx.leases.over(reservation_ids) - tx.allocations.holding(reservation_ids)
 
     def known(self, reservation_ids: Collection[str]) -> set[str]:
-        """Those of the reservations that the ledger knows at all."""
+        """Return the reservations that the ledger knows."""
         with self._db.read() as tx:
             return set(tx.leases.reservations_by_ids(reservation_ids))
 
     def idle_trusts(self, limit: int) -> list[str]:
-        """Trusts of owners whose leases are over."""
+        """Return trusts of owners whose leases have ended."""
         with self._db.read() as tx:
             return tx.leases.idle_trusts(limit)
 
@@ -603,7 +613,7 @@ class EventService:
     # --- inside
 
     def _can_start(self, tx: Transaction, stored: StoredEvent, lease: Lease, now: datetime) -> bool:
-        """Make the plan of a lease what it holds; False where its resources are not given back, or not clean."""
+        """Pin the lease's plan; return False if its resources are not released, or not clean."""
         clean_at = cleaned_at(stored)
         if clean_at is not None and clean_at > now:
             tx.events.change([stored.event.id], now=now, ready_at=clean_at)
@@ -611,7 +621,7 @@ class EventService:
         return self._pin(tx, lease, now)
 
     def _pin(self, tx: Transaction, lease: Lease, now: datetime) -> bool:
-        """Make the plan what the lease holds; False when somebody before has not given back."""
+        """Pin the lease's plan; return False if an earlier lease has not released a resource."""
         ids = [reservation.id for reservation in lease.reservations]
         tx.hold({kind.inventory for kind in self._types})
         allocations, versions = tx.allocations.with_versions(ids)
@@ -622,12 +632,12 @@ class EventService:
             tx.allocations.pin(ids)
         return True
 
-    def _take(self, tx: Transaction, stored: StoredEvent, lease: Lease, now: datetime) -> Work:
+    def _take_claim(self, tx: Transaction, stored: StoredEvent, lease: Lease, now: datetime) -> Work:
         event = stored.event
         token = new_id()
         action = _ACTIONS.get(event.event_type)
         if action is None:
-            unseen = event.event_type in _UNSEEN or _is_looked_after(event.event_type, lease)
+            unseen = event.event_type in _INVISIBLE or _is_search_for_remains(event.event_type, lease)
             tx.leases.change(lease, now=lease.updated_at if unseen else now)
         else:
             reason = None
@@ -636,29 +646,29 @@ class EventService:
             apply(tx, lease, action, actor=ENGINE, now=now, reason=reason, keep_reason=True)
         attempts = tx.events.claim(stored, token=token, until=now + self._rules.claim_time, now=now)
         claimed = self._lease_of(tx, lease.id)
-        if event.event_type in _NEAR_THE_END:
-            self._tell_of_the_end(tx, lease, claimed, event.event_type, now)
+        if event.event_type in _RUN_ACTIONS:
+            self._notify_before_end(tx, lease, claimed, event.event_type, now)
         return self._work(tx, stored, claimed, token, attempts=attempts)
 
-    def _tell_of_the_end(
+    def _notify_before_end(
         self, tx: Transaction, before: Lease, lease: Lease, event_type: EventType, now: datetime
     ) -> None:
-        """Have told what is to be told before the end; ``before`` is the lease as it was before the claim."""
-        tell_of_the_end(tx, self._types, lease, now=now)
+        """Send the notifications that are due before the end; ``before`` is the lease as it was before the claim."""
+        notify_before_end(tx, self._types, lease, now=now)
         if event_type is not EventType.END:
             return
         notice = before.event(EventType.BEFORE_END)
         runs = before.status in {LeaseStatus.ACTIVE, LeaseStatus.UPDATING}
         if runs and notice is not None and notice.status in _TO_COME and notice.due_at <= now:
-            tell(tx, "lease.event.before_end_lease", lease, now=now)  # what it has left undone, the end does
-        if outstanding(tx, self._types, lease, at_the_end=True):
-            begin_to_wait(tx, lease, now=now)
+            notify(tx, "lease.event.before_end_lease", lease, now=now)  # the end runs the actions that are left
+        if pending_actions(tx, self._types, lease, at_the_end=True):
+            start_waiting(tx, lease, now=now)
         if lease.status is not LeaseStatus.DELETING:
-            for event in due_events(before, now):  # the end has cancelled what was to come
-                tell_event(tx, lease, event, now=now)
+            for event in due_events(before, now):  # the end has cancelled the coming events
+                notify_event(tx, lease, event, now=now)
 
     def _give_back(self, tx: Transaction, lease: Lease, reservation_ids: Collection[str], now: datetime) -> bool:
-        """Free what these reservations had; whether the lease had failed to start."""
+        """Release the resources of these reservations; return whether the lease had failed to start."""
         release(tx, self._types, self._rules, reservation_ids, now=now)
         tx.allocations.remove_planned(reservation_ids)
         failed = any(
@@ -666,15 +676,15 @@ class EventService:
         )
         status = ReservationStatus.ERROR if failed else ReservationStatus.DELETED
         ids = [
-            one.id
-            for one in lease.reservations
-            if one.id in reservation_ids and one.status is not ReservationStatus.DELETED
+            reservation.id
+            for reservation in lease.reservations
+            if reservation.id in reservation_ids and reservation.status is not ReservationStatus.DELETED
         ]
         tx.leases.change_reservations(ids, now=now, status=status.value, subject=None)
         return failed
 
     def _cancel_others(self, tx: Transaction, lease: Lease, event_id: str, now: datetime) -> Reason | None:
-        """End what has not run: a lease that is over does not start. Says so where that broke the promise."""
+        """Cancel all other events of an ending lease; return a reason if it was never started."""
         reason = None
         for stored in tx.events.of_lease(lease.id):
             if stored.event.id == event_id or stored.ready_at is None:
@@ -692,16 +702,16 @@ class EventService:
         replaced = {} if undoing else payload.get("replaced", {})
         without = ids_in(payload, "added" if undoing else "replaced")
         ends = stored.event.event_type is EventType.END
-        near = stored.event.event_type in _NEAR_THE_END
-        actions = outstanding(tx, self._types, lease, at_the_end=ends) if near else {}
+        near = stored.event.event_type in _RUN_ACTIONS
+        actions = pending_actions(tx, self._types, lease, at_the_end=ends) if near else {}
         at_the_end = bool(actions) and ends
         orders: Iterable[Order] = orders_of(tx, [lease], held_only=ends, without=without)
         if stored.event.event_type is EventType.HOLD:
-            over = lease.reservations if _is_looked_after(EventType.HOLD, lease) else ()
+            over = lease.reservations if _is_search_for_remains(EventType.HOLD, lease) else ()
             orders = leftover_orders(tx, [reservation.id for reservation in over])
         elif undoing:
             refused = payload.get("refused", {})
-            orders = (replace(one, withdrawn=refused.get(one.reservation_id, {})) for one in orders)
+            orders = (replace(order, withdrawn=refused.get(order.reservation_id, {})) for order in orders)
         return Work(
             event_id=stored.event.id,
             token=token,
@@ -711,7 +721,7 @@ class EventService:
             lease=lease,
             orders=tuple(orders),
             actions=actions,
-            unsaved=given_up(tx, lease) if ends else frozenset(),
+            unsaved=given_up_reservations(tx, lease) if ends else frozenset(),
             waits=not at_the_end or is_awaited(tx, lease, self._rules, now=tx.now()),
             retries=not at_the_end or is_retried(lease, self._rules, attempts=attempts),
             dropped=frozenset(payload.get("new" if undoing else "dropped", ())),
@@ -720,8 +730,10 @@ class EventService:
             drifted=frozenset(payload.get("drifted", ())),
         )
 
-    def _done(self, tx: Transaction, work: Work, now: datetime, *, outcome: EventStatus = EventStatus.DONE) -> bool:
-        """Give the claim back for good; False when it is lost and nothing may be recorded."""
+    def _finish_event(
+        self, tx: Transaction, work: Work, now: datetime, *, outcome: EventStatus = EventStatus.DONE
+    ) -> bool:
+        """Release the claim for good; return False if it is lost and nothing may be recorded."""
         return tx.events.finish(work.event_id, token=work.token, now=now, status=outcome.value, ready_at=None)
 
     def _try_later(self, tx: Transaction, work: Work, reason: Reason, now: datetime, *, exhausted: bool) -> None:
@@ -734,15 +746,15 @@ class EventService:
         if exhausted and lease.status is LeaseStatus.TERMINATING:
             apply(tx, lease, Action.FAIL, actor=ENGINE, now=now, reason=reason)
         else:
-            self._say(tx, work, reason, now)
+            self._show_reason(tx, work, reason, now)
 
-    def _look_then(self, tx: Transaction, work: Work, then: datetime, now: datetime, *, attempts: int = 0) -> None:
-        """Look again for what was made for a lease that is over: nothing is said of it."""
+    def _search_later(self, tx: Transaction, work: Work, then: datetime, now: datetime, *, attempts: int = 0) -> None:
+        """Search later for remains of an ended lease; nothing is shown on the lease."""
         undone = EventStatus.UNDONE.value
         tx.events.finish(work.event_id, token=work.token, now=now, status=undone, ready_at=then, attempts=attempts)
 
     def _mend_later(self, tx: Transaction, work: Work, now: datetime, *, exhausted: bool) -> None:
-        """Try again, or leave it to the next look at the cloud, which finds again what is wrong."""
+        """Retry later. If attempts are exhausted, delete the event: the next drift pass finds the difference again."""
         if exhausted:
             tx.events.remove(work.event_id, token=work.token)
             return
@@ -752,11 +764,15 @@ class EventService:
     def _give_up(self, tx: Transaction, work: Work, reason: Reason, now: datetime) -> None:
         lease = self._lease(tx, work)
         if work.event_type is EventType.START and lease.status is LeaseStatus.STARTING:
-            ids = [one.id for one in lease.reservations if one.status is not ReservationStatus.DELETED]
+            ids = [
+                reservation.id
+                for reservation in lease.reservations
+                if reservation.status is not ReservationStatus.DELETED
+            ]
             tx.leases.change_reservations(ids, now=now, status=ReservationStatus.ERROR.value)
             apply(tx, lease, Action.FAIL, actor=ENGINE, now=now, reason=reason)
             end = lease.event(EventType.END)
-            if end is not None:  # takes back at once what was started in part
+            if end is not None:  # takes back at once what was started
                 tx.events.change([end.id], now=now, ready_at=now)
         elif work.event_type is EventType.PREPARE and lease.status is LeaseStatus.CREATING:
             undo = give_up if is_promised(tx, work.event_id) else unmake
@@ -764,18 +780,18 @@ class EventService:
         elif work.event_type is EventType.UPDATE and lease.status is LeaseStatus.UPDATING:
             undo_update(tx, work.event_id, lease, self._rules, reason, now=now)
         else:
-            self._say(tx, work, reason, now)
+            self._show_reason(tx, work, reason, now)
 
-    def _say(self, tx: Transaction, work: Work, reason: Reason, now: datetime) -> None:
+    def _show_reason(self, tx: Transaction, work: Work, reason: Reason, now: datetime) -> None:
         """Show a reason on the lease without changing its status."""
         lease = self._lease(tx, work)
         if lease.reason != reason:
             tx.leases.change(lease, now=now, **columns_of(reason))
-            remember(
+            write_history(
                 tx, lease.id, work.event_type.value, lease.status, lease.status, actor=ENGINE, now=now, reason=reason
             )
 
-    def _move(
+    def _move_allocations(
         self,
         tx: Transaction,
         lease: Lease,
@@ -784,9 +800,9 @@ class EventService:
         states: Collection[AllocationState],
         resource_ids: Collection[int],
     ) -> Mapping[int, int]:
-        """Put allocations of the lease that are on these resources on others; all of them or none.
+        """Move the lease's allocations on these resources to others; all of them or none.
 
-        The new resource for each old one; empty where nothing was moved. Nothing moves to any of those named.
+        Returns the new resource id by old one, empty if nothing was moved. Nothing moves to any of the given resources.
         """
         planner = Planner(tx, self._types, now=now, turn=crc32(lease.id.encode()), notice=self._rules.preemption_notice)
         moved: dict[int, int] = {}
@@ -807,10 +823,12 @@ class EventService:
             tx.leases.change(lease, now=now)
         return moved
 
-    def _held_ids(self, tx: Transaction, work: Work, external_ids: Collection[str]) -> list[int]:
-        """Those of the lease's resources that the cloud knows by these ids."""
+    def _pinned_ids(self, tx: Transaction, work: Work, external_ids: Collection[str]) -> list[int]:
+        """Return the ids of the lease's pinned resources that have these external ids."""
         allocations = tx.allocations.of_reservations([order.reservation_id for order in work.orders])
-        held = tx.resources.by_ids(one.resource_id for one in allocations if one.state is AllocationState.HELD)
+        held = tx.resources.by_ids(
+            allocation.resource_id for allocation in allocations if allocation.state is AllocationState.HELD
+        )
         return [resource_id for resource_id, resource in held.items() if resource.external_id in external_ids]
 
     def _lease(self, tx: Transaction, work: Work) -> Lease:
@@ -823,11 +841,11 @@ class EventService:
         return lease
 
 
-def _is_looked_after(event_type: EventType, lease: Lease) -> bool:
-    """Whether the event is about what may be left of a lease that was held and came to nothing."""
+def _is_search_for_remains(event_type: EventType, lease: Lease) -> bool:
+    """Whether the event searches for remains of a provisional lease that failed or was deleted."""
     return event_type is EventType.HOLD and lease.status in {LeaseStatus.DELETED, LeaseStatus.ERROR}
 
 
-def _want_mended(tx: Transaction, lease_id: str, reservation_ids: Sequence[str]) -> bool:
+def _request_mending(tx: Transaction, lease_id: str, reservation_ids: Sequence[str]) -> bool:
     lease = tx.leases.get(lease_id, lock=True)
-    return lease is not None and want_mended(tx, lease, now=tx.now(), drifted=reservation_ids)
+    return lease is not None and request_mending(tx, lease, now=tx.now(), drifted=reservation_ids)

@@ -1,4 +1,4 @@
-"""Leases that are booked for a while, until somebody confirms that they are wanted."""
+"""Provisional leases: those that must be confirmed within a given time."""
 
 from __future__ import annotations
 
@@ -12,30 +12,34 @@ from tenure.services.context import new_id
 from tenure.store.database import Transaction
 
 
-def new_hold(lease_id: str, hold_for: timedelta | None, ends_at: datetime, now: datetime) -> tuple[Event, ...]:
-    """The event that unmakes a new lease unless it is confirmed, at its end at the latest; none without a hold."""
+def confirmation_deadline(
+    lease_id: str, hold_for: timedelta | None, ends_at: datetime, now: datetime
+) -> tuple[Event, ...]:
+    """Return the event that removes a new lease unless it is confirmed, at its end date at the latest.
+
+    Empty for a lease that need not be confirmed.
+    """
     if hold_for is None:
         return ()
     due_at = min(now + hold_for, ends_at)
     return (Event(new_id(), lease_id, EventType.HOLD, due_at, EventStatus.UNDONE, 0, now),)
 
 
-def look_after(tx: Transaction, lease_id: str, *, now: datetime) -> None:
-    """Have it looked for what was made in the time of a hold that came to nothing, whoever is away meanwhile.
+def search_for_remains(tx: Transaction, lease_id: str, *, now: datetime) -> None:
+    """Search for cloud resources of a provisional lease that failed or was removed: now, and after the slowest boot.
 
-    At once, and when nothing can come any more. Only where the lease was held, and never ready.
+    Only for leases that were never confirmed and complete.
     """
-    holds = [one.event.id for one in tx.events.of_lease(lease_id) if one.event.event_type is EventType.HOLD]
+    deadlines = [
+        stored.event.id for stored in tx.events.of_lease(lease_id) if stored.event.event_type is EventType.HOLD
+    ]
     undone = EventStatus.UNDONE.value
-    tx.events.change(holds, now=now, ready_at=now, status=undone, attempts=0, claim_token=None)
+    tx.events.change(deadlines, now=now, ready_at=now, status=undone, attempts=0, claim_token=None)
 
 
 def check_confirmed(lease: Lease, changes: Iterable[ReservationChange]) -> None:
-    """Nothing, where a lease that is not held is what a confirmation with these changes would make of it.
-
-    So that to confirm twice is as good as once. Raises ``Conflict`` where it is something else.
-    """
-    known = {one.id: one for one in lease.reservations}
+    """Raise ``Conflict`` unless the lease already equals this confirmation: confirming twice is allowed."""
+    known = {reservation.id: reservation for reservation in lease.reservations}
     for place, asked in enumerate(changes):
         reservation = known.get(asked.reservation_id)
         if reservation is None:

@@ -1,4 +1,4 @@
-"""Keeping what is known of resources as the cloud describes them."""
+"""Keeping the registered resources in line with their description in the cloud."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A resource that the cloud describes differently by now, and in what."""
+    """A resource whose description in the cloud has changed, and the differences."""
 
     external_id: str
     name: str
@@ -25,7 +25,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class SyncReport:
-    """What a comparison found: how many were looked at, what changed, and the names of those that are gone."""
+    """The result of a comparison: the number of resources, the changes, and the names of resources that are gone."""
 
     seen: int
     changes: tuple[Change, ...]
@@ -33,7 +33,7 @@ class SyncReport:
 
 
 class InventoryService:
-    """Compares what is registered with what the cloud has. It registers nothing and takes nothing back."""
+    """Compares the registered resources with the cloud's. It registers and removes nothing."""
 
     def __init__(self, db: Database, clock: Clock) -> None:
         self._db = db
@@ -47,12 +47,12 @@ class InventoryService:
         dry_run: bool,
         region: str | None = None,
     ) -> SyncReport:
-        """Bring names, sizes, facts and traits of the registered resources up to date, or only tell what would change.
+        """Update names, sizes, facts and traits of the registered resources; with ``dry_run`` only report changes.
 
-        Those of all regions, unless only those of one were ``discovered``.
-        Every change raises the version of the resource: a request that is being decided decides again.
+        Compares the resources of all regions, or those of ``region`` if only these were ``discovered``. Every change
+        raises the version of the resource, so that a concurrent request is decided again.
         """
-        found = {one.external_id: one for one in discovered}
+        found = {resource.external_id: resource for resource in discovered}
         seen, changes, gone = 0, [], []
         for resource in self._registered(resource_type, region):
             seen += 1
@@ -89,12 +89,12 @@ class InventoryService:
 
 
 def plain(limits: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-    """Limits as they are compared and shown."""
+    """Return limits in a canonical order, for comparing and showing."""
     return {name: dict(sorted(limits[name].items())) for name in sorted(limits)}
 
 
 def _differences(resource: Resource, current: DiscoveredResource) -> tuple[str, ...]:
-    """What has changed, for people: the old value and the new."""
+    """Return the differences as texts with the old and the new value."""
     pairs: dict[str, tuple[object, object]] = {"name": (resource.name, current.name)}
     pairs |= {
         name: (resource.facts.get(name), current.facts.get(name))

@@ -1,4 +1,4 @@
-"""Leases: what a user can do with them."""
+"""The use cases of leases."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ from tenure.services.changes import (
     placed_demand,
     resolve,
 )
-from tenure.services.commitments import tell_end
-from tenure.services.context import ENDED, Authorize, Effects, Rules, apply, new_id, remember, require, tell
+from tenure.services.commitments import notify_ended
+from tenure.services.context import ENDED, Authorize, CloudActions, Rules, apply, new_id, notify, require, write_history
 from tenure.services.enforcement import Enforcement
-from tenure.services.holds import check_confirmed, look_after, new_hold
+from tenure.services.holds import check_confirmed, confirmation_deadline, search_for_remains
 from tenure.services.planning import Planner
 from tenure.services.survey import found_before, is_large, survey
 from tenure.services.trusts import Need, Trusts
@@ -71,7 +71,7 @@ LOG = logging.getLogger(__name__)
 
 
 class LeaseService:
-    """The use cases of leases; each is one transaction, and one more where the cloud must follow at once."""
+    """The use cases of leases. Each is one transaction, and another one if the cloud must follow at once."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class LeaseService:
         types: ResourceTypes,
         authorize: Authorize,
         rules: Rules,
-        effects: Effects,
+        cloud: CloudActions,
         enforcement: Enforcement,
     ) -> None:
         self._db = db
@@ -88,16 +88,16 @@ class LeaseService:
         self._types = types
         self._authorize = authorize
         self._rules = rules
-        self._effects = effects
+        self._cloud = cloud
         self._enforcement = enforcement
-        self._trusts = Trusts(db, types, effects, rules.regions)
+        self._trusts = Trusts(db, types, cloud, rules.regions)
 
     def create(self, actor: Actor, request: LeaseRequest, *, lease_id: str | None = None) -> Lease:
-        """Book everything the request names, or nothing; with ``hold_for``, for so long unless it is confirmed.
+        """Book everything the request names, or nothing; with ``hold_for`` the lease must be confirmed in that time.
 
-        Whoever may ask twice for the same gives it a ``lease_id``, a new one that nobody else can know: where the same
-        caller has a lease of that id already, it is that lease, as it is now. Raises ``Forbidden``,
-        ``InvalidParameter``, ``NotEnoughResources``, and ``Conflict`` for the id of somebody else's lease.
+        A caller that may repeat the request gives it a ``lease_id``, a new one that nobody else can know. If the same
+        caller already has a lease with that id, it is returned as it is now. Raises ``Forbidden``,
+        ``InvalidParameter``, ``NotEnoughResources``, and ``Conflict`` if the lease of that id belongs to another user.
         """
         target = {"project_id": actor.project_id, "user_id": actor.user_id}
         require(self._authorize, "blazar:leases:post", actor, target)
@@ -105,7 +105,7 @@ class LeaseService:
             with self._db.read() as tx:
                 booked = self._booked_before(tx, actor, lease_id)
             if booked is not None:
-                return self._shown(actor, self._promised(lease_id) or booked)
+                return self._redacted(actor, self._record_promise(lease_id) or booked)
         now = self._clock.now()
         starts_at, ends_at = resolve(request.starts_at, now), resolve(request.ends_at, now)
         if starts_at < minute_of(now):
@@ -117,30 +117,33 @@ class LeaseService:
         check_length(self._rules, starts_at, ends_at)
         notice_at = self._notice_at(request, starts_at, ends_at, now)
         check_events(request.events, starts_at, ends_at)
-        placed = (self._in_region(one, position) for position, one in enumerate(request.reservations))
+        placed = (self._in_region(reservation, position) for position, reservation in enumerate(request.reservations))
         request = self._with_facts(actor, replace(request, reservations=tuple(placed)))
-        check_sizes([one.parameters for one in request.reservations])
-        demands = [placed_demand(self._types, one, position) for position, one in enumerate(request.reservations)]
+        check_sizes([reservation.parameters for reservation in request.reservations])
+        demands = [
+            placed_demand(self._types, reservation, position)
+            for position, reservation in enumerate(request.reservations)
+        ]
         lease = self._new_lease(lease_id or new_id(), actor, request, starts_at, ends_at, notice_at, now)
         self._check_conditions(request.reservations, demands, seen=self._sees(actor, lease))
         with self._trusts.given_by(actor, self._trusts.needed_for(request.reservations)) as trust_id:
             booked = self._book(actor, replace(lease, trust_id=trust_id), demands)
         if booked is not None and trust_id is not None:
-            self._trusts.revoke(trust_id)  # the one who has booked it has made another
+            self._trusts.revoke(trust_id)  # the request that booked it has created its own trust
         if booked is None and lease.status is LeaseStatus.CREATING and request.hold_for is None:
             lease = self._prepare(lease, _preparation(lease).id, lease.id)
-        self._effects.wake()
-        return self._shown(actor, booked or lease)
+        self._cloud.wake()
+        return self._redacted(actor, booked or lease)
 
     def get(self, actor: Actor, lease_id: str) -> Lease:
-        """The lease; raises ``NotFound`` where there is none that the actor may see."""
+        """Return the lease; raise ``NotFound`` if there is none that the actor may see."""
         with self._db.read() as tx:
-            return self._shown(actor, self._visible(tx, actor, lease_id, "blazar:leases:get"))
+            return self._redacted(actor, self._get_for(tx, actor, lease_id, "blazar:leases:get"))
 
     def list(self, actor: Actor, query: LeaseQuery) -> Page[Lease]:
-        """A page of the project's leases; of all projects' for an administrator.
+        """Return a page of the project's leases; for an administrator, of all projects.
 
-        Raises ``InvalidParameter`` for a marker that is none of them, nor was.
+        Raises ``InvalidParameter`` if the marker is not a lease of this list, and never was.
         """
         target = {"project_id": actor.project_id, "user_id": actor.user_id}
         require(self._authorize, "blazar:leases:get", actor, target)
@@ -151,21 +154,21 @@ class LeaseService:
         with self._db.read() as tx:
             found = tx.leases.page(query)
         more = len(found) > query.limit
-        items = tuple(self._shown(actor, lease) for lease in found[: query.limit])
+        items = tuple(self._redacted(actor, lease) for lease in found[: query.limit])
         return Page(items, items[-1].id if more else None)
 
     def update(self, actor: Actor, lease_id: str, change: LeaseChange) -> Lease:
-        """Change what the request names, all of it or nothing; the lease with its final status.
+        """Change everything the request names, or nothing; return the changed lease.
 
-        Where a running lease gets more and the cloud is not done in time, it is the lease as it is then: ``UPDATING``.
+        If a running lease gets more resources and the cloud is not done in time, its status is still ``UPDATING``.
         Raises ``NotFound``, ``Forbidden``, ``LeaseBusy``, ``InvalidState``, ``InvalidParameter``,
-        ``NotEnoughResources``, and ``Conflict`` where the cloud refuses what a running lease was to get.
+        ``NotEnoughResources``, and ``Conflict`` if the cloud refuses the new resources.
         """
         now = self._clock.now()
         budget = Budget(self._rules.planning_time)
 
         def work(tx: Transaction, trust_id: str | None) -> tuple[Lease, str | None, str, bool]:
-            lease = self._visible(tx, actor, lease_id, "blazar:leases:put", lock=True)
+            lease = self._get_for(tx, actor, lease_id, "blazar:leases:put", lock=True)
             if change.is_empty:
                 return lease, None, "", False
             _refuse_busy(lease)
@@ -179,30 +182,30 @@ class LeaseService:
         with self._trusts.given_by(actor, need) as trust_id:
             lease, event_id, token, entrusted = self._enforcement.update(lease_id, partial(work, trust_id=trust_id))
         if trust_id is not None and not entrusted:
-            self._trusts.revoke(trust_id)  # somebody else has asked for the same at the same time
+            self._trusts.revoke(trust_id)  # a request at the same time has created its own trust
         if event_id is not None:
-            self._effects.carry_out(event_id, token)
+            self._cloud.carry_out(event_id, token)
             lease = self._outcome(lease_id, event_id)
-        self._effects.wake()
-        return self._shown(actor, lease)
+        self._cloud.wake()
+        return self._redacted(actor, lease)
 
     def confirm(self, actor: Actor, lease_id: str, changes: tuple[ReservationChange, ...] = ()) -> Lease:
-        """Keep a lease that is held, with what ``changes`` say of its reservations, all of it or nothing.
+        """Confirm a provisional lease, with all of these ``changes`` to its reservations or none; return the lease.
 
-        The lease as it is then; one that is confirmed already, with the same, is a success. Raises what ``update``
-        does; ``NotFound`` where it was unmade before, and ``Conflict`` where it was confirmed with something else, or
-        the cloud refuses what clients must see of it: there is no lease any more then.
+        Confirming it again with the same changes succeeds. Raises the errors of ``update``; ``NotFound`` if the lease
+        was removed before, and ``Conflict`` if it was confirmed with other values, or if the cloud refuses something
+        that clients must see of it: the lease is removed then.
         """
         now = self._clock.now()
         budget = Budget(self._rules.planning_time)
         with self._db.read() as tx:
-            seen = self._visible(tx, actor, lease_id, "blazar:leases:put")
+            seen = self._get_for(tx, actor, lease_id, "blazar:leases:put")
         if seen.hold_until is None:
             check_confirmed(seen, changes)
-            return self._shown(actor, self._promised(lease_id) or seen)
+            return self._redacted(actor, self._record_promise(lease_id) or seen)
 
         def work(tx: Transaction, trust_id: str | None) -> tuple[Lease, str | None, str, bool]:
-            lease = self._visible(tx, actor, lease_id, "blazar:leases:put", lock=True)
+            lease = self._get_for(tx, actor, lease_id, "blazar:leases:put", lock=True)
             if lease.hold_until is None:
                 check_confirmed(lease, changes)
                 return lease, None, "", False
@@ -217,47 +220,47 @@ class LeaseService:
         with self._trusts.given_by(actor, need) as trust_id:
             lease, event_id, token, entrusted = self._enforcement.update(lease_id, partial(work, trust_id=trust_id))
         if trust_id is not None and not entrusted:
-            self._trusts.revoke(trust_id)  # somebody else has confirmed it at the same time
+            self._trusts.revoke(trust_id)  # a request at the same time has confirmed it
         if event_id is not None:
             lease = self._prepare(lease, event_id, token)
-        self._effects.wake()
-        return self._shown(actor, lease)
+        self._cloud.wake()
+        return self._redacted(actor, lease)
 
     def delete(self, actor: Actor, lease_id: str, *, reason: str | None = None) -> None:
-        """Take everything back and forget the lease, for the ``reason``; no error for one that is deleted.
+        """Delete the lease and take back its resources, for this ``reason``; no error if it is deleted already.
 
-        What has not started is free when this returns. What has is taken back at once, or goes on being taken back:
-        the lease is ``DELETING`` then.
+        Resources of a lease that has not started are free when this returns. Otherwise the lease may still be
+        ``DELETING``.
         """
         now = self._clock.now()
 
         def work(tx: Transaction) -> tuple[str | None, list[str]]:
-            lease = self._visible(tx, actor, lease_id, "blazar:leases:delete", deleted=True, lock=True)
+            lease = self._get_for(tx, actor, lease_id, "blazar:leases:delete", deleted=True, lock=True)
             if lease.status is LeaseStatus.DELETED:
                 return None, []
             return self._delete(tx, actor, lease, now, reason), [
-                one.id for one in lease.reservations if self._is_made(one)
+                reservation.id for reservation in lease.reservations if self._may_exist_in_cloud(reservation)
             ]
 
         event_id, made = self._db.write(work)
         if event_id is not None:
-            self._effects.try_now(event_id)
+            self._cloud.try_now(event_id)
         else:
-            self._effects.take_back(made)
-        self._effects.wake()
+            self._cloud.take_back(made)
+        self._cloud.wake()
 
     def add_reservation(
         self, actor: Actor, lease_id: str, request: ReservationRequest, *, reservation_id: str | None = None
     ) -> Lease:
-        """Give a lease one more reservation, for the rest of its time; the lease as it is then.
+        """Add a reservation to a lease for the rest of its time; return the lease.
 
-        Whoever may ask twice for the same gives it a ``reservation_id``, as ``create`` takes one of the lease. Raises
-        what ``update`` does.
+        A caller that may repeat the request gives it a ``reservation_id``, as in ``create``. Raises the errors of
+        ``update``.
         """
         now = self._clock.now()
         budget = Budget(self._rules.planning_time)
         with self._db.read() as tx:
-            seen = self._visible(tx, actor, lease_id, "blazar:leases:put")
+            seen = self._get_for(tx, actor, lease_id, "blazar:leases:put")
         position = len(seen.reservations)
         request = self._in_region(request, position)
         facts = self._facts(actor, request, position)
@@ -267,8 +270,8 @@ class LeaseService:
         reservation = self._new_reservation(lease_id, request, now, reservation_id)
 
         def work(tx: Transaction, trust_id: str | None) -> tuple[str | None, str, bool]:
-            lease = self._visible(tx, actor, lease_id, "blazar:leases:put", lock=True)
-            if any(one.id == reservation.id for one in lease.reservations):
+            lease = self._get_for(tx, actor, lease_id, "blazar:leases:put", lock=True)
+            if any(known.id == reservation.id for known in lease.reservations):
                 return None, "", False
             _refuse_busy(lease)
             entrusted = trust_id is not None and tx.leases.entrust(lease, trust_id)
@@ -283,74 +286,76 @@ class LeaseService:
         if trust_id is not None and not entrusted:
             self._trusts.revoke(trust_id)
         if event_id is not None:
-            self._effects.carry_out(event_id, token)
+            self._cloud.carry_out(event_id, token)
             self._outcome(lease_id, event_id)
-        self._effects.wake()
+        self._cloud.wake()
         return self.get(actor, lease_id)
 
     def drop_reservation(self, actor: Actor, lease_id: str, reservation_id: str) -> None:
-        """Give one reservation of a lease back; no error for one that is dropped already."""
+        """Drop a reservation of a lease; no error if it is dropped already."""
         now = self._clock.now()
 
         def work(tx: Transaction) -> tuple[str | None, str, bool]:
-            lease = self._visible(tx, actor, lease_id, "blazar:leases:put", lock=True)
-            reservation = next((one for one in lease.reservations if one.id == reservation_id), None)
+            lease = self._get_for(tx, actor, lease_id, "blazar:leases:put", lock=True)
+            reservation = next(
+                (reservation for reservation in lease.reservations if reservation.id == reservation_id), None
+            )
             if reservation is None:
                 raise NotFound(f"Object with {{'reservation_id': '{reservation_id}'}} not found")
             if reservation.status is ReservationStatus.DELETED:
                 return None, "", False
             _refuse_busy(lease)
             changer = LeaseChanger(tx, self._types, self._rules, actor, now)
-            return *changer.drop(lease, reservation), self._is_made(reservation)
+            return *changer.drop(lease, reservation), self._may_exist_in_cloud(reservation)
 
         event_id, token, is_made = self._enforcement.update(lease_id, work, dropped=reservation_id)
         if event_id is not None:
-            self._effects.carry_out(event_id, token)
+            self._cloud.carry_out(event_id, token)
             self._outcome(lease_id, event_id)
         elif is_made:
-            self._effects.take_back([reservation_id])
-        self._effects.wake()
+            self._cloud.take_back([reservation_id])
+        self._cloud.wake()
 
     def history(
         self, actor: Actor, lease_id: str, *, limit: int | None = None, marker: str | None = None
     ) -> tuple[HistoryEntry, ...]:
-        """What happened to the lease, oldest first: at most so much, and only what is behind the marker.
+        """Return the history of the lease, oldest first: at most ``limit`` entries, and only those after the marker.
 
-        Raises ``InvalidParameter`` for a marker that is no entry of this history.
+        Raises ``InvalidParameter`` if the marker is not an entry of this history.
         """
         with self._db.read() as tx:
-            lease = self._visible(tx, actor, lease_id, "blazar:leases:get")
+            lease = self._get_for(tx, actor, lease_id, "blazar:leases:get")
             entries = tx.leases.history(lease.id, limit=limit, marker=marker)
         if self._sees(actor, lease):
             return entries
         return tuple(replace(entry, detail=None) for entry in entries)
 
     def resources(self, actor: Actor, lease_id: str, resource_type: str) -> tuple[LeasedResource, ...]:
-        """The resources of a type that the lease has, had or will have, without the properties kept private.
+        """Return the past, current and planned resources of the lease of a type, without their private properties.
 
-        Of which resources parts serve it, such as the hosts of instances, is none of its owner's business.
+        Only resources that are reserved as a whole: the hosts of instances, for example, are hidden from the owner.
         """
         with self._db.read() as tx:
-            lease = self._visible(tx, actor, lease_id, "blazar:leases:get")
-            whole = [one.id for one in lease.reservations if one.resource_type == resource_type]
+            lease = self._get_for(tx, actor, lease_id, "blazar:leases:get")
+            whole = [reservation.id for reservation in lease.reservations if reservation.resource_type == resource_type]
             allocations = tx.allocations.of_reservations(whole)
             resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
             private = tx.resources.private_properties(resource_type)
         if self._sees(actor, lease):
             private = frozenset()
         shown = {
-            number: replace(
+            resource_id: replace(
                 resource,
                 properties={name: value for name, value in resource.properties.items() if name not in private},
             )
-            for number, resource in resources.items()
+            for resource_id, resource in resources.items()
             if resource.resource_type == resource_type
         }
         return tuple(
             LeasedResource(
                 shown[allocation.resource_id],
                 allocation.reservation_id,
-                _of_owner(allocation.period, lease),
+                _owned_part(allocation.period, lease),
                 allocation.state,
             )
             for allocation in allocations
@@ -360,19 +365,22 @@ class LeaseService:
     # --- inside
 
     def _sees(self, actor: Actor, lease: Lease) -> bool:
-        """Whether the actor sees private properties, and the details of reasons."""
+        """Whether the actor sees private properties and the details of reasons."""
         return self._authorize("admin", actor, {"project_id": lease.project_id, "user_id": lease.user_id})
 
-    def _shown(self, actor: Actor, lease: Lease) -> Lease:
-        """The lease as the actor may see it: the details of its reason are for administrators."""
+    def _redacted(self, actor: Actor, lease: Lease) -> Lease:
+        """Return the lease as the actor may see it: only administrators see the detail of its reason."""
         if lease.status_detail is None or self._sees(actor, lease):
             return lease
         return replace(lease, status_detail=None)
 
-    def _visible(
+    def _get_for(
         self, tx: Transaction, actor: Actor, lease_id: str, rule: str, *, deleted: bool = False, lock: bool = False
     ) -> Lease:
-        """The lease, as far as the actor may know of it; then whether he may do what ``rule`` is about."""
+        """Return a lease that the actor may see and to which ``rule`` allows access.
+
+        Raises ``NotFound`` and ``Forbidden``.
+        """
         lease = tx.leases.get(lease_id, deleted=deleted, lock=lock)
         missing = NotFound(f"Object with {{'lease_id': '{lease_id}'}} not found")
         if lease is None:
@@ -384,27 +392,29 @@ class LeaseService:
         return lease
 
     def _needs(self, actor: Actor, lease_id: str, change: LeaseChange) -> tuple[Need | None, Facts]:
-        """The trust that a change needs and that there is not yet, and what it must know of the cloud."""
+        """Return the missing trust that a change needs, and the facts of the cloud that it needs."""
         if not change.reservations:
             return None, {}
         with self._db.read() as tx:
-            lease = self._visible(tx, actor, lease_id, "blazar:leases:put")
+            lease = self._get_for(tx, actor, lease_id, "blazar:leases:put")
         facts: dict[Wanted, Mapping[str, object]] = {}
-        known = {one.id: one for one in lease.reservations}
+        known = {reservation.id: reservation for reservation in lease.reservations}
         for position, asked in enumerate(change.reservations):
-            one = known.get(asked.reservation_id)
-            if one is None:
+            reservation = known.get(asked.reservation_id)
+            if reservation is None:
                 continue
             try:
-                after = self._types[one.resource_type].merge(one.parameters, news(one, asked), running=False)
+                after = self._types[reservation.resource_type].merge(
+                    reservation.parameters, news(reservation, asked), running=False
+                )
             except TenureError:
-                continue  # what is wrong with it is found where it is applied
+                continue  # the changer reports this error
             owner = replace(actor, project_id=lease.project_id)
-            facts.update(self._facts(owner, replace(one, parameters=after), position))
+            facts.update(self._facts(owner, replace(reservation, parameters=after), position))
         return self._trusts.needed_by(lease, change, actor), facts
 
     def _booked_before(self, tx: Transaction, actor: Actor, lease_id: str) -> Lease | None:
-        """The lease of that id that the actor has booked; raises ``Conflict`` where it is somebody else's."""
+        """Return the actor's lease of that id, if any; raise ``Conflict`` if it belongs to another user."""
         lease = tx.leases.get(lease_id, deleted=True)
         if lease is not None and (lease.project_id, lease.user_id) != (actor.project_id, actor.user_id):
             raise Conflict("There is a lease of this id already.")
@@ -413,9 +423,9 @@ class LeaseService:
     def _check_conditions(
         self, requests: Sequence[ReservationRequest], demands: Sequence[Demand], *, seen: bool
     ) -> None:
-        """Raise ``InvalidParameter`` for conditions that may not be asked, or are never met as they are meant.
+        """Raise ``InvalidParameter`` for conditions that the actor may not use, or whose values can never match.
 
-        Before anything is searched for, since how long a search takes could tell what is private.
+        This comes before any search: the duration of a search could reveal private properties.
         """
         if not any(demand.expression.comparisons for demand in demands):
             return
@@ -427,7 +437,10 @@ class LeaseService:
                     check_values(tx, demand, demand.expression.comparisons, position, known=known)
 
     def _book(self, actor: Actor, lease: Lease, demands: Sequence[Demand]) -> Lease | None:
-        """Write a new lease, with all that it asks for; the one of its id where the actor has booked it meanwhile."""
+        """Write a new lease and book everything it asks for.
+
+        Returns the lease of this id if the actor has booked it meanwhile.
+        """
         now = lease.created_at
         period = Period(max(lease.starts_at, now), lease.ends_at + self._rules.cleaning_time)
         turn = crc32(lease.id.encode())
@@ -440,7 +453,7 @@ class LeaseService:
             booked = self._booked_before(tx, actor, lease.id)
             if booked is not None:
                 return booked
-            # First of all, so that of two with one id the second does nothing else before it waits.
+            # This comes first: of two requests with one id, the second must wait before it does anything else.
             tx.leases.add(lease)
             tx.events.add(lease.events)
             if lease.status is LeaseStatus.CREATING and lease.hold_until is None:
@@ -448,7 +461,7 @@ class LeaseService:
             for position, demand in enumerate(demands):
                 bind(tx, lease.reservations[position].id, demand, position)
             planner = Planner(tx, self._types, now=now, turn=turn, notice=self._rules.preemption_notice, budget=budget)
-            reservation_ids = [one.id for one in lease.reservations]
+            reservation_ids = [reservation.id for reservation in lease.reservations]
             booked_at_once: Collection[int] = ()
 
             def begin(this_order: Sequence[int]) -> None:
@@ -468,9 +481,9 @@ class LeaseService:
 
             with budget:
                 planner.place_all(demands, order, place, begin=begin)
-            remember(tx, lease.id, "create", None, lease.status, actor=actor, now=now)
+            write_history(tx, lease.id, "create", None, lease.status, actor=actor, now=now)
             if lease.status is LeaseStatus.PENDING:
-                tell(tx, "lease.create", lease, now=now)
+                notify(tx, "lease.create", lease, now=now)
             return None
 
         def look_before(tx: Transaction) -> Mapping[int, Choice]:
@@ -480,19 +493,21 @@ class LeaseService:
         return self._enforcement.create(lease, work, survey=look_before if large else None)
 
     def _prepare(self, lease: Lease, event_id: str, token: str) -> Lease:
-        """Have made what clients must see of a lease that was booked, and wait for it as long as may be.
+        """Create in the cloud what clients must see of a booked lease, and wait for it as long as allowed.
 
-        The lease as it is then; raises ``Conflict`` where the cloud refuses, and there is no lease any more.
+        Returns the lease. Raises ``Conflict`` if the cloud refuses; the lease is removed then.
         """
-        self._effects.carry_out(event_id, token)
-        found = self._promised(lease.id)
+        self._cloud.carry_out(event_id, token)
+        found = self._record_promise(lease.id)
         if found is None or found.status is LeaseStatus.DELETED:
-            self._effects.take_back([one.id for one in lease.reservations if self._is_made(one)])
+            self._cloud.take_back(
+                [reservation.id for reservation in lease.reservations if self._may_exist_in_cloud(reservation)]
+            )
             raise Conflict(f"The lease cannot be made: {found.status_reason if found else 'it was deleted'}")
         return found
 
-    def _promised(self, lease_id: str) -> Lease | None:
-        """The lease as its owner is told of it: what fails from then on does not vanish."""
+    def _record_promise(self, lease_id: str) -> Lease | None:
+        """Return the lease and record that its owner knows of it: if it fails from now on, it does not vanish."""
         with self._db.read() as tx:
             found = tx.leases.get(lease_id, deleted=True)
         if found is None or found.status is not LeaseStatus.CREATING or found.hold_until is not None:
@@ -500,31 +515,37 @@ class LeaseService:
         return self._db.write(partial(promise, lease_id=lease_id))
 
     def _with_facts(self, actor: Actor, request: LeaseRequest) -> LeaseRequest:
-        """The request, with what its types must know of the cloud. Raises what ``fetch_fact`` does."""
+        """Return the request, completed with the facts that its types need from the cloud.
+
+        Raises the errors of ``_facts``.
+        """
         completed = []
-        for position, one in enumerate(request.reservations):
-            facts = self._facts(actor, one, position)
+        for position, reservation in enumerate(request.reservations):
+            facts = self._facts(actor, reservation, position)
             with named_by_place(position):
                 completed.append(
-                    replace(one, parameters=complete(self._types[one.resource_type], one.parameters, facts))
+                    replace(
+                        reservation,
+                        parameters=complete(self._types[reservation.resource_type], reservation.parameters, facts),
+                    )
                 )
         return replace(request, reservations=tuple(completed))
 
     def _in_region(self, request: ReservationRequest, position: int) -> ReservationRequest:
-        """The request in the region that it names, or else in the home region."""
+        """Return the request in the region that it names, or in the home region."""
         region = region_of(request.region, self._rules.regions, field=f"reservations[{position}].region")
         return replace(request, region=region)
 
     def _facts(self, actor: Actor, asked: Reservation | ReservationRequest, position: int) -> Facts:
-        """What the type must know of the cloud to judge these parameters.
+        """Return the facts of the cloud that the type needs to check these parameters.
 
-        Raises ``InvalidParameter`` where the cloud does not know what they name, ``Unavailable`` while it is away.
+        Raises ``InvalidParameter`` if the cloud does not know what they name, ``Unavailable`` if it does not answer.
         """
         wanted = self._types[asked.resource_type].wanted(asked.parameters)
         if wanted is None:
             return {}
         try:
-            return {wanted: self._effects.fetch(wanted.kind, qualified(asked.region, wanted.reference), actor)}
+            return {wanted: self._cloud.fetch(wanted.kind, qualified(asked.region, wanted.reference), actor)}
         except CloudBusy as error:
             LOG.warning("the cloud does not tell of %s %s: %s", wanted.kind, wanted.reference, error)
             raise Unavailable(f"The cloud does not answer as it should: {error.reason.text}") from None
@@ -542,10 +563,13 @@ class LeaseService:
         return max(starts_at, ends_at - self._rules.notice_before_end)
 
     def _is_prepared(self, request: LeaseRequest) -> bool:
-        return any(self._types[one.resource_type].is_prepared(one.parameters) for one in request.reservations)
+        return any(
+            self._types[reservation.resource_type].is_prepared(reservation.parameters)
+            for reservation in request.reservations
+        )
 
-    def _is_made(self, reservation: Reservation) -> bool:
-        """Whether something may have been made for a reservation that was never started."""
+    def _may_exist_in_cloud(self, reservation: Reservation) -> bool:
+        """Whether something may exist in the cloud for a reservation that was never started."""
         kind = self._types[reservation.resource_type]
         made = kind.is_prepared(reservation.parameters) or self._has_effects(reservation)
         return made and reservation.status is ReservationStatus.PENDING
@@ -563,7 +587,7 @@ class LeaseService:
         notice_at: datetime | None,
         now: datetime,
     ) -> Lease:
-        hold = new_hold(lease_id, request.hold_for, ends_at, now)
+        deadline = confirmation_deadline(lease_id, request.hold_for, ends_at, now)
         due = {EventType.START: starts_at, EventType.BEFORE_END: notice_at, EventType.END: ends_at}
         return Lease(
             id=lease_id,
@@ -572,27 +596,29 @@ class LeaseService:
             user_id=actor.user_id,
             starts_at=starts_at,
             ends_at=ends_at,
-            status=LeaseStatus.CREATING if hold or self._is_prepared(request) else LeaseStatus.PENDING,
+            status=LeaseStatus.CREATING if deadline or self._is_prepared(request) else LeaseStatus.PENDING,
             status_reason=None,
             degraded=False,
             version=1,
-            reservations=tuple(self._new_reservation(lease_id, one, now) for one in request.reservations),
+            reservations=tuple(
+                self._new_reservation(lease_id, reservation, now) for reservation in request.reservations
+            ),
             events=tuple(
                 Event(new_id(), lease_id, event_type, due_at, EventStatus.UNDONE, 0, now)
                 for event_type, due_at in due.items()
                 if due_at is not None
             )
             + new_events(lease_id, request.events, now)
-            + hold,
+            + deadline,
             created_at=now,
         )
 
     def _new_reservation(
         self, lease_id: str, request: ReservationRequest, now: datetime, reservation_id: str | None = None
     ) -> Reservation:
-        number = reservation_id or new_id()
+        reservation_id = reservation_id or new_id()
         return Reservation(
-            id=number,
+            id=reservation_id,
             lease_id=lease_id,
             resource_type=request.resource_type,
             status=ReservationStatus.PENDING,
@@ -600,40 +626,43 @@ class LeaseService:
             missing_resources=False,
             resources_changed=False,
             created_at=now,
-            effects=self._types[request.resource_type].effects(number),
+            effects=self._types[request.resource_type].effects(reservation_id),
             region=request.region,
         )
 
     def _delete(self, tx: Transaction, actor: Actor, lease: Lease, now: datetime, reason: str | None) -> str | None:
-        """Begin to delete; the id of the end event where the cloud must be taken back first."""
+        """Begin to delete; return the id of the end event if resources in the cloud must be taken back first."""
         ids = [reservation.id for reservation in lease.reservations]
-        held = any(one.state is AllocationState.HELD for one in tx.allocations.of_reservations(ids))
-        runs = any(one.status is ReservationStatus.ACTIVE and self._has_effects(one) for one in lease.reservations)
+        pinned = any(allocation.state is AllocationState.HELD for allocation in tx.allocations.of_reservations(ids))
+        runs = any(
+            reservation.status is ReservationStatus.ACTIVE and self._has_effects(reservation)
+            for reservation in lease.reservations
+        )
         events = tx.events.of_lease(lease.id)
-        was_held = lease.hold_until is not None
-        if not held and not runs:
+        was_provisional = lease.hold_until is not None
+        if not pinned and not runs:
             if lease.status not in ENDED:
-                tell_end(tx, lease, now=now)  # while it has what was planned for it
+                notify_ended(tx, lease, now=now)  # while it still has its planned resources
             tx.allocations.remove_planned(ids)
             lease = apply(tx, lease, Action.DELETE, actor=actor, now=now, reason=reason)
             lease = apply(tx, lease, Action.DELETED, actor=actor, now=now)
-            # Also what somebody has claimed: with nothing to take back there is nothing to do.
-            tx.events.change([one.event.id for one in events], now=now, ready_at=None, claim_token=None)
-            look_after(tx, lease.id, now=tx.now())
+            # Claimed events, too: with nothing to take back there is nothing to do.
+            tx.events.change([stored.event.id for stored in events], now=now, ready_at=None, claim_token=None)
+            search_for_remains(tx, lease.id, now=tx.now())
             tx.leases.change_reservations(ids, now=now, status=ReservationStatus.DELETED.value)
-            if not was_held:  # of which nobody was told
-                tell(tx, "lease.delete", lease, now=now)
+            if not was_provisional:  # its creation was never notified
+                notify(tx, "lease.delete", lease, now=now)
             return None
         apply(tx, lease, Action.DELETE, actor=actor, now=now, reason=reason, keep_reason=True)
-        end = next(one for one in events if one.event.event_type is EventType.END)
-        idle = [one.event.id for one in events if one.claim_token is None and one is not end]
+        end = next(stored for stored in events if stored.event.event_type is EventType.END)
+        idle = [stored.event.id for stored in events if stored.claim_token is None and stored is not end]
         tx.events.change(idle, now=now, ready_at=None)
         if end.claim_token is None:
             tx.events.change([end.event.id], now=now, ready_at=tx.now(), attempts=0, status=EventStatus.UNDONE.value)
         return end.event.id
 
     def _outcome(self, lease_id: str, event_id: str) -> Lease:
-        """The lease after an update was carried out; raises ``Conflict`` where the cloud refused it."""
+        """Return the lease after an update was carried out; raise ``Conflict`` if the cloud has refused it."""
         with self._db.read() as tx:
             lease = tx.leases.get(lease_id, deleted=True)
             stored = tx.events.get(event_id)
@@ -644,20 +673,20 @@ class LeaseService:
         return lease
 
 
-def _of_owner(period: Period, lease: Lease) -> Period:
-    """The part of an allocation's period in which it is its owner's: what is behind the lease is for cleaning."""
+def _owned_part(period: Period, lease: Lease) -> Period:
+    """Return the part of an allocation's period that belongs to the owner: the time after the lease is for cleaning."""
     is_longer = lease.ends_at < period.end != ENDLESS
     return Period(period.start, lease.ends_at) if is_longer and period.start < lease.ends_at else period
 
 
 def _preparation(lease: Lease) -> Event:
-    """The event that makes what clients must see of a new lease. Its id follows from the lease's."""
-    number = str(uuid.uuid5(uuid.UUID(lease.id), EventType.PREPARE.value))
-    return Event(number, lease.id, EventType.PREPARE, lease.created_at, EventStatus.IN_PROGRESS, 1, lease.created_at)
+    """Return the event that creates what clients must see of a new lease. Its id is derived from the lease's id."""
+    event_id = str(uuid.uuid5(uuid.UUID(lease.id), EventType.PREPARE.value))
+    return Event(event_id, lease.id, EventType.PREPARE, lease.created_at, EventStatus.IN_PROGRESS, 1, lease.created_at)
 
 
 def _refuse_busy(lease: Lease) -> None:
-    """Raise ``LeaseBusy`` where something is being done for the lease, and ``InvalidState`` where it is held."""
+    """Raise ``LeaseBusy`` during an operation on the lease, and ``InvalidState`` if the lease is provisional."""
     if lease.hold_until is not None:
         raise InvalidState(
             f"The lease is held until {lease.hold_until:%Y-%m-%d %H:%M:%S} UTC: confirm it first, or delete it."

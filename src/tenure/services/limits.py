@@ -1,4 +1,4 @@
-"""What a project may have booked, and what it has."""
+"""The limits of a project and its usage."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class LimitService:
         self._quotas = quotas
 
     def show(self, actor: Actor, project_id: str | None = None) -> Allowances:
-        """Everything that can be limited for a project, the actor's own unless another is named.
+        """Return all limits of a project with its usage, by default of the actor's own project.
 
-        Raises ``Forbidden`` for that of others, and ``Unavailable`` where nobody knows the limits right now.
+        Raises ``Forbidden`` for another project, and ``Unavailable`` if the limits cannot be read now.
         """
         project = actor.project_id if project_id is None else project_id
         require(self._authorize, "tenure:limits:get", actor, {"project_id": project, "user_id": actor.user_id})

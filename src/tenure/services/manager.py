@@ -1,7 +1,7 @@
-"""The manager as the API knows it: the one interface between the ways in and the logic.
+"""The manager: the one interface between the API and the services.
 
-In one process the API calls the services directly. Between processes the same operations travel by RPC, whole: the
-name of one of ``OPERATIONS``, the actor, the arguments; plain domain values or one of our errors come back.
+In one process the API calls the services directly. Between processes the same operations travel by RPC: the name of one
+of ``OPERATIONS``, the actor and the arguments; the answer is a domain value or an error of the domain.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tenure.services.resources import ResourceService
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Everything that the API may ask of the manager.
+#: The operations that the API may call.
 OPERATIONS = frozenset(
     {
         "leases.create",
@@ -51,13 +51,13 @@ OPERATIONS = frozenset(
     }
 )
 
-#: The operations that promise resources.
+#: The operations whose refusals are counted: those that promise resources.
 _DECIDING = frozenset({"leases.create", "leases.update", "leases.confirm"})
 
 
 @dataclass(frozen=True, slots=True)
 class Manager:
-    """The use cases that the API may call, and nothing else."""
+    """The use cases that the API may call."""
 
     leases: LeaseService
     resources: ResourceService
@@ -66,7 +66,7 @@ class Manager:
 
 
 def metered(manager: Manager) -> Manager:
-    """The same manager; each operation is measured, and each refusal of a lease counted."""
+    """Return the same manager with metrics: the duration of each operation, and the refusals of leases."""
     return Manager(
         leases=cast(LeaseService, _Metered(manager.leases, "leases")),
         resources=cast(ResourceService, _Metered(manager.resources, "resources")),
@@ -76,7 +76,7 @@ def metered(manager: Manager) -> Manager:
 
 
 class _Metered:
-    """A service whose operations are measured."""
+    """A service with metrics of its operations."""
 
     def __init__(self, service: object, name: str) -> None:
         for operation in OPERATIONS:
@@ -99,7 +99,7 @@ def _measured(operation: str, use_case: Callable[P, R]) -> Callable[P, R]:
 
 
 def _stage(error: TenureError) -> str:
-    """The first stage of the choice that too few passed, where it was for lack of resources."""
+    """Return the first stage of the choice that too few resources passed; empty for other errors."""
     if not isinstance(error, NotEnoughResources):
         return ""
     wanted = error.shortfall.requested

@@ -1,4 +1,4 @@
-"""What the owner of a lease reads of the resources that serve it."""
+"""How the owner of a lease reads about its resources."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from tenure.domain.resource import Resource
 from tenure.resources.contract import ResourceTypes
 
 
-def said_of(types: ResourceTypes, reservation: Reservation, resource: Resource, text: str, more: str = "") -> Reason:
-    """A sentence about a resource of the reservation, and ``more`` behind it for operators; both begin with its name.
+def reason_about(
+    types: ResourceTypes, reservation: Reservation, resource: Resource, text: str, more: str = ""
+) -> Reason:
+    """Return a reason about a resource of the reservation: the text for the owner, and with ``more`` for operators.
 
-    The owner is told the name of what the reservation has as a whole, as the API shows it. Of which resources parts
-    serve it, such as the hosts of instances, he is told the kind only; so he is of kinds that are not named.
+    Both begin with a name. The owner reads the name of a resource that is reserved as a whole, as the API shows it. He
+    only reads the noun of resources of which the reservation has parts, such as the hosts of instances, and of types
+    that have no names.
     """
-    shown = name_for_owner(types, reservation, resource)
-    told, whole = f"{shown} {text}", f"{resource.name} {text}"
+    name = name_for_owner(types, reservation, resource)
+    owner_text, full_text = f"{name} {text}", f"{resource.name} {text}"
     if more:
-        return Reason(f"{told}.", f"{whole}: {more}")
-    return Reason(told, None if told == whole else whole)
+        return Reason(f"{owner_text}.", f"{full_text}: {more}")
+    return Reason(owner_text, None if owner_text == full_text else full_text)
 
 
 def name_for_owner(types: ResourceTypes, reservation: Reservation, resource: Resource) -> str:
-    """What the owner of the reservation reads in the place of the resource's name, at the beginning of a sentence."""
+    """Return the text for the owner in place of the resource's name, at the beginning of a sentence."""
     try:
         stock = types.stock(resource.resource_type)
     except NotFound:  # its type is not installed any more

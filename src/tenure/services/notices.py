@@ -1,4 +1,4 @@
-"""What others are told of a lease: the payload of the ``lease.*`` notifications, under Blazar's names."""
+"""The payload of the ``lease.*`` notifications, under Blazar's names."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from datetime import datetime
 from tenure.domain.lease import Event, Lease, Reservation
 
 
-def announce(lease: Lease) -> dict[str, object]:
-    """The whole lease as JSON values."""
+def notification_payload(lease: Lease) -> dict[str, object]:
+    """Return the whole lease as JSON values."""
     return {
         "lease_id": lease.id,
         "name": lease.name,
         "user_id": lease.user_id,
         "project_id": lease.project_id,
-        "trust_id": "",  # consumers of Blazar's read it; nobody else should
+        "trust_id": "",  # a field of Blazar that its consumers read; always empty
         "start_date": _moment(lease.starts_at),
         "end_date": _moment(lease.ends_at),
         "status": lease.status.value,

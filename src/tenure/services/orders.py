@@ -1,4 +1,4 @@
-"""What leases hold, as a driver sees it."""
+"""Reservations as orders for a driver."""
 
 from __future__ import annotations
 
@@ -11,55 +11,61 @@ from tenure.domain.lease import AllocationState, EventStatus, EventType, Lease, 
 from tenure.domain.period import Period
 from tenure.domain.resource import Resource
 from tenure.drivers.contract import Order, ResourceRef
-from tenure.services.before_end import given_up
+from tenure.services.before_end import given_up_reservations
 from tenure.store.database import Transaction
 
 
 def orders_of(
     tx: Transaction, leases: Sequence[Lease], *, held_only: bool, without: Collection[int] = ()
 ) -> Iterator[Order]:
-    """What the leases hold now, but for the allocations in ``without``: two statements, however many there are.
+    """Yield the orders of the leases' reservations, without the allocations in ``without``; uses two statements in all.
 
-    With ``held_only`` without reservations that hold nothing, and for which nothing was made.
+    With ``held_only``, reservations without pinned allocations and without created cloud resources are left out.
     """
     reservation_ids = [reservation.id for lease in leases for reservation in lease.reservations]
     allocations = tx.allocations.of_reservations(reservation_ids, planned=False)
     resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
-    held: dict[str, dict[int, ResourceRef]] = {}
+    pinned: dict[str, dict[int, ResourceRef]] = {}
     former: dict[str, dict[int, ResourceRef]] = {}
     units: Counter[tuple[str, str]] = Counter()
     for allocation in allocations:
-        has_it = allocation.state is AllocationState.HELD and allocation.id not in without
-        refs = (held if has_it else former).setdefault(allocation.reservation_id, {})
+        is_pinned = allocation.state is AllocationState.HELD and allocation.id not in without
+        refs = (pinned if is_pinned else former).setdefault(allocation.reservation_id, {})
         refs[allocation.resource_id] = _ref(resources[allocation.resource_id])
-        if has_it:
+        if is_pinned:
             units[allocation.reservation_id, refs[allocation.resource_id].external_id] += allocation.units
     for lease in leases:
-        for one in lease.reservations:
-            if one.status is not ReservationStatus.DELETED and (one.id in held or _is_made(one) or not held_only):
-                own = held.get(one.id, {})
-                returning = [ref for number, ref in former.get(one.id, {}).items() if number not in own]
-                counts = {ref.external_id: units[one.id, ref.external_id] for ref in own.values()}
-                yield _order(lease, one, own.values(), returning, counts)
+        for reservation in lease.reservations:
+            if reservation.status is not ReservationStatus.DELETED and (
+                reservation.id in pinned or _has_cloud_resources(reservation) or not held_only
+            ):
+                own = pinned.get(reservation.id, {})
+                returning = [
+                    ref for resource_id, ref in former.get(reservation.id, {}).items() if resource_id not in own
+                ]
+                counts = {ref.external_id: units[reservation.id, ref.external_id] for ref in own.values()}
+                yield _order(lease, reservation, own.values(), returning, counts)
 
 
 def planned_orders(tx: Transaction, lease: Lease) -> Iterator[Order]:
-    """What a lease that waits for its start is planned to have."""
-    allocations = tx.allocations.of_reservations([one.id for one in lease.reservations])
+    """Yield the orders of a lease that waits for its start, with its planned resources."""
+    allocations = tx.allocations.of_reservations([reservation.id for reservation in lease.reservations])
     resources = tx.resources.by_ids(allocation.resource_id for allocation in allocations)
-    for one in lease.reservations:
+    for reservation in lease.reservations:
         plans = [
-            plan for plan in allocations if plan.reservation_id == one.id and plan.state is AllocationState.PLANNED
+            plan
+            for plan in allocations
+            if plan.reservation_id == reservation.id and plan.state is AllocationState.PLANNED
         ]
         units: Counter[str] = Counter()
         for plan in plans:
             units[resources[plan.resource_id].external_id] += plan.units
         refs = {plan.resource_id: _ref(resources[plan.resource_id]) for plan in plans}
-        yield _order(lease, one, refs.values(), (), units)
+        yield _order(lease, reservation, refs.values(), (), units)
 
 
 def leftover_orders(tx: Transaction, reservation_ids: Collection[str]) -> Iterator[Order]:
-    """Reservations that are over, as a driver takes them back; unknown ones are left out."""
+    """Yield the orders to take back ended reservations; unknown reservations are left out."""
     reservations = tx.leases.reservations_by_ids(reservation_ids)
     lease_ids = {reservation.lease_id for reservation in reservations.values()}
     leases = {lease.id: lease for lease in tx.leases.by_ids(lease_ids, deleted=True)}
@@ -75,15 +81,19 @@ def leftover_orders(tx: Transaction, reservation_ids: Collection[str]) -> Iterat
 
 
 def kept_orders(tx: Transaction, reservation_ids: Collection[str]) -> Iterator[Order]:
-    """Reservations that are over, as a driver is asked what is kept of them."""
+    """Yield the orders of ended reservations, to ask a driver what is kept of them."""
     reservations = tx.leases.reservations_by_ids(reservation_ids)
-    leases = {one.id: one for one in tx.leases.by_ids({one.lease_id for one in reservations.values()}, deleted=True)}
-    for number in sorted(reservations):
-        yield _order(leases[reservations[number].lease_id], reservations[number], (), (), {})
+    leases = {
+        lease.id: lease
+        for lease in tx.leases.by_ids({reservation.lease_id for reservation in reservations.values()}, deleted=True)
+    }
+    for reservation_id in sorted(reservations):
+        reservation = reservations[reservation_id]
+        yield _order(leases[reservation.lease_id], reservation, (), (), {})
 
 
-def _is_made(reservation: Reservation) -> bool:
-    """Whether something was made for it in the cloud that has an id of its own."""
+def _has_cloud_resources(reservation: Reservation) -> bool:
+    """Whether something with an id of its own was created in the cloud for the reservation."""
     return any(made not in (None, [], reservation.id) for made in reservation.effects.values())
 
 
@@ -114,7 +124,7 @@ def _order(
         effects=reservation.effects,
         starts_at=lease.starts_at,
         region=reservation.region,
-        hold=_hold(lease),
+        hold=_provisional_period(lease),
         spared=_has_failed_to_start(lease),
     )
 
@@ -124,8 +134,8 @@ def _has_failed_to_start(lease: Lease) -> bool:
     return start is not None and start.status is EventStatus.ERROR
 
 
-def _hold(lease: Lease) -> Period | None:
-    """In which time the lease waited to be confirmed; None for one that was, or never did."""
+def _provisional_period(lease: Lease) -> Period | None:
+    """Return the period in which the lease waited for its confirmation; None if it was confirmed, or need not be."""
     event = lease.event(EventType.HOLD)
     return (
         None if event is None else Period(lease.created_at, max(event.due_at, lease.created_at + timedelta(seconds=1)))

@@ -1,4 +1,4 @@
-"""The outbox: taking messages to deliver, and recording what came of it."""
+"""The outbox: taking messages for delivery, and recording the outcome."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tenure.store.outbox import Message
 
 __all__ = ["Message", "OutboxService"]
 
-#: How long a worker has to deliver what it took.
+#: How long a worker may take to deliver the messages that it took.
 DELIVERY_TIME = timedelta(seconds=60)
-#: How often a message may be refused until it is given up.
+#: After how many refusals a message is given up.
 MAX_REFUSALS = 20
 
 
 class OutboxService:
-    """At least once, in order per lease; what cannot be delivered stays where the operator sees it.
+    """Delivers at least once, in order per lease. A message that cannot be delivered stays until the operator decides.
 
-    What follows such a message in its lease waits until that is tried again, so that the order holds.
+    The later messages of its lease wait until then, so that the order is kept.
     """
 
     def __init__(self, db: Database, rules: Rules) -> None:
@@ -28,7 +28,7 @@ class OutboxService:
         self._rules = rules
 
     def take(self, limit: int, *, channel: str = "") -> list[Message]:
-        """Messages of a channel to deliver now, of each lease the oldest only."""
+        """Take messages of a channel for delivery, only the oldest of each lease."""
         with self._db.read() as tx:
             soonest = tx.outbox.is_ready(tx.now(), channel=channel)
         if not soonest:
@@ -38,16 +38,16 @@ class OutboxService:
         )
 
     def take_over(self) -> int:
-        """Make every message ready now whose delivery was begun; return the number of messages.
+        """Make every message ready whose delivery was begun; return the number of messages.
 
         For a process that knows that it is the only manager: no other manager is delivering these messages.
         """
         return self._db.write(lambda tx: tx.outbox.expire_claims(tx.now()))
 
     def expire_late_claims(self) -> int:
-        """Have delivered now what waits for longer than any delivery or delay lasts; how many messages.
+        """Make ready now the messages that wait for longer than any delivery or delay lasts; return their number.
 
-        For who has seen that the clock was set back.
+        For a manager that has noticed that the clock was set back.
         """
         longest = max(DELIVERY_TIME, self._rules.max_delay)
 
@@ -58,51 +58,54 @@ class OutboxService:
         return self._db.write(expire)
 
     def give_back(self, messages: Iterable[Message]) -> None:
-        """Let others deliver at once what was taken and not tried."""
+        """Return messages that were taken and not tried, so that other workers deliver them at once."""
         self._db.write(lambda tx: tx.outbox.give_back(messages, now=tx.now()))
 
     def delivered(self, message: Message) -> bool:
-        """Note that a message has arrived; False, and nothing is noted, where another has taken it meanwhile."""
+        """Record that a message was delivered.
+
+        Returns False, and records nothing, if another worker has taken it meanwhile.
+        """
         return self._db.write(lambda tx: tx.outbox.delivered(message, now=tx.now()))
 
     def failed(self, message: Message, error: str) -> bool:
-        """Note a delivery that failed: tried again later, and given up when it was refused many times.
+        """Record a failed delivery. The message is retried later, and given up after too many refusals.
 
-        It was refused where others of its channel have arrived since it failed before: while none does, it is the way
-        there that fails, and that may take as long as it likes. False, with nothing noted, where another has taken it
-        meanwhile.
+        It counts as refused if the channel has delivered another message since it failed before. Otherwise the receiver
+        is unavailable, and the message is retried without limit. Returns False, and records nothing, if another worker
+        has taken it meanwhile.
         """
 
         def record(tx: Transaction) -> bool:
             now, before = tx.now(), message.failed_at
             channel = message.channel
-            arrive = before is not None and tx.outbox.has_delivered_since(before, channel=channel)
-            refusals = message.refusals + arrive
+            others_delivered = before is not None and tx.outbox.has_delivered_since(before, channel=channel)
+            refusals = message.refusals + others_delivered
             again_at = now + self._rules.delay_after(message.attempts) if refusals < MAX_REFUSALS else None
             return tx.outbox.failed(message, error=error, again_at=again_at, now=now, refusals=refusals)
 
         return self._db.write(record)
 
     def undeliverable(self) -> list[Message]:
-        """What was given up, oldest first, no more than a hundred."""
+        """Return the messages that were given up, oldest first, a hundred at most."""
         with self._db.read() as tx:
             return tx.outbox.undeliverable()
 
     def retry(self, key: str | None = None) -> int:
-        """Have what was given up, or one message of it, delivered again; how many messages there are."""
+        """Deliver the messages that were given up again, or only one of them; return their number."""
         return self._db.write(lambda tx: tx.outbox.retry(now=tx.now(), key=key))
 
     def drop(self, key: str) -> bool:
-        """Never deliver a message that was given up, and let what waits behind it go; False where there is none."""
+        """Delete a message that was given up, so that the later ones are delivered; return False if there is none."""
         return self._db.write(lambda tx: tx.outbox.drop(key, now=tx.now()))
 
     def overdue(self) -> timedelta:
-        """For how long the oldest message has waited that is not given up; zero where none waits."""
+        """Return how long the oldest message has waited, without those that were given up; zero if none waits."""
         with self._db.read() as tx:
             oldest = tx.outbox.oldest_waiting()
             return max(tx.now() - oldest, timedelta(0)) if oldest is not None else timedelta(0)
 
     def count_undeliverable(self) -> int:
-        """How many messages were given up."""
+        """Return how many messages were given up."""
         with self._db.read() as tx:
             return tx.outbox.count_undeliverable()

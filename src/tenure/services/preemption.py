@@ -1,4 +1,4 @@
-"""Preemption: what starts soon, and telling of the servers that are in its way."""
+"""Preemption: which leases start soon, and notifications about the servers in their way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOPIC = "lease.preemption"
 
 
 class PreemptionService:
-    """What is to be made way for, and who must be told."""
+    """The use cases of preemption."""
 
     def __init__(self, db: Database, events: EventService, rules: Rules) -> None:
         self._db = db
@@ -23,24 +23,24 @@ class PreemptionService:
         self._rules = rules
 
     def approaching(self) -> Iterator[tuple[str, Sequence[Order], datetime]]:
-        """The leases that start within the notice, the earliest first: what they are to have, and when they start."""
+        """Yield the leases that start within the notice, earliest first: their id, planned orders, and start."""
         with self._db.read() as tx:
             now = tx.now()
             leases = tx.leases.starting(now, now + self._rules.preemption_notice)
         for lease_id, starts_at in leases:
             yield lease_id, self._events.planned(lease_id), starts_at
 
-    def tell(self, lease_id: str, preempted: Iterable[Preempted], *, deadline: datetime) -> None:
-        """Have others told of each server once that it has to go for this lease, however often this is asked for."""
+    def notify(self, lease_id: str, preempted: Iterable[Preempted], *, deadline: datetime) -> None:
+        """Notify others that these servers must go for this lease; each server only once."""
         messages = {
-            str(uuid.uuid5(uuid.UUID(lease_id), f"{TOPIC}/{one.server_id}/{deadline.isoformat()}")): {
+            str(uuid.uuid5(uuid.UUID(lease_id), f"{TOPIC}/{server.server_id}/{deadline.isoformat()}")): {
                 "lease_id": lease_id,
-                "server_id": one.server_id,
-                "project_id": one.project_id,
-                "host": one.resource.name,
+                "server_id": server.server_id,
+                "project_id": server.project_id,
+                "host": server.resource.name,
                 "deadline": f"{deadline:%Y-%m-%dT%H:%M:%S.%f}",
             }
-            for one in preempted
+            for server in preempted
         }
 
         def write(tx: Transaction) -> None:

@@ -1,4 +1,4 @@
-"""Quotas: how much a project may have booked, counted in the transaction that books."""
+"""Quotas: how much a project may book, counted in the transaction that books."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ LOG = logging.getLogger(__name__)
 R = TypeVar("R")
 
 LEASES = "leases"
-#: Before the name of what is counted in hours.
+#: The prefix of the names that are counted in hours.
 HOURS = "hours_of_"
-#: What a limit is that is none.
+#: The limit that stands for no limit.
 UNLIMITED = -1
-#: How long a request waits for others to be told what projects may have.
+#: How long a request waits for a place to read limits.
 QUEUE_SECONDS = 1.0
-#: Of how many projects limits are remembered.
-_REMEMBERED = 1000
+#: The number of projects whose limits are cached.
+_CACHED = 1000
 
 
 class Limits(Protocol):
-    """Who knows how much a project may have."""
+    """A source of the limits of projects."""
 
     def of_project(self, project_id: str, names: Collection[str]) -> Mapping[str, int]:
-        """The limits by name; what is not named, or -1, is unlimited.
+        """Return the limits by name; a name that is missing, or -1, is unlimited.
 
-        Called outside any transaction. Raises ``Unavailable`` where nobody knows right now.
+        Called outside any transaction. Raises ``Unavailable`` if the limits cannot be read now.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class FixedLimits:
-    """The same limits for every project, but for those that are exempt."""
+    """The same limits for every project, except for exempt ones."""
 
     limits: Mapping[str, int]
     exempt: Collection[str] = ()
@@ -55,10 +55,10 @@ class FixedLimits:
 
 
 class RememberedLimits:
-    """The limits that another tells, which are true for a while, so that not each request has to wait for it.
+    """A cache of limits, so that not every request has to read them from their source.
 
-    ``lenient``: while it does not tell, those hold that it told last, and a project that it never told of has none.
-    ``places`` is how many may ask it at a time: one that hangs never takes every thread.
+    With ``lenient``, the last known limits apply while the source is unavailable, and a project without known limits is
+    unlimited. ``places`` is how many threads may ask the source at a time: a hanging source never blocks all threads.
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class RememberedLimits:
         self._keep = keep.total_seconds()
         self._lenient = lenient
         self._seconds = seconds
-        #: Of each project, when it was told what; who was told of last stands last.
-        self._told: dict[str, tuple[float, Mapping[str, int]]] = {}
+        #: By project: when its limits were read, and the limits; the last one read is last.
+        self._cached: dict[str, tuple[float, Mapping[str, int]]] = {}
         self._lock = threading.Lock()
 
     def of_project(self, project_id: str, names: Collection[str]) -> Mapping[str, int]:
-        known, is_fresh = self._remembered(project_id, names)
+        known, is_fresh = self._from_cache(project_id, names)
         if known is not None and is_fresh:
             return known
         if not self._places.acquire(timeout=QUEUE_SECONDS):
             if self._lenient and known is not None:
                 return known
-            # Not even where it may be away: that many ask at once does away with nobody's limits.
+            # Also with ``lenient``: too many requests at once must not disable the limits.
             raise Unavailable("Too many requests wait to be told what projects may have; try again later.")
         try:
             return self._ask(project_id, names)
@@ -101,47 +101,46 @@ class RememberedLimits:
             self._places.release()
 
     def _ask(self, project_id: str, names: Collection[str]) -> Mapping[str, int]:
-        known, is_fresh = self._remembered(project_id, names)
-        if known is not None and is_fresh:  # others have asked meanwhile
+        known, is_fresh = self._from_cache(project_id, names)
+        if known is not None and is_fresh:  # another thread has read them meanwhile
             return known
         found = self._limits.of_project(project_id, names)
         with self._lock:
-            self._told.pop(project_id, None)
-            self._told[project_id] = self._seconds(), found
-            while len(self._told) > _REMEMBERED:
-                del self._told[next(iter(self._told))]
+            self._cached.pop(project_id, None)
+            self._cached[project_id] = self._seconds(), found
+            while len(self._cached) > _CACHED:
+                del self._cached[next(iter(self._cached))]
         return found
 
-    def _remembered(self, project_id: str, names: Collection[str]) -> tuple[Mapping[str, int] | None, bool]:
-        """What was told last of a project, and whether that is still true."""
+    def _from_cache(self, project_id: str, names: Collection[str]) -> tuple[Mapping[str, int] | None, bool]:
+        """Return the last known limits of a project, and whether they are still fresh."""
         with self._lock:
-            since, known = self._told.get(project_id, (-math.inf, None))
+            since, known = self._cached.get(project_id, (-math.inf, None))
         is_fresh = known is not None and self._seconds() - since < self._keep and known.keys() >= set(names)
         return known, is_fresh
 
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """What is limited, and by whom."""
+    """The limited amounts, and the source of their limits."""
 
-    #: None where nothing is limited.
+    #: None if nothing is limited.
     limits: Limits | None = None
     #: How far ahead hours are counted.
     horizon: timedelta = timedelta(days=30)
 
     def of_project(self, project_id: str, types: ResourceTypes) -> dict[str, int]:
-        """What is limited for a project, and to how much. Raises ``Unavailable``."""
+        """Return the limits of a project by name, without unlimited ones. Raises ``Unavailable``."""
         found = {} if self.limits is None else self.limits.of_project(project_id, names_of(types))
         return {name: limit for name, limit in found.items() if limit != UNLIMITED}
 
     def within(
         self, project_id: str, types: ResourceTypes, now: datetime, work: Callable[[Transaction], R]
     ) -> Callable[[Transaction], R]:
-        """The same work; ``OverQuota`` where a project has more of something after it than before, and than it may.
+        """Return the same work, which raises ``OverQuota`` if it increases the usage of a project above a limit.
 
-        ``Unavailable`` where it has more of something, and nobody knows right now what it may have. To be called
-        outside any transaction. Bookings of one project take turns, so that two that fit one by one do not pass
-        together.
+        It raises ``Unavailable`` if it increases the usage and the limits cannot be read now. To be called outside any
+        transaction. Bookings of one project take turns, so that two bookings that fit alone do not pass together.
         """
         unknown = None
         try:
@@ -166,33 +165,33 @@ class Quotas:
         return counted
 
     def usage(self, tx: Transaction, project_id: str, types: ResourceTypes, now: datetime) -> dict[str, int]:
-        """What a project has booked, by what is limited: leases, the most at any one time, and hours."""
+        """Return the usage of a project by name: leases, the peak of each type, and hours."""
         booked: dict[str, list[Booked]] = defaultdict(list)
-        for one in tx.projects.booked(project_id, after=now):
-            booked[name_of(types[one.resource_type])].append(one)
+        for booking in tx.projects.booked(project_id, after=now):
+            booked[name_of(types[booking.resource_type])].append(booking)
         used = {LEASES: tx.projects.count_leases(project_id)}
-        for name, all_of_it in booked.items():
-            used[name] = _peak(all_of_it, now)
-            used[HOURS + name] = _hours(all_of_it, now, now + self.horizon)
+        for name, bookings in booked.items():
+            used[name] = _peak(bookings, now)
+            used[HOURS + name] = _hours(bookings, now, now + self.horizon)
         return used
 
 
 def name_of(kind: ResourceType) -> str:
-    """What units of a type are called in limits; types that are spoken of alike count together."""
+    """Return the name of a type's units in limits; types with the same noun count together."""
     return kind.noun.lower().replace(" ", "_")
 
 
 def names_of(types: ResourceTypes) -> list[str]:
-    """Everything that can be limited."""
+    """Return the names of all limits."""
     nouns = sorted({name_of(kind) for kind in types})
     return [LEASES, *nouns, *(HOURS + noun for noun in nouns)]
 
 
 def _peak(booked: Collection[Booked], now: datetime) -> int:
-    """The most that is booked at any one time from now on; what ends makes room for what begins."""
+    """Return the largest amount booked at any instant from now on; at equal times the release comes first."""
     steps: list[tuple[datetime, int]] = []
-    for one in booked:
-        steps += [(max(one.period.start, now), one.units), (one.period.end, -one.units)]
+    for booking in booked:
+        steps += [(max(booking.period.start, now), booking.units), (booking.period.end, -booking.units)]
     level = highest = 0
     for _, change in sorted(steps):
         level += change
@@ -201,9 +200,9 @@ def _peak(booked: Collection[Booked], now: datetime) -> int:
 
 
 def _hours(booked: Collection[Booked], start: datetime, end: datetime) -> int:
-    """For how many hours units are booked in a stretch of time, all together; what has begun counts as an hour."""
+    """Return the hours for which units are booked in total between start and end, rounded up."""
     seconds = sum(
-        one.units * max(0.0, (min(one.period.end, end) - max(one.period.start, start)).total_seconds())
-        for one in booked
+        booking.units * max(0.0, (min(booking.period.end, end) - max(booking.period.start, start)).total_seconds())
+        for booking in booked
     )
     return -int(-seconds // 3600)

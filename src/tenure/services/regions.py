@@ -1,4 +1,4 @@
-"""Making the only region there was one of several."""
+"""Introducing regions into a ledger that had none."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from tenure.store.database import Database, Transaction
 
 
 class RegionService:
-    """What there is of regions in the ledger."""
+    """The use cases of regions."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
 
     def name_home(self, name: str) -> tuple[int, int]:
-        """Have all that was there before there were regions be in this one; how many resources and reservations.
+        """Move everything without a region to this one; return the number of resources and of reservations.
 
-        Doing it again changes nothing.
+        A repetition changes nothing.
         """
 
         def change(tx: Transaction) -> tuple[int, int]:
@@ -25,7 +25,7 @@ class RegionService:
         return self._db.write(change)
 
     def wrong_with(self, regions: Collection[str]) -> str | None:
-        """Why the ledger is not one of these regions, in a sentence that says what to do; None where it is."""
+        """Return a text that says why the ledger does not fit these regions and what to do, or None if it does."""
         with self._db.read() as tx:
             strange = sorted(tx.resources.regions() - set(regions or ("",)))
         if not strange:

@@ -1,4 +1,4 @@
-"""Resources: what can be booked, of any type."""
+"""The use cases of resources of all types."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from tenure.drivers.contract import (
     ResourceRef,
 )
 from tenure.resources.contract import Inventory, ResourceTypes
-from tenure.services.context import Authorize, Effects, require
+from tenure.services.context import Authorize, CloudActions, require
 from tenure.services.healing import Healer, empty_all
 from tenure.store.database import Database, Transaction
 
-#: The longest name that a property may have.
+#: The maximum length of a property name, in characters.
 MAX_PROPERTY_NAME = 64
-#: How many properties of its own a resource has at most.
+#: The maximum number of own properties of a resource.
 MAX_PROPERTIES = 500
 _TOO_MANY_PROPERTIES = f"A resource has no more than {MAX_PROPERTIES} properties of its own"
 MAX_PROPERTY_VALUE = 65_535
 
 
 class ResourceService:
-    """The use cases of inventories; one service for all types."""
+    """The use cases of resources; one service for all types."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ResourceService:
         clock: Clock,
         types: ResourceTypes,
         authorize: Authorize,
-        effects: Effects,
+        cloud: CloudActions,
         healer: Healer,
         regions: Collection[str] = (),
     ) -> None:
@@ -60,14 +60,14 @@ class ResourceService:
         self._clock = clock
         self._types = types
         self._authorize = authorize
-        self._effects = effects
+        self._cloud = cloud
         self._healer = healer
         self._regions = regions
 
     def list(self, actor: Actor, query: ResourceQuery) -> Page[Resource]:
-        """A page of the resources of a type.
+        """Return a page of the resources of a type.
 
-        Raises ``InvalidParameter`` for a marker that is none of them, and for a region that there is not.
+        Raises ``InvalidParameter`` for an unknown marker or an unknown region.
         """
         self._require(actor, query.resource_type, "get")
         if query.region is not None:
@@ -78,7 +78,7 @@ class ResourceService:
         return Page(items, items[-1].external_id if len(found) > query.limit else None)
 
     def get(self, actor: Actor, resource_type: str, external_id: str) -> Resource:
-        """One resource; raises ``NotFound``."""
+        """Return a resource; raise ``NotFound`` if there is none."""
         self._require(actor, resource_type, "get")
         with self._db.read() as tx:
             return self._existing(tx, resource_type, external_id)
@@ -95,10 +95,10 @@ class ResourceService:
         """Make a resource of the cloud reservable.
 
         ``reference`` is its name or its external id in the ``region``, or in the home region; ``capacity`` is how much
-        of it is lent, all unless given. Raises ``InvalidParameter`` for more than there is, ``InvalidHost`` without
-        one, ``NotFound`` where the cloud has none such, ``Conflict`` where it is registered already or in use,
-        ``Unavailable`` while the cloud is. Interrupted, it is completed by asking again, with the properties of the
-        last request. Of several requests at once, one succeeds.
+        of it is lent, by default all. Raises ``InvalidParameter`` for more than the capacity, ``InvalidHost`` without a
+        reference, ``NotFound`` if the cloud does not have the resource, ``Conflict`` if it is registered already or in
+        use, ``Unavailable`` if the cloud does not answer. After an interruption, the same request completes the
+        registration, with the properties of the last request. Of several requests at once, one succeeds.
         """
         self._require(actor, resource_type, "post")
         stock = self._types.stock(resource_type)
@@ -106,8 +106,8 @@ class ResourceService:
             raise InvalidHost(f"Invalid values for {stock.noun} {dict(properties)}", field=stock.reference)
         self._check_properties(properties)
         region = region_of(region, self._regions, field="region")
-        with _translated(stock, reference):
-            found = self._effects.look_up(resource_type, qualified(region, reference))
+        with _domain_errors(stock, reference):
+            found = self._cloud.look_up(resource_type, qualified(region, reference))
         if capacity is not None:
             _check_lent(stock, found, capacity)
             found = replace(found, capacity=capacity)
@@ -129,20 +129,20 @@ class ResourceService:
         resource = self._db.write(record)
         ref = ResourceRef(resource.external_id, resource.name, resource.region)
         try:
-            with _translated(stock, reference):
-                self._effects.register(resource_type, ref)
+            with _domain_errors(stock, reference):
+                self._cloud.register(resource_type, ref)
         except (Conflict, InvalidParameter, NotFound):
             self._db.write(lambda tx: self._drop(tx, resource))
             raise
 
         def offer(tx: Transaction) -> Resource:
-            begun = self._still(tx, resource)
-            if begun is None or begun.version != resource.version:
+            registering = self._current_registration(tx, resource)
+            if registering is None or registering.version != resource.version:
                 raise taken
-            if begun.properties != own:
-                tx.resources.set_properties(begun, own, now=now)
-                begun = self._existing(tx, resource_type, resource.external_id)
-            tx.resources.change(begun, now=now, registration=Registration.REGISTERED)
+            if registering.properties != own:
+                tx.resources.set_properties(registering, own, now=now)
+                registering = self._existing(tx, resource_type, resource.external_id)
+            tx.resources.change(registering, now=now, registration=Registration.REGISTERED)
             return self._existing(tx, resource_type, resource.external_id)
 
         return self._db.write(offer)
@@ -150,10 +150,10 @@ class ResourceService:
     def update(
         self, actor: Actor, resource_type: str, external_id: str, properties: Mapping[str, str | None]
     ) -> Resource:
-        """Set the resource's own properties; None removes one, what is not named stays.
+        """Set the resource's own properties; None removes a property, properties that are not named stay.
 
-        Raises ``Conflict`` where a lease that has not ended asks for a property that would change, and while the
-        resource is being registered.
+        Raises ``Conflict`` if a property would change that a lease which has not ended asks for, and while the resource
+        is being registered.
         """
         self._require(actor, resource_type, "put")
         self._check_properties(properties)
@@ -173,7 +173,7 @@ class ResourceService:
             changed = {name for name in given if resource.properties.get(name) != wanted.get(name)}
             if not changed:
                 return resource
-            refused = changed & self._names_asked_for(tx, resource, now=now)
+            refused = changed & self._conditions_on(tx, resource, now=now)
             if refused:
                 text = "Can't add extracapabilities {names} to {Noun} {id}: leases on this {noun} ask for them."
                 raise Conflict(
@@ -186,17 +186,18 @@ class ResourceService:
         return self._db.write(change)
 
     def lend(self, actor: Actor, resource_type: str, external_id: str, capacity: Capacity) -> Resource:
-        """Lend another amount of a resource to reservations, of what is promised already no less.
+        """Change the amount of a resource that is lent to reservations; it must cover what is promised already.
 
-        Raises ``NotFound``, ``InvalidParameter`` for more than there is, ``Conflict`` where what is promised or kept at
-        some instant would not fit any more and while it is being registered, ``Unavailable`` while the cloud is.
+        Raises ``NotFound``, ``InvalidParameter`` for more than the resource has, ``Conflict`` if the promised or kept
+        amounts would not fit at some time and while the resource is being registered, ``Unavailable`` if the cloud does
+        not answer.
         """
         self._require(actor, resource_type, "put")
         stock = self._types.stock(resource_type)
         with self._db.read() as tx:
             known = self._existing(tx, resource_type, external_id)
-        with _translated(stock, external_id):
-            found = self._effects.look_up(resource_type, qualified(known.region, known.name))
+        with _domain_errors(stock, external_id):
+            found = self._cloud.look_up(resource_type, qualified(known.region, known.name))
         _check_lent(stock, found, capacity)
         now = self._clock.now()
 
@@ -215,10 +216,10 @@ class ResourceService:
         return self._db.write(change)
 
     def unregister(self, actor: Actor, resource_type: str, external_id: str) -> None:
-        """Give a resource back to general use.
+        """Return a resource to general use.
 
-        Raises ``Conflict`` while anybody has or will have it and where the cloud refuses, ``Unavailable`` while the
-        cloud is: nobody gets the resource any more then, and asking again completes it.
+        Raises ``Conflict`` if the resource has current or future allocations or if the cloud refuses, ``Unavailable``
+        if the cloud does not answer: the resource cannot be booked any more then, and the same request completes it.
         """
         self._require(actor, resource_type, "delete")
         stock = self._types.stock(resource_type)
@@ -234,14 +235,14 @@ class ResourceService:
         resource = self._db.write(close)
         ref = ResourceRef(resource.external_id, resource.name, resource.region)
         try:
-            with _translated(stock, external_id):
-                self._effects.unregister(resource_type, ref)
+            with _domain_errors(stock, external_id):
+                self._cloud.unregister(resource_type, ref)
         except (Conflict, InvalidParameter, NotFound):
             self._db.write(lambda tx: self._reopen(tx, resource, now=now))
             raise
 
         def forget(tx: Transaction) -> None:
-            closed = self._still(tx, resource)
+            closed = self._current_registration(tx, resource)
             if closed is not None and closed.registration is Registration.UNREGISTERING:
                 tx.resources.retire(closed)
 
@@ -250,15 +251,15 @@ class ResourceService:
     def disable(
         self, actor: Actor, resource_type: str, external_id: str, *, reason: str, dry_run: bool = False
     ) -> ResourceChange:
-        """Let nobody else book the resource; those who have a part in it keep it, and are told of.
+        """Exclude the resource from new bookings; return the allocations that keep it.
 
-        Whatever the cloud says of its health, it stays so until it is enabled. Raises ``NotFound``, and ``Conflict``
-        while it is being registered.
+        It stays disabled until it is enabled, whatever its health is. Raises ``NotFound``, and ``Conflict`` while it is
+        being registered.
         """
         return self._set_enabled(actor, resource_type, external_id, enabled=False, reason=reason, dry_run=dry_run)
 
     def enable(self, actor: Actor, resource_type: str, external_id: str, *, dry_run: bool = False) -> ResourceChange:
-        """Let the resource be booked again, as far as it is well. Raises what ``disable`` does."""
+        """Allow new bookings of the resource again, if it is well. Raises the errors of ``disable``."""
         return self._set_enabled(actor, resource_type, external_id, enabled=True, reason=None, dry_run=dry_run)
 
     def reallocate(
@@ -271,11 +272,12 @@ class ResourceService:
         running: bool = False,
         dry_run: bool = False,
     ) -> ResourceChange:
-        """Move what is booked on the resource elsewhere, of one lease or of all, as far as there is room.
+        """Move the allocations on the resource to others, those of one lease or of all, as far as there is room.
 
-        What runs there stays, unless ``running``; its servers there are lost then. What becomes of each part is told;
-        with ``dry_run`` it is told only. Each lease is a transaction of its own: a dry run says of each what would
-        become of it alone. Raises ``NotFound``, also for a lease without a part in it, and ``Conflict``.
+        Allocations of running leases stay, unless ``running``: the servers on the resource are lost then. The answer
+        says what happens to each allocation; with ``dry_run`` nothing is changed. Each lease is a transaction of its
+        own, so a dry run considers each lease alone. Raises ``NotFound``, also for a lease without an allocation on it,
+        and ``Conflict``.
         """
         self._require(actor, resource_type, "reallocate")
         with self._db.read() as tx:
@@ -288,20 +290,23 @@ class ResourceService:
             leases = [lease_id]
         parts = empty_all(self._db, self._healer, resource, leases, actor=actor, running=running, rehearse=dry_run)
         if not dry_run:
-            self._effects.wake()
+            self._cloud.wake()
         return ResourceChange(resource, parts)
 
     def bookings(self, actor: Actor, query: BookingQuery) -> Page[ResourceBookings]:
-        """A page of resources, each with those who have a part in it.
+        """Return a page of resources, each with its bookings.
 
-        Raises ``InvalidParameter`` for a marker that is none of them.
+        Raises ``InvalidParameter`` for an unknown marker.
         """
         self._require(actor, query.resource_type, "get_allocations")
         now = self._clock.now()
         with self._db.read() as tx:
             resources, more = self._page_of_resources(tx, query)
             bookings = tx.allocations.bookings(
-                [one.id for one in resources], now=now, lease_id=query.lease_id, reservation_id=query.reservation_id
+                [resource.id for resource in resources],
+                now=now,
+                lease_id=query.lease_id,
+                reservation_id=query.reservation_id,
             )
         items = _grouped(resources, bookings)
         return Page(items, items[-1].external_id if more and items else None)
@@ -315,7 +320,7 @@ class ResourceService:
         lease_id: str | None = None,
         reservation_id: str | None = None,
     ) -> ResourceBookings:
-        """Who has a part in one resource."""
+        """Return the bookings of a resource."""
         self._require(actor, resource_type, "get_allocations")
         now = self._clock.now()
         with self._db.read() as tx:
@@ -324,7 +329,7 @@ class ResourceService:
         return ResourceBookings(external_id, tuple(found))
 
     def properties(self, actor: Actor, resource_type: str, *, include_private: bool) -> tuple[PropertyValues, ...]:
-        """The properties that resources of the type have; private ones for administrators who ask for them."""
+        """Return the properties of the type's resources; private ones only to administrators who ask for them."""
         self._require(actor, resource_type, "get_resource_properties")
         target = {"project_id": actor.project_id, "user_id": actor.user_id}
         include_private = include_private and self._authorize("admin", actor, target)
@@ -332,7 +337,7 @@ class ResourceService:
             return tuple(tx.resources.property_values(resource_type, include_private=include_private))
 
     def set_property(self, actor: Actor, resource_type: str, name: str, *, private: bool) -> PropertySetting:
-        """Keep a property from ordinary users, or show it; raises ``NotFound``."""
+        """Make a property private or public; raise ``NotFound`` if no resource has it."""
         self._require(actor, resource_type, "update_resource_properties")
         now = self._clock.now()
         setting = self._db.write(lambda tx: tx.resources.set_property(resource_type, name, private=private, now=now))
@@ -374,23 +379,22 @@ class ResourceService:
         return resource
 
     def _check_registered(self, resource: Resource) -> None:
-        """Raise ``Conflict`` while its registration or its return is under way."""
+        """Raise ``Conflict`` while the resource is being registered or unregistered."""
         if resource.registration is not Registration.REGISTERED:
             text = "{Noun} {id} is {registration} right now."
             stock = self._types.stock(resource.resource_type)
             raise Conflict(stock.say(text, id=resource.external_id, registration=resource.registration))
 
-    def _names_asked_for(self, tx: Transaction, resource: Resource, *, now: datetime) -> frozenset[str]:
-        """The properties that leases with a part in the resource, now or later, ask for."""
+    def _conditions_on(self, tx: Transaction, resource: Resource, *, now: datetime) -> frozenset[str]:
+        """Return the properties in the conditions of current and future leases on the resource."""
         requests = tx.resources.requests_on(resource.id, now=now)
         demands = (self._types[kind].demand(parameters) for kind, parameters in requests)
         return frozenset(name for demand in demands for name in demand.expression.names)
 
-    def _still(self, tx: Transaction, seen: Resource) -> Resource | None:
-        """The same registration as it is now; None where somebody else has ended it.
+    def _current_registration(self, tx: Transaction, seen: Resource) -> Resource | None:
+        """Return the current state of the same registration, or None if another request has ended it.
 
-        The same machine can be registered anew meanwhile, and a database may give an id a second time: versions then
-        count from the beginning.
+        The resource may be registered again meanwhile, and a database may use an id twice: the version is lower then.
         """
         now = tx.resources.by_ids([seen.id]).get(seen.id)
         if now is None or now.version < seen.version:
@@ -398,15 +402,15 @@ class ResourceService:
         same = (now.resource_type, now.external_id) == (seen.resource_type, seen.external_id)
         return now if same else None
 
-    def _drop(self, tx: Transaction, begun: Resource) -> None:
-        """Forget a registration that the cloud refused, unless another request has completed or dropped it."""
-        current = self._still(tx, begun)
-        if current is not None and current.version == begun.version:
+    def _drop(self, tx: Transaction, registering: Resource) -> None:
+        """Remove a registration that the cloud has refused, unless another request has completed or removed it."""
+        current = self._current_registration(tx, registering)
+        if current is not None and current.version == registering.version:
             tx.resources.remove(current)
 
     def _reopen(self, tx: Transaction, closed: Resource, *, now: datetime) -> None:
-        """Offer a resource again that the cloud did not take back, unless another request is at it."""
-        current = self._still(tx, closed)
+        """Make a resource reservable again that the cloud did not take back, unless another request has changed it."""
+        current = self._current_registration(tx, closed)
         if current is not None and current.version == closed.version:
             tx.resources.change(current, now=now, registration=Registration.REGISTERED)
 
@@ -427,7 +431,7 @@ class ResourceService:
             limit=query.limit + 1,
         )
         resources = tx.resources.by_ids(ids[: query.limit])
-        return [resources[number] for number in ids[: query.limit]], len(ids) > query.limit
+        return [resources[resource_id] for resource_id in ids[: query.limit]], len(ids) > query.limit
 
     def _check_properties(self, properties: Mapping[str, str | None]) -> None:
         if len(properties) > MAX_PROPERTIES:
@@ -442,7 +446,7 @@ class ResourceService:
 
 
 def _check_lent(stock: Inventory, found: DiscoveredResource, capacity: Capacity) -> None:
-    """Raise ``InvalidParameter`` where more would be lent than there is."""
+    """Raise ``InvalidParameter`` if more would be lent than the resource has."""
     if not found.capacity.fits(capacity):
         has = ", ".join(f"{found.capacity[name]} {name}" for name in capacity)
         text = stock.say("The {noun} {name} has {has}; no more can be lent.", name=found.name, has=has)
@@ -450,15 +454,15 @@ def _check_lent(stock: Inventory, found: DiscoveredResource, capacity: Capacity)
 
 
 def _grouped(resources: Sequence[Resource], bookings: Iterable[Booking]) -> tuple[ResourceBookings, ...]:
-    parts: dict[int, list[Booking]] = {one.id: [] for one in resources}
+    parts: dict[int, list[Booking]] = {resource.id: [] for resource in resources}
     for booking in bookings:
         parts[booking.resource_id].append(booking)
-    return tuple(ResourceBookings(one.external_id, tuple(parts[one.id])) for one in resources)
+    return tuple(ResourceBookings(resource.external_id, tuple(parts[resource.id])) for resource in resources)
 
 
 @contextmanager
-def _translated(stock: Inventory, reference: str) -> Iterator[None]:
-    """Say a cloud's refusal in our own errors."""
+def _domain_errors(stock: Inventory, reference: str) -> Iterator[None]:
+    """Translate the driver's errors into those of the domain."""
     try:
         yield
     except CloudNotFound as error:

@@ -1,40 +1,41 @@
-"""What filters, and services of the site behind them, are told of a lease: values under the names of API 1.0."""
+"""Leases as filters, and services of the site behind them, receive them: values under the names of API 1.0."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
 from tenure.domain.allocation import Allocation
 from tenure.domain.capacity import WHOLE
 from tenure.domain.lease import AllocationState, EventType, Lease, Reservation, ReservationStatus
 from tenure.domain.resource import Resource
-from tenure.services.notices import announce
+from tenure.services.notices import notification_payload
 from tenure.store.database import Transaction
 
 Values = dict[str, Any]
 
-#: What serves a reservation: each resource, and how much of it.
+#: The allocations of each reservation, with their resources.
 Served = Mapping[str, list[tuple[Resource, Allocation]]]
-#: The values that are dates, on their way through JSON.
+#: The names of the values that are dates, for the conversion from JSON.
 _DATES = frozenset({"start_date", "end_date", "before_end_date", "time"})
 
 
 def served(tx: Transaction, lease: Lease) -> Served:
-    """What serves each reservation of a lease, or is to serve it."""
-    allocations = tx.allocations.of_reservations([one.id for one in lease.reservations])
-    current = [one for one in allocations if one.state is not AllocationState.RELEASED]
-    resources = tx.resources.by_ids(one.resource_id for one in current)
-    found: dict[str, list[tuple[Resource, Allocation]]] = {one.id: [] for one in lease.reservations}
-    for one in current:
-        found[one.reservation_id].append((resources[one.resource_id], one))
+    """Return the current and planned allocations of each reservation of a lease, with their resources."""
+    allocations = tx.allocations.of_reservations([reservation.id for reservation in lease.reservations])
+    current = [allocation for allocation in allocations if allocation.state is not AllocationState.RELEASED]
+    resources = tx.resources.by_ids(allocation.resource_id for allocation in current)
+    found: dict[str, list[tuple[Resource, Allocation]]] = {reservation.id: [] for reservation in lease.reservations}
+    for allocation in current:
+        found[allocation.reservation_id].append((resources[allocation.resource_id], allocation))
     return found
 
 
 def proposal(lease: Lease, by: Served) -> Values:
-    """A lease that would be made: what was asked for, and what would serve it."""
+    """Return a lease that would be created: what was asked for, and the resources that would serve it."""
     notice = lease.event(EventType.BEFORE_END)
     return {
         "id": lease.id,
@@ -45,17 +46,21 @@ def proposal(lease: Lease, by: Served) -> Values:
         **({} if notice is None else {"before_end_date": _naive(notice.due_at)}),
         "status": "CREATING",
         "reservations": [
-            {**one.parameters, "resource_type": one.resource_type, "allocations": _allocations(by[one.id])}
-            for one in lease.reservations
+            {
+                **reservation.parameters,
+                "resource_type": reservation.resource_type,
+                "allocations": _allocations(by[reservation.id]),
+            }
+            for reservation in lease.reservations
         ],
         "resource_requests": resource_requests(by),
     }
 
 
 def revision(lease: Lease, by: Served, *, without: Collection[str] = ()) -> Values:
-    """A lease after a change, but for reservations that are given back."""
-    live = [one for one in _live(lease) if one.id not in without]
-    kept = {one.id: by[one.id] for one in live}
+    """Return a lease as it would be after a change, without the reservations that are dropped."""
+    live = [reservation for reservation in _live(lease) if reservation.id not in without]
+    kept = {reservation.id: by[reservation.id] for reservation in live}
     return {
         "id": lease.id,
         "name": lease.name,
@@ -64,42 +69,44 @@ def revision(lease: Lease, by: Served, *, without: Collection[str] = ()) -> Valu
         **_dates(lease),
         "reservations": [
             {
-                **one.parameters,
-                "id": one.id,
-                "resource_type": one.resource_type,
-                "allocations": _allocations(kept[one.id]),
+                **reservation.parameters,
+                "id": reservation.id,
+                "resource_type": reservation.resource_type,
+                "allocations": _allocations(kept[reservation.id]),
             }
-            for one in live
+            for reservation in live
         ],
         "resource_requests": resource_requests(kept),
     }
 
 
 def statement(lease: Lease, by: Served) -> Values:
-    """A lease as it is: all that notifications say of it, and what serves it."""
-    told = announce(lease)
-    live = {one.id for one in _live(lease)}
+    """Return a lease as it is: the values of its notifications, and the resources that serve it."""
+    announced = notification_payload(lease)
+    live = {reservation.id for reservation in _live(lease)}
     return {
-        **told,
+        **announced,
         "id": lease.id,
         **_dates(lease),
         "reservations": [
-            {**one, "allocations": _allocations(by[one["id"]])}
-            for one in _dicts(told["reservations"])
-            if one["id"] in live
+            {**reservation, "allocations": _allocations(by[reservation["id"]])}
+            for reservation in _dicts(announced["reservations"])
+            if reservation["id"] in live
         ],
-        "events": [{**one, "time": datetime.fromisoformat(str(one["time"]))} for one in _dicts(told["events"])],
+        "events": [
+            {**event, "time": datetime.fromisoformat(str(event["time"]))} for event in _dicts(announced["events"])
+        ],
         "resource_requests": resource_requests(by),
     }
 
 
 def resource_requests(by: Served) -> dict[str, int]:
-    """How much is taken of each resource class: of what is taken whole all that it has.
+    """Return the amount of each resource class: for exclusive allocations, the whole capacity of the resource.
 
-    What has no class of its own, such as an address, counts under one that is made of the name of its type.
+    A resource without a class, such as an address, counts under a class named after its type.
     """
     total: Counter[str] = Counter()
-    for resource, allocation in (one for parts in by.values() for one in parts):
+    for resource, allocation in chain.from_iterable(by.values()):
         amounts = resource.capacity if allocation.exclusive else allocation.amounts
         counted = {name: amount for name, amount in amounts.items() if name != WHOLE}
         own = "CUSTOM_" + "".join(letter if letter.isalnum() else "_" for letter in resource.resource_type).upper()
@@ -108,7 +115,7 @@ def resource_requests(by: Served) -> dict[str, int]:
 
 
 def to_json(values: object) -> Any:
-    """The same with dates as text, ISO 8601 without a zone."""
+    """Return the values with dates as text, ISO 8601 without a zone."""
     if isinstance(values, Mapping):
         return {name: to_json(value) for name, value in values.items()}
     if isinstance(values, list | tuple):
@@ -117,7 +124,7 @@ def to_json(values: object) -> Any:
 
 
 def from_json(values: Any) -> Any:
-    """What ``to_json`` was given."""
+    """Return the values that ``to_json`` was given."""
     if isinstance(values, Mapping):
         return {
             name: datetime.fromisoformat(value) if name in _DATES and isinstance(value, str) else from_json(value)
@@ -137,7 +144,7 @@ def _naive(moment: datetime) -> datetime:
 
 
 def _live(lease: Lease) -> list[Reservation]:
-    return [one for one in lease.reservations if one.status is not ReservationStatus.DELETED]
+    return [reservation for reservation in lease.reservations if reservation.status is not ReservationStatus.DELETED]
 
 
 def _dicts(values: object) -> list[Values]:
@@ -146,12 +153,12 @@ def _dicts(values: object) -> list[Values]:
 
 
 def _allocations(parts: list[tuple[Resource, Allocation]]) -> list[Values]:
-    """A resource for each unit, as Blazar has them."""
+    """Return the resource once for each unit, as Blazar does."""
     return [_resource(resource) for resource, allocation in parts for _ in range(allocation.units)]
 
 
 def _resource(resource: Resource) -> Values:
-    """A whole resource: its properties beside its fields, which none of them hides."""
+    """Return a whole resource: its properties and its fields; a field wins over a property of the same name."""
     return {
         **resource.properties,
         **resource.facts,

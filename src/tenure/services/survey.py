@@ -1,4 +1,4 @@
-"""Looking for room for a large request before its transaction begins, so that nothing else waits meanwhile."""
+"""Searching room for a large request before its transaction begins, so that other transactions need not wait."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tenure.services.budget import Budget
 from tenure.store.allocations import SAMPLE
 from tenure.store.database import Transaction
 
-#: A request for more reservations, or more units, than this is large. A smaller one is placed as fast as surveyed.
+#: A request with more reservations, or more units, is large. A smaller one is placed as fast as surveyed.
 FEW = 4
 FEW_UNITS = 64
 
 
 def is_large(demands: Sequence[Demand]) -> bool:
-    """Whether room for these is looked for before the transaction that books them, and others go first."""
+    """Whether room for these demands is searched before the transaction that books them."""
     return len(demands) > FEW or sum(demand.maximum for demand in demands) > FEW_UNITS
 
 
@@ -32,60 +32,65 @@ def survey(
     turn: int,
     budget: Budget,
 ) -> dict[int, Choice]:
-    """Return where these demands can go side by side, by their places; only those before the first without room.
+    """Return choices for these demands side by side, by their positions; only those before the first without room.
 
-    The demands are placed in this ``order``, but for those that name resources: plans may have to move off these first.
-    What is named is left to them. Demands that differ in their numbers only are answered by one search.
-    ``turn`` is where its walk through the ids begins. Raises ``Unavailable`` where the ``budget`` is spent.
+    The demands are placed in this ``order``, except those that name resources: plans may have to move for them, and the
+    resources that they name are not used for others. One search covers all demands that differ in their numbers only.
+    ``turn`` is where its walk through the ids begins. Raises ``Unavailable`` if the ``budget`` is spent.
     """
     chosen: dict[int, Choice] = {}
     named: set[int] = set()
     for demand in demands:
         named.update(tx.resources.ids_of(demand.inventory, demand.named, region=demand.region))
-    for places in _alike(demands, [place for place in order if not demands[place].named]):
+    for positions in _group_alike(demands, [position for position in order if not demands[position].named]):
         budget.spend()
-        span = demands[places[0]].span(period)
-        found = _search(tx, [demands[place] for place in places], span, now=now, turn=turn, without=named)
-        left = {one.resource_id: one for one in beside(found, chosen.values(), demands[places[0]], span)}
-        for place in places:
+        span = demands[positions[0]].span(period)
+        found = _search(tx, [demands[position] for position in positions], span, now=now, turn=turn, without=named)
+        candidates = {
+            candidate.resource_id: candidate
+            for candidate in beside(found, chosen.values(), demands[positions[0]], span)
+        }
+        for position in positions:
             budget.spend()
-            demand = demands[place]
-            units = {one.resource_id: one.units for one in choose(left.values(), demand, span, turn=turn)}
+            demand = demands[position]
+            units = {
+                choice.resource_id: choice.units for choice in choose(candidates.values(), demand, span, turn=turn)
+            }
             if sum(units.values()) < demand.minimum:
-                return chosen  # plans must move for it, or the request is refused
+                return chosen  # plans must move for this demand, or the request is refused
             choice = Choice(demand, span, units)
-            chosen[place] = choice
-            taken = [left.pop(number) for number in units]
-            left |= {one.resource_id: one for one in beside(taken, [choice], demand, span)}
+            chosen[position] = choice
+            taken = [candidates.pop(resource_id) for resource_id in units]
+            candidates |= {candidate.resource_id: candidate for candidate in beside(taken, [choice], demand, span)}
     return chosen
 
 
-def _alike(demands: Sequence[Demand], order: Sequence[int]) -> Iterator[list[int]]:
-    """The places of demands that differ in their numbers only, in order."""
+def _group_alike(demands: Sequence[Demand], order: Sequence[int]) -> Iterator[list[int]]:
+    """Group the positions of demands that differ in their numbers only, in order."""
     kinds: list[tuple[Demand, list[int]]] = []
-    for place in order:
-        kind = replace(demands[place], minimum=0, maximum=0)
-        for known, places in kinds:
+    for position in order:
+        kind = replace(demands[position], minimum=0, maximum=0)
+        for known, positions in kinds:
             if known == kind:
-                places.append(place)
+                positions.append(position)
                 break
         else:
-            kinds.append((kind, [place]))
-    return (places for _, places in kinds)
+            kinds.append((kind, [position]))
+    return (positions for _, positions in kinds)
 
 
 def _search(
     tx: Transaction, alike: Sequence[Demand], span: Period, *, now: datetime, turn: int, without: Collection[int]
 ) -> Sequence[Candidate]:
-    """What has room for any of these, as many resources as all of them together may need."""
+    """Return candidates for any of these demands, as many as all of them together may need."""
     units = sum(demand.maximum for demand in alike)
     smallest = min(alike, key=lambda demand: demand.units_together)
     return tx.allocations.candidates(smallest, span, now=now, turn=turn, without=without, limit=units + SAMPLE)
 
 
 def found_before(tx: Transaction, reservation_ids: Sequence[str]) -> Mapping[int, Choice]:
-    """What was chosen for these reservations before this transaction, by their places, where it is to be tried."""
+    """Return the usable choices that were made for these reservations before this transaction, by position."""
     if tx.preferred:
-        places = {number: place for place, number in enumerate(reservation_ids)}
-        return {places[number]: choice for number, choice in tx.preferred.items() if number in places}
+        positions = {reservation_id: position for position, reservation_id in enumerate(reservation_ids)}
+        return {positions[key]: choice for key, choice in tx.preferred.items() if key in positions}
     return {} if tx.spoken_for else tx.survey or {}

@@ -1,4 +1,4 @@
-"""Trusts: what lets us act as a lease's owner, for what can be done in his name only."""
+"""Trusts: Keystone's permission to act as a lease's owner, for actions that only the owner may do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenure.domain.regions import trusts_in
 from tenure.domain.request import LeaseChange, ReservationRequest
 from tenure.drivers.contract import CloudBusy, CloudError
 from tenure.resources.contract import ResourceTypes
-from tenure.services.context import Effects
+from tenure.services.context import CloudActions
 from tenure.store.database import Database, OutcomeUnknown
 
 LOG = logging.getLogger(__name__)
@@ -22,47 +22,53 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Where a trust is needed, and the first parameter for which it is."""
+    """The regions in which a trust is needed, and the first parameter that needs it."""
 
     field: str
     regions: frozenset[str]
 
 
 class Trusts:
-    """Makes a trust where a reservation asks for something that is done as the owner."""
+    """Creates a trust if a reservation needs something that is done as the owner."""
 
-    def __init__(self, db: Database, types: ResourceTypes, effects: Effects, regions: Collection[str] = ()) -> None:
+    def __init__(self, db: Database, types: ResourceTypes, cloud: CloudActions, regions: Collection[str] = ()) -> None:
         self._db = db
         self._types = types
-        self._effects = effects
+        self._cloud = cloud
         self._home = next(iter(regions), "")
 
     def needed_for(self, asked: Iterable[ReservationRequest]) -> Need | None:
-        """The trust that is needed for reservations; None where nothing is to be done as their owner."""
-        fields = [(one.region, self._types[one.resource_type].trusted_for(one.parameters)) for one in asked]
+        """Return the trust that these reservations need, or None if nothing is done as their owner."""
+        fields = [
+            (reservation.region, self._types[reservation.resource_type].trusted_for(reservation.parameters))
+            for reservation in asked
+        ]
         needed = [(region, field) for region, field in fields if field is not None]
         return Need(needed[0][1], frozenset(region for region, _ in needed)) if needed else None
 
     def needed_by(self, lease: Lease, change: LeaseChange, actor: Actor) -> Need | None:
-        """The trust that the lease needs after the change, and does not have.
+        """Return the trust that the lease needs after the change and does not have yet.
 
-        Raises ``InvalidParameter`` where the caller is of another project, which no trust of his can act for.
+        Raises ``InvalidParameter`` if the caller belongs to another project: his trust cannot act for the owner's.
         """
-        current = {one.id: one for one in lease.reservations}
+        current = {reservation.id: reservation for reservation in lease.reservations}
         asked = [
-            ReservationRequest(known.resource_type, {**known.parameters, **one.parameters}, known.region)
-            for one in change.reservations
-            if (known := current.get(one.reservation_id)) is not None  # what is wrong else is found where it is applied
+            ReservationRequest(known.resource_type, {**known.parameters, **reservation_change.parameters}, known.region)
+            for reservation_change in change.reservations
+            if (known := current.get(reservation_change.reservation_id))
+            is not None  # the changer reports all other errors
         ]
         return self._missing(lease, asked, actor)
 
     def needed_with(self, lease: Lease, request: ReservationRequest, actor: Actor) -> Need | None:
-        """The same for one more reservation."""
+        """Return the trust that the lease needs with this additional reservation and does not have yet."""
         return self._missing(lease, [request], actor)
 
     def _missing(self, lease: Lease, asked: Iterable[ReservationRequest], actor: Actor) -> Need | None:
         trusted = {region or self._home for region in trusts_in(lease.trust_id or "")}
-        need = self.needed_for(one for one in asked if (one.region or self._home) not in trusted)
+        need = self.needed_for(
+            reservation for reservation in asked if (reservation.region or self._home) not in trusted
+        )
         if need is not None and actor.project_id != lease.project_id:
             raise InvalidParameter(
                 "Only a member of the lease's project can ask for what is done in the project's name.", field=need.field
@@ -71,27 +77,27 @@ class Trusts:
 
     @contextmanager
     def given_by(self, actor: Actor, need: Need | None) -> Iterator[str | None]:
-        """A trust of the caller where there is ``need`` of one; revoked where the block fails.
+        """Yield a trust of the caller if there is a ``need``; revoke it if the block fails.
 
-        Unless what the block wrote may be there. Raises ``InvalidParameter`` where the cloud does not let him trust us,
-        ``Unavailable`` while it does not work.
+        It is not revoked if the outcome of the block is unknown. Raises ``InvalidParameter`` if the cloud refuses the
+        trust, ``Unavailable`` if it does not answer.
         """
         if need is None:
             yield None
             return
         try:
-            trust_id = self._effects.delegate(actor, need.regions)
+            trust_id = self._cloud.delegate(actor, need.regions)
         except CloudBusy as error:
             LOG.warning("no trust can be had of user %s: %s", actor.user_id, error)
             raise Unavailable(f"The cloud does not answer as it should: {error.reason.text}") from None
         except CloudError as error:
             LOG.info("no trust can be had of user %s: %s", actor.user_id, error)
-            said = f"What is done in your name needs a trust: {error.reason.text}"
-            raise InvalidParameter(said, field=need.field) from None
+            message = f"What is done in your name needs a trust: {error.reason.text}"
+            raise InvalidParameter(message, field=need.field) from None
         try:
             yield trust_id
         except OutcomeUnknown:
-            # The lease may have been written all the same; nothing can be done with the trust but in its name.
+            # The lease may have been written all the same; the trust can only be used in its name.
             LOG.warning("it is not known whether a lease has trust %s", trust_id)
             raise
         except BaseException:
@@ -99,9 +105,9 @@ class Trusts:
             raise
 
     def revoke(self, trust_id: str) -> None:
-        """Revoke a trust that is not needed any more; what the cloud refuses now is left to the repair."""
+        """Revoke a surplus trust; if the cloud refuses, the repair deletes it later."""
         try:
-            self._effects.revoke(trust_id)
+            self._cloud.revoke(trust_id)
         except CloudError as error:
             LOG.warning("trust %s is of no use and will be deleted later: %s", trust_id, error)
             try:
