@@ -91,46 +91,48 @@ class Addresses:
     def register(self, resource: ResourceRef) -> None:
         """See that nobody has the address. Nothing is to be done: Neutron does not hand it out by itself."""
         self._refuse_ports([resource])
-        for one in self._network.at([resource.name]):
-            if _is(resource, one.network_id, one.address) and not _reservations(one):
-                raise ResourceOccupied({resource.external_id: _owned(one)})
+        for floating_ip in self._network.at([resource.name]):
+            if _is(resource, floating_ip.network_id, floating_ip.address) and not _reservations(floating_ip):
+                raise ResourceOccupied({resource.external_id: _owned(floating_ip)})
 
     def unregister(self, resource: ResourceRef) -> None:
-        for one in self._network.at([resource.name]):
-            if _is(resource, one.network_id, one.address):
-                for holder in _reservations(one):
+        for floating_ip in self._network.at([resource.name]):
+            if _is(resource, floating_ip.network_id, floating_ip.address):
+                for holder in _reservations(floating_ip):
                     raise CloudBusy(f"{resource.name} is still held by reservation {holder}.")
 
     def held(self) -> list[str]:
-        return sorted({name for one in self._network.floating_ips() for name in _reservations(one)})
+        return sorted({name for floating_ip in self._network.floating_ips() for name in _reservations(floating_ip)})
 
     def check(self, registered: Iterable[ResourceRef]) -> dict[str, Health]:
         """All are well but those that somebody else has."""
-        healths = {one.external_id: Health(True) for one in registered}
+        healths = {resource.external_id: Health(True) for resource in registered}
         if healths:
-            for one in self._network.floating_ips():
-                number = address_id(one.network_id, one.address)
-                if number in healths and not _reservations(one):
-                    healths[number] = Health(False, f"{_owned(one)}.")
+            for floating_ip in self._network.floating_ips():
+                number = address_id(floating_ip.network_id, floating_ip.address)
+                if number in healths and not _reservations(floating_ip):
+                    healths[number] = Health(False, f"{_owned(floating_ip)}.")
         return healths
 
     def drift(self, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Iterator[Drift]:
         found = self._network.floating_ips()
-        at = {address_id(one.network_id, one.address): one for one in found}
+        at = {address_id(floating_ip.network_id, floating_ip.address): floating_ip for floating_ip in found}
         held: dict[str, list[FloatingIP]] = defaultdict(list)
-        for one in found:
-            for name in _reservations(one):
-                held[name].append(one)
+        for floating_ip in found:
+            for name in _reservations(floating_ip):
+                held[name].append(floating_ip)
         for order in orders:
-            wanted = {one.external_id for one in order.resources}
+            wanted = {resource.external_id for resource in order.resources}
             for resource in order.resources:
                 what = _wrong(order, resource, at.get(resource.external_id))
                 if what is not None:
                     yield Drift(order.reservation_id, resource, what)
-            for one in held[order.reservation_id]:
-                strange = ResourceRef(address_id(one.network_id, one.address), one.address)
+            for floating_ip in held[order.reservation_id]:
+                strange = ResourceRef(address_id(floating_ip.network_id, floating_ip.address), floating_ip.address)
                 if strange.external_id not in wanted:
-                    what = f"{one.address} is tagged for reservation {order.reservation_id}, which has it no more"
+                    what = (
+                        f"{floating_ip.address} is tagged for reservation {order.reservation_id}, which has it no more"
+                    )
                     yield Drift(order.reservation_id, strange, what)
         for resource in pooled:
             taken = at.get(resource.external_id)
@@ -148,14 +150,20 @@ class Addresses:
         network_id = str(order.parameters.get("network_id") or "")
         if order.resources and not _NETWORK_ID.fullmatch(network_id):
             raise CloudRefused(f"Reservation {order.reservation_id} does not say of which network its addresses are.")
-        wanted = {str(ip_address(one.name)): one for one in order.resources}
+        wanted = {str(ip_address(resource.name)): resource for resource in order.resources}
         seen = self._at_all(order)
-        found = [one for one in seen if one.network_id == network_id and one.address in wanted]
+        found = [
+            floating_ip
+            for floating_ip in seen
+            if floating_ip.network_id == network_id and floating_ip.address in wanted
+        ]
         _refuse_others(order, wanted, found)
         ours = _merged(self._network.tagged(_tag_of(order)), _own(order, seen))
-        kept = {one.address: one for one in found if one.project_id == order.project_id}
+        kept = {floating_ip.address: floating_ip for floating_ip in found if floating_ip.project_id == order.project_id}
         # Neutron does not give a floating IP to another project: such a one is made anew.
-        self._network.delete_all([one for one in ours if one.id not in {it.id for it in kept.values()}])
+        self._network.delete_all(
+            [floating_ip for floating_ip in ours if floating_ip.id not in {it.id for it in kept.values()}]
+        )
         missing = [wanted[address] for address in sorted(wanted.keys() - kept.keys())]
         self._tag(order, kept.values())
         self._make(order, network_id, missing)
@@ -171,20 +179,20 @@ class Addresses:
         """
         tagged = self._network.tagged(_tag_of(order))
         seen = self._at_all(order)
-        wanted = {one.external_id for one in order.resources}
+        wanted = {resource.external_id for resource in order.resources}
         hidden = [
-            one
-            for one in seen
-            if one.project_id == order.project_id
-            and not _reservations(one)
-            and address_id(one.network_id, one.address) in wanted
+            floating_ip
+            for floating_ip in seen
+            if floating_ip.project_id == order.project_id
+            and not _reservations(floating_ip)
+            and address_id(floating_ip.network_id, floating_ip.address) in wanted
         ]
         self._network.delete_all(_merged(tagged, _own(order, seen), hidden))
         return DONE
 
     def _at_all(self, order: Order) -> list[FloatingIP]:
         """The floating IPs, of whatever network, at the addresses that the reservation has or had."""
-        addresses = {str(ip_address(one.name)) for one in (*order.resources, *order.returning)}
+        addresses = {str(ip_address(resource.name)) for resource in (*order.resources, *order.returning)}
         return self._network.at(sorted(addresses))
 
     def _make(self, order: Order, network_id: str, resources: Sequence[ResourceRef]) -> None:
@@ -206,10 +214,12 @@ class Addresses:
                 "description": _tag_of(order),
             }
         answers = dict(zip(bodies, self._network.make_all(list(bodies.values())), strict=True))
-        self._tag(order, [one for one in answers.values() if isinstance(one, FloatingIP)])
+        self._tag(order, [answer for answer in answers.values() if isinstance(answer, FloatingIP)])
         refused = {key: answer for key, answer in answers.items() if isinstance(answer, CloudError)}
         if refused:
-            self._explain(order, network_id, [one for one in resources if one.external_id in refused], refused)
+            self._explain(
+                order, network_id, [resource for resource in resources if resource.external_id in refused], refused
+            )
         if missing:
             raise ResourceMissing(missing)
 
@@ -217,28 +227,31 @@ class Addresses:
         self, order: Order, network_id: str, resources: Sequence[ResourceRef], errors: Mapping[str, CloudError]
     ) -> None:
         """Raise why these could not be made, unless somebody has made them for the reservation meanwhile."""
-        found = {one.address: one for one in self._network.at([one.name for one in resources], network_id)}
-        _refuse_others(order, {one.name: one for one in resources}, found.values())
+        found = {
+            floating_ip.address: floating_ip
+            for floating_ip in self._network.at([resource.name for resource in resources], network_id)
+        }
+        _refuse_others(order, {resource.name: resource for resource in resources}, found.values())
         self._tag(order, found.values())
-        lacking = [one for one in resources if one.name not in found]
-        self._refuse_ports([one for one in lacking if isinstance(errors[one.external_id], Conflict)])
+        lacking = [resource for resource in resources if resource.name not in found]
+        self._refuse_ports([resource for resource in lacking if isinstance(errors[resource.external_id], Conflict)])
         for resource in lacking:
             raise errors[resource.external_id]
 
     def _refuse_ports(self, resources: Iterable[ResourceRef]) -> None:
         """Refuse addresses that something has which is no floating IP, such as a router."""
         taken = {
-            one.external_id: f"{one.name} is in use by a port"
-            for one in resources
-            for network_id, purpose in self._network.users_of(one.name)
-            if purpose != _FLOATING and _is(one, network_id, one.name)
+            resource.external_id: f"{resource.name} is in use by a port"
+            for resource in resources
+            for network_id, purpose in self._network.users_of(resource.name)
+            if purpose != _FLOATING and _is(resource, network_id, resource.name)
         }
         if taken:
             raise ResourceOccupied(taken)
 
     def _tag(self, order: Order, floating_ips: Iterable[FloatingIP]) -> None:
-        wanted = [(one, one.tags | {TAG, _tag_of(order)}) for one in floating_ips]
-        self._network.set_tags([(one, tags) for one, tags in wanted if tags != one.tags])
+        wanted = [(floating_ip, floating_ip.tags | {TAG, _tag_of(order)}) for floating_ip in floating_ips]
+        self._network.set_tags([(floating_ip, tags) for floating_ip, tags in wanted if tags != floating_ip.tags])
 
 
 def _refuse_others(order: Order, wanted: Mapping[str, ResourceRef], found: Iterable[FloatingIP]) -> None:
@@ -247,15 +260,20 @@ def _refuse_others(order: Order, wanted: Mapping[str, ResourceRef], found: Itera
     What the owner's project has there, and nothing says for whom, is the reservation's: he may write to it himself.
     """
     others = {
-        one.address: one
-        for one in found
-        if order.reservation_id not in _reservations(one) and (_reservations(one) or one.project_id != order.project_id)
+        floating_ip.address: floating_ip
+        for floating_ip in found
+        if order.reservation_id not in _reservations(floating_ip)
+        and (_reservations(floating_ip) or floating_ip.project_id != order.project_id)
     }
-    foreign = {wanted[address].external_id: _owned(one) for address, one in others.items() if not _reservations(one)}
+    foreign = {
+        wanted[address].external_id: _owned(floating_ip)
+        for address, floating_ip in others.items()
+        if not _reservations(floating_ip)
+    }
     if foreign:
         raise ResourceOccupied(foreign)
-    for address, one in sorted(others.items()):
-        raise CloudBusy(f"{address} is not released yet by reservation {min(_reservations(one))}.")
+    for address, floating_ip in sorted(others.items()):
+        raise CloudBusy(f"{address} is not released yet by reservation {min(_reservations(floating_ip))}.")
 
 
 def _tag_of(order: Order) -> str:
@@ -263,41 +281,41 @@ def _tag_of(order: Order) -> str:
 
 
 def _own(order: Order, found: Iterable[FloatingIP]) -> list[FloatingIP]:
-    return [one for one in found if order.reservation_id in _reservations(one)]
+    return [floating_ip for floating_ip in found if order.reservation_id in _reservations(floating_ip)]
 
 
 def _subnet_of(subnets: Iterable[Subnet], address: str) -> Subnet | None:
-    return next((one for one in subnets if one.has(address)), None)
+    return next((subnet for subnet in subnets if subnet.has(address)), None)
 
 
 def _is(resource: ResourceRef, network_id: str, address: str) -> bool:
     return address_id(network_id, address) == resource.external_id
 
 
-def _reservations(one: FloatingIP) -> frozenset[str]:
+def _reservations(floating_ip: FloatingIP) -> frozenset[str]:
     """The reservations for which it was made."""
-    tagged = {tag.removeprefix(PREFIX) for tag in one.tags if tag.startswith(PREFIX)}
-    if not tagged and one.description.startswith(PREFIX):
-        tagged = {one.description.removeprefix(PREFIX)}
+    tagged = {tag.removeprefix(PREFIX) for tag in floating_ip.tags if tag.startswith(PREFIX)}
+    if not tagged and floating_ip.description.startswith(PREFIX):
+        tagged = {floating_ip.description.removeprefix(PREFIX)}
     return frozenset(tagged)
 
 
-def _owned(one: FloatingIP) -> str:
-    return f"{one.address} is a floating IP of project {one.project_id or 'of nobody'}"
+def _owned(floating_ip: FloatingIP) -> str:
+    return f"{floating_ip.address} is a floating IP of project {floating_ip.project_id or 'of nobody'}"
 
 
-def _wrong(order: Order, resource: ResourceRef, one: FloatingIP | None) -> str | None:
+def _wrong(order: Order, resource: ResourceRef, floating_ip: FloatingIP | None) -> str | None:
     """What is not as it should be with an address of the order, None for nothing."""
-    if one is None:
+    if floating_ip is None:
         return f"{resource.name} is no floating IP"
-    if order.reservation_id not in _reservations(one):
-        return _owned(one)
-    if one.project_id != order.project_id:
+    if order.reservation_id not in _reservations(floating_ip):
+        return _owned(floating_ip)
+    if floating_ip.project_id != order.project_id:
         return f"{resource.name} is in another project than its owner's"
-    if not {TAG, _tag_of(order)} <= one.tags:
+    if not {TAG, _tag_of(order)} <= floating_ip.tags:
         return f"{resource.name} has other tags"
     return None
 
 
 def _merged(*lists: Iterable[FloatingIP]) -> list[FloatingIP]:
-    return list({one.id: one for floating_ips in lists for one in floating_ips}.values())
+    return list({floating_ip.id: floating_ip for floating_ips in lists for floating_ip in floating_ips}.values())

@@ -22,7 +22,7 @@ class Aggregates:
     def look(self) -> Layout:
         """How hosts are spread; the pool is made where there is none, or none any more."""
         aggregates = self._compute.aggregates()
-        if all(one.name != self._options.freepool_name for one in aggregates):
+        if all(aggregate.name != self._options.freepool_name for aggregate in aggregates):
             with suppress(Conflict):  # somebody else made it since we looked
                 self._compute.make_aggregate(self._options.freepool_name)
             aggregates = self._compute.aggregates()
@@ -43,7 +43,7 @@ class Aggregates:
         if not errors:
             return
         # A host that is in it already is as much of a conflict as one that Nova does not put there.
-        members = {one.id: one.hosts for one in self._compute.aggregates()}.get(aggregate.id, frozenset())
+        members = {current.id: current.hosts for current in self._compute.aggregates()}.get(aggregate.id, frozenset())
         for host, error in sorted(errors.items()):
             if isinstance(error, CloudNotFound):
                 raise CloudBusy(f"{host} or the aggregate {aggregate.name} was deleted meanwhile: {error}")

@@ -67,7 +67,7 @@ class BlockStorage:
         """All pools, or those in which volumes of that type may lie, ordered by name."""
         params = {"detail": "true", **({} if type_id is None else {"volume_type": type_id})}
         found = self._send(Request(SERVICE, "GET", "/scheduler-stats/get_pools", params=params, microversion=_VERSION))
-        return sorted(map(_pool, found["pools"]), key=lambda one: one.name)
+        return sorted(map(_pool, found["pools"]), key=lambda pool: pool.name)
 
     def volume_type(self, reference: str) -> VolumeType:
         """The type of that id, or else of that name, the default one for an empty text; raises ``CloudNotFound``."""
@@ -76,8 +76,8 @@ class BlockStorage:
         params = {"is_public": "None", "limit": _PAGE}
         while True:
             page = self._send(Request(SERVICE, "GET", "/types", params=params))["volume_types"]
-            types = [_type(one) for one in page]
-            for found in sorted(types, key=lambda one: one.id != reference):
+            types = [_type(volume_type) for volume_type in page]
+            for found in sorted(types, key=lambda volume_type: volume_type.id != reference):
                 if reference in {found.id, found.name}:
                     return found
             if len(page) < int(_PAGE):
@@ -87,7 +87,7 @@ class BlockStorage:
     def projects_of(self, volume_type: VolumeType) -> set[str]:
         """The projects that may use a type that is not public."""
         path = f"/types/{quote(volume_type.id)}/os-volume-type-access"
-        return {one["project_id"] for one in self._send(Request(SERVICE, "GET", path))["volume_type_access"]}
+        return {access["project_id"] for access in self._send(Request(SERVICE, "GET", path))["volume_type_access"]}
 
     def with_metadata(self, **wanted: str) -> list[Volume]:
         """The volumes of all projects with these metadata."""
@@ -102,7 +102,7 @@ class BlockStorage:
 
     def existing(self, ids: Iterable[str]) -> list[Volume]:
         """Those of these volumes that there are."""
-        requests = [Request(SERVICE, "GET", f"/volumes/{quote(one)}") for one in ids]
+        requests = [Request(SERVICE, "GET", f"/volumes/{quote(volume_id)}") for volume_id in ids]
         return [_volume(answer["volume"]) for answer in self._each(requests) if answer is not None]
 
     def make_all(self, bodies: Sequence[Mapping[str, object]], owner: Owner) -> list[Volume]:
@@ -117,40 +117,43 @@ class BlockStorage:
     def mark(self, volumes: Iterable[Volume], metadata: Mapping[str, str]) -> None:
         """Have these metadata on each, beside those that it has. Those that are gone are no error."""
         self._each(
-            [Request(SERVICE, "POST", f"/volumes/{one.id}/metadata", {"metadata": dict(metadata)}) for one in volumes]
+            [
+                Request(SERVICE, "POST", f"/volumes/{volume.id}/metadata", {"metadata": dict(metadata)})
+                for volume in volumes
+            ]
         )
 
     def detach(self, volumes: Iterable[Volume]) -> None:
         """Have Nova take volumes from their servers; it goes on when this returns. What is gone is no error."""
         self._each(
             [
-                Request("compute", "DELETE", f"/servers/{each.server_id}/os-volume_attachments/{one.id}")
-                for one in volumes
-                for each in one.attachments
+                Request("compute", "DELETE", f"/servers/{attachment.server_id}/os-volume_attachments/{volume.id}")
+                for volume in volumes
+                for attachment in volume.attachments
             ]
         )
 
     def delete_all(self, volumes: Iterable[Volume]) -> None:
         """Delete volumes with their snapshots; it goes on when this returns. Those that are gone are no error."""
         params = {"cascade": "true"}
-        self._each([Request(SERVICE, "DELETE", f"/volumes/{one.id}", params=params) for one in volumes])
+        self._each([Request(SERVICE, "DELETE", f"/volumes/{volume.id}", params=params) for volume in volumes])
 
     def snapshots(self, metadata: Mapping[str, str]) -> dict[str, Snapshot]:
         """The snapshots of all projects with these metadata, by volume."""
         params = {"all_tenants": "1", "limit": _PAGE, "metadata": str(dict(metadata))}
         found = self._send(Request(SERVICE, "GET", "/snapshots/detail", params=params))["snapshots"]
-        return {one["volume_id"]: Snapshot(one["id"], one["status"]) for one in found}
+        return {snapshot["volume_id"]: Snapshot(snapshot["id"], snapshot["status"]) for snapshot in found}
 
     def take_snapshots(self, volumes: Iterable[Volume], metadata: Mapping[str, str], prefix: str, owner: Owner) -> None:
         """Have a snapshot made of each, as the owner; it goes on when this returns."""
         bodies = [
-            {"volume_id": one.id, "name": f"{prefix}{one.name}"[:255], "metadata": dict(metadata), "force": True}
-            for one in volumes
+            {"volume_id": volume.id, "name": f"{prefix}{volume.name}"[:255], "metadata": dict(metadata), "force": True}
+            for volume in volumes
         ]
         self._each([Request(SERVICE, "POST", "/snapshots", {"snapshot": body}, owner=owner) for body in bodies])
 
     def delete_snapshots(self, snapshots: Iterable[Snapshot]) -> None:
-        self._each([Request(SERVICE, "DELETE", f"/snapshots/{one.id}") for one in snapshots])
+        self._each([Request(SERVICE, "DELETE", f"/snapshots/{snapshot.id}") for snapshot in snapshots])
 
     def _each(self, requests: Sequence[Request]) -> list[Any]:
         """What each answers, None where what it names is gone; raises what else went wrong when all were made."""
@@ -185,5 +188,9 @@ def _volume(found: Mapping[str, Any]) -> Volume:
         status=found["status"],
         pool=found.get("os-vol-host-attr:host") or "",
         metadata=dict(found.get("metadata") or {}),
-        attachments=tuple(Attachment(one["server_id"]) for one in found.get("attachments") or () if one["server_id"]),
+        attachments=tuple(
+            Attachment(attachment["server_id"])
+            for attachment in found.get("attachments") or ()
+            if attachment["server_id"]
+        ),
     )

@@ -146,7 +146,7 @@ class Compute:
             found = self._get(f"/os-hypervisors/{reference}/search", {}, _HYPERVISORS)["hypervisors"]
         except CloudNotFound:
             found = []
-        same = [str(one["id"]) for one in found if one["hypervisor_hostname"] == reference]
+        same = [str(hypervisor["id"]) for hypervisor in found if hypervisor["hypervisor_hostname"] == reference]
         if not same:
             raise CloudNotFound(f"Nova has no host {reference}.")
         if len(same) > 1:
@@ -166,7 +166,11 @@ class Compute:
         asked = [external_id for external_id in external_ids if _is_id(external_id)]
         if len(asked) > 8:
             wanted = set(asked)
-            return {one.external_id: one for one in self.hypervisors() if one.external_id in wanted}
+            return {
+                hypervisor.external_id: hypervisor
+                for hypervisor in self.hypervisors()
+                if hypervisor.external_id in wanted
+            }
         answers = self._calls.send_all(
             [
                 Request("compute", "GET", f"/os-hypervisors/{external_id}", microversion=_HYPERVISORS)
@@ -195,7 +199,7 @@ class Compute:
     # Aggregates
 
     def aggregates(self) -> list[Aggregate]:
-        return [_aggregate(one) for one in self._get("/os-aggregates")["aggregates"]]
+        return [_aggregate(aggregate) for aggregate in self._get("/os-aggregates")["aggregates"]]
 
     def make_aggregate(self, name: str, zone: str | None = None) -> Aggregate:
         body = {"aggregate": {"name": name, "availability_zone": zone}}
@@ -310,7 +314,7 @@ class Compute:
 
     def _servers(self, filters: Iterable[Mapping[str, str]]) -> list[Server]:
         base = {"all_tenants": "1", "soft_deleted": "1", "limit": _PAGE}
-        pending = [{**base, **one} for one in filters]
+        pending = [{**base, **own_filter} for own_filter in filters]
         found: list[Server] = []
         while pending:
             answers = self._calls.send_all(
@@ -323,7 +327,7 @@ class Compute:
             for params, answer in zip(pending, answers, strict=True):
                 if isinstance(answer, CloudError):
                     raise answer
-                found += [_server(one, self.tells_hints) for one in answer["servers"]]
+                found += [_server(server, self.tells_hints) for server in answer["servers"]]
                 if _has_next(answer.get("servers_links")):
                     following.append({**params, "marker": answer["servers"][-1]["id"]})
             pending = following

@@ -198,7 +198,7 @@ class OpenStackCloud:
         calls = self._begin("make_way")
         match order.resource_type:
             case fleet.HOST | "virtual:instance" | "flavor:instance" | "virtual:server":
-                parts = [one for one in ahead if one.resource_type != fleet.HOST]
+                parts = [earlier for earlier in ahead if earlier.resource_type != fleet.HOST]
                 preemption = Preemption(calls, self._compute(calls), self._options, self._clock.now(), parts)
                 return preemption.make_way(order, deadline, whole=order.resource_type == fleet.HOST)
             case _:
@@ -213,7 +213,7 @@ class OpenStackCloud:
         found = of_project(servers_of, order.project_id)
         is_one = order.resource_type == reserved_servers.SERVER
         if is_one and len(found) < len(servers_of):
-            states = ", ".join(sorted({one.status for one in servers_of}))
+            states = ", ".join(sorted({server.status for server in servers_of}))
             raise CloudRefused(Reason(f"No image can be made of a server in {states}; it is kept."))
         if not found:
             return DONE

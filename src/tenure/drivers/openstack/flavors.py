@@ -116,11 +116,11 @@ class Flavors:
 
     def of_reservations(self) -> dict[str, Flavor]:
         """All flavors that are named as those of reservations are, by the reservation's id."""
-        return {one.id: one for one in self._all() if one.name == f"{FLAVOR_PREFIX}{one.id}"}
+        return {flavor.id: flavor for flavor in self._all() if flavor.name == f"{FLAVOR_PREFIX}{flavor.id}"}
 
     def preemptible(self) -> list[str]:
         """The ids of all flavors whose servers are preemptible."""
-        return [one.id for one in self._all() if is_preemptible(one.extra_specs)]
+        return [flavor.id for flavor in self._all() if is_preemptible(flavor.extra_specs)]
 
     def _all(self) -> Sequence[Flavor]:
         """Every flavor there is, as it is told for the first time."""
@@ -154,7 +154,7 @@ class Flavors:
     def access(self, flavor_id: str) -> frozenset[str]:
         """The projects that may use a private flavor; raises ``CloudNotFound`` for a public one."""
         found = self._send("GET", f"/flavors/{flavor_id}/os-flavor-access")["flavor_access"]
-        return frozenset(one["tenant_id"] for one in found)
+        return frozenset(access["tenant_id"] for access in found)
 
     def accesses(self, flavor_ids: list[str]) -> dict[str, frozenset[str]]:
         """The same for several flavors; those that are gone or public are left out."""
@@ -166,7 +166,7 @@ class Flavors:
                 continue
             if isinstance(answer, CloudError):
                 raise answer
-            found[flavor_id] = frozenset(one["tenant_id"] for one in answer["flavor_access"])
+            found[flavor_id] = frozenset(access["tenant_id"] for access in answer["flavor_access"])
         return found
 
     def close(self, flavor: Flavor) -> None:

@@ -50,8 +50,8 @@ class Fleet:
         found = self._compute.hypervisors()
         zones = self._zones()
         stocks = self._placement.stocks()
-        described = (self._described(one, zones, stocks.get(one.name, Stock())) for one in found)
-        return sorted(described, key=lambda one: one.external_id)
+        described = (self._described(hypervisor, zones, stocks.get(hypervisor.name, Stock())) for hypervisor in found)
+        return sorted(described, key=lambda resource: resource.external_id)
 
     def look_up(self, reference: str) -> DiscoveredResource:
         found = self._compute.hypervisor(reference)
@@ -98,23 +98,25 @@ class Fleet:
 
     def drift(self, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Iterator[Drift]:
         layout = self._layout()
-        hypervisors = {one.external_id: one for one in self._compute.hypervisors()}
+        hypervisors = {hypervisor.external_id: hypervisor for hypervisor in self._compute.hypervisors()}
         try:
             providers = self._placement.providers()
         except CloudBusy as error:
             LOG.warning("what is in Placement is not looked at: %s", error)
             providers = None
         without = frozenset(
-            one.name for one in hypervisors.values() if providers is not None and PREFIX + one.name not in providers
+            hypervisor.name
+            for hypervisor in hypervisors.values()
+            if providers is not None and PREFIX + hypervisor.name not in providers
         )
         whole = [order for order in orders if order.resource_type == HOST]
         parts = [order for order in orders if order.resource_type != HOST]
         # Hosts of which parts are reserved are in the pool, as those are of which nothing is.
-        shared = {one.external_id: one for order in parts for one in order.resources}
-        for one in pooled:
-            shared.pop(one.external_id, None)
+        shared = {resource.external_id: resource for order in parts for resource in order.resources}
+        for resource in pooled:
+            shared.pop(resource.external_id, None)
         yield from layout.drift(whole, [*pooled, *shared.values()], hypervisors, without)
-        reserved = [one for one in parts if one.resource_type == SERVER]
+        reserved = [order for order in parts if order.resource_type == SERVER]
         yield from servers.drift(reserved, layout, hypervisors)
         yield from servers.grown(self._compute, reserved, hypervisors)
         parts = [order for order in parts if order.resource_type != SERVER]

@@ -52,17 +52,17 @@ class ServerGroups:
             params = {"all_projects": "true", "limit": str(_PAGE), "offset": str(offset)}
             page = self._send(Request("compute", "GET", "/os-server-groups", params=params, microversion=_VERSION))
             groups = page["server_groups"]
-            found += [_group(one) for one in groups if one["name"].startswith(FLAVOR_PREFIX)]
+            found += [_group(group) for group in groups if group["name"].startswith(FLAVOR_PREFIX)]
             if not groups:
-                return sorted(found, key=lambda one: one.id)
+                return sorted(found, key=lambda group: group.id)
             offset += len(groups)
 
     def of(self, reservation_id: str, project_id: str) -> list[ServerGroup]:
         """The groups of the reservation in its owner's project, or in any where that is not known."""
         return [
-            one
-            for one in self.of_reservations()
-            if one.reservation_id == reservation_id and project_id in ("", one.project_id)
+            group
+            for group in self.of_reservations()
+            if group.reservation_id == reservation_id and project_id in ("", group.project_id)
         ]
 
     def make(self, reservation_id: str, policy: str, owner: Owner) -> ServerGroup:

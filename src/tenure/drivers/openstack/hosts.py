@@ -110,20 +110,22 @@ class Hosts:
 
     def hand_over(self, order: Order) -> Progress:
         """Let the reservation have the hosts of the order; answers and raises as ``ensure_started`` does."""
-        known = self._compute.hypervisors_known([one.external_id for one in (*order.resources, *order.returning)])
-        wanted = [known[one.external_id] for one in order.resources if one.external_id in known]
+        known = self._compute.hypervisors_known(
+            [resource.external_id for resource in (*order.resources, *order.returning)]
+        )
+        wanted = [known[resource.external_id] for resource in order.resources if resource.external_id in known]
         missing = {
-            one.external_id: f"Nova has no host {one.name or one.external_id} any more."
-            for one in order.resources
-            if one.external_id not in known
+            resource.external_id: f"Nova has no host {resource.name or resource.external_id} any more."
+            for resource in order.resources
+            if resource.external_id not in known
         }
-        returned = [known[one.external_id] for one in order.returning if one.external_id in known]
-        returning = frozenset(one.service_host for one in returned)
+        returned = [known[resource.external_id] for resource in order.returning if resource.external_id in known]
+        returning = frozenset(hypervisor.service_host for hypervisor in returned)
         layout = self._aggregates.look()
         pool = layout.pool
         group = layout.group(order.reservation_id)
         had = group.hosts if group is not None else frozenset()
-        hosts = {one.service_host: one for one in wanted}
+        hosts = {hypervisor.service_host: hypervisor for hypervisor in wanted}
         fresh = hosts.keys() - had
         free = [hosts[host] for host in sorted(fresh) if not layout.holders(host, but=order.reservation_id)]
         self._clear(free, order.reservation_id)
@@ -178,17 +180,17 @@ class Hosts:
         Raises ``CloudBusy`` while they vanish: Nova moves no host with servers into another zone.
         """
         servers = self._compute.servers_on(host.service_host for host in hosts)
-        preemptible = [one for one in servers if one.preemptible]
-        self._refuse(hosts, [one for one in servers if not one.preemptible], frozenset([reservation_id]))
+        preemptible = [server for server in servers if server.preemptible]
+        self._refuse(hosts, [server for server in servers if not server.preemptible], frozenset([reservation_id]))
         if preemptible:
-            self._compute.delete_servers([one for one in preemptible if not one.vanishing])
-            where = ", ".join(sorted({one.service_host for one in preemptible}))
+            self._compute.delete_servers([server for server in preemptible if not server.vanishing])
+            where = ", ".join(sorted({server.service_host for server in preemptible}))
             raise CloudBusy(f"{len(preemptible)} preemptible servers are still vanishing on {where}.")
 
     def _refuse_lasting(self, host: Hypervisor, reservations: frozenset[str]) -> None:
         """Refuse a host with servers that were booted for none of these reservations, but for preemptible ones."""
         servers = self._compute.servers_on([host.service_host])
-        self._refuse([host], [one for one in servers if not one.preemptible], reservations)
+        self._refuse([host], [server for server in servers if not server.preemptible], reservations)
 
     def _refuse(self, hosts: Sequence[Hypervisor], servers: Iterable[Server], reservations: frozenset[str]) -> None:
         foreign = Counter(
@@ -253,8 +255,10 @@ class Hosts:
 
     def _hosts_of(self, order: Order) -> frozenset[str]:
         """What the reservation has and had, wherever it is: somebody may have taken it out, with its servers."""
-        known = self._compute.hypervisors_known([one.external_id for one in (*order.resources, *order.returning)])
-        return frozenset(one.service_host for one in known.values())
+        known = self._compute.hypervisors_known(
+            [resource.external_id for resource in (*order.resources, *order.returning)]
+        )
+        return frozenset(hypervisor.service_host for hypervisor in known.values())
 
     def _close(self, layout: Layout, group: Aggregate) -> None:
         """Let nobody boot there any more: what comes while the end is under way would never be deleted."""
@@ -302,9 +306,9 @@ class Hosts:
             return hosts
         providers = self._placement.providers()
         return (hosts & own) | {
-            one.service_host
-            for one in self._compute.hypervisors()
-            if one.service_host in strange and PREFIX + one.name in providers
+            hypervisor.service_host
+            for hypervisor in self._compute.hypervisors()
+            if hypervisor.service_host in strange and PREFIX + hypervisor.name in providers
         }
 
     def _what_keeps(self, order: Order, hosts: Sequence[str], own: frozenset[str], owner: str) -> Progress:
@@ -312,14 +316,16 @@ class Hosts:
         others = self._compute.servers_on(hosts)
         if any(self._is_of(server, order, own, owner) for server in others) or not others:
             return Progress(False, _SOON, "The reservation got more servers while it was taken back.")
-        named = ", ".join(f"{one.id} of project {one.project_id} on {one.service_host}" for one in others[:5])
+        named = ", ".join(
+            f"{server.id} of project {server.project_id} on {server.service_host}" for server in others[:5]
+        )
         return Progress(False, _OTHERS, f"Servers of others are in the way, and are not deleted: {named}.")
 
     def _delete_servers(self, order: Order, hosts: frozenset[str], own: frozenset[str], owner: str) -> Progress | None:
         """Delete the reservation's servers there; says so while they are still vanishing."""
         if not hosts:
             return None
-        servers = [one for one in self._compute.servers_on(hosts) if self._is_of(one, order, own, owner)]
+        servers = [server for server in self._compute.servers_on(hosts) if self._is_of(server, order, own, owner)]
         return delete_servers(self._compute, servers, now=self._now)
 
     def _is_of(self, server: Server, order: Order, own: frozenset[str], owner: str) -> bool:

@@ -65,7 +65,7 @@ class Images:
         waiting_for = [server for server in servers if self._is_awaited(server, images, made)]
         ready = {number for number, image in images.items() if image.status in _READY}
         without = [server for server in servers if server.id not in ready and server not in waiting_for]
-        return Snapshots(tuple(one.name for one in waiting_for), tuple(one.name for one in without))
+        return Snapshots(tuple(server.name for server in waiting_for), tuple(server.name for server in without))
 
     def _is_awaited(self, server: Server, images: Mapping[str, _Image], made: set[str]) -> bool:
         image = images.get(server.id)

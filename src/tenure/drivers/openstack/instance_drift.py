@@ -42,7 +42,7 @@ class InstanceDrift:
 
     def held(self) -> set[str]:
         """The reservations that have a flavor or a server group."""
-        return {*self._flavors.of_reservations(), *(one.reservation_id for one in self._groups.of_reservations())}
+        return {*self._flavors.of_reservations(), *(group.reservation_id for group in self._groups.of_reservations())}
 
     def drift(
         self,
@@ -61,12 +61,12 @@ class InstanceDrift:
         flavors = self._flavors.of_reservations()
         groups: dict[str, list[ServerGroup]] = defaultdict(list)
         if any(policy_of(order.parameters) is not None for order in orders):
-            for one in self._groups.of_reservations():
-                groups[one.reservation_id].append(one)
+            for group in self._groups.of_reservations():
+                groups[group.reservation_id].append(group)
         for order in orders:
             policy = policy_of(order.parameters)
-            found = [one for one in groups[order.reservation_id] if one.project_id == order.project_id]
-            fitting = [one.id for one in found if one.policy == policy]
+            found = [group for group in groups[order.reservation_id] if group.project_id == order.project_id]
+            fitting = [group.id for group in found if group.policy == policy]
             if policy is not None and not fitting and order.trust_id is not None:
                 yield _of(order, None, "has no server group")
             yield from self._drift_of_aggregate(order, layout, hypervisors, fitting)
@@ -90,15 +90,15 @@ class InstanceDrift:
         group_id = _group_id(order, aggregate.metadata, group_ids)
         if changes := metadata_changes(order, aggregate, group_id, self._options.owner_key):
             yield _of(order, None, f"has another {', '.join(sorted(changes))} in its aggregate")
-        found = {one.external_id: hypervisors.get(one.external_id) for one in order.resources}
-        wanted = {one.service_host for one in found.values() if one is not None}
+        found = {resource.external_id: hypervisors.get(resource.external_id) for resource in order.resources}
+        wanted = {host.service_host for host in found.values() if host is not None}
         for resource in order.resources:
             host = found[resource.external_id]
             if host is not None and host.service_host not in aggregate.hosts:
                 yield _of(order, resource, f"lacks {resource.name} in its aggregate")
         if None in found.values():
             return  # what Nova lists by another id now may be among those that look strange
-        names = {one.service_host: one.ref for one in hypervisors.values()}
+        names = {hypervisor.service_host: hypervisor.ref for hypervisor in hypervisors.values()}
         for host_name in sorted(aggregate.hosts - wanted):
             yield _of(order, names.get(host_name), f"has {host_name} in its aggregate, which is not its")
 
@@ -122,7 +122,9 @@ class InstanceDrift:
         }
         classes = {class_of(order.reservation_id): order for order in orders}
         whole = {
-            order.reservation_id for order in orders if all(one.external_id in hypervisors for one in order.resources)
+            order.reservation_id
+            for order in orders
+            if all(resource.external_id in hypervisors for resource in order.resources)
         }
         wanted: dict[str, dict[str, int]] = defaultdict(dict)
         for name, order in classes.items():
@@ -172,7 +174,7 @@ def _group_id(order: Order, told: Mapping[str, str], fitting: Sequence[str]) -> 
 
 def _resource(order: Order, host: Hypervisor) -> ResourceRef:
     """The host as the order names it, if it does."""
-    return next((one for one in order.resources if one.external_id == host.external_id), host.ref)
+    return next((resource for resource in order.resources if resource.external_id == host.external_id), host.ref)
 
 
 def _of(order: Order, resource: ResourceRef | None, what: str) -> Drift:

@@ -75,15 +75,15 @@ class Instances:
         """The group that the reservation is to have, None where it needs none; what else is called so is deleted."""
         policy = policy_of(order.parameters)
         found = self._groups.of(order.reservation_id, order.project_id)
-        fitting = [one for one in found if one.policy == policy]
+        fitting = [group for group in found if group.policy == policy]
         told = order.effects.get(SERVER_GROUP)
-        kept = next((one for one in fitting if one.id == told), fitting[0] if fitting else None)
+        kept = next((group for group in fitting if group.id == told), fitting[0] if fitting else None)
         if kept is None and policy is not None:
             owner = owner_of(self._calls, order, what="The server group")
             kept = self._groups.make(order.reservation_id, policy, owner)
-        for one in found:
-            if kept is None or one.id != kept.id:
-                self._groups.delete(one.id)
+        for group in found:
+            if kept is None or group.id != kept.id:
+                self._groups.delete(group.id)
         return kept
 
     # Starting
@@ -92,17 +92,21 @@ class Instances:
         """Let the owner boot so many servers on the hosts of the order; answers and raises as ``ensure_started``."""
         known = self._known(order)
         units = {
-            known[one.external_id].service_host: order.units.get(one.external_id, 0)
-            for one in order.resources
-            if one.external_id in known
+            known[resource.external_id].service_host: order.units.get(resource.external_id, 0)
+            for resource in order.resources
+            if resource.external_id in known
         }
         missing = {
-            one.external_id: f"Nova has no host {one.name or one.external_id} any more."
-            for one in order.resources
-            if one.external_id not in known
+            resource.external_id: f"Nova has no host {resource.name or resource.external_id} any more."
+            for resource in order.resources
+            if resource.external_id not in known
         }
         layout = self._aggregates.look()
-        hosts = {one.service_host: one for one in known.values() if units.get(one.service_host, 0) > 0}
+        hosts = {
+            hypervisor.service_host: hypervisor
+            for hypervisor in known.values()
+            if units.get(hypervisor.service_host, 0) > 0
+        }
         self._refuse_held(layout, order, hosts.values())
         flavor_for(order, None)  # what is wrong with it is told before anything is changed
         aggregate = layout.shared(order.reservation_id)
@@ -110,7 +114,7 @@ class Instances:
         group_id = self._group_at_start(order)
         # One that somebody took out of everything is closed first.
         self._aggregates.add(layout.pool, sorted(hosts.keys() - layout.pool.hosts))
-        self._ensure_units(order, {one.name: units[host] for host, one in hosts.items()})
+        self._ensure_units(order, {hypervisor.name: units[host] for host, hypervisor in hosts.items()})
         aggregate = self._ensure_aggregate(order, aggregate, hosts, group_id)
         lingering = self._trim(order, units) or self._clear(order) or lingering
         self._flavors.ensure(flavor_for(order, group_id), order.project_id)
@@ -136,22 +140,28 @@ class Instances:
         incomplete: bool,
     ) -> dict[str, Hypervisor | None]:
         """The hosts that the reservation has or had, and is not to have any more."""
-        returning = {known[one.external_id].service_host for one in order.returning if one.external_id in known}
+        returning = {
+            known[resource.external_id].service_host for resource in order.returning if resource.external_id in known
+        }
         if incomplete:  # among the others may be one that Nova lists by another id now
             return self._named(returning - hosts.keys(), known)
         members = aggregate.hosts if aggregate is not None else frozenset()
         surplus = self._named((members | returning) - hosts.keys(), known)
-        names = {PREFIX + one.name for one in (*hosts.values(), *filter(None, surplus.values()))}
+        names = {PREFIX + hypervisor.name for hypervisor in (*hosts.values(), *filter(None, surplus.values()))}
         strange = set(Units(self._calls, order.reservation_id).open_on()) - names
         if strange:
-            surplus |= {one.service_host: one for one in self._compute.hypervisors() if PREFIX + one.name in strange}
+            surplus |= {
+                hypervisor.service_host: hypervisor
+                for hypervisor in self._compute.hypervisors()
+                if PREFIX + hypervisor.name in strange
+            }
         return surplus
 
     def _named(self, hosts: Collection[str], known: Mapping[str, Hypervisor]) -> dict[str, Hypervisor | None]:
         """The hypervisors of these services; None where Nova has none any more."""
-        found = {one.service_host: one for one in known.values()}
+        found = {hypervisor.service_host: hypervisor for hypervisor in known.values()}
         if not set(hosts) <= found.keys():
-            found = {one.service_host: one for one in self._compute.hypervisors()}
+            found = {hypervisor.service_host: hypervisor for hypervisor in self._compute.hypervisors()}
         return {host: found.get(host) for host in sorted(hosts)}
 
     def _give_up(
@@ -164,9 +174,11 @@ class Instances:
         if not surplus:
             return None
         units = Units(self._calls, order.reservation_id)
-        providers = self._placement.own_providers([one.name for one in surplus.values() if one is not None])
+        providers = self._placement.own_providers(
+            [hypervisor.name for hypervisor in surplus.values() if hypervisor is not None]
+        )
         units.close(providers.values())
-        servers = [one for one in self._servers(order, surplus) if one.service_host in surplus]
+        servers = [server for server in self._servers(order, surplus) if server.service_host in surplus]
         unfinished = self._delete(servers) or self._in_use(units.drop(providers.values()), providers)
         if unfinished is not None or aggregate is None:
             return unfinished
@@ -254,7 +266,7 @@ class Instances:
         aggregate = layout.shared(order.reservation_id)
         known = self._known(order)
         members = aggregate.hosts if aggregate is not None else frozenset()
-        hosts = self._named(members | {one.service_host for one in known.values()}, known)
+        hosts = self._named(members | {hypervisor.service_host for hypervisor in known.values()}, known)
         servers = self._servers(order, hosts)
         if not servers and order.project_id:
             # By the flavor Nova finds none on no host that was booted before that was made anew, or is gone.
@@ -270,7 +282,9 @@ class Instances:
 
     def _drop_units(self, order: Order, hosts: Mapping[str, Hypervisor | None]) -> Progress | None:
         units = Units(self._calls, order.reservation_id)
-        providers = self._placement.own_providers([one.name for one in hosts.values() if one is not None])
+        providers = self._placement.own_providers(
+            [hypervisor.name for hypervisor in hosts.values() if hypervisor is not None]
+        )
         unfinished = self._in_use(units.drop(providers.values()), providers)
         if unfinished is None and not units.drop_class(self._placement):
             return Progress(False, _SOON, Reason("Placement still counts servers of the reservation on some host."))
@@ -301,8 +315,8 @@ class Instances:
         """The reservation's servers, but for those that are vanishing."""
         aggregate = Layout(self._compute.aggregates(), self._options).shared(order.reservation_id)
         members = aggregate.hosts if aggregate is not None else frozenset()
-        hosts = members | {one.service_host for one in self._known(order).values()}
-        return [one for one in self._servers(order, hosts) if not one.vanishing]
+        hosts = members | {hypervisor.service_host for hypervisor in self._known(order).values()}
+        return [server for server in self._servers(order, hosts) if not server.vanishing]
 
     def _servers(self, order: Order, hosts: Iterable[str]) -> list[Server]:
         """All servers of the reservation: those of its flavor, and those on these hosts that were booted with one
@@ -312,13 +326,15 @@ class Instances:
         return _merged(by_flavor, self._own(order, self._compute.servers_on(hosts)))
 
     def _own(self, order: Order, servers: Iterable[Server]) -> list[Server]:
-        return [one for one in servers if one.flavor_of == order.reservation_id]
+        return [server for server in servers if server.flavor_of == order.reservation_id]
 
     def _delete(self, servers: Sequence[Server]) -> Progress | None:
         return delete_servers(self._compute, servers, now=self._now)
 
     def _known(self, order: Order) -> dict[str, Hypervisor]:
-        return self._compute.hypervisors_known([one.external_id for one in (*order.resources, *order.returning)])
+        return self._compute.hypervisors_known(
+            [resource.external_id for resource in (*order.resources, *order.returning)]
+        )
 
 
 def metadata_changes(order: Order, aggregate: Aggregate, group_id: str | None, owner_key: str) -> dict[str, str | None]:

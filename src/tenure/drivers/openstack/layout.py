@@ -49,16 +49,18 @@ class Layout:
 
     def __init__(self, aggregates: Sequence[Aggregate], options: OpenStackOptions) -> None:
         self._options = options
-        self._by_name = {one.name: one for one in aggregates}
-        self._by_id = {one.id: one for one in aggregates}
+        self._by_name = {aggregate.name: aggregate for aggregate in aggregates}
+        self._by_id = {aggregate.id: aggregate for aggregate in aggregates}
         self._pool = self._by_name.get(options.freepool_name)
-        self._groups = {one.name: one for one in aggregates if self._is_group(one)}
-        self._shared = {one.name: one for one in aggregates if self._is_shared(one)}
-        self._others = [one for one in aggregates if one.zone is not None and one.name not in self._groups]
+        self._groups = {aggregate.name: aggregate for aggregate in aggregates if self._is_group(aggregate)}
+        self._shared = {aggregate.name: aggregate for aggregate in aggregates if self._is_shared(aggregate)}
+        self._others = [
+            aggregate for aggregate in aggregates if aggregate.zone is not None and aggregate.name not in self._groups
+        ]
         self._kept: dict[str, list[tuple[Aggregate, frozenset[int]]]] = defaultdict(list)
-        for one in aggregates:
-            for host, homes in homes_kept(one).items():
-                self._kept[host].append((one, homes))
+        for aggregate in aggregates:
+            for host, homes in homes_kept(aggregate).items():
+                self._kept[host].append((aggregate, homes))
 
     @property
     def pooled(self) -> frozenset[str]:
@@ -103,7 +105,7 @@ class Layout:
 
     def holders(self, host: str, but: str) -> list[str]:
         """The other reservations that have the host, or instances on it, or have not put it back into its zone."""
-        keepers = (one.name for one in self.keepers(host))
+        keepers = (group.name for group in self.keepers(host))
         return sorted({*self.exclusive_holders(host, but), *self.sharers(host), *keepers} - {but})
 
     def exclusive_holders(self, host: str, but: str) -> list[str]:
@@ -120,18 +122,25 @@ class Layout:
 
     def foreign_zone(self, host: str) -> str | None:
         """The zone that the host is in by an aggregate that is no reservation's."""
-        return next((one.zone for one in self._others if host in one.hosts), None)
+        return next((aggregate.zone for aggregate in self._others if host in aggregate.hosts), None)
 
     def stranger_zone(self, host: str) -> str | None:
         """The zone that the host is in by the pool, or by what looks like a reservation's and is none."""
-        return next((one.zone for one in self._others if host in one.hosts and not self._may_be_home(one)), None)
+        return next(
+            (
+                aggregate.zone
+                for aggregate in self._others
+                if host in aggregate.hosts and not self._may_be_home(aggregate)
+            ),
+            None,
+        )
 
     # The zones of hosts
 
     def aggregates_of(self, numbers: Iterable[int]) -> list[Aggregate]:
         """Those of these ids that are there and belong to the operator."""
         found = (self._by_id[number] for number in sorted(numbers) if number in self._by_id)
-        return [one for one in found if self._may_be_home(one)]
+        return [aggregate for aggregate in found if self._may_be_home(aggregate)]
 
     def homes_to_keep(self, host: str, kept: frozenset[int]) -> frozenset[int]:
         """What a group that has kept these as the host's homes is to keep before the host leaves them.
@@ -166,14 +175,14 @@ class Layout:
 
     def _present_homes(self, host: str) -> list[Aggregate]:
         """The aggregates by which the host is in a zone of the operator's now."""
-        return [one for one in self._others if host in one.hosts and self._may_be_home(one)]
+        return [aggregate for aggregate in self._others if host in aggregate.hosts and self._may_be_home(aggregate)]
 
-    def _may_be_home(self, one: Aggregate) -> bool:
-        return one.name != self._options.freepool_name and self.group(one.name) is None
+    def _may_be_home(self, aggregate: Aggregate) -> bool:
+        return aggregate.name != self._options.freepool_name and self.group(aggregate.name) is None
 
     def own_zones(self) -> frozenset[str]:
         """The zones that exist by aggregates, of whatever kind."""
-        return frozenset(one.zone for one in self._by_name.values() if one.zone is not None)
+        return frozenset(aggregate.zone for aggregate in self._by_name.values() if aggregate.zone is not None)
 
     def wanted_metadata(self, order: Order, group: Aggregate | None) -> dict[str, str | None]:
         """What must be changed in the metadata of the order's group so that it is open to the owner alone."""
@@ -196,11 +205,11 @@ class Layout:
         hypervisors: Mapping[str, Hypervisor],
         without_provider: frozenset[str],
     ) -> Iterator[Drift]:
-        names = {one.service_host: one.ref for one in hypervisors.values()}
+        names = {hypervisor.service_host: hypervisor.ref for hypervisor in hypervisors.values()}
         for order in orders:
             yield from self._drift_of_group(order)
             yield from self._drift_of_hosts(order, hypervisors, names)
-        for resource in (*pooled, *(one for order in orders for one in order.resources)):
+        for resource in (*pooled, *(resource for order in orders for resource in order.resources)):
             found = hypervisors.get(resource.external_id)
             if found is not None and found.name in without_provider:
                 yield Drift(None, resource, f"{resource.name} has no provider for reservations in Placement")
@@ -253,17 +262,17 @@ class Layout:
             return f"in the aggregate of reservation {holders[0]}"
         return "in the pool" if self._pool is not None and host in self._pool.hosts else "in general use"
 
-    def _is_group(self, one: Aggregate) -> bool:
-        if one.zone is None or one.name == self._options.freepool_name:
+    def _is_group(self, aggregate: Aggregate) -> bool:
+        if aggregate.zone is None or aggregate.name == self._options.freepool_name:
             return False
-        is_named_so = one.zone == self.zone_of(one.name)
-        return is_named_so or (one.zone.startswith(self._options.zone_prefix) and self._has_owner(one))
+        is_named_so = aggregate.zone == self.zone_of(aggregate.name)
+        return is_named_so or (aggregate.zone.startswith(self._options.zone_prefix) and self._has_owner(aggregate))
 
-    def _is_shared(self, one: Aggregate) -> bool:
-        if one.zone is not None or one.name == self._options.freepool_name:
+    def _is_shared(self, aggregate: Aggregate) -> bool:
+        if aggregate.zone is not None or aggregate.name == self._options.freepool_name:
             return False
-        is_named_so = _RESERVATION_ID.fullmatch(one.name) is not None
-        return is_named_so or (one.metadata.get(RESERVATION_KEY) == one.name and self._has_owner(one))
+        is_named_so = _RESERVATION_ID.fullmatch(aggregate.name) is not None
+        return is_named_so or (aggregate.metadata.get(RESERVATION_KEY) == aggregate.name and self._has_owner(aggregate))
 
-    def _has_owner(self, one: Aggregate) -> bool:
-        return self._options.owner_key in one.metadata or FORMER_OWNER in one.metadata
+    def _has_owner(self, aggregate: Aggregate) -> bool:
+        return self._options.owner_key in aggregate.metadata or FORMER_OWNER in aggregate.metadata

@@ -73,12 +73,12 @@ class Network:
         found = self._send("GET", "/subnets", params={"network_id": network_id})["subnets"]
         return [
             Subnet(
-                one["id"],
-                one["cidr"],
-                one.get("gateway_ip"),
-                tuple((pool["start"], pool["end"]) for pool in one.get("allocation_pools") or ()),
+                subnet["id"],
+                subnet["cidr"],
+                subnet.get("gateway_ip"),
+                tuple((pool["start"], pool["end"]) for pool in subnet.get("allocation_pools") or ()),
             )
-            for one in found
+            for subnet in found
         ]
 
     def floating_ips(self) -> list[FloatingIP]:
@@ -104,7 +104,7 @@ class Network:
         """The networks in which a port has the address, each with what the port is for."""
         params = {"fixed_ips": f"ip_address={address}", "fields": ["network_id", "device_owner"]}
         ports = self._send("GET", "/ports", params=params)["ports"]
-        return [(one["network_id"], one.get("device_owner") or "") for one in ports]
+        return [(port["network_id"], port.get("device_owner") or "") for port in ports]
 
     def make_all(self, bodies: Sequence[Mapping[str, Any]]) -> list[FloatingIP | CloudError]:
         """Make these side by side; each, or what went wrong with it."""
@@ -117,15 +117,18 @@ class Network:
     def set_tags(self, wanted: Sequence[tuple[FloatingIP, frozenset[str]]]) -> None:
         """Have exactly these tags on each. Those that are gone are no error."""
         self._each(
-            [Request("network", "PUT", f"/floatingips/{one.id}/tags", {"tags": sorted(tags)}) for one, tags in wanted]
+            [
+                Request("network", "PUT", f"/floatingips/{floating_ip.id}/tags", {"tags": sorted(tags)})
+                for floating_ip, tags in wanted
+            ]
         )
 
     def delete_all(self, floating_ips: Sequence[FloatingIP]) -> None:
         """Take them from what they lead to, and delete them. Those that are gone are no error."""
-        used = [one for one in floating_ips if one.port_id is not None]
+        used = [floating_ip for floating_ip in floating_ips if floating_ip.port_id is not None]
         free = {"floatingip": {"port_id": None}}
-        self._each([Request("network", "PUT", f"/floatingips/{one.id}", free) for one in used])
-        self._each([Request("network", "DELETE", f"/floatingips/{one.id}") for one in floating_ips])
+        self._each([Request("network", "PUT", f"/floatingips/{floating_ip.id}", free) for floating_ip in used])
+        self._each([Request("network", "DELETE", f"/floatingips/{floating_ip.id}") for floating_ip in floating_ips])
 
     def _each(self, requests: Sequence[Request]) -> None:
         for answer in self._calls.send_all(requests):

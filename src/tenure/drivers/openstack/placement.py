@@ -73,7 +73,7 @@ class Placement:
     def providers(self) -> dict[str, Mapping[str, Any]]:
         """All providers, by name."""
         found = self._get("/resource_providers")["resource_providers"]
-        return {one["name"]: one for one in found}
+        return {provider["name"]: provider for provider in found}
 
     def stocks(self) -> dict[str, Stock]:
         """What all hosts have, by name.
@@ -82,10 +82,10 @@ class Placement:
         for one virtual CPU; those of the others take another call each.
         """
         providers = self.providers()
-        named = {one["uuid"]: name for name, one in providers.items()}
+        named = {provider["uuid"]: name for name, provider in providers.items()}
         params = {"resources": "VCPU:1", "limit": _CANDIDATES}
         summaries = self._get("/allocation_candidates", params)["provider_summaries"]
-        parts = [one for one in providers.values() if not one["name"].startswith(PREFIX)]
+        parts = [provider for provider in providers.values() if not provider["name"].startswith(PREFIX)]
         traits = {uuid: summary["traits"] for uuid, summary in summaries.items()}
         found = self._added_up(parts, traits)
         return {named[root]: stock for root, stock in found.items() if root in named}
@@ -96,7 +96,7 @@ class Placement:
         if root is None:
             return Stock()
         tree = self._get("/resource_providers", {"in_tree": root["uuid"]})["resource_providers"]
-        parts = [one for one in tree if not one["name"].startswith(PREFIX)]
+        parts = [provider for provider in tree if not provider["name"].startswith(PREFIX)]
         return self._added_up(parts, {}).get(root["uuid"], Stock())
 
     def usage(self, host: str) -> Usage:
@@ -105,7 +105,9 @@ class Placement:
         if root is None:
             return Usage()
         tree = self._get("/resource_providers", {"in_tree": root["uuid"]})["resource_providers"]
-        paths = [f"/resource_providers/{one['uuid']}/{what}" for one in tree for what in ("inventories", "usages")]
+        paths = [
+            f"/resource_providers/{provider['uuid']}/{what}" for provider in tree for what in ("inventories", "usages")
+        ]
         found = Usage()
         for answer in self._calls.send_all([Request("placement", "GET", path, microversion=VERSION) for path in paths]):
             if isinstance(answer, CloudNotFound):
@@ -121,7 +123,7 @@ class Placement:
     def allocations(self, consumers: Sequence[str]) -> dict[str, Counter[str]]:
         """What each of these servers has, of whatever provider."""
         answers = self._calls.send_all(
-            [Request("placement", "GET", f"/allocations/{one}", microversion=VERSION) for one in consumers]
+            [Request("placement", "GET", f"/allocations/{consumer}", microversion=VERSION) for consumer in consumers]
         )
         found: dict[str, Counter[str]] = {}
         for consumer, answer in zip(consumers, answers, strict=True):
@@ -159,7 +161,7 @@ class Placement:
             for answer in self._calls.send_all(requests):
                 if isinstance(answer, CloudError):
                     raise answer
-                found.update({one["name"]: one for one in answer["resource_providers"]})
+                found.update({provider["name"]: provider for provider in answer["resource_providers"]})
         return {host: found[PREFIX + host]["uuid"] for host in hosts if PREFIX + host in found}
 
     def _named(self, name: str) -> Mapping[str, Any] | None:
@@ -168,25 +170,25 @@ class Placement:
 
     def _added_up(self, parts: Sequence[Mapping[str, Any]], traits: Mapping[str, Iterable[str]]) -> dict[str, Stock]:
         """What these providers have, added up by the uuid of the root of each; some ``traits`` are known already."""
-        asked = [(one, "inventories") for one in parts]
-        asked += [(one, "traits") for one in parts if one["uuid"] not in traits]
+        asked = [(provider, "inventories") for provider in parts]
+        asked += [(provider, "traits") for provider in parts if provider["uuid"] not in traits]
         answers = self._calls.send_all(
             [
-                Request("placement", "GET", f"/resource_providers/{one['uuid']}/{what}", microversion=VERSION)
-                for one, what in asked
+                Request("placement", "GET", f"/resource_providers/{provider['uuid']}/{what}", microversion=VERSION)
+                for provider, what in asked
             ]
         )
         found: dict[str, Stock] = defaultdict(Stock)
-        for (one, what), answer in zip(asked, answers, strict=True):
+        for (provider, what), answer in zip(asked, answers, strict=True):
             if isinstance(answer, CloudNotFound):
                 continue  # the provider is gone since we saw it
             if isinstance(answer, CloudError):
                 raise answer
-            stock = found[one["root_provider_uuid"]]
+            stock = found[provider["root_provider_uuid"]]
             if what == "traits":
                 stock.traits.update(answer["traits"])
                 continue
-            stock.traits.update(traits.get(one["uuid"], ()))
+            stock.traits.update(traits.get(provider["uuid"], ()))
             for resource_class, inventory in answer["inventories"].items():
                 stock.count(resource_class, inventory)
         return dict(found)

@@ -85,13 +85,13 @@ class Preemption:
         return [server for server in self._fewest(order, host, resource, servers) if not server.vanishing]
 
     def _in_the_way(self, order: Order, whole: bool) -> list[tuple[Server, ResourceRef]]:
-        known = self._compute.hypervisors_known([one.external_id for one in order.resources])
+        known = self._compute.hypervisors_known([resource.external_id for resource in order.resources])
         layout = Layout(self._compute.aggregates(), self._options)
         hosts = {
-            known[one.external_id].service_host: (known[one.external_id], one)
-            for one in order.resources
+            known[resource.external_id].service_host: (known[resource.external_id], resource)
+            for resource in order.resources
             # Nothing preemptible gets to what a reservation has for itself.
-            if one.external_id in known and not layout.is_held(known[one.external_id].service_host)
+            if resource.external_id in known and not layout.is_held(known[resource.external_id].service_host)
         }
         by_host: dict[str, list[Server]] = {host: [] for host in hosts}
         for server in self._compute.servers_on(hosts):
@@ -125,7 +125,7 @@ class Preemption:
         if not lacking:
             return []
         takes = self._placement.allocations([server.id for server in servers])
-        going = [one for one in servers if one.vanishing and any(takes[one.id][name] for name in lacking)]
+        going = [server for server in servers if server.vanishing and any(takes[server.id][name] for name in lacking)]
         staying = [server for server in servers if not server.vanishing]
         missing.subtract(sum((takes[server.id] for server in going), Counter()))
         chosen: list[Server] = []
@@ -133,21 +133,21 @@ class Preemption:
             lacking = _lacking(missing, chosen, takes)
             if any(takes[server.id][name] for name in lacking):
                 chosen.append(server)
-        for server in [one for one in chosen if LEAVES_AT not in one.metadata]:
-            others = [one for one in chosen if one is not server]
+        for server in [server for server in chosen if LEAVES_AT not in server.metadata]:
+            others = [other for other in chosen if other is not server]
             if not _lacking(missing, others, takes):
                 chosen = others
         return going + chosen
 
     def _missing_room(self, order: Order, host: Hypervisor) -> Counter[str]:
-        """How much more of each class must get free on the host before the order, and who has units there, have theirs.
+        """How much more of competing class must get free on the host before the order, and who has units there, have theirs.
 
         A server that has a unit has its room as well: what is promised is the rest of the units.
         """
         usage = self._placement.usage(host.name)
         wanted = {
-            class_of(one.reservation_id): (flavor_for(one, None), one.units.get(host.external_id, 0))
-            for one in (order, *(other for other in self._ahead if host.external_id in other.units))
+            class_of(competing.reservation_id): (flavor_for(competing, None), competing.units.get(host.external_id, 0))
+            for competing in (order, *(other for other in self._ahead if host.external_id in other.units))
         }
         for reservation_id, flavor in self._flavors.of_reservations().items():
             name = class_of(reservation_id)

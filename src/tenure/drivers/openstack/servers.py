@@ -113,13 +113,13 @@ class Servers:
             if server is not None and server.status in _LISTENING:
                 self._tell(server, marks_of(order))
             return Progress(True, effects=told)
-        known = self._compute.hypervisors_known([one.external_id for one in order.resources])
+        known = self._compute.hypervisors_known([resource.external_id for resource in order.resources])
         missing = {
-            one.external_id: f"Nova has no host {one.name or one.external_id} any more."
-            for one in order.resources
-            if one.external_id not in known
+            resource.external_id: f"Nova has no host {resource.name or resource.external_id} any more."
+            for resource in order.resources
+            if resource.external_id not in known
         }
-        hosts = {one.service_host: one for one in known.values()}
+        hosts = {hypervisor.service_host: hypervisor for hypervisor in known.values()}
         layout = self._aggregates.look()
         for host in hosts.values():
             for holder in layout.exclusive_holders(host.service_host, but=order.reservation_id):
@@ -240,7 +240,9 @@ class Servers:
         return None if self._forget(server) else _wait(server)
 
     def _is_down(self, service_host: str) -> bool:
-        return any(one.service_host == service_host and not one.up for one in self._compute.hypervisors())
+        return any(
+            hypervisor.service_host == service_host and not hypervisor.up for hypervisor in self._compute.hypervisors()
+        )
 
     # Ending
 
@@ -249,7 +251,7 @@ class Servers:
         layout = Layout(self._compute.aggregates(), self._options)
         own = self._all(order)
         if order.is_over:
-            self._deny(order, {one.id for one in own})
+            self._deny(order, {server.id for server in own})
         for server in own:
             unfinished = self._end(order, server, layout.pooled)
             if unfinished is not None:
@@ -327,11 +329,11 @@ class Servers:
         else:
             found = [] if order.hold is None else self._compute.servers_in(order.project_id)
         return [
-            one
-            for one in found
-            if one.project_id == order.project_id
-            and one.status not in _GONE
-            and is_its_own(order, one.id, one.metadata, one.created_at)
+            server
+            for server in found
+            if server.project_id == order.project_id
+            and server.status not in _GONE
+            and is_its_own(order, server.id, server.metadata, server.created_at)
         ]
 
     def _deny(self, order: Order, own: Collection[str]) -> None:
@@ -344,7 +346,7 @@ class Servers:
 
     def servers_of(self, order: Order) -> list[Server]:
         """The reservation's servers, but for those that are vanishing."""
-        return [one for one in self._all(order) if not one.vanishing]
+        return [server for server in self._all(order) if not server.vanishing]
 
     # A server
 
@@ -371,7 +373,7 @@ class Servers:
             if changes:
                 self._compute.set_server_metadata(server.id, changes)
             tags = _tags_by(wanted)
-            for tag in sorted(one for one in server.tags - tags if LEASE in wanted and one.startswith(f"{LEASE}=")):
+            for tag in sorted(tag for tag in server.tags - tags if LEASE in wanted and tag.startswith(f"{LEASE}=")):
                 self._compute.untag_server(server.id, tag)  # of an earlier lease
             for tag in sorted(tags - server.tags):
                 with suppress(BadRequest):  # its owner has put as many there as Nova takes
@@ -417,15 +419,15 @@ def booted_since(compute: Compute, layout: Layout, since: datetime) -> list[Boot
     """The servers that were booted since then, but for those of reservations of other types; and those that went."""
     return [
         BootedServer(
-            one.id,
-            one.name,
-            one.project_id,
-            one.user_id,
-            reservation_id=one.metadata.get(RESERVATION),
-            is_gone=one.status == "DELETED",
+            server.id,
+            server.name,
+            server.project_id,
+            server.user_id,
+            reservation_id=server.metadata.get(RESERVATION),
+            is_gone=server.status == "DELETED",
         )
-        for one in compute.servers_changed(since)
-        if one.status == "DELETED" or _is_free(one, layout, since)
+        for server in compute.servers_changed(since)
+        if server.status == "DELETED" or _is_free(server, layout, since)
     ]
 
 
@@ -465,8 +467,8 @@ def drift(orders: Sequence[Order], layout: Layout, hypervisors: Mapping[str, Hyp
 
 def grown(compute: Compute, orders: Sequence[Order], hypervisors: Mapping[str, Hypervisor]) -> Iterator[Drift]:
     """The servers that take more of their reserved hosts than was booked, as their owners have resized them."""
-    named = [one for one in orders if named_server(one) is not None and not is_in_place(one)]
-    found = {one.id: one for one in compute.servers_tagged(TAG)} if named else {}
+    named = [order for order in orders if named_server(order) is not None and not is_in_place(order)]
+    found = {server.id: server for server in compute.servers_tagged(TAG)} if named else {}
     for order in named:
         server = found.get(named_server(order) or "")
         if server is None or server.service_host not in (_service_hosts(order, hypervisors) or ()):
@@ -481,8 +483,8 @@ def grown(compute: Compute, orders: Sequence[Order], hypervisors: Mapping[str, H
 
 def _service_hosts(order: Order, hypervisors: Mapping[str, Hypervisor]) -> set[str] | None:
     """The hosts that the aggregate is to have; None where Nova does not know all of them."""
-    known: Iterable[Hypervisor | None] = [hypervisors.get(one.external_id) for one in order.resources]
-    found = [one.service_host for one in known if one is not None]
+    known: Iterable[Hypervisor | None] = [hypervisors.get(resource.external_id) for resource in order.resources]
+    found = [hypervisor.service_host for hypervisor in known if hypervisor is not None]
     return set(found) if len(found) == len(order.resources) else None
 
 

@@ -61,7 +61,7 @@ class Units:
         if self._delete_class():
             return True
         # Somebody took a host out of the reservation's aggregate: it is looked for everywhere.
-        self.drop(one["uuid"] for name, one in placement.providers().items() if name.startswith(PREFIX))
+        self.drop(provider["uuid"] for name, provider in placement.providers().items() if name.startswith(PREFIX))
         return self._delete_class()
 
     def open_on(self) -> list[str]:
@@ -73,7 +73,7 @@ class Units:
             )
         except BadRequest:  # there is no such class
             return []
-        return [one["name"] for one in found["resource_providers"]]
+        return [provider["name"] for provider in found["resource_providers"]]
 
     def _ensure_class(self) -> None:
         path = f"/resource_classes/{self._class}"

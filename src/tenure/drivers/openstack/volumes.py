@@ -74,7 +74,7 @@ class Volumes:
         found = self._cinder.volume_type(reference)
         if not found.is_public and project_id not in self._cinder.projects_of(found):
             raise CloudNotFound(Reason(f"There is no volume type {reference}."))
-        return {"id": found.id, "name": found.name, "pools": [one.name for one in self._cinder.pools(found.id)]}
+        return {"id": found.id, "name": found.name, "pools": [pool.name for pool in self._cinder.pools(found.id)]}
 
     def register(self, resource: ResourceRef) -> None:
         self.look_up(resource.name)
@@ -84,7 +84,7 @@ class Volumes:
 
     def check(self, registered: Iterable[ResourceRef]) -> dict[str, Health]:
         wanted = list(registered)
-        pools = {one.name: one for one in self._cinder.pools()} if wanted else {}
+        pools = {pool.name: pool for pool in self._cinder.pools()} if wanted else {}
         healths: dict[str, Health] = {}
         for resource in wanted:
             pool = pools.get(resource.name)
@@ -98,27 +98,29 @@ class Volumes:
 
     def held(self) -> list[str]:
         found = self._cinder.with_metadata(**{STATE: RESERVED})
-        return sorted({one.metadata[RESERVATION] for one in found if RESERVATION in one.metadata})
+        return sorted({volume.metadata[RESERVATION] for volume in found if RESERVATION in volume.metadata})
 
     def drift(self, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Iterator[Drift]:
-        there = {one.id for one in self._cinder.with_metadata(**{STATE: RESERVED})} if orders else set()
-        suspects = [one for order in orders for one in ids_of(order) if one not in there][:_SUSPECTS]
-        gone = set(suspects) - {one.id for one in self._cinder.existing(suspects)}
+        there = {volume.id for volume in self._cinder.with_metadata(**{STATE: RESERVED})} if orders else set()
+        suspects = [volume_id for order in orders for volume_id in ids_of(order) if volume_id not in there][:_SUSPECTS]
+        gone = set(suspects) - {volume.id for volume in self._cinder.existing(suspects)}
         for order in orders:
             known, wanted = ids_of(order), sum(order.units.values())
-            for one in known:
-                if one in gone:
-                    yield Drift(order.reservation_id, None, f"volume {one} of {order.reservation_id} is not there")
+            for volume_id in known:
+                if volume_id in gone:
+                    yield Drift(
+                        order.reservation_id, None, f"volume {volume_id} of {order.reservation_id} is not there"
+                    )
             if len(known) < wanted:
                 what = f"reservation {order.reservation_id} has {len(known)} volumes of {wanted}"
                 yield Drift(order.reservation_id, None, what)
 
     def remaining(self, orders: Iterable[Order]) -> dict[str, int]:
         wanted = list(orders)
-        there = {one.id for one in self._cinder.with_metadata(**{STATE: KEPT})}
-        hidden = [one for order in wanted for one in ids_of(order) if one not in there]
-        there |= {one.id for one in self._cinder.existing(hidden)}
-        return {order.reservation_id: sum(1 for one in ids_of(order) if one in there) for order in wanted}
+        there = {volume.id for volume in self._cinder.with_metadata(**{STATE: KEPT})}
+        hidden = [volume_id for order in wanted for volume_id in ids_of(order) if volume_id not in there]
+        there |= {volume.id for volume in self._cinder.existing(hidden)}
+        return {order.reservation_id: sum(1 for volume_id in ids_of(order) if volume_id in there) for order in wanted}
 
     # Reservations
 
@@ -133,12 +135,14 @@ class Volumes:
         """Have as many volumes as the order says in the owner's project, in the pool that was booked."""
         wanted = sum(order.units.values())
         own = self._own(order)
-        found = {_number(one, order): one for one in reversed(own)}  # of two that are the same, the recorded one
-        spoilt = [one for one in own if _number(one, order) > wanted or self._is_spoilt(order, one)]
-        spoilt += [one for one in own if one not in (*found.values(), *spoilt)]
+        found = {
+            _number(volume, order): volume for volume in reversed(own)
+        }  # of two that are the same, the recorded one
+        spoilt = [volume for volume in own if _number(volume, order) > wanted or self._is_spoilt(order, volume)]
+        spoilt += [volume for volume in own if volume not in (*found.values(), *spoilt)]
         if spoilt:
             self._cinder.detach(spoilt)
-            self._cinder.delete_all(one for one in spoilt if one.status in _FREE)
+            self._cinder.delete_all(volume for volume in spoilt if volume.status in _FREE)
             return Progress(
                 False, _LOOK_AGAIN, f"Volume {spoilt[0].name} goes: {_why(order, spoilt[0])}.", awaited=True
             )
@@ -147,7 +151,11 @@ class Volumes:
             owner = owner_of(self._calls, order, what="Volumes")
             made = self._cinder.make_all([_body(order, number) for number in missing], owner)
             found |= dict(zip(missing, made, strict=True))
-        waiting = [one for one in found.values() if one.status not in {"available", "in-use"} and not one.attachments]
+        waiting = [
+            volume
+            for volume in found.values()
+            if volume.status not in {"available", "in-use"} and not volume.attachments
+        ]
         if waiting:
             return Progress(
                 False, _LOOK_AGAIN, Reason(f"Volume {waiting[0].name} is {waiting[0].status}."), awaited=True
@@ -158,14 +166,14 @@ class Volumes:
         """Delete the volumes, or keep them as was asked for; what is not recorded as its owner's is deleted."""
         at_end = order.parameters.get("at_end", "delete")
         found = self._own(order)
-        kept = [one for one in found if one.id in ids_of(order)] if at_end != "delete" else []
-        gone = [one for one in found if one not in kept]
+        kept = [volume for volume in found if volume.id in ids_of(order)] if at_end != "delete" else []
+        gone = [volume for volume in found if volume not in kept]
         if at_end == "keep":
             self._cinder.mark(kept, {STATE: KEPT, RESERVATION: order.reservation_id})
-        attached = [one for one in (found if at_end == "snapshot" else gone) if one.attachments]
+        attached = [volume for volume in (found if at_end == "snapshot" else gone) if volume.attachments]
         if attached:
             self._cinder.detach(attached)
-        self._cinder.delete_all(one for one in gone if one.status in _FREE and not one.attachments)
+        self._cinder.delete_all(volume for volume in gone if volume.status in _FREE and not volume.attachments)
         progress = self._snapshot(order, kept) if at_end == "snapshot" else DONE
         return Progress(False, _LOOK_AGAIN, Reason(f"Volume {gone[0].name} is being deleted.")) if gone else progress
 
@@ -173,13 +181,13 @@ class Volumes:
         """Have a snapshot of each volume, then call it kept."""
         marks = {RESERVATION: order.reservation_id}
         taken = self._cinder.snapshots(marks)
-        failed = [one for one in taken.values() if one.status.startswith("error")]
+        failed = [snapshot for snapshot in taken.values() if snapshot.status.startswith("error")]
         self._cinder.delete_snapshots(failed)
-        missing = [one for one in found if one.id not in taken and not one.attachments]
+        missing = [volume for volume in found if volume.id not in taken and not volume.attachments]
         if missing:
             owner = owner_of(self._calls, order, what="Snapshots")
             self._cinder.take_snapshots(missing, marks, self._options.image_prefix, owner)
-        done = [one for one in found if one.id in taken and taken[one.id].status == "available"]
+        done = [volume for volume in found if volume.id in taken and taken[volume.id].status == "available"]
         self._cinder.mark(done, {STATE: KEPT, RESERVATION: order.reservation_id})
         if len(done) < len(found):
             return Progress(False, _LOOK_AGAIN, Reason("Snapshots of volumes are being made."))
@@ -187,11 +195,15 @@ class Volumes:
 
     def _own(self, order: Order) -> list[Volume]:
         """The volumes of the reservation, but for those that are kept already."""
-        found = {one.id: one for one in self._cinder.with_metadata(**{RESERVATION: order.reservation_id})}
-        hidden = [one for one in ids_of(order) if one not in found]
-        found |= {one.id: one for one in self._cinder.existing(hidden)}
-        own = [one for one in found.values() if one.metadata.get(STATE) != KEPT and one.project_id == order.project_id]
-        return sorted(own, key=lambda one: (_number(one, order), one.id not in ids_of(order), one.id))
+        found = {volume.id: volume for volume in self._cinder.with_metadata(**{RESERVATION: order.reservation_id})}
+        hidden = [volume_id for volume_id in ids_of(order) if volume_id not in found]
+        found |= {volume.id: volume for volume in self._cinder.existing(hidden)}
+        own = [
+            volume
+            for volume in found.values()
+            if volume.metadata.get(STATE) != KEPT and volume.project_id == order.project_id
+        ]
+        return sorted(own, key=lambda volume: (_number(volume, order), volume.id not in ids_of(order), volume.id))
 
     def _is_spoilt(self, order: Order, volume: Volume) -> bool:
         """Whether it was not made, or elsewhere than booked; what its owner has had is never taken from him."""
@@ -204,7 +216,7 @@ class Volumes:
 def ids_of(order: Order) -> list[str]:
     """The volumes that were recorded for a reservation."""
     found = order.effects.get("volume_ids")
-    return [str(one) for one in found] if isinstance(found, list | tuple) else []
+    return [str(volume_id) for volume_id in found] if isinstance(found, list | tuple) else []
 
 
 def _body(order: Order, number: int) -> dict[str, object]:
