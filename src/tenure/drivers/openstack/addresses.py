@@ -1,7 +1,7 @@
-"""Floating IPs: as what can be reserved, and reserved.
+"""Floating IPs: as resources, and in reservations.
 
-A reserved address is made a floating IP of its owner's project at the start, and deleted at the end. It is ours by its
-tag, or by its description where the tag was not written any more.
+A reserved address becomes a floating IP in its owner's project at the start, and is deleted at the end. It is
+recognized by its tag, or by its description if the tag could not be written.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from tenure.drivers.openstack.requests import Conflict
 
 #: The resource type of addresses.
 ADDRESS: Final = "virtual:floatingip"
-#: What all floating IPs of reservations are tagged with, and what the tag of one reservation's begins with.
+#: The tag of all floating IPs of reservations, and the prefix of the tag with the reservation id.
 TAG: Final = "blazar"
 PREFIX: Final = "reservation:"
-#: What ids of networks look like; anything else would be another address.
+#: The format of network ids; other texts could change the path of the request.
 _NETWORK_ID: Final = re.compile(r"[0-9a-zA-Z_-]{1,64}")
 _FLOATING: Final = "network:floatingip"
 
 
 class Addresses:
-    """Addresses of external networks, with the calls of one verb."""
+    """The addresses of external networks, for one driver call."""
 
     def __init__(self, network: Network, options: OpenStackOptions) -> None:
         self._network = network
@@ -55,11 +55,11 @@ class Addresses:
     # What there is
 
     def discover(self) -> list[DiscoveredResource]:
-        """Nothing: which addresses are for reservations is for an administrator to say."""
+        """Return nothing: an administrator decides which addresses are for reservations."""
         return []
 
     def look_up(self, reference: str) -> DiscoveredResource:
-        """The address that is named as ``<network's id>/<address>``, if it is kept for nobody."""
+        """Return the address that is named as ``<network id>/<address>``, if Neutron does not hand it out itself."""
         network_id, _, text = reference.partition("/")
         try:
             address = str(ip_address(text))
@@ -89,15 +89,15 @@ class Addresses:
         )
 
     def register(self, resource: ResourceRef) -> None:
-        """See that nobody has the address. Nothing is to be done: Neutron does not hand it out by itself."""
+        """Check that the address is not in use. Nothing has to be changed: Neutron does not hand it out by itself."""
         self._refuse_ports([resource])
         for floating_ip in self._network.at([resource.name]):
-            if _is(resource, floating_ip.network_id, floating_ip.address) and not _reservations(floating_ip):
-                raise ResourceOccupied({resource.external_id: _owned(floating_ip)})
+            if _matches(resource, floating_ip.network_id, floating_ip.address) and not _reservations(floating_ip):
+                raise ResourceOccupied({resource.external_id: _owner_text(floating_ip)})
 
     def unregister(self, resource: ResourceRef) -> None:
         for floating_ip in self._network.at([resource.name]):
-            if _is(resource, floating_ip.network_id, floating_ip.address):
+            if _matches(resource, floating_ip.network_id, floating_ip.address):
                 for holder in _reservations(floating_ip):
                     raise CloudBusy(f"{resource.name} is still held by reservation {holder}.")
 
@@ -105,13 +105,13 @@ class Addresses:
         return sorted({name for floating_ip in self._network.floating_ips() for name in _reservations(floating_ip)})
 
     def check(self, registered: Iterable[ResourceRef]) -> dict[str, Health]:
-        """All are well but those that somebody else has."""
+        """Return the health: all addresses are well, except those in use outside of reservations."""
         healths = {resource.external_id: Health(True) for resource in registered}
         if healths:
             for floating_ip in self._network.floating_ips():
                 number = address_id(floating_ip.network_id, floating_ip.address)
                 if number in healths and not _reservations(floating_ip):
-                    healths[number] = Health(False, f"{_owned(floating_ip)}.")
+                    healths[number] = Health(False, f"{_owner_text(floating_ip)}.")
         return healths
 
     def drift(self, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Iterator[Drift]:
@@ -124,7 +124,7 @@ class Addresses:
         for order in orders:
             wanted = {resource.external_id for resource in order.resources}
             for resource in order.resources:
-                what = _wrong(order, resource, at.get(resource.external_id))
+                what = _difference(order, resource, at.get(resource.external_id))
                 if what is not None:
                     yield Drift(order.reservation_id, resource, what)
             for floating_ip in held[order.reservation_id]:
@@ -137,48 +137,48 @@ class Addresses:
         for resource in pooled:
             taken = at.get(resource.external_id)
             if taken is not None and not _reservations(taken):
-                yield Drift(None, resource, _owned(taken))
+                yield Drift(None, resource, _owner_text(taken))
 
     # Reservations
 
     def prepare(self, order: Order) -> Progress:
-        """Nothing of an address is seen before its start."""
+        """Return at once: an address needs no preparation."""
         return DONE
 
     def hand_over(self, order: Order) -> Progress:
-        """Have the addresses of the order, and no others, in the owner's project; as ``ensure_started`` does."""
+        """Create the order's floating IPs in the owner's project, and delete its others; see ``ensure_started``."""
         network_id = str(order.parameters.get("network_id") or "")
         if order.resources and not _NETWORK_ID.fullmatch(network_id):
             raise CloudRefused(f"Reservation {order.reservation_id} does not say of which network its addresses are.")
         wanted = {str(ip_address(resource.name)): resource for resource in order.resources}
-        seen = self._at_all(order)
+        seen = self._at_addresses_of(order)
         found = [
             floating_ip
             for floating_ip in seen
             if floating_ip.network_id == network_id and floating_ip.address in wanted
         ]
         _refuse_others(order, wanted, found)
-        ours = _merged(self._network.tagged(_tag_of(order)), _own(order, seen))
+        ours = _merged(self._network.tagged(_tag_of(order)), _of_reservation(order, seen))
         kept = {floating_ip.address: floating_ip for floating_ip in found if floating_ip.project_id == order.project_id}
-        # Neutron does not give a floating IP to another project: such a one is made anew.
+        # Neutron cannot move a floating IP to another project: it is deleted and created again.
         self._network.delete_all(
-            [floating_ip for floating_ip in ours if floating_ip.id not in {it.id for it in kept.values()}]
+            [floating_ip for floating_ip in ours if floating_ip.id not in {keeper.id for keeper in kept.values()}]
         )
         missing = [wanted[address] for address in sorted(wanted.keys() - kept.keys())]
         self._tag(order, kept.values())
-        self._make(order, network_id, missing)
+        self._create(order, network_id, missing)
         return DONE
 
     def servers_of(self, order: Order) -> list[Server]:
         raise CloudRefused(Reason("Nothing can be saved of a floating IP."))
 
     def take_back(self, order: Order) -> Progress:
-        """Delete the floating IPs of the reservation, whatever they lead to, and no others.
+        """Delete the reservation's floating IPs, even if they are associated, and no others.
 
-        They are those that say so, and those at its addresses that its owner has and that say nothing.
+        These are the tagged ones, and those without a tag that the owner's project has at the reservation's addresses.
         """
         tagged = self._network.tagged(_tag_of(order))
-        seen = self._at_all(order)
+        seen = self._at_addresses_of(order)
         wanted = {resource.external_id for resource in order.resources}
         hidden = [
             floating_ip
@@ -187,15 +187,15 @@ class Addresses:
             and not _reservations(floating_ip)
             and address_id(floating_ip.network_id, floating_ip.address) in wanted
         ]
-        self._network.delete_all(_merged(tagged, _own(order, seen), hidden))
+        self._network.delete_all(_merged(tagged, _of_reservation(order, seen), hidden))
         return DONE
 
-    def _at_all(self, order: Order) -> list[FloatingIP]:
-        """The floating IPs, of whatever network, at the addresses that the reservation has or had."""
+    def _at_addresses_of(self, order: Order) -> list[FloatingIP]:
+        """Return the floating IPs at the current and former addresses of the reservation, in any network."""
         addresses = {str(ip_address(resource.name)) for resource in (*order.resources, *order.returning)}
         return self._network.at(sorted(addresses))
 
-    def _make(self, order: Order, network_id: str, resources: Sequence[ResourceRef]) -> None:
+    def _create(self, order: Order, network_id: str, resources: Sequence[ResourceRef]) -> None:
         if not resources:
             return
         subnets = self._network.subnets(network_id)
@@ -217,16 +217,16 @@ class Addresses:
         self._tag(order, [answer for answer in answers.values() if isinstance(answer, FloatingIP)])
         refused = {key: answer for key, answer in answers.items() if isinstance(answer, CloudError)}
         if refused:
-            self._explain(
+            self._raise_reason(
                 order, network_id, [resource for resource in resources if resource.external_id in refused], refused
             )
         if missing:
             raise ResourceMissing(missing)
 
-    def _explain(
+    def _raise_reason(
         self, order: Order, network_id: str, resources: Sequence[ResourceRef], errors: Mapping[str, CloudError]
     ) -> None:
-        """Raise why these could not be made, unless somebody has made them for the reservation meanwhile."""
+        """Raise the reason why these could not be created, unless a concurrent call has created them."""
         found = {
             floating_ip.address: floating_ip
             for floating_ip in self._network.at([resource.name for resource in resources], network_id)
@@ -239,12 +239,12 @@ class Addresses:
             raise errors[resource.external_id]
 
     def _refuse_ports(self, resources: Iterable[ResourceRef]) -> None:
-        """Refuse addresses that something has which is no floating IP, such as a router."""
+        """Refuse addresses that are used by a port other than a floating IP, such as a router."""
         taken = {
             resource.external_id: f"{resource.name} is in use by a port"
             for resource in resources
             for network_id, purpose in self._network.users_of(resource.name)
-            if purpose != _FLOATING and _is(resource, network_id, resource.name)
+            if purpose != _FLOATING and _matches(resource, network_id, resource.name)
         }
         if taken:
             raise ResourceOccupied(taken)
@@ -255,9 +255,9 @@ class Addresses:
 
 
 def _refuse_others(order: Order, wanted: Mapping[str, ResourceRef], found: Iterable[FloatingIP]) -> None:
-    """Refuse addresses that others have. Another reservation's end may be under way.
+    """Refuse addresses that others use; retry if these are other reservations, whose end may be in progress.
 
-    What the owner's project has there, and nothing says for whom, is the reservation's: he may write to it himself.
+    A floating IP without a tag in the owner's project belongs to the reservation: the owner can remove the tag.
     """
     others = {
         floating_ip.address: floating_ip
@@ -266,7 +266,7 @@ def _refuse_others(order: Order, wanted: Mapping[str, ResourceRef], found: Itera
         and (_reservations(floating_ip) or floating_ip.project_id != order.project_id)
     }
     foreign = {
-        wanted[address].external_id: _owned(floating_ip)
+        wanted[address].external_id: _owner_text(floating_ip)
         for address, floating_ip in others.items()
         if not _reservations(floating_ip)
     }
@@ -280,7 +280,7 @@ def _tag_of(order: Order) -> str:
     return f"{PREFIX}{order.reservation_id}"
 
 
-def _own(order: Order, found: Iterable[FloatingIP]) -> list[FloatingIP]:
+def _of_reservation(order: Order, found: Iterable[FloatingIP]) -> list[FloatingIP]:
     return [floating_ip for floating_ip in found if order.reservation_id in _reservations(floating_ip)]
 
 
@@ -288,28 +288,28 @@ def _subnet_of(subnets: Iterable[Subnet], address: str) -> Subnet | None:
     return next((subnet for subnet in subnets if subnet.has(address)), None)
 
 
-def _is(resource: ResourceRef, network_id: str, address: str) -> bool:
+def _matches(resource: ResourceRef, network_id: str, address: str) -> bool:
     return address_id(network_id, address) == resource.external_id
 
 
 def _reservations(floating_ip: FloatingIP) -> frozenset[str]:
-    """The reservations for which it was made."""
+    """Return the reservations for which the floating IP was created."""
     tagged = {tag.removeprefix(PREFIX) for tag in floating_ip.tags if tag.startswith(PREFIX)}
     if not tagged and floating_ip.description.startswith(PREFIX):
         tagged = {floating_ip.description.removeprefix(PREFIX)}
     return frozenset(tagged)
 
 
-def _owned(floating_ip: FloatingIP) -> str:
+def _owner_text(floating_ip: FloatingIP) -> str:
     return f"{floating_ip.address} is a floating IP of project {floating_ip.project_id or 'of nobody'}"
 
 
-def _wrong(order: Order, resource: ResourceRef, floating_ip: FloatingIP | None) -> str | None:
-    """What is not as it should be with an address of the order, None for nothing."""
+def _difference(order: Order, resource: ResourceRef, floating_ip: FloatingIP | None) -> str | None:
+    """Return what differs from the order at this address, or None."""
     if floating_ip is None:
         return f"{resource.name} is no floating IP"
     if order.reservation_id not in _reservations(floating_ip):
-        return _owned(floating_ip)
+        return _owner_text(floating_ip)
     if floating_ip.project_id != order.project_id:
         return f"{resource.name} is in another project than its owner's"
     if not {TAG, _tag_of(order)} <= floating_ip.tags:

@@ -1,4 +1,4 @@
-"""Changing Nova's aggregates: what is so already is no error."""
+"""Changing Nova's aggregates; a change that is already made is no error."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tenure.drivers.openstack.requests import Conflict
 
 
 class Aggregates:
-    """The aggregates of a cloud, with the calls of one verb."""
+    """The aggregates of a cloud, for one driver call."""
 
     def __init__(self, compute: Compute, options: OpenStackOptions) -> None:
         self._compute = compute
         self._options = options
 
-    def look(self) -> Layout:
-        """How hosts are spread; the pool is made where there is none, or none any more."""
+    def read_layout(self) -> Layout:
+        """Return the current layout; the pool is created if it does not exist."""
         aggregates = self._compute.aggregates()
         if all(aggregate.name != self._options.freepool_name for aggregate in aggregates):
-            with suppress(Conflict):  # somebody else made it since we looked
+            with suppress(Conflict):  # another worker has just created it
                 self._compute.make_aggregate(self._options.freepool_name)
             aggregates = self._compute.aggregates()
         return Layout(aggregates, self._options)
@@ -31,7 +31,7 @@ class Aggregates:
     def add(
         self, aggregate: Aggregate, hosts: Iterable[str], *, missing_ok: bool = False, announce: bool = True
     ) -> None:
-        """Have these hosts in the aggregate."""
+        """Add these hosts to the aggregate."""
         wanted = list(hosts)
         if not wanted:
             return
@@ -42,7 +42,7 @@ class Aggregates:
             errors = {host: error for host, error in errors.items() if not isinstance(error, CloudNotFound)}
         if not errors:
             return
-        # A host that is in it already is as much of a conflict as one that Nova does not put there.
+        # Nova answers with a conflict both for a host that is in the aggregate already and for one that it refuses.
         members = {current.id: current.hosts for current in self._compute.aggregates()}.get(aggregate.id, frozenset())
         for host, error in sorted(errors.items()):
             if isinstance(error, CloudNotFound):
@@ -51,7 +51,7 @@ class Aggregates:
                 raise error
 
     def remove(self, aggregate: Aggregate, hosts: Iterable[str]) -> None:
-        """Have none of these hosts in the aggregate."""
+        """Remove these hosts from the aggregate."""
         errors: dict[str, CloudError] = self._compute.remove_hosts(aggregate, hosts)
         for _, error in sorted(errors.items()):
             raise error

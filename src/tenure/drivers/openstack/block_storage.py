@@ -12,10 +12,10 @@ from tenure.drivers.contract import CloudError, CloudNotFound
 from tenure.drivers.openstack.requests import Calls, Owner, Request
 
 SERVICE: Final = "block-storage"
-#: From this one on, pools are told by the type whose volumes may lie in them.
+#: The first microversion that lists pools by volume type.
 _VERSION: Final = "3.35"
 _PAGE: Final = "1000"
-#: What a pool has that has no end.
+#: The size of a pool without a limit.
 UNLIMITED: Final = 2**31 - 1
 
 
@@ -40,7 +40,7 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A volume; ``pool`` is where it lies, empty as long as that is not decided."""
+    """A volume; ``pool`` is empty until Cinder has chosen one."""
 
     id: str
     name: str
@@ -58,19 +58,19 @@ class Snapshot:
 
 
 class BlockStorage:
-    """What is asked of Cinder, with the calls of one verb."""
+    """Cinder's API, for one driver call."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
 
     def pools(self, type_id: str | None = None) -> list[Pool]:
-        """All pools, or those in which volumes of that type may lie, ordered by name."""
+        """Return all pools, or those for volumes of that type, ordered by name."""
         params = {"detail": "true", **({} if type_id is None else {"volume_type": type_id})}
         found = self._send(Request(SERVICE, "GET", "/scheduler-stats/get_pools", params=params, microversion=_VERSION))
         return sorted(map(_pool, found["pools"]), key=lambda pool: pool.name)
 
     def volume_type(self, reference: str) -> VolumeType:
-        """The type of that id, or else of that name, the default one for an empty text; raises ``CloudNotFound``."""
+        """Return the type with that id or name, the default type for an empty text; raise ``CloudNotFound``."""
         if not reference:
             return _type(self._send(Request(SERVICE, "GET", "/types/default"))["volume_type"])
         params = {"is_public": "None", "limit": _PAGE}
@@ -85,12 +85,12 @@ class BlockStorage:
             params["marker"] = types[-1].id
 
     def projects_of(self, volume_type: VolumeType) -> set[str]:
-        """The projects that may use a type that is not public."""
+        """Return the projects that may use a private type."""
         path = f"/types/{quote(volume_type.id)}/os-volume-type-access"
         return {access["project_id"] for access in self._send(Request(SERVICE, "GET", path))["volume_type_access"]}
 
     def with_metadata(self, **wanted: str) -> list[Volume]:
-        """The volumes of all projects with these metadata."""
+        """Return the volumes of all projects with these metadata."""
         found: list[Volume] = []
         params = {"all_tenants": "1", "limit": _PAGE, "metadata": str(wanted)}
         while True:
@@ -101,12 +101,12 @@ class BlockStorage:
             params["marker"] = page[-1]["id"]
 
     def existing(self, ids: Iterable[str]) -> list[Volume]:
-        """Those of these volumes that there are."""
+        """Return those of these volumes that exist."""
         requests = [Request(SERVICE, "GET", f"/volumes/{quote(volume_id)}") for volume_id in ids]
-        return [_volume(answer["volume"]) for answer in self._each(requests) if answer is not None]
+        return [_volume(answer["volume"]) for answer in self._send_all(requests) if answer is not None]
 
     def make_all(self, bodies: Sequence[Mapping[str, object]], owner: Owner) -> list[Volume]:
-        """Make volumes side by side, as their owner. Raises what Cinder refuses when all have been asked for."""
+        """Create volumes concurrently, as their owner. Raises Cinder's errors after all requests were sent."""
         requests = [Request(SERVICE, "POST", "/volumes", {"volume": dict(body)}, owner=owner) for body in bodies]
         answers = self._calls.send_all(requests)
         for answer in answers:
@@ -115,8 +115,8 @@ class BlockStorage:
         return [_volume(answer["volume"]) for answer in answers]
 
     def mark(self, volumes: Iterable[Volume], metadata: Mapping[str, str]) -> None:
-        """Have these metadata on each, beside those that it has. Those that are gone are no error."""
-        self._each(
+        """Add these metadata to each volume. Missing volumes are ignored."""
+        self._send_all(
             [
                 Request(SERVICE, "POST", f"/volumes/{volume.id}/metadata", {"metadata": dict(metadata)})
                 for volume in volumes
@@ -124,8 +124,8 @@ class BlockStorage:
         )
 
     def detach(self, volumes: Iterable[Volume]) -> None:
-        """Have Nova take volumes from their servers; it goes on when this returns. What is gone is no error."""
-        self._each(
+        """Ask Nova to detach volumes from their servers; does not wait for it. Missing ones are ignored."""
+        self._send_all(
             [
                 Request("compute", "DELETE", f"/servers/{attachment.server_id}/os-volume_attachments/{volume.id}")
                 for volume in volumes
@@ -134,29 +134,32 @@ class BlockStorage:
         )
 
     def delete_all(self, volumes: Iterable[Volume]) -> None:
-        """Delete volumes with their snapshots; it goes on when this returns. Those that are gone are no error."""
+        """Delete volumes with their snapshots; does not wait for it. Missing volumes are ignored."""
         params = {"cascade": "true"}
-        self._each([Request(SERVICE, "DELETE", f"/volumes/{volume.id}", params=params) for volume in volumes])
+        self._send_all([Request(SERVICE, "DELETE", f"/volumes/{volume.id}", params=params) for volume in volumes])
 
     def snapshots(self, metadata: Mapping[str, str]) -> dict[str, Snapshot]:
-        """The snapshots of all projects with these metadata, by volume."""
+        """Return the snapshots of all projects with these metadata, by volume id."""
         params = {"all_tenants": "1", "limit": _PAGE, "metadata": str(dict(metadata))}
         found = self._send(Request(SERVICE, "GET", "/snapshots/detail", params=params))["snapshots"]
         return {snapshot["volume_id"]: Snapshot(snapshot["id"], snapshot["status"]) for snapshot in found}
 
     def take_snapshots(self, volumes: Iterable[Volume], metadata: Mapping[str, str], prefix: str, owner: Owner) -> None:
-        """Have a snapshot made of each, as the owner; it goes on when this returns."""
+        """Create a snapshot of each volume as the owner; does not wait for it."""
         bodies = [
             {"volume_id": volume.id, "name": f"{prefix}{volume.name}"[:255], "metadata": dict(metadata), "force": True}
             for volume in volumes
         ]
-        self._each([Request(SERVICE, "POST", "/snapshots", {"snapshot": body}, owner=owner) for body in bodies])
+        self._send_all([Request(SERVICE, "POST", "/snapshots", {"snapshot": body}, owner=owner) for body in bodies])
 
     def delete_snapshots(self, snapshots: Iterable[Snapshot]) -> None:
-        self._each([Request(SERVICE, "DELETE", f"/snapshots/{snapshot.id}") for snapshot in snapshots])
+        self._send_all([Request(SERVICE, "DELETE", f"/snapshots/{snapshot.id}") for snapshot in snapshots])
 
-    def _each(self, requests: Sequence[Request]) -> list[Any]:
-        """What each answers, None where what it names is gone; raises what else went wrong when all were made."""
+    def _send_all(self, requests: Sequence[Request]) -> list[Any]:
+        """Return the answer to each request, or None if its object is missing.
+
+        Other errors are raised after all requests were sent.
+        """
         answers = self._calls.send_all(requests)
         for answer in answers:
             if isinstance(answer, CloudError) and not isinstance(answer, CloudNotFound):

@@ -15,27 +15,27 @@ from tenure.drivers.contract import CloudAmbiguous, CloudBusy, CloudError, Cloud
 from tenure.drivers.openstack.pages import PageStarts, read_pages, starts_among
 from tenure.drivers.openstack.requests import Calls, Conflict, Request
 
-#: The newest version with paging of hypervisors that has their sizes and calls them by numbers, as Blazar does.
+#: The newest microversion with pages of hypervisors that shows their sizes and has numeric ids, as Blazar uses them.
 _HYPERVISORS: Final = "2.33"
-#: From this one on, a server tells what hints it was booted with.
+#: The first microversion that shows a server's scheduler hints.
 _HINTS: Final = (2, 100)
-#: From this one on, a server tells what the flavor was like that it was booted with.
+#: The first microversion that shows the flavor a server was booted with.
 _FLAVORS: Final = "2.47"
-#: From this one on, servers have tags.
+#: The first microversion with server tags.
 _TAGS: Final = "2.26"
 _PAGE: Final = "1000"
-#: The states of servers that are put away, by Nova's own name for them.
+#: Nova's status of shelved servers, by their VM state.
 _PUT_AWAY: Final = {"shelved": "SHELVED", "shelved_offloaded": "SHELVED_OFFLOADED"}
-#: The extra spec of flavors whose servers use what is reserved until it is wanted.
+#: The extra spec of flavors for preemptible servers, which use reserved resources until these are needed.
 _PREEMPTIBLE: Final = "blazar:preemptible"
 _TRUE: Final = frozenset({"1", "t", "true", "on", "y", "yes"})
-#: The extra spec by which a reservation's flavor finds the hosts of its aggregate; no other flavor has it.
+#: The extra spec that limits a reservation's flavor to the hosts of its aggregate; no other flavor has it.
 SCOPED_KEY: Final = "aggregate_instance_extra_specs:reservation"
-#: What the names of reservations' flavors and server groups begin with; their ids follow.
+#: The prefix of the names of reservations' flavors and server groups; the reservation id follows.
 FLAVOR_PREFIX: Final = "reservation:"
-#: What ids of servers look like; anything else would be another address.
+#: The format of server ids; other texts could change the path of the request.
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-#: What names of hypervisors look like; the same holds.
+#: The format of hypervisor names, for the same reason.
 _NAME: Final = re.compile(r"[^\s/\\?#%;]{1,255}")
 
 
@@ -73,21 +73,21 @@ class Server:
     service_host: str
     status: str
     task: str | None
-    #: The reservations that it was booted for; None where this Nova does not tell.
+    #: The reservations in its scheduler hints; None if this Nova does not show hints.
     reservations: frozenset[str] | None = field(default=None)
-    #: When something of it changed last.
+    #: When it was last changed.
     updated_at: datetime | None = None
-    #: The reservation whose flavor it was booted with, or else the name that its flavor had.
+    #: The reservation whose flavor it was booted with, or the name of its flavor.
     flavor_of: str | None = None
     created_at: datetime | None = None
-    #: Whether it is to go when its place is wanted: by its flavor, and not booted for a reservation.
+    #: Whether it must make way for reservations: it has a preemptible flavor, and was not booted for a reservation.
     preemptible: bool = False
     metadata: Mapping[str, str] = field(default_factory=dict)
     tags: frozenset[str] = frozenset()
     user_id: str = ""
-    #: Whether it was booted with the flavor of a reservation of instances.
+    #: Whether it was booted with the flavor of an instance reservation.
     is_of_instances: bool = False
-    #: What it was booted with, or resized to: a flavor as Nova shows it with the server.
+    #: The flavor it was booted with, or resized to, as Nova shows it with the server.
     flavor: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -96,28 +96,28 @@ class Server:
 
 
 class Compute:
-    """What is asked of Nova, with the calls of one verb."""
+    """Nova's API, for one driver call."""
 
-    def __init__(self, calls: Calls, tells_hints: bool, starts: PageStarts | None = None) -> None:
-        """``starts`` is what is remembered from one verb to the next of where the pages of hypervisors begin."""
+    def __init__(self, calls: Calls, shows_hints: bool, starts: PageStarts | None = None) -> None:
+        """``starts`` are the page starts of hypervisors that are remembered between driver calls."""
         self._calls = calls
-        self.tells_hints = tells_hints
+        self.shows_hints = shows_hints
         self._starts = starts or PageStarts()
 
     # Hypervisors
 
     def hypervisors(self) -> list[Hypervisor]:
-        """All of them, in no order; raises ``CloudBusy`` where a part does not arrive."""
+        """Return all hypervisors, unordered; raise ``CloudBusy`` if some pages are missing."""
         found, missing = self.hypervisors_arrived(tuple)
         if missing is not None:
             raise CloudBusy(missing)
         return found
 
     def hypervisors_arrived(self, known: Callable[[], Sequence[str]]) -> tuple[list[Hypervisor], str | None]:
-        """Those that Nova has sent, in no order, and which part is missing, in words; None where that is all.
+        """Return the hypervisors that Nova has sent, unordered, and a text about missing pages or None.
 
-        ``known`` are ids of some that are there, asked for where nothing is remembered. Raises ``CloudError`` where
-        nothing arrives.
+        ``known`` returns ids of existing hypervisors; it is called if no page starts are remembered. Raises
+        ``CloudError`` if Nova sends nothing.
         """
         found, missing = read_pages(
             self._calls,
@@ -134,7 +134,7 @@ class Compute:
         return hypervisors, f"Nova has not sent {parts}: {next(iter(missing.values()))}"
 
     def hypervisor(self, reference: str) -> Hypervisor:
-        """The one of that id, or else that name."""
+        """Return the hypervisor with that id or name."""
         if _is_id(reference):
             try:
                 return self.hypervisors_of([reference])[0]
@@ -154,7 +154,7 @@ class Compute:
         return self.hypervisors_of(same)[0]
 
     def hypervisors_of(self, external_ids: Sequence[str]) -> list[Hypervisor]:
-        """Those of these ids, in their order; raises ``CloudNotFound`` for the first that is not there."""
+        """Return the hypervisors with these ids, in order; raise ``CloudNotFound`` if one does not exist."""
         found = self.hypervisors_known(external_ids)
         for external_id in external_ids:
             if external_id not in found:
@@ -162,7 +162,7 @@ class Compute:
         return [found[external_id] for external_id in external_ids]
 
     def hypervisors_known(self, external_ids: Sequence[str]) -> dict[str, Hypervisor]:
-        """Those of these ids that are there."""
+        """Return those of these hypervisors that exist, by id."""
         asked = [external_id for external_id in external_ids if _is_id(external_id)]
         if len(asked) > 8:
             wanted = set(asked)
@@ -187,7 +187,7 @@ class Compute:
         return found
 
     def zones(self) -> dict[str, str]:
-        """The zone that Nova counts each host to, by the host of its service."""
+        """Return the availability zone of each host, by service host."""
         zones = self._get("/os-availability-zone/detail")["availabilityZoneInfo"]
         return {
             host: zone["zoneName"]
@@ -207,17 +207,17 @@ class Compute:
         return Aggregate(made["id"], made["name"], made["availability_zone"], frozenset(), {})
 
     def set_metadata(self, aggregate: Aggregate, metadata: Mapping[str, str | None]) -> None:
-        """Change these; raises ``CloudBusy`` where somebody has deleted the aggregate meanwhile."""
+        """Change these metadata; raise ``CloudBusy`` if the aggregate was deleted meanwhile."""
         try:
             self._post(f"/os-aggregates/{aggregate.id}/action", {"set_metadata": {"metadata": dict(metadata)}})
         except CloudNotFound:
             raise CloudBusy(f"The aggregate {aggregate.name} was deleted meanwhile.") from None
 
     def announce(self, aggregate: Aggregate) -> None:
-        """Have schedulers hear how the aggregate is now; nothing of it is changed.
+        """Send the aggregate's current state to the schedulers; nothing is changed.
 
-        Each change is told to them as whoever made it saw the aggregate. Of changes that are made side by side none
-        has seen the others, so what a scheduler remembers in the end lacks some of them.
+        Nova notifies schedulers of each change with the state that the changing request has seen. Concurrent requests
+        do not see each other's changes, so the schedulers' last state may lack some of them.
         """
         self.set_metadata(aggregate, {})
 
@@ -225,11 +225,11 @@ class Compute:
         self._calls.send(Request("compute", "DELETE", f"/os-aggregates/{aggregate.id}"))
 
     def add_hosts(self, aggregate: Aggregate, hosts: Iterable[str]) -> dict[str, CloudError]:
-        """Add them side by side; what went wrong, by host. One that is in it already is a ``Conflict``."""
+        """Add hosts concurrently; return the errors by host. A host that is already there is a ``Conflict``."""
         return self._each(aggregate, "add_host", sorted(hosts))
 
     def remove_hosts(self, aggregate: Aggregate, hosts: Iterable[str]) -> dict[str, CloudError]:
-        """Remove them side by side; what went wrong, by host. One that is not in it is no error."""
+        """Remove hosts concurrently; return the errors by host. A host that is not in the aggregate is ignored."""
         errors = self._each(aggregate, "remove_host", sorted(hosts))
         return {host: error for host, error in errors.items() if not isinstance(error, CloudNotFound)}
 
@@ -245,38 +245,38 @@ class Compute:
     # Servers
 
     def servers_on(self, hosts: Iterable[str]) -> list[Server]:
-        """The servers of all projects on these hosts.
+        """Return the servers of all projects on these hosts.
 
-        With those that are vanishing, and those that their users have deleted and can bring back for a while.
+        Includes servers that are being deleted, and soft-deleted servers.
         """
         return self._servers([{"host": host} for host in sorted(set(hosts))])
 
     def servers_of_flavor(self, flavor_id: str) -> list[Server]:
-        """The servers of all projects with this flavor, also those that are on no host; none where there is none.
+        """Return the servers of all projects with this flavor, also those on no host.
 
-        Of a flavor that was deleted and made anew these are the servers since then.
+        Empty if the flavor does not exist. If it was deleted and created again, only servers since then.
         """
         return self._servers([{"flavor": flavor_id}])
 
     def servers_in(self, project_id: str) -> list[Server]:
-        """All servers of a project."""
+        """Return all servers of a project."""
         return self._servers([{"project_id": project_id}])
 
     def servers_tagged(self, tag: str) -> list[Server]:
-        """The servers of all projects that bear the tag; those are all that Nova sends."""
+        """Return the servers of all projects with this tag; Nova sends no others."""
         return self._servers([{"tags": tag}])
 
     def servers_changed(self, since: datetime) -> list[Server]:
-        """The servers of all projects that were booted, or changed, since then."""
+        """Return the servers of all projects that were created or changed since then."""
         return self._servers([{"changes-since": since.isoformat()}])
 
     def server(self, server_id: str) -> Server | None:
-        """The server of that id, of whatever project; None where there is none."""
+        """Return the server with that id, of any project, or None."""
         found = self.described_server(server_id)
-        return None if found is None else _server(found, self.tells_hints)
+        return None if found is None else _server(found, self.shows_hints)
 
     def described_server(self, server_id: str) -> Mapping[str, Any] | None:
-        """All that Nova says of the server of that id; None where there is none."""
+        """Return Nova's description of the server with that id, or None."""
         if not _UUID.fullmatch(server_id):
             return None
         try:
@@ -286,30 +286,33 @@ class Compute:
         return found
 
     def last_action(self, server_id: str) -> str | None:
-        """What was ordered last for a server, by whomever."""
+        """Return the last action on a server, by any user."""
         actions = self._get(f"/servers/{server_id}/os-instance-actions")["instanceActions"]
         return str(actions[0]["action"]) if actions else None
 
     def set_server_metadata(self, server_id: str, metadata: Mapping[str, str]) -> None:
-        """Set these. Raises ``Conflict`` while Nova is at something else with the server."""
+        """Set these metadata. Raises ``Conflict`` while another operation on the server is in progress."""
         self._post(f"/servers/{server_id}/metadata", {"metadata": dict(metadata)})
 
     def drop_server_metadata(self, server_id: str, key: str) -> None:
-        """Have no metadata of this name. Raises as ``set_server_metadata`` does."""
+        """Delete this key of the metadata. Raises the errors of ``set_server_metadata``."""
         with suppress(CloudNotFound):
             self._calls.send(Request("compute", "DELETE", f"/servers/{server_id}/metadata/{quote(key, safe='')}"))
 
     def tag_server(self, server_id: str, tag: str) -> None:
-        """Have it bear the tag. Raises as ``set_server_metadata`` does, ``BadRequest`` where it bears too many."""
+        """Add the tag.
+
+        Raises the errors of ``set_server_metadata``, and ``BadRequest`` if the server has too many tags.
+        """
         self._calls.send(Request("compute", "PUT", _tag(server_id, tag), microversion=_TAGS))
 
     def untag_server(self, server_id: str, tag: str) -> None:
-        """Have it not bear the tag. Raises as ``set_server_metadata`` does."""
+        """Remove the tag. Raises the errors of ``set_server_metadata``."""
         with suppress(CloudNotFound):
             self._calls.send(Request("compute", "DELETE", _tag(server_id, tag), microversion=_TAGS))
 
     def act_on_server(self, server_id: str, body: Mapping[str, Any], microversion: str | None = None) -> None:
-        """Order something. Raises ``Conflict`` while Nova is at something else with the server."""
+        """Start an action. Raises ``Conflict`` while another operation on the server is in progress."""
         self._calls.send(Request("compute", "POST", f"/servers/{server_id}/action", body, microversion=microversion))
 
     def _servers(self, filters: Iterable[Mapping[str, str]]) -> list[Server]:
@@ -327,14 +330,14 @@ class Compute:
             for params, answer in zip(pending, answers, strict=True):
                 if isinstance(answer, CloudError):
                     raise answer
-                found += [_server(server, self.tells_hints) for server in answer["servers"]]
+                found += [_server(server, self.shows_hints) for server in answer["servers"]]
                 if _has_next(answer.get("servers_links")):
                     following.append({**params, "marker": answer["servers"][-1]["id"]})
             pending = following
         return found
 
     def delete_servers(self, servers: Sequence[Server]) -> None:
-        """Order their deletion, for good also where Nova would keep them for a while. Those gone are no error."""
+        """Delete servers, also those that Nova would only soft-delete. Missing servers are ignored."""
         answers = self._calls.send_all(
             [Request("compute", "POST", f"/servers/{server.id}/action", {"forceDelete": None}) for server in servers]
         )
@@ -343,12 +346,14 @@ class Compute:
             if not isinstance(error, CloudNotFound):
                 raise error
 
-    def tell_servers(self, wanted: Sequence[tuple[Server, Mapping[str, str]]]) -> list[CloudError]:
-        """Set these in the metadata of the servers; what went wrong. Those gone, or busy, are no error."""
-        return self._act([(f"/servers/{server.id}/metadata", {"metadata": dict(told)}) for server, told in wanted])
+    def set_metadata_of_servers(self, wanted: Sequence[tuple[Server, Mapping[str, str]]]) -> list[CloudError]:
+        """Set these metadata on servers; return the errors. Missing and busy servers are ignored."""
+        return self._act(
+            [(f"/servers/{server.id}/metadata", {"metadata": dict(metadata)}) for server, metadata in wanted]
+        )
 
     def stop_servers(self, servers: Sequence[Server]) -> list[CloudError]:
-        """Shut them down, as their operating systems do it; what went wrong. Those gone, or busy, are no error."""
+        """Shut servers down by their operating systems; return the errors. Missing and busy servers are ignored."""
         return self._act([(f"/servers/{server.id}/action", {"os-stop": None}) for server in servers])
 
     def _act(self, bodies: Sequence[tuple[str, Mapping[str, Any]]]) -> list[CloudError]:
@@ -358,7 +363,7 @@ class Compute:
 
     @property
     def _server_version(self) -> str:
-        return "2.100" if self.tells_hints else _FLAVORS
+        return "2.100" if self.shows_hints else _FLAVORS
 
     def _get(self, path: str, params: Mapping[str, str] | None = None, microversion: str | None = None) -> Any:
         return self._calls.send(Request("compute", "GET", path, params=params or {}, microversion=microversion))
@@ -367,8 +372,8 @@ class Compute:
         return self._calls.send(Request("compute", "POST", path, body))
 
 
-def tells_hints(calls: Calls) -> bool:
-    """Whether this Nova tells with which hints a server was booted."""
+def shows_hints(calls: Calls) -> bool:
+    """Whether this Nova shows the scheduler hints of servers."""
     newest = calls.send(Request("compute", "GET", "/"))["version"].get("version") or "2.1"
     major, _, minor = str(newest).partition(".")
     return (int(major), int(minor or 0)) >= _HINTS
@@ -419,7 +424,7 @@ def _aggregate(found: Mapping[str, Any]) -> Aggregate:
     )
 
 
-def _server(found: Mapping[str, Any], tells_hints: bool) -> Server:
+def _server(found: Mapping[str, Any], shows_hints: bool) -> Server:
     hinted = (found.get("scheduler_hints") or {}).get("reservation") or ()
     flavor = found.get("flavor") or {}
     specs = flavor.get("extra_specs") or {}
@@ -428,14 +433,14 @@ def _server(found: Mapping[str, Any], tells_hints: bool) -> Server:
         name=found.get("name") or "",
         project_id=found["tenant_id"],
         service_host=found.get("OS-EXT-SRV-ATTR:host") or "",
-        # What Nova's API is asked through may show a shelved server as reserved.
+        # The reservation middleware may show a shelved server with another status.
         status=_PUT_AWAY.get(found.get("OS-EXT-STS:vm_state") or "") or found.get("status") or "",
         task=found.get("OS-EXT-STS:task_state"),
-        reservations=frozenset([hinted] if isinstance(hinted, str) else hinted) if tells_hints else None,
+        reservations=frozenset([hinted] if isinstance(hinted, str) else hinted) if shows_hints else None,
         updated_at=instant(found.get("updated")),
         flavor_of=str(flavor.get("original_name") or "").removeprefix(FLAVOR_PREFIX) or None,
         created_at=instant(found.get("created")),
-        preemptible=is_preemptible(specs) and not (tells_hints and hinted),
+        preemptible=is_preemptible(specs) and not (shows_hints and hinted),
         metadata=dict(found.get("metadata") or {}),
         tags=frozenset(found.get("tags") or ()),
         user_id=found.get("user_id") or "",
@@ -445,15 +450,15 @@ def _server(found: Mapping[str, Any], tells_hints: bool) -> Server:
 
 
 def is_preemptible(extra_specs: Mapping[str, str]) -> bool:
-    """Whether servers of a flavor with these extra specs may be removed where others have a right to their room.
+    """Whether servers with these extra specs may be deleted for reservations.
 
-    Those of a reservation's flavor have that right themselves, also where it was made after a preemptible one.
+    Servers with a reservation's flavor are not preemptible, even if the flavor was made from a preemptible one.
     """
     return SCOPED_KEY not in extra_specs and str(extra_specs.get(_PREEMPTIBLE, "")).strip().lower() in _TRUE
 
 
 def instant(text: str | None) -> datetime | None:
-    """A time as Nova and Glance write it, such as ``2026-11-21T14:50:21Z``."""
+    """Parse a time as Nova and Glance write it, such as ``2026-11-21T14:50:21Z``."""
     if not text:
         return None
     found = datetime.fromisoformat(text)

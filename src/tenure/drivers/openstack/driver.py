@@ -25,7 +25,7 @@ from tenure.drivers.contract import (
     ResourceRef,
 )
 from tenure.drivers.openstack import addresses, fleet, servers, volumes
-from tenure.drivers.openstack.compute import Compute, Server, tells_hints
+from tenure.drivers.openstack.compute import Compute, Server, shows_hints
 from tenure.drivers.openstack.flavors import Flavors
 from tenure.drivers.openstack.hosts import Hosts
 from tenure.drivers.openstack.identity import Identity, owner_of
@@ -40,14 +40,14 @@ from tenure.drivers.openstack.placement import Placement
 from tenure.drivers.openstack.preemption import Preemption
 from tenure.drivers.openstack.requests import Calls, Transport
 
-#: How long what Nova can do is taken for granted: it may be exchanged while we run.
-_NOVA_STAYS: Final = timedelta(minutes=5)
-#: How long to wait before looking again whether images are ready.
+#: How long Nova's version is cached: it may be upgraded while the driver runs.
+_VERSION_CACHED: Final = timedelta(minutes=5)
+#: The interval of checking whether images are ready.
 _IMAGES: Final = timedelta(seconds=5)
 
 
 class Inventory(Protocol):
-    """What can be reserved; its methods answer and raise as the verbs of a driver do."""
+    """The resources of one type; its methods behave as the driver's methods of the same purpose."""
 
     def discover(self) -> list[DiscoveredResource]: ...
 
@@ -65,7 +65,7 @@ class Inventory(Protocol):
 
 
 class Enforcement(Protocol):
-    """How reservations of a type become real; its methods answer and raise as the verbs of a driver do."""
+    """The cloud side of reservations of one type; its methods behave as the driver's methods of the same purpose."""
 
     def prepare(self, order: Order) -> Progress: ...
 
@@ -76,18 +76,18 @@ class Enforcement(Protocol):
     def take_back(self, order: Order) -> Progress: ...
 
 
-#: The verbs that look at all hosts, and are called under no claim.
+#: The methods that read all hosts, and are called without a claim.
 _LONG: Final = frozenset({"discover", "check", "drift"})
 
 
 class OpenStackCloud:
-    """A ``CloudDriver`` for the compute hosts of an OpenStack cloud, whole or in parts, its floating IPs and volumes.
+    """A ``CloudDriver`` for the hosts of an OpenStack cloud, whole or in parts, its floating IPs and volumes.
 
-    It keeps nothing but what Nova's version is. Threads share the transport, and a verb takes no longer than
-    ``verb_timeout``: what is not done by then raises ``CloudBusy`` and is completed by the next call.
+    It remembers only Nova's version and page starts. Threads share the transport. A call takes no longer than
+    ``verb_timeout``: if it is not done by then, it raises ``CloudBusy``, and the next call completes it.
 
-    ``request_id`` gives the id under which services log the requests of a verb; it is asked for once a verb, in the
-    thread that calls it. Closing the cloud closes ``transport``.
+    ``request_id`` returns the id under which services log the requests; it is called once for each driver call, in the
+    calling thread. Closing the cloud closes ``transport``.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class OpenStackCloud:
         self._ask_again_at = 0.0
 
     def close(self) -> None:
-        """Send no more requests. Verbs that wait for an answer raise ``CloudBusy``."""
+        """Send no more requests. Calls that wait for an answer raise ``CloudBusy``."""
         self._transport.close()
 
     def __enter__(self) -> OpenStackCloud:
@@ -177,13 +177,13 @@ class OpenStackCloud:
     def ensure_registered(self, resource_type: str, resource: ResourceRef) -> None:
         inventory = self._inventory("ensure_registered", resource_type)
         if inventory is None:
-            raise _no(resource_type)
+            raise _unknown_type(resource_type)
         inventory.register(resource)
 
     def ensure_unregistered(self, resource_type: str, resource: ResourceRef) -> None:
         inventory = self._inventory("ensure_unregistered", resource_type)
         if inventory is None:
-            raise _no(resource_type)
+            raise _unknown_type(resource_type)
         inventory.unregister(resource)
 
     # Reservations
@@ -238,7 +238,7 @@ class OpenStackCloud:
     def revoke(self, trust_id: str) -> None:
         Identity(self._begin("revoke")).delete_trust(trust_id)
 
-    # What is responsible for which type
+    # Dispatch by resource type
 
     def _inventory(self, verb: str, resource_type: str) -> Inventory | None:
         match resource_type:
@@ -268,7 +268,7 @@ class OpenStackCloud:
             case volumes.VOLUME:
                 return self._volumes(calls)
             case _:
-                raise _no(resource_type)
+                raise _unknown_type(resource_type)
 
     def _hosts(self, calls: Calls) -> Hosts:
         return Hosts(self._compute(calls), Placement(calls), self._options, self._clock.now())
@@ -289,10 +289,10 @@ class OpenStackCloud:
     def _compute(self, calls: Calls) -> Compute:
         now = time.monotonic()
         if now >= self._ask_again_at:
-            self._tells_hints = tells_hints(calls)
-            self._ask_again_at = now + _NOVA_STAYS.total_seconds()
+            self._tells_hints = shows_hints(calls)
+            self._ask_again_at = now + _VERSION_CACHED.total_seconds()
         return Compute(calls, self._tells_hints, self._starts)
 
 
-def _no(resource_type: str) -> CloudRefused:
+def _unknown_type(resource_type: str) -> CloudRefused:
     return CloudRefused(Reason(f"This cloud has no {resource_type}."))

@@ -1,4 +1,4 @@
-"""Nova's flavors: those of reservations, and those that reservations are made of."""
+"""Nova's flavors: those of reservations, and those from which reservations are made."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tenure.drivers.openstack.requests import Calls, Conflict, Request
 from tenure.drivers.openstack.units import class_of
 from tenure.drivers.reserved_servers import SERVER
 
-#: From this one on, a flavor comes with its extra specs.
+#: The first microversion that shows a flavor's extra specs.
 _VERSION: Final = "2.61"
 _PAGE: Final = "1000"
 _EPHEMERAL: Final = "OS-FLV-EXT-DATA:ephemeral"
-#: What Nova takes for the id of a flavor; anything else would be another address.
+#: The format of flavor ids; other texts could change the path of the request.
 _ID: Final = re.compile(r"[a-zA-Z0-9. _-]{1,255}")
-#: Where a flavor and an aggregate say with which server group they go.
+#: The key in a flavor's extra specs and an aggregate's metadata for the id of the server group.
 AFFINITY_KEY: Final = "affinity_id"
 
 
@@ -44,12 +44,12 @@ class Flavor:
     extra_specs: Mapping[str, str] = field(default_factory=dict)
 
     def is_sized_as(self, other: Flavor) -> bool:
-        """Whether only what can be changed of a flavor is another."""
+        """Whether the flavors differ at most in what Nova can change."""
         return replace(self, extra_specs={}) == replace(other, extra_specs={})
 
 
 def flavor_for(order: Order, group_id: str | None) -> Flavor:
-    """The flavor with which servers of the reservation are booted. Raises ``CloudRefused`` for parameters without."""
+    """Return the flavor of the reservation's servers. Raises ``CloudRefused`` if the parameters lack a size."""
     source = order.parameters.get("resource_properties") if order.resource_type == "flavor:instance" else None
     try:
         if order.resource_type == SERVER:
@@ -77,23 +77,23 @@ def flavor_for(order: Order, group_id: str | None) -> Flavor:
 
 
 def taken_by(flavor: Flavor) -> dict[str, int]:
-    """What a server of the flavor takes of its host, by resource class; of reservations' own classes nothing."""
+    """Return what a server of the flavor takes of its host, by resource class, without reservations' own classes."""
     try:
         amounts = footprint_of(asdict(flavor)).amounts
-    except ValueError:  # somebody wrote into it what Nova takes for no request
+    except ValueError:  # a user has written an invalid request into it
         return {}
     return {name: amount for name, amount in amounts.items() if not name.startswith(OWN_CLASSES)}
 
 
 class Flavors:
-    """What is asked of Nova about flavors, with the calls of one verb."""
+    """Nova's API for flavors, for one driver call."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._listed: Sequence[Flavor] | None = None
 
     def seen_by(self, actor: Actor, reference: str) -> Flavor:
-        """The flavor of that id, if the caller's project may use it; raises ``CloudNotFound``."""
+        """Return the flavor with that id, if the caller's project may use it; raise ``CloudNotFound``."""
         if actor.token is None:
             raise CloudRefused(Reason("A flavor reference needs a user token."))
         if not _ID.fullmatch(reference) or reference.strip(" .") == "":
@@ -101,7 +101,7 @@ class Flavors:
         path = f"/flavors/{quote(reference)}"
         try:
             found = self._calls.send(Request("compute", "GET", path, microversion=_VERSION, token=actor.token))
-            if "extra_specs" not in found["flavor"]:  # some clouds do not tell them with the rest
+            if "extra_specs" not in found["flavor"]:  # some clouds do not show them in the flavor
                 specs = self._calls.send(Request("compute", "GET", f"{path}/os-extra_specs", token=actor.token))
                 found["flavor"]["extra_specs"] = specs["extra_specs"]
         except CloudNotFound:
@@ -115,15 +115,15 @@ class Flavors:
             return None
 
     def of_reservations(self) -> dict[str, Flavor]:
-        """All flavors that are named as those of reservations are, by the reservation's id."""
+        """Return all flavors with the name of a reservation's flavor, by reservation id."""
         return {flavor.id: flavor for flavor in self._all() if flavor.name == f"{FLAVOR_PREFIX}{flavor.id}"}
 
     def preemptible(self) -> list[str]:
-        """The ids of all flavors whose servers are preemptible."""
+        """Return the ids of all flavors for preemptible servers."""
         return [flavor.id for flavor in self._all() if is_preemptible(flavor.extra_specs)]
 
     def _all(self) -> Sequence[Flavor]:
-        """Every flavor there is, as it is told for the first time."""
+        """Return all flavors; they are read once."""
         if self._listed is not None:
             return self._listed
         found: list[Flavor] = []
@@ -137,13 +137,13 @@ class Flavors:
             params = {**params, "marker": page["flavors"][-1]["id"]}
 
     def ensure(self, wanted: Flavor, project_id: str) -> None:
-        """Have that flavor, for that project and nobody else. The project is let in last."""
+        """Create or correct the flavor for that project only. The project's access is added last."""
         found = self.get(wanted.id)
         if found is not None and not found.is_sized_as(wanted):
-            self.delete(found.id)  # Nova changes nothing else of a flavor; servers keep what they were booted with
+            self.delete(found.id)  # Nova cannot change sizes; servers keep the flavor they were booted with
             found = None
         if found is None:
-            found = self._make(wanted)
+            found = self._create(wanted)
         self._ensure_specs(found, wanted.extra_specs)
         had = self.access(wanted.id)
         for other in sorted(had - {project_id}):
@@ -152,12 +152,12 @@ class Flavors:
             self._allow(wanted.id, project_id)
 
     def access(self, flavor_id: str) -> frozenset[str]:
-        """The projects that may use a private flavor; raises ``CloudNotFound`` for a public one."""
+        """Return the projects that may use a private flavor; raise ``CloudNotFound`` for a public one."""
         found = self._send("GET", f"/flavors/{flavor_id}/os-flavor-access")["flavor_access"]
         return frozenset(access["tenant_id"] for access in found)
 
     def accesses(self, flavor_ids: list[str]) -> dict[str, frozenset[str]]:
-        """The same for several flavors; those that are gone or public are left out."""
+        """Return the same for several flavors; missing and public ones are left out."""
         paths = [f"/flavors/{flavor_id}/os-flavor-access" for flavor_id in flavor_ids]
         answers = self._calls.send_all([Request("compute", "GET", path, microversion=_VERSION) for path in paths])
         found: dict[str, frozenset[str]] = {}
@@ -170,9 +170,9 @@ class Flavors:
         return found
 
     def close(self, flavor: Flavor) -> None:
-        """Let no project boot with it any more."""
+        """Remove all projects' access, so that no more servers are booted with it."""
         if flavor.is_public:
-            return  # which Nova does not change: what is booted meanwhile is deleted with the rest
+            return  # Nova cannot change that; new servers are deleted with the others
         try:
             for project_id in sorted(self.access(flavor.id)):
                 self.forbid(flavor.id, project_id)
@@ -198,7 +198,7 @@ class Flavors:
             if project_id not in self.access(flavor_id):
                 raise
 
-    def _make(self, wanted: Flavor) -> Flavor:
+    def _create(self, wanted: Flavor) -> Flavor:
         body = {
             "id": wanted.id,
             "name": wanted.name,
@@ -211,14 +211,14 @@ class Flavors:
         }
         try:
             return _flavor(self._send("POST", "/flavors", {"flavor": body})["flavor"])
-        except Conflict:  # somebody else made it since we looked
+        except Conflict:  # another worker has just created it
             found = self.get(wanted.id)
             if found is None or not found.is_sized_as(wanted):
                 raise
             return found
 
     def _ensure_specs(self, found: Flavor, wanted: Mapping[str, str]) -> None:
-        """Have exactly these extra specs."""
+        """Set exactly these extra specs."""
         changes = {name: value for name, value in wanted.items() if found.extra_specs.get(name) != value}
         if changes:
             self._send("POST", f"/flavors/{found.id}/os-extra_specs", {"extra_specs": changes})

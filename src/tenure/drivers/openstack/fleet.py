@@ -1,4 +1,4 @@
-"""The compute hosts of a cloud, as what can be reserved, whole or in parts."""
+"""The compute hosts of a cloud as resources, whole or in parts."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ LOG = logging.getLogger(__name__)
 
 #: The resource type of hosts.
 HOST: Final = "physical:host"
-#: The zone of hosts that are in no zone by an aggregate, where none of them is left to tell how Nova calls it.
+#: Nova's default zone, used if no host is in it that would show its name.
 _DEFAULT_ZONE: Final = "nova"
 
 
 class Fleet:
-    """The hosts, with the calls of one verb, and all that is reserved of them."""
+    """The hosts and their reservations, for one driver call."""
 
     def __init__(
         self,
@@ -50,15 +50,15 @@ class Fleet:
         found = self._compute.hypervisors()
         zones = self._zones()
         stocks = self._placement.stocks()
-        described = (self._described(hypervisor, zones, stocks.get(hypervisor.name, Stock())) for hypervisor in found)
+        described = (self._to_resource(hypervisor, zones, stocks.get(hypervisor.name, Stock())) for hypervisor in found)
         return sorted(described, key=lambda resource: resource.external_id)
 
     def look_up(self, reference: str) -> DiscoveredResource:
         found = self._compute.hypervisor(reference)
-        return self._described(found, self._zones(), self._placement.stock(found.name))
+        return self._to_resource(found, self._zones(), self._placement.stock(found.name))
 
     def register(self, resource: ResourceRef) -> None:
-        """Put the host into the pool, and a provider for reservations under the host's."""
+        """Add the host to the pool, and create a provider for reservations under the host's provider."""
         host = self._compute.hypervisors_of([resource.external_id])[0]
         fresh = self._hosts.pool(host)
         try:
@@ -69,10 +69,10 @@ class Fleet:
             raise
 
     def unregister(self, resource: ResourceRef) -> None:
-        """Take the host out of the pool.
+        """Remove the host from the pool.
 
-        Its provider for reservations stays, empty: Nova's compute services remember what is under their own provider
-        for some minutes, and builds fail on a host when that is missing. Nova deletes it with the host.
+        The provider for reservations stays, empty: Nova's compute services cache their provider trees for some minutes,
+        and builds fail on a host if a provider is missing. Nova deletes it with the host.
         """
         for host in self._compute.hypervisors_known([resource.external_id]).values():
             self._hosts.unpool(host)
@@ -81,7 +81,7 @@ class Fleet:
         return sorted({*self._layout().reservations(), *self._instances.held(), *servers.held(self._compute)})
 
     def check(self, registered: Iterable[ResourceRef]) -> dict[str, Health]:
-        """Of all that Nova lists; of what is registered and on a page that does not arrive it is unknown."""
+        """Return the health of all hosts that Nova lists; unknown for registered hosts on missing pages."""
         ids: list[str] = []
 
         def registered_ids() -> list[str]:
@@ -111,14 +111,14 @@ class Fleet:
         )
         whole = [order for order in orders if order.resource_type == HOST]
         parts = [order for order in orders if order.resource_type != HOST]
-        # Hosts of which parts are reserved are in the pool, as those are of which nothing is.
+        # Hosts that are reserved in parts are in the pool, as free hosts are.
         shared = {resource.external_id: resource for order in parts for resource in order.resources}
         for resource in pooled:
             shared.pop(resource.external_id, None)
         yield from layout.drift(whole, [*pooled, *shared.values()], hypervisors, without)
         reserved = [order for order in parts if order.resource_type == SERVER]
         yield from servers.drift(reserved, layout, hypervisors)
-        yield from servers.grown(self._compute, reserved, hypervisors)
+        yield from servers.oversized(self._compute, reserved, hypervisors)
         parts = [order for order in parts if order.resource_type != SERVER]
         yield from self._instances.drift(parts, layout, hypervisors, providers)
 
@@ -126,7 +126,7 @@ class Fleet:
         return Layout(self._compute.aggregates(), self._options)
 
     def _zones(self) -> dict[str, str]:
-        """The zone of each host, by its service. One that is reserved has the zone that it will return to."""
+        """Return the zone of each host by service host; for a reserved host, the zone to which it will return."""
         if not self._options.az_aware:
             return {}
         zones = self._compute.zones()
@@ -135,11 +135,12 @@ class Fleet:
         default = next((zone for zone in sorted(set(zones.values())) if zone not in made), _DEFAULT_ZONE)
         ours = self._options.zone_prefix
         return {
-            host: layout.home_zone(host) or (default if layout.is_held(host) or zone.startswith(ours) else zone)
+            host: layout.home_zone(host)
+            or (default if layout.is_reserved_whole(host) or zone.startswith(ours) else zone)
             for host, zone in zones.items()
         }
 
-    def _described(self, host: Hypervisor, zones: Mapping[str, str], stock: Stock) -> DiscoveredResource:
+    def _to_resource(self, host: Hypervisor, zones: Mapping[str, str], stock: Stock) -> DiscoveredResource:
         return DiscoveredResource(
             resource_type=HOST,
             external_id=host.external_id,
@@ -152,7 +153,7 @@ class Fleet:
 
 
 def _sizes(host: Hypervisor) -> dict[str, int]:
-    """What a host has that Placement knows nothing of, as Nova tells it."""
+    """Return the sizes that Nova shows, for a host that Placement does not know."""
     sizes = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "local_gb"}
     amounts = {name: amount for name, fact in sizes.items() if isinstance(amount := host.facts[fact], int)}
     return {name: amount for name, amount in amounts.items() if amount > 0}

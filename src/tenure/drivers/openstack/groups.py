@@ -1,4 +1,4 @@
-"""Nova's server groups: how the servers of a reservation are to be spread."""
+"""Nova's server groups: how the servers of a reservation are spread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tenure.drivers.contract import CloudNotFound
 from tenure.drivers.openstack.compute import FLAVOR_PREFIX
 from tenure.drivers.openstack.requests import Calls, Owner, Request
 
-#: From this one on, a group has one policy.
+#: The first microversion with a single policy.
 _VERSION: Final = "2.64"
 _PAGE: Final = 1000
 
@@ -28,7 +28,7 @@ class ServerGroup:
 
 
 def policy_of(parameters: Mapping[str, object]) -> str | None:
-    """The policy of the server group that a reservation is to have, None where it needs none."""
+    """Return the policy of the reservation's server group, or None if it needs no group."""
     match parameters.get("affinity"):
         case True:
             return "affinity"
@@ -39,13 +39,13 @@ def policy_of(parameters: Mapping[str, object]) -> str | None:
 
 
 class ServerGroups:
-    """What is asked of Nova about server groups, with the calls of one verb."""
+    """Nova's API for server groups, for one driver call."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
 
     def of_reservations(self) -> list[ServerGroup]:
-        """The groups of all projects that are named as those of reservations are, ordered by id."""
+        """Return the groups of all projects with the name of a reservation's group, ordered by id."""
         found: list[ServerGroup] = []
         offset = 0
         while True:
@@ -58,7 +58,7 @@ class ServerGroups:
             offset += len(groups)
 
     def of(self, reservation_id: str, project_id: str) -> list[ServerGroup]:
-        """The groups of the reservation in its owner's project, or in any where that is not known."""
+        """Return the groups of the reservation in its owner's project, or in any if the project is not known."""
         return [
             group
             for group in self.of_reservations()
@@ -66,7 +66,7 @@ class ServerGroups:
         ]
 
     def make(self, reservation_id: str, policy: str, owner: Owner) -> ServerGroup:
-        """Make a group as the owner, whose it is then."""
+        """Create a group as the owner, to whom it then belongs."""
         body = {"server_group": {"name": f"{FLAVOR_PREFIX}{reservation_id}", "policy": policy}}
         request = Request("compute", "POST", "/os-server-groups", body, microversion=_VERSION, owner=owner)
         return _group(self._send(request)["server_group"])

@@ -1,9 +1,9 @@
 """Moving hosts between general use, the pool and reservations.
 
-A host is in Nova's aggregates by the name of its compute service. The scheduler's filter closes every host that is in
-the pool or in a reservation's aggregate to servers that do not name that reservation, so a host is always put into the
-one before it is taken out of the other: there is no moment at which it is open to everybody. In the pool a host is in
-its own availability zone, in a reservation's aggregate in that one's.
+Nova's aggregates name a host by its compute service. The scheduler's filter closes every host in the pool or in a
+reservation's aggregate to servers of others. So a host is always added to one of them before it is removed from the
+other, and is never open to everybody. In the pool a host is in its own availability zone, in a reservation's aggregate
+in the reservation's zone.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from tenure.drivers.openstack.aggregates import Aggregates
 from tenure.drivers.openstack.compute import Aggregate, Compute, Hypervisor, Server
 from tenure.drivers.openstack.deletions import delete_servers
 from tenure.drivers.openstack.homes import Homes
-from tenure.drivers.openstack.layout import FORMER_OWNER, Layout, homes_kept
+from tenure.drivers.openstack.layout import FORMER_OWNER, Layout, recorded_homes
 from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.placement import PREFIX, Placement
 from tenure.drivers.openstack.requests import BadRequest, Conflict
 
-#: How long to wait before looking again at what is done in a moment.
+#: The interval of checking for quick operations of the cloud.
 _SOON: Final = timedelta(seconds=2)
-#: How long to wait for what others must do.
+#: The interval of checking for actions of others.
 _OTHERS: Final = timedelta(seconds=30)
 
 
 class Hosts:
-    """The hosts of a cloud, with the calls of one verb."""
+    """The hosts of a cloud, for one driver call."""
 
     def __init__(self, compute: Compute, placement: Placement, options: OpenStackOptions, now: datetime) -> None:
         self._compute = compute
@@ -52,12 +52,12 @@ class Hosts:
     # Registering
 
     def pool(self, host: Hypervisor) -> bool:
-        """Set the host aside, if it is neither in the pool nor in a reservation; whether that was to be done.
+        """Add the host to the pool if it is neither there nor in a reservation; return whether it was added.
 
-        It stays in its availability zone. One of the pool that is yet to come back into that is put there.
+        It stays in its availability zone. A pooled host that is not back in its zone yet is returned to it.
         """
-        layout = self._aggregates.look()
-        if layout.is_held(host.service_host):
+        layout = self._aggregates.read_layout()
+        if layout.is_reserved_whole(host.service_host):
             return False
         if host.service_host in layout.pool.hosts:
             self._bring_home(layout, host.service_host)
@@ -70,22 +70,22 @@ class Hosts:
         if zone is not None:
             raise CloudRefused(f"{host.name} is in the availability zone {zone} of what looks like a reservation.")
         sharing = frozenset(layout.sharers(host.service_host))
-        self._refuse_lasting(host, sharing)
+        self._refuse_occupied(host, sharing)
         self._aggregates.add(layout.pool, [host.service_host])
         try:
-            # Until the host was in the pool, servers could come.
-            self._refuse_lasting(host, sharing)
+            # Servers may have been booted until the host was in the pool.
+            self._refuse_occupied(host, sharing)
         except ResourceOccupied:
             self._aggregates.remove(layout.pool, [host.service_host])
             raise
         return True
 
     def unpool(self, host: Hypervisor) -> None:
-        """Give the host back to general use; raises ``CloudBusy`` while a reservation or anybody's server has it."""
-        layout = self._aggregates.look()
+        """Return the host to general use; raise ``CloudBusy`` while a reservation or a server uses it."""
+        layout = self._aggregates.read_layout()
         if self._bring_home(layout, host.service_host):
-            layout = self._aggregates.look()
-        holders = layout.holders(host.service_host, but="")
+            layout = self._aggregates.read_layout()
+        holders = layout.reservations_on(host.service_host, but="")
         if holders:
             raise CloudBusy(f"{host.name} is still held by reservation {holders[0]}.")
         if host.service_host in layout.pool.hosts:
@@ -93,8 +93,8 @@ class Hosts:
             self._aggregates.remove(layout.pool, [host.service_host])
 
     def _bring_home(self, layout: Layout, host: str) -> bool:
-        """Have a free host in its zone that was left on the way there; whether there was any."""
-        keepers = layout.keepers(host)
+        """Return a free host to its zone if an interrupted call has not; return whether it had to be."""
+        keepers = layout.not_returned_by(host)
         for group in keepers:
             unfinished = self._homes.restore(layout, group, [host])
             if unfinished is not None:
@@ -105,11 +105,11 @@ class Hosts:
     # Starting
 
     def prepare(self, order: Order) -> Progress:
-        """Nothing of a host reservation is seen before its start."""
+        """Return at once: a host reservation needs no preparation."""
         return DONE
 
     def hand_over(self, order: Order) -> Progress:
-        """Let the reservation have the hosts of the order; answers and raises as ``ensure_started`` does."""
+        """Move the hosts of the order to the reservation; behaves as ``ensure_started``."""
         known = self._compute.hypervisors_known(
             [resource.external_id for resource in (*order.resources, *order.returning)]
         )
@@ -121,28 +121,28 @@ class Hosts:
         }
         returned = [known[resource.external_id] for resource in order.returning if resource.external_id in known]
         returning = frozenset(hypervisor.service_host for hypervisor in returned)
-        layout = self._aggregates.look()
+        layout = self._aggregates.read_layout()
         pool = layout.pool
         group = layout.group(order.reservation_id)
         had = group.hosts if group is not None else frozenset()
         hosts = {hypervisor.service_host: hypervisor for hypervisor in wanted}
         fresh = hosts.keys() - had
-        free = [hosts[host] for host in sorted(fresh) if not layout.holders(host, but=order.reservation_id)]
+        free = [hosts[host] for host in sorted(fresh) if not layout.reservations_on(host, but=order.reservation_id)]
         self._clear(free, order.reservation_id)
-        surplus = (had | homes_kept(group).keys() if group is not None else had) - hosts.keys()
+        surplus = (had | recorded_homes(group).keys() if group is not None else had) - hosts.keys()
         if missing:
-            surplus &= returning  # among the others may be one that Nova lists by another id now
-        # What the reservation gives up goes first: of two that trade hosts, neither then waits for the other.
+            surplus &= returning  # one of the others may now have another id in Nova
+        # Surplus hosts are returned first: otherwise two reservations that swap hosts would wait for each other.
         lingering = self._return(layout, order, group, surplus, returning) if group is not None else None
-        self._refuse_held(layout, order, [hosts[host] for host in sorted(fresh)])
+        self._refuse_reserved(layout, order, [hosts[host] for host in sorted(fresh)])
         group = self._ensure_group(layout, order, group)
-        # One that somebody took out of everything is closed first.
+        # A host that a user has removed from all aggregates is closed first.
         self._aggregates.add(pool, [host for host in fresh if host not in pool.hosts])
         self._homes.leave(layout, group, fresh)
         if fresh:
             self._aggregates.add(group, fresh, announce=False)
         changes = layout.wanted_metadata(order, group)
-        if fresh or changes:  # which opens it to the owner, and tells schedulers of the hosts in it
+        if fresh or changes:  # opens the aggregate to the owner, and notifies schedulers of its hosts
             self._compute.set_metadata(group, changes)
         self._aggregates.remove(pool, [host for host in hosts if host in pool.hosts or host in fresh])
         if missing:
@@ -150,34 +150,34 @@ class Hosts:
         return lingering or DONE
 
     def _ensure_group(self, layout: Layout, order: Order, group: Aggregate | None) -> Aggregate:
-        """The order's aggregate. A new one is nobody's until its hosts are in it."""
+        """Return the order's aggregate. A new one has no owner until its hosts are in it."""
         if group is None:
             try:
                 group = self._compute.make_aggregate(order.reservation_id, layout.zone_of(order.reservation_id))
-            except Conflict:  # somebody else made it since we looked
-                group = self._aggregates.look().group(order.reservation_id)
+            except Conflict:  # another worker has just created it
+                group = self._aggregates.read_layout().group(order.reservation_id)
                 if group is None:
                     raise
         changes = layout.wanted_metadata(order, group)
         if "availability_zone" in changes or layout.owner_of(group) not in ("", order.project_id):
-            # What is somebody else's, or in another zone, gets no hosts.
+            # An aggregate with another owner or zone gets no hosts.
             self._compute.set_metadata(group, changes)
-            group = self._aggregates.look().group(order.reservation_id) or group
+            group = self._aggregates.read_layout().group(order.reservation_id) or group
         return group
 
-    def _refuse_held(self, layout: Layout, order: Order, hosts: Iterable[Hypervisor]) -> None:
-        """Refuse hosts of other reservations. Their end may be under way, so this is worth another try."""
+    def _refuse_reserved(self, layout: Layout, order: Order, hosts: Iterable[Hypervisor]) -> None:
+        """Refuse hosts of other reservations, to be retried: their end may be in progress."""
         for host in hosts:
-            for holder in layout.holders(host.service_host, but=order.reservation_id):
+            for holder in layout.reservations_on(host.service_host, but=order.reservation_id):
                 raise CloudBusy(f"{host.name} is not released yet by reservation {holder}.")
             zone = layout.stranger_zone(host.service_host)
             if zone is not None:
                 raise CloudBusy(f"{host.name} is in the availability zone {zone} of the pool, or of a reservation.")
 
     def _clear(self, hosts: Sequence[Hypervisor], reservation_id: str) -> None:
-        """Delete preemptible servers there, and refuse hosts with others that were not booted for the reservation.
+        """Delete preemptible servers on these hosts, and refuse hosts with servers of others.
 
-        Raises ``CloudBusy`` while they vanish: Nova moves no host with servers into another zone.
+        Raises ``CloudBusy`` while servers are being deleted: Nova moves no host with servers into another zone.
         """
         servers = self._compute.servers_on(host.service_host for host in hosts)
         preemptible = [server for server in servers if server.preemptible]
@@ -187,8 +187,8 @@ class Hosts:
             where = ", ".join(sorted({server.service_host for server in preemptible}))
             raise CloudBusy(f"{len(preemptible)} preemptible servers are still vanishing on {where}.")
 
-    def _refuse_lasting(self, host: Hypervisor, reservations: frozenset[str]) -> None:
-        """Refuse a host with servers that were booted for none of these reservations, but for preemptible ones."""
+    def _refuse_occupied(self, host: Hypervisor, reservations: frozenset[str]) -> None:
+        """Refuse a host with servers that belong to none of these reservations and are not preemptible."""
         servers = self._compute.servers_on([host.service_host])
         self._refuse([host], [server for server in servers if not server.preemptible], reservations)
 
@@ -211,17 +211,17 @@ class Hosts:
 
     def take_back(self, order: Order) -> Progress:
         """Delete the reservation's servers, and return its hosts to the pool."""
-        layout = self._aggregates.look()
+        layout = self._aggregates.read_layout()
         group = layout.group(order.reservation_id)
-        if group is None and not self._compute.tells_hints:
-            return DONE  # nothing tells which servers would be the reservation's
+        if group is None and not self._compute.shows_hints:
+            return DONE  # without hints, the reservation's servers are unknown
         own = self._hosts_of(order)
-        elsewhere = frozenset(host for host in own if not layout.is_held(host))
+        elsewhere = frozenset(host for host in own if not layout.is_reserved_whole(host))
         if group is None:
             return self._delete_servers(order, elsewhere, frozenset(), "") or DONE
         if group.hosts:
             self._close(layout, group)
-        unfinished = self._return(layout, order, group, group.hosts | homes_kept(group).keys(), own, elsewhere)
+        unfinished = self._return(layout, order, group, group.hosts | recorded_homes(group).keys(), own, elsewhere)
         if unfinished is not None:
             return unfinished
         try:
@@ -229,39 +229,41 @@ class Hosts:
         except CloudNotFound:
             pass
         except BadRequest as error:  # it is not empty
-            return self._what_stays(order, group, error)
+            return self._why_not_empty(order, group, error)
         return DONE
 
-    def _what_stays(self, order: Order, group: Aggregate, error: BadRequest) -> Progress:
-        """Why the aggregate cannot be deleted: Nova knew nothing of hosts that were to leave it, or got new ones."""
-        left = self._aggregates.look().group(order.reservation_id)
+    def _why_not_empty(self, order: Order, group: Aggregate, error: BadRequest) -> Progress:
+        """Return why the aggregate cannot be deleted: Nova has refused to remove hosts, or hosts were added."""
+        left = self._aggregates.read_layout().group(order.reservation_id)
         stuck = sorted(group.hosts & left.hosts) if left is not None else []
         if not stuck:
             return Progress(False, _SOON, f"The aggregate of the reservation cannot be deleted: {error}")
         return Progress(False, _OTHERS, f"Nova does not let {', '.join(stuck)} leave the aggregate of the reservation.")
 
     def servers_of(self, order: Order) -> list[Server]:
-        """The reservation's servers on the hosts that it has."""
-        layout = self._aggregates.look()
+        """Return the reservation's servers on its hosts."""
+        layout = self._aggregates.read_layout()
         group = layout.group(order.reservation_id)
         own = self._hosts_of(order)
         members = group.hosts if group is not None else frozenset()
         owner = layout.owner_of(group) if group is not None else ""
         return [
             server
-            for server in self._compute.servers_on(members | {host for host in own if not layout.is_held(host)})
+            for server in self._compute.servers_on(
+                members | {host for host in own if not layout.is_reserved_whole(host)}
+            )
             if self._is_of(server, order, own & members, owner) and not server.vanishing
         ]
 
     def _hosts_of(self, order: Order) -> frozenset[str]:
-        """What the reservation has and had, wherever it is: somebody may have taken it out, with its servers."""
+        """Return the current and former hosts of the reservation; a user may have removed them from its aggregate."""
         known = self._compute.hypervisors_known(
             [resource.external_id for resource in (*order.resources, *order.returning)]
         )
         return frozenset(hypervisor.service_host for hypervisor in known.values())
 
     def _close(self, layout: Layout, group: Aggregate) -> None:
-        """Let nobody boot there any more: what comes while the end is under way would never be deleted."""
+        """Close the aggregate to new servers: servers booted during the end would never be deleted."""
         owner = group.metadata.get(self._options.owner_key)
         if owner:
             self._compute.set_metadata(group, {self._options.owner_key: "", FORMER_OWNER: owner})
@@ -275,10 +277,10 @@ class Hosts:
         own: frozenset[str],
         elsewhere: frozenset[str] = frozenset(),
     ) -> Progress | None:
-        """Give these hosts to the pool and their zones, when the group's servers are gone; what keeps them, if any.
+        """Return these hosts to the pool and their zones after deleting the group's servers.
 
-        Those that have left the group already are put into their zones. ``own`` are the hosts that the ledger knows to
-        be the reservation's, or to have been.
+        Returns what remains to be done, or None. Hosts that have left the group already are returned to their zones.
+        ``own`` are the current and former hosts of the reservation, as the ledger knows them.
         """
         if not hosts | elsewhere:
             return None
@@ -292,15 +294,15 @@ class Hosts:
         errors = self._compute.remove_hosts(group, leaving)
         gone = hosts - errors.keys()
         unfinished = self._homes.restore(layout, group, gone)
-        if not group.hosts <= gone:  # else the next change of the group, or its end, says so
+        if not group.hosts <= gone:  # otherwise the next change of the group notifies schedulers
             self._compute.set_metadata(group, {} if unfinished is not None else self._homes.forget(group, gone))
         for _, error in sorted(errors.items()):
             if not isinstance(error, Conflict):
                 raise error
-        return self._what_keeps(order, sorted(errors), own & group.hosts, owner) if errors else unfinished
+        return self._obstacle(order, sorted(errors), own & group.hosts, owner) if errors else unfinished
 
     def _bookable(self, hosts: frozenset[str], own: frozenset[str]) -> frozenset[str]:
-        """Those of the hosts that were registered: what somebody else has put into a reservation need not be."""
+        """Return the registered ones of these hosts; a host that a user has added to the aggregate may not be."""
         strange = hosts - own
         if not strange:
             return hosts
@@ -311,8 +313,8 @@ class Hosts:
             if hypervisor.service_host in strange and PREFIX + hypervisor.name in providers
         }
 
-    def _what_keeps(self, order: Order, hosts: Sequence[str], own: frozenset[str], owner: str) -> Progress:
-        """Why Nova does not let hosts leave the zone of the reservation: there are servers that we did not delete."""
+    def _obstacle(self, order: Order, hosts: Sequence[str], own: frozenset[str], owner: str) -> Progress:
+        """Return why Nova refuses to remove hosts from the reservation's zone: because of other servers."""
         others = self._compute.servers_on(hosts)
         if any(self._is_of(server, order, own, owner) for server in others) or not others:
             return Progress(False, _SOON, "The reservation got more servers while it was taken back.")
@@ -322,7 +324,7 @@ class Hosts:
         return Progress(False, _OTHERS, f"Servers of others are in the way, and are not deleted: {named}.")
 
     def _delete_servers(self, order: Order, hosts: frozenset[str], own: frozenset[str], owner: str) -> Progress | None:
-        """Delete the reservation's servers there; says so while they are still vanishing."""
+        """Delete the reservation's servers on these hosts; return the progress while they are being deleted."""
         if not hosts:
             return None
         servers = [server for server in self._compute.servers_on(hosts) if self._is_of(server, order, own, owner)]
@@ -331,8 +333,8 @@ class Hosts:
     def _is_of(self, server: Server, order: Order, own: frozenset[str], owner: str) -> bool:
         """Whether the server was booted for the reservation.
 
-        A Nova that does not tell the hints of servers leaves only this: what its owner has on its ``own`` hosts, while
-        they are in its group.
+        If Nova does not show hints, these are the servers of the aggregate's owner on the reservation's ``own`` hosts
+        in it.
         """
         if server.reservations is not None:
             return order.reservation_id in server.reservations

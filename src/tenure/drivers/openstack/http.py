@@ -1,4 +1,4 @@
-"""Requests to a cloud over HTTP, by keystoneauth: one session, a bound on everything, our errors for its own."""
+"""Requests to a cloud over HTTP by keystoneauth, with one session, timeouts, and our errors."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Told of every HTTP call: the service's type, the verb of the driver that made it, its outcome (the status as text,
-#: ``timeout`` or ``unreachable``), and the seconds. A login is a call to ``identity``, whatever the verb is about.
+#: Called after every HTTP call with the service's type, the driver method, the outcome (the status as text, ``timeout``
+#: or ``unreachable``), and the duration in seconds. A login is a call to ``identity``, for every driver method.
 OnCall = Callable[[str, str, str, float], None]
 
-#: The version in the addresses of services whose endpoints may lack it, by what a catalogue may have in its place.
+#: The version in the addresses of services whose endpoints may lack it, with the pattern that it replaces.
 _VERSIONS: Final = {
     "compute": (re.compile(r"/v2(\.1)?(/.*)?$"), "/v2.1"),
     "image": (re.compile(r"/v2$"), "/v2"),
@@ -45,16 +45,15 @@ def connect(
     request_id: Callable[[], str | None] = lambda: None,
     clock: Clock | None = None,
 ) -> OpenStackCloud:
-    """The cloud that the options describe, over HTTP; nothing is sent yet."""
+    """Return the cloud that the options describe, over HTTP; sends no request."""
     return OpenStackCloud(options, HttpTransport(options, on_call=on_call), request_id=request_id, clock=clock)
 
 
 class HttpTransport:
     """A ``Transport`` over the network. Its threads share its connections and its token.
 
-    All requests are sent by a few threads of its own. That bounds how many are sent at once; and a verb waits no longer
-    than it may take, even for a server that sends one byte a second. ``on_call`` is told of each HTTP
-    call, in one of these threads, and must not raise.
+    A few threads send all requests. This limits the number of concurrent requests, and enforces the timeout of a driver
+    call even if a server sends one byte a second. ``on_call`` is called in one of these threads, and must not raise.
     """
 
     def __init__(self, options: OpenStackOptions, *, on_call: OnCall | None = None) -> None:
@@ -95,13 +94,13 @@ class HttpTransport:
         return str(self.session.get_user_id())
 
     def _get_token(self, account: plugin.BaseAuthPlugin | None, circumstances: Circumstances) -> None:
-        """Log in unless there is a token that lasts; raises a ``CloudError``."""
+        """Log in unless there is a valid token; raise a ``CloudError``."""
         known = account or self.session.auth
         before = getattr(known, "auth_ref", None)
         outcome = "unreachable"
         began = time.monotonic()
         try:
-            with _translated(LOGIN):
+            with _driver_errors(LOGIN):
                 try:
                     self.session.get_token(account)
                 except exceptions.HttpError as error:
@@ -112,11 +111,11 @@ class HttpTransport:
             outcome = "timeout"
             raise
         finally:
-            if outcome != "201" or getattr(known, "auth_ref", None) is not before:  # else there was a token
+            if outcome != "201" or getattr(known, "auth_ref", None) is not before:  # otherwise there was a valid token
                 self._report(LOGIN.service, circumstances.verb, outcome, began)
 
     def _ask(self, request: Request, account: plugin.BaseAuthPlugin | None, circumstances: Circumstances) -> Response:
-        """The answer to a request, whatever its status; raises a ``CloudError`` where there is none."""
+        """Return the response to a request, whatever its status; raise a ``CloudError`` if there is none."""
         headers = {"Accept": "application/json"}
         if request.token is not None:
             headers["X-Auth-Token"] = request.token
@@ -125,7 +124,7 @@ class HttpTransport:
         outcome = "unreachable"
         began = time.monotonic()
         try:
-            with _translated(request):
+            with _driver_errors(request):
                 response = self.session.request(
                     self._address(request, account),
                     request.method,
@@ -136,7 +135,7 @@ class HttpTransport:
                     microversion_service_type=request.service,
                     authenticated=request.token is None,
                     auth=account,
-                    allow_reauth=False,  # a login of its own would be taken for a call to the service
+                    allow_reauth=False,  # keystoneauth's own login would be reported as a call to the service
                     timeout=min(circumstances.seconds, self._options.request_timeout.total_seconds()),
                     raise_exc=False,
                     redirect=False,
@@ -180,13 +179,13 @@ def _open_session(options: OpenStackOptions) -> Session:
         timeout=options.request_timeout.total_seconds(),
         app_name="tenure",
     )
-    for scheme in ("https://", "http://"):  # so that as many connections are kept as there may be calls at a time
+    for scheme in ("https://", "http://"):  # as many connections as concurrent calls
         session.mount(scheme, TCPKeepAliveAdapter(pool_maxsize=options.concurrency))
     return session
 
 
 def _password(options: OpenStackOptions, *, trust_id: str | None = None) -> v3.Password:
-    """The service's account: in its own project, or with that trust."""
+    """Return the service's account: in its own project, or with that trust."""
     in_project = trust_id is None
     return v3.Password(
         auth_url=options.identity_url,
@@ -204,18 +203,18 @@ class _TimedOut(CloudBusy):
 
 
 @contextmanager
-def _translated(request: Request) -> Iterator[None]:
-    """Raise what a driver may raise instead of what keystoneauth raises."""
+def _driver_errors(request: Request) -> Iterator[None]:
+    """Translate keystoneauth's errors into those of drivers."""
     name = name_of(request.service)
     try:
         yield
     except exceptions.ConnectTimeout:
         raise _TimedOut(Reason(f"{name} did not answer in time.")) from None
     except exceptions.SSLError as error:
-        raise CloudBusy(_without_tls(name, error)) from None
+        raise CloudBusy(_tls_reason(name, error)) from None
     except exceptions.ConnectionError:
         raise CloudBusy(Reason(f"{name} cannot be reached.")) from None
-    except exceptions.HttpError as error:  # from Keystone, when a token was asked for
+    except exceptions.HttpError as error:  # from Keystone, for a token
         status = error.http_status or 500
         text = error.response.text if error.response is not None else ""
         raise refusal(LOGIN, status, text) from None
@@ -223,12 +222,12 @@ def _translated(request: Request) -> Iterator[None]:
         raise CloudBusy(f"The catalogue has no endpoint of {name}.") from None
     except exceptions.ClientException as error:
         raise CloudBusy(f"{name} cannot be used: {type(error).__name__}.") from None
-    except OSError as error:  # the file with the certificates of authorities is not there
+    except OSError as error:  # the file with the CA certificates is missing
         raise CloudBusy(f"{name} cannot be used: {error}") from None
 
 
-def _without_tls(name: str, error: BaseException) -> str:
-    """Why there is no connection by TLS, in the words of OpenSSL."""
+def _tls_reason(name: str, error: BaseException) -> str:
+    """Return why there is no TLS connection, in the words of OpenSSL."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):

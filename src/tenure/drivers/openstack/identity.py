@@ -1,4 +1,4 @@
-"""Keystone: being trusted by owners."""
+"""Keystone: trusts of lease owners."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ LOG = logging.getLogger(__name__)
 
 
 class Identity:
-    """What is asked of Keystone, with the calls of one verb."""
+    """Keystone's API, for one driver call."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
 
     def make_trust(self, actor: Actor) -> str:
-        """A trust of the caller in us, with all his roles in his project, for as long as it is not revoked."""
+        """Create a trust of the caller in the service, with all his roles in his project; return its id."""
         if actor.token is None or not actor.project_id:
             raise CloudRefused(Reason("A trust needs a token of a project."))
         if not actor.roles:
@@ -43,7 +43,7 @@ class Identity:
         return str(made["trust"]["id"])
 
     def delete_trust(self, trust_id: str) -> None:
-        """Delete a trust, as ourselves where Keystone lets us, and else in the name of its owner."""
+        """Delete a trust, as the service if Keystone allows it, otherwise as its owner."""
         request = Request("identity", "DELETE", f"/OS-TRUST/trusts/{trust_id}")
         try:
             self._calls.send(request)
@@ -58,14 +58,14 @@ class Identity:
         except CloudNotFound:
             return
         except (Unauthorized, Forbidden) as error:
-            # Its owner lost his roles or is gone: nobody can use it any more, and it is not ours to delete.
+            # The owner has lost his roles or is deleted: the trust is useless, and only an administrator can delete it.
             LOG.warning("trust %s is broken, and Keystone does not let us delete it: %s", trust_id, error)
 
 
 def owner_of(calls: Calls, order: Order, *, what: str) -> Owner:
-    """The owner of the order's lease, as whom we have logged in by the order's trust.
+    """Log in as the owner of the order's lease by the order's trust, and return him.
 
-    Raises ``CloudRefused`` where there is no trust, or none that works; ``what`` names that which cannot be made then.
+    Raises ``CloudRefused`` if there is no valid trust; ``what`` names what needs it.
     """
     if order.trust_id is None:
         raise CloudRefused(Reason(f"{what} cannot be made: the lease's owner did not trust the reservation service."))

@@ -1,4 +1,4 @@
-"""Images of servers, made in the name of their owner."""
+"""Images of servers, created as their owner."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from tenure.drivers.openstack.requests import BadRequest, Calls, Conflict, Owner
 
 LOG = logging.getLogger(__name__)
 
-#: The properties of an image by which it is found again.
+#: The image properties that identify the reservation and the server.
 RESERVATION: Final = "tenure_reservation_id"
 SERVER: Final = "tenure_server_id"
 
 _READY: Final = frozenset({"active", "deactivated"})
 _LOST: Final = frozenset({"killed", "deleted", "pending_delete", "error"})
 _LONGEST_NAME: Final = 255
-#: After which time an image is not waited for any more of whose server Nova makes none any more.
+#: How long after its creation an image is waited for if Nova is no longer creating it.
 _IDLE: Final = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshots:
-    """How far the images of a reservation's servers are, by the servers' names."""
+    """The state of the images of a reservation's servers, by server name."""
 
     waiting_for: tuple[str, ...]
-    #: Of which there is no image that can be used, now or soon.
+    #: Servers without a usable image, now or later.
     without: tuple[str, ...] = ()
 
 
@@ -41,7 +41,7 @@ class _Image:
 
 
 class Images:
-    """What is asked of Glance, and of Nova about images, in the name of an owner."""
+    """Glance's API, and Nova's for images, as an owner."""
 
     def __init__(self, calls: Calls, owner: Owner, now: datetime) -> None:
         self._calls = calls
@@ -49,21 +49,21 @@ class Images:
         self._now = now
 
     def ensure_of(self, servers: Sequence[Server], reservation_id: str, prefix: str) -> Snapshots:
-        """Have an image of each of these servers; tells for which of them it is not ready yet."""
+        """Create an image of each of these servers; return for which of them it is not ready."""
         images = self._images(reservation_id)
         missing = [server for server in servers if server.id not in images]
         answers = self._calls.send_all([self._creation(server, reservation_id, prefix) for server in missing])
         made: set[str] = set()
         for server, answer in zip(missing, answers, strict=True):
             if isinstance(answer, CloudNotFound | BadRequest):
-                continue  # deleted meanwhile, or of a kind that has no images
+                continue  # deleted meanwhile, or a kind of server that has no images
             if isinstance(answer, CloudError) and not isinstance(answer, Conflict):
                 raise answer
             made.add(server.id)
-        if made:  # a fast cloud has them by now
+        if made:  # a fast cloud has created them already
             images = self._images(reservation_id)
         waiting_for = [server for server in servers if self._is_awaited(server, images, made)]
-        ready = {number for number, image in images.items() if image.status in _READY}
+        ready = {server_id for server_id, image in images.items() if image.status in _READY}
         without = [server for server in servers if server.id not in ready and server not in waiting_for]
         return Snapshots(tuple(server.name for server in waiting_for), tuple(server.name for server in without))
 
@@ -80,7 +80,7 @@ class Images:
         return True
 
     def _images(self, reservation_id: str) -> dict[str, _Image]:
-        """The images of the reservation, by server; those that came to nothing are not counted."""
+        """Return the images of the reservation by server id, without failed ones."""
         found: dict[str, _Image] = {}
         params = {RESERVATION: reservation_id, "limit": "100"}
         while True:
@@ -103,7 +103,7 @@ class Images:
 
 
 def of_project(servers: Iterable[Server], project_id: str) -> list[Server]:
-    """Those of which the project can have an image: its own, that run or did run."""
+    """Return the servers of which the project can have an image: its own, that run or have run."""
     return [
         server
         for server in servers

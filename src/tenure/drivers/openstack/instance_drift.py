@@ -1,4 +1,4 @@
-"""What of reservations of instances is in the cloud, and what is not as the ledger says."""
+"""Differences between the ledger and the cloud for instance reservations."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tenure.drivers.openstack.preemption import Preemption
 from tenure.drivers.openstack.requests import Calls
 from tenure.drivers.openstack.units import class_of, inventories, inventory_of
 
-#: How many calls one look spends on what Nova, and what Placement, tells of one thing at a time; of more things the
-#: others are looked at the next time.
-_LOOKS: Final = 200
-#: The same for hosts where preemptible servers run beside units of reservations: Placement takes six calls for each.
+#: How many calls a drift pass spends on each kind of object that needs a call each; the others are checked in later
+#: passes.
+_CALLS: Final = 200
+#: The same for hosts with preemptible servers beside reservations: Placement needs six calls for each.
 _CROWDED: Final = 50
 _TURN: Final = timedelta(minutes=1)
 
@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 class InstanceDrift:
-    """Reservations of instances as they are in the cloud, with the calls of one verb. Reads only."""
+    """Finds differences of instance reservations, for one driver call. Reads only."""
 
     def __init__(self, calls: Calls, compute: Compute, options: OpenStackOptions, now: datetime) -> None:
         self._calls = calls
@@ -41,7 +41,7 @@ class InstanceDrift:
         self._groups = ServerGroups(calls)
 
     def held(self) -> set[str]:
-        """The reservations that have a flavor or a server group."""
+        """Return the reservations that have a flavor or a server group."""
         return {*self._flavors.of_reservations(), *(group.reservation_id for group in self._groups.of_reservations())}
 
     def drift(
@@ -51,10 +51,10 @@ class InstanceDrift:
         hypervisors: Mapping[str, Hypervisor],
         providers: Mapping[str, Mapping[str, Any]] | None,
     ) -> Iterator[Drift]:
-        """What is not as in these orders. ``providers`` are Placement's, by name, None where they are not known.
+        """Yield the differences from these orders. ``providers`` are Placement's by name, or None if they are unknown.
 
-        Who may use a flavor, and what a provider has, takes a call each: of more than fit into one look, others are
-        looked at the next time.
+        The access to a flavor and the inventory of a provider need a call each: if there are too many, a pass checks a
+        part of them, and later passes the others.
         """
         if not orders:
             return
@@ -68,13 +68,13 @@ class InstanceDrift:
             found = [group for group in groups[order.reservation_id] if group.project_id == order.project_id]
             fitting = [group.id for group in found if group.policy == policy]
             if policy is not None and not fitting and order.trust_id is not None:
-                yield _of(order, None, "has no server group")
+                yield _difference(order, None, "has no server group")
             yield from self._drift_of_aggregate(order, layout, hypervisors, fitting)
             flavor = flavors.get(order.reservation_id)
             if flavor is None:
-                yield _of(order, None, "has no flavor")
+                yield _difference(order, None, "has no flavor")
             elif flavor != flavor_for(order, _group_id(order, flavor.extra_specs, fitting)):
-                yield _of(order, None, "has another flavor")
+                yield _difference(order, None, "has another flavor")
         yield from self._drift_of_access([order for order in orders if order.reservation_id in flavors])
         if providers is not None:
             yield from self._drift_of_units(orders, hypervisors, providers)
@@ -85,29 +85,29 @@ class InstanceDrift:
     ) -> Iterator[Drift]:
         aggregate = layout.shared(order.reservation_id)
         if aggregate is None:
-            yield _of(order, None, "has no aggregate")
+            yield _difference(order, None, "has no aggregate")
             return
         group_id = _group_id(order, aggregate.metadata, group_ids)
         if changes := metadata_changes(order, aggregate, group_id, self._options.owner_key):
-            yield _of(order, None, f"has another {', '.join(sorted(changes))} in its aggregate")
+            yield _difference(order, None, f"has another {', '.join(sorted(changes))} in its aggregate")
         found = {resource.external_id: hypervisors.get(resource.external_id) for resource in order.resources}
         wanted = {host.service_host for host in found.values() if host is not None}
         for resource in order.resources:
             host = found[resource.external_id]
             if host is not None and host.service_host not in aggregate.hosts:
-                yield _of(order, resource, f"lacks {resource.name} in its aggregate")
+                yield _difference(order, resource, f"lacks {resource.name} in its aggregate")
         if None in found.values():
-            return  # what Nova lists by another id now may be among those that look strange
+            return  # a host with a new id in Nova would look like an unknown one
         names = {hypervisor.service_host: hypervisor.ref for hypervisor in hypervisors.values()}
         for host_name in sorted(aggregate.hosts - wanted):
-            yield _of(order, names.get(host_name), f"has {host_name} in its aggregate, which is not its")
+            yield _difference(order, names.get(host_name), f"has {host_name} in its aggregate, which is not its")
 
     def _drift_of_access(self, orders: Sequence[Order]) -> Iterator[Drift]:
-        looked_at = self._in_turn(orders)
-        accesses = self._flavors.accesses([order.reservation_id for order in looked_at])
-        for order in looked_at:
+        checked = self._in_turn(orders)
+        accesses = self._flavors.accesses([order.reservation_id for order in checked])
+        for order in checked:
             if accesses.get(order.reservation_id) != frozenset([order.project_id]):
-                yield _of(order, None, "is not open to its owner alone")
+                yield _difference(order, None, "is not open to its owner alone")
 
     def _drift_of_units(
         self,
@@ -136,13 +136,13 @@ class InstanceDrift:
                 order, units = classes[name], wanted[host.external_id].get(name, 0)
                 found = seen["inventories"].get(name, {})
                 if units == 0 and (not found or order.reservation_id not in whole):
-                    continue  # it may have been listed by another id
+                    continue  # the host may have a new id in Nova
                 if not found or any(found.get(key) != value for key, value in inventory_of(units).items()):
-                    what = f"has {found.get('total', 0)} units on {host.name}, not {units}"
-                    yield _of(order, _resource(order, host), what)
+                    text = f"has {found.get('total', 0)} units on {host.name}, not {units}"
+                    yield _difference(order, _resource(order, host), text)
 
     def _drift_of_room(self, orders: Sequence[Order], hypervisors: Mapping[str, Hypervisor]) -> Iterator[Drift]:
-        """Preemptible servers come at any time, and may take what an instance is yet to be booted in."""
+        """Yield reservations without room: preemptible servers may take it before the instances are booted."""
         preemption = Preemption(self._calls, self._compute, self._options, self._now)
         preemptible = preemption.preemptible()
         crowded = {
@@ -154,28 +154,33 @@ class InstanceDrift:
         for external_id in self._in_turn(sorted(crowded), _CROWDED):
             order, host, resource = crowded[external_id]
             for server in preemption.taking_room(order, host, resource, preemptible[host.service_host]):
-                yield _of(order, resource, f"has no room for its instances beside preemptible server {server.id}")
+                yield _difference(
+                    order, resource, f"has no room for its instances beside preemptible server {server.id}"
+                )
 
-    def _in_turn(self, things: Sequence[_T], looks: int = _LOOKS) -> Sequence[_T]:
-        """As many as fit into one look; all of them, one after the other, with time."""
-        if len(things) <= looks:
+    def _in_turn(self, things: Sequence[_T], calls: int = _CALLS) -> Sequence[_T]:
+        """Return as many as fit into one pass, others with each pass."""
+        if len(things) <= calls:
             return things
-        first = int((self._now - datetime(1970, 1, 1, tzinfo=UTC)) / _TURN) * looks
-        return [things[(first + number) % len(things)] for number in range(looks)]
+        first = int((self._now - datetime(1970, 1, 1, tzinfo=UTC)) / _TURN) * calls
+        return [things[(first + offset) % len(things)] for offset in range(calls)]
 
 
-def _group_id(order: Order, told: Mapping[str, str], fitting: Sequence[str]) -> str | None:
-    """The server group that should be told there. One that is gone is left there: it is missed for itself."""
+def _group_id(order: Order, metadata: Mapping[str, str], fitting: Sequence[str]) -> str | None:
+    """Return the server group that should be recorded there.
+
+    A deleted group stays there: its absence is a difference of its own.
+    """
     if policy_of(order.parameters) is None:
         return None
-    group_id = told.get(AFFINITY_KEY)
+    group_id = metadata.get(AFFINITY_KEY)
     return group_id if group_id in fitting or not fitting else fitting[0]
 
 
 def _resource(order: Order, host: Hypervisor) -> ResourceRef:
-    """The host as the order names it, if it does."""
+    """Return the host as the order names it, if it does."""
     return next((resource for resource in order.resources if resource.external_id == host.external_id), host.ref)
 
 
-def _of(order: Order, resource: ResourceRef | None, what: str) -> Drift:
-    return Drift(order.reservation_id, resource, f"reservation {order.reservation_id} {what}")
+def _difference(order: Order, resource: ResourceRef | None, text: str) -> Drift:
+    return Drift(order.reservation_id, resource, f"reservation {order.reservation_id} {text}")

@@ -1,8 +1,8 @@
-"""Reservations of instances: a flavor that fits on so many servers of so many hosts, and on no more.
+"""Instance reservations: a flavor that fits a fixed number of servers on each of its hosts.
 
-All that is made is found again by names that hold the reservation's id. Its hosts stay in the pool, closed to
-everybody else, and may serve any number of such reservations at once. What keeps servers apart is Placement: the
-flavor asks for one unit of a class that hosts have only as much of as the reservation has booked there.
+All created objects have names with the reservation id, by which they are found again. The hosts stay in the pool,
+closed to others, and may serve several such reservations at once. Placement limits the servers: the flavor requires one
+unit of a resource class of which each host has as many units as the reservation has booked there.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from tenure.drivers.openstack.units import Units
 
 LOG = logging.getLogger(__name__)
 
-#: Under which names clients are told of what was made.
+#: The names under which clients see the created objects.
 FLAVOR: Final = "flavor_id"
 AGGREGATE: Final = "aggregate_id"
 SERVER_GROUP: Final = "server_group_id"
 
-#: Where Nova's filters look for who may use a host.
+#: The metadata key by which Nova's filters limit a host to projects.
 _TENANT_KEY: Final = "filter_tenant_id"
-#: How long to wait before looking again at what is done in a moment.
+#: The interval of checking for quick operations of the cloud.
 _SOON: Final = timedelta(seconds=2)
-#: How long to wait for what others must do.
+#: The interval of checking for actions of others.
 _OTHERS: Final = timedelta(seconds=30)
 
 
 class Instances:
-    """Reservations of instances, with the calls of one verb."""
+    """Instance reservations, for one driver call."""
 
     def __init__(self, calls: Calls, compute: Compute, options: OpenStackOptions, now: datetime) -> None:
         self._calls = calls
@@ -67,17 +67,17 @@ class Instances:
     # Before the start
 
     def prepare(self, order: Order) -> Progress:
-        """Have the server group; answers and raises as ``ensure_prepared`` does."""
+        """Create the server group; behaves as ``ensure_prepared``."""
         group = self._ensure_group(order)
         return Progress(True, effects={SERVER_GROUP: group.id if group is not None else None})
 
     def _ensure_group(self, order: Order) -> ServerGroup | None:
-        """The group that the reservation is to have, None where it needs none; what else is called so is deleted."""
+        """Return the reservation's group, or None if it needs none; delete other groups of that name."""
         policy = policy_of(order.parameters)
         found = self._groups.of(order.reservation_id, order.project_id)
         fitting = [group for group in found if group.policy == policy]
-        told = order.effects.get(SERVER_GROUP)
-        kept = next((group for group in fitting if group.id == told), fitting[0] if fitting else None)
+        recorded = order.effects.get(SERVER_GROUP)
+        kept = next((group for group in fitting if group.id == recorded), fitting[0] if fitting else None)
         if kept is None and policy is not None:
             owner = owner_of(self._calls, order, what="The server group")
             kept = self._groups.make(order.reservation_id, policy, owner)
@@ -89,7 +89,7 @@ class Instances:
     # Starting
 
     def hand_over(self, order: Order) -> Progress:
-        """Let the owner boot so many servers on the hosts of the order; answers and raises as ``ensure_started``."""
+        """Let the owner boot the booked number of servers on the order's hosts; behaves as ``ensure_started``."""
         known = self._known(order)
         units = {
             known[resource.external_id].service_host: order.units.get(resource.external_id, 0)
@@ -101,18 +101,18 @@ class Instances:
             for resource in order.resources
             if resource.external_id not in known
         }
-        layout = self._aggregates.look()
+        layout = self._aggregates.read_layout()
         hosts = {
             hypervisor.service_host: hypervisor
             for hypervisor in known.values()
             if units.get(hypervisor.service_host, 0) > 0
         }
-        self._refuse_held(layout, order, hosts.values())
-        flavor_for(order, None)  # what is wrong with it is told before anything is changed
+        self._refuse_reserved(layout, order, hosts.values())
+        flavor_for(order, None)  # raises errors before anything is changed
         aggregate = layout.shared(order.reservation_id)
         lingering = self._give_up(order, aggregate, self._surplus(order, aggregate, known, hosts, bool(missing)))
         group_id = self._group_at_start(order)
-        # One that somebody took out of everything is closed first.
+        # A host that a user has removed from the pool is closed first.
         self._aggregates.add(layout.pool, sorted(hosts.keys() - layout.pool.hosts))
         self._ensure_units(order, {hypervisor.name: units[host] for host, hypervisor in hosts.items()})
         aggregate = self._ensure_aggregate(order, aggregate, hosts, group_id)
@@ -125,10 +125,10 @@ class Instances:
             return Progress(True, effects=effects)
         return Progress(False, lingering.look_again_after, lingering.reason, effects)
 
-    def _refuse_held(self, layout: Layout, order: Order, hosts: Iterable[Hypervisor]) -> None:
-        """Refuse hosts that others have for themselves. Their end may be under way: this is worth another try."""
+    def _refuse_reserved(self, layout: Layout, order: Order, hosts: Iterable[Hypervisor]) -> None:
+        """Refuse hosts that other reservations have as a whole, to be retried: their end may be in progress."""
         for host in hosts:
-            for holder in layout.exclusive_holders(host.service_host, but=order.reservation_id):
+            for holder in layout.exclusive_reservations(host.service_host, but=order.reservation_id):
                 raise CloudBusy(f"{host.name} is not released yet by reservation {holder}.")
 
     def _surplus(
@@ -139,14 +139,14 @@ class Instances:
         hosts: Mapping[str, Hypervisor],
         incomplete: bool,
     ) -> dict[str, Hypervisor | None]:
-        """The hosts that the reservation has or had, and is not to have any more."""
+        """Return the current and former hosts that the reservation should no longer have."""
         returning = {
             known[resource.external_id].service_host for resource in order.returning if resource.external_id in known
         }
-        if incomplete:  # among the others may be one that Nova lists by another id now
-            return self._named(returning - hosts.keys(), known)
+        if incomplete:  # one of the others may now have another id in Nova
+            return self._hypervisors_on(returning - hosts.keys(), known)
         members = aggregate.hosts if aggregate is not None else frozenset()
-        surplus = self._named((members | returning) - hosts.keys(), known)
+        surplus = self._hypervisors_on((members | returning) - hosts.keys(), known)
         names = {PREFIX + hypervisor.name for hypervisor in (*hosts.values(), *filter(None, surplus.values()))}
         strange = set(Units(self._calls, order.reservation_id).open_on()) - names
         if strange:
@@ -157,8 +157,8 @@ class Instances:
             }
         return surplus
 
-    def _named(self, hosts: Collection[str], known: Mapping[str, Hypervisor]) -> dict[str, Hypervisor | None]:
-        """The hypervisors of these services; None where Nova has none any more."""
+    def _hypervisors_on(self, hosts: Collection[str], known: Mapping[str, Hypervisor]) -> dict[str, Hypervisor | None]:
+        """Return the hypervisors of these services, None for services without one."""
         found = {hypervisor.service_host: hypervisor for hypervisor in known.values()}
         if not set(hosts) <= found.keys():
             found = {hypervisor.service_host: hypervisor for hypervisor in self._compute.hypervisors()}
@@ -167,9 +167,9 @@ class Instances:
     def _give_up(
         self, order: Order, aggregate: Aggregate | None, surplus: Mapping[str, Hypervisor | None]
     ) -> Progress | None:
-        """Take these hosts from the reservation, when its servers are gone from there; what keeps them, if any.
+        """Remove these hosts from the reservation once its servers are gone from there; return what remains, or None.
 
-        Until then they stay in its aggregate, closed to further servers: that tells the next call of them.
+        Until then they stay in its aggregate, closed to new servers, so that the next call finds them.
         """
         if not surplus:
             return None
@@ -189,9 +189,9 @@ class Instances:
         return None
 
     def _group_at_start(self, order: Order) -> str | None:
-        """The id of the server group. Without a trust that works the reservation goes without one.
+        """Return the id of the server group. Without a valid trust the reservation gets none.
 
-        Its servers are spread by what there are units of in any case.
+        The units per host spread its servers in any case.
         """
         if policy_of(order.parameters) is None and not order.effects.get(SERVER_GROUP):
             return None
@@ -208,19 +208,19 @@ class Instances:
         if aggregate is None:
             try:
                 aggregate = self._compute.make_aggregate(order.reservation_id)
-            except Conflict:  # somebody else made it since we looked
-                aggregate = self._aggregates.look().shared(order.reservation_id)
+            except Conflict:  # another worker has just created it
+                aggregate = self._aggregates.read_layout().shared(order.reservation_id)
                 if aggregate is None:
                     raise
         fresh = sorted(set(hosts) - aggregate.hosts)
         self._aggregates.add(aggregate, fresh, announce=False)
         changes = metadata_changes(order, aggregate, group_id, self._options.owner_key)
-        if fresh or changes:  # which tells schedulers of the hosts in it, too
+        if fresh or changes:  # also notifies schedulers of its hosts
             self._compute.set_metadata(aggregate, changes)
         return aggregate
 
     def _ensure_units(self, order: Order, wanted: Mapping[str, int]) -> None:
-        """Have so many units on each of these hosts, by their names."""
+        """Set the number of units on each of these hosts, by name."""
         if not wanted:
             return
         providers = self._placement.own_providers(sorted(wanted))
@@ -231,7 +231,7 @@ class Instances:
         Units(self._calls, order.reservation_id).ensure({providers[host]: wanted[host] for host in sorted(providers)})
 
     def _trim(self, order: Order, units: Mapping[str, int]) -> Progress | None:
-        """Delete the newest of the servers that are more than there are units of on their host."""
+        """Delete the newest servers on hosts that have more servers than units."""
         by_host: dict[str, list[Server]] = defaultdict(list)
         for server in self._compute.servers_of_flavor(order.reservation_id):
             by_host[server.service_host].append(server)
@@ -255,9 +255,9 @@ class Instances:
     # Ending
 
     def take_back(self, order: Order) -> Progress:
-        """Delete the reservation's servers, and then all that was made for it; the flavor last, by which it is found.
+        """Delete the reservation's servers, then its other objects; the flavor last, by which servers are found.
 
-        Answers and raises as ``ensure_ended`` does.
+        Behaves as ``ensure_ended``.
         """
         flavor = self._flavors.get(order.reservation_id)
         if flavor is not None:
@@ -266,11 +266,11 @@ class Instances:
         aggregate = layout.shared(order.reservation_id)
         known = self._known(order)
         members = aggregate.hosts if aggregate is not None else frozenset()
-        hosts = self._named(members | {hypervisor.service_host for hypervisor in known.values()}, known)
+        hosts = self._hypervisors_on(members | {hypervisor.service_host for hypervisor in known.values()}, known)
         servers = self._servers(order, hosts)
         if not servers and order.project_id:
-            # By the flavor Nova finds none on no host that was booted before that was made anew, or is gone.
-            servers = self._own(order, self._compute.servers_in(order.project_id))
+            # By the flavor, Nova does not find a server without a host if the flavor was deleted or created again.
+            servers = self._booted_for(order, self._compute.servers_in(order.project_id))
         unfinished = self._delete(servers) or self._drop_units(order, hosts) or self._drop_aggregate(aggregate)
         if unfinished is not None:
             return unfinished
@@ -312,20 +312,18 @@ class Instances:
     # Its servers
 
     def servers_of(self, order: Order) -> list[Server]:
-        """The reservation's servers, but for those that are vanishing."""
+        """Return the reservation's servers, without those that are being deleted."""
         aggregate = Layout(self._compute.aggregates(), self._options).shared(order.reservation_id)
         members = aggregate.hosts if aggregate is not None else frozenset()
         hosts = members | {hypervisor.service_host for hypervisor in self._known(order).values()}
         return [server for server in self._servers(order, hosts) if not server.vanishing]
 
     def _servers(self, order: Order, hosts: Iterable[str]) -> list[Server]:
-        """All servers of the reservation: those of its flavor, and those on these hosts that were booted with one
-        that has been replaced since.
-        """
+        """Return all servers of the reservation: those of its flavor, and those on these hosts with an earlier one."""
         by_flavor = self._compute.servers_of_flavor(order.reservation_id)
-        return _merged(by_flavor, self._own(order, self._compute.servers_on(hosts)))
+        return _merged(by_flavor, self._booted_for(order, self._compute.servers_on(hosts)))
 
-    def _own(self, order: Order, servers: Iterable[Server]) -> list[Server]:
+    def _booted_for(self, order: Order, servers: Iterable[Server]) -> list[Server]:
         return [server for server in servers if server.flavor_of == order.reservation_id]
 
     def _delete(self, servers: Sequence[Server]) -> Progress | None:
@@ -338,7 +336,7 @@ class Instances:
 
 
 def metadata_changes(order: Order, aggregate: Aggregate, group_id: str | None, owner_key: str) -> dict[str, str | None]:
-    """What must be changed in the metadata of the order's aggregate."""
+    """Return the changes of the metadata of the order's aggregate."""
     wanted = {
         RESERVATION_KEY: order.reservation_id,
         _TENANT_KEY: order.project_id,
@@ -349,7 +347,7 @@ def metadata_changes(order: Order, aggregate: Aggregate, group_id: str | None, o
 
 
 def _goes_last(server: Server) -> tuple[bool, float, str]:
-    """Servers that serve come before those that do not, and old ones before new ones."""
+    """Sort working servers before broken ones, and old ones before new ones."""
     created = server.created_at.timestamp() if server.created_at is not None else 0.0
     return server.vanishing or server.status in {"ERROR", "SOFT_DELETED"}, created, server.id
 

@@ -1,4 +1,4 @@
-"""How hosts are spread over aggregates, seen at one moment."""
+"""The distribution of hosts over aggregates, at one moment."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from tenure.drivers.openstack.compute import Aggregate, Hypervisor
 from tenure.drivers.openstack.options import OpenStackOptions
 
 _RESERVATION_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-#: Where the group of a reservation of instances says whose it is; its flavor asks for hosts with that.
+#: The metadata key by which the flavor of an instance reservation finds the hosts of its group.
 RESERVATION_KEY: Final = "reservation"
-#: Where an aggregate that was closed before its end keeps whose it was.
+#: The metadata key for the owner of an aggregate that was closed before its end.
 FORMER_OWNER = "tenure:former_owner"
-#: Where the group of a reservation of whole hosts keeps the homes of a host; the name of its service follows.
+#: The prefix of the metadata key for a host's homes in the group of a host reservation; the service host follows.
 _HOME: Final = "tenure:home:"
 
 
 def home_key(host: str) -> str:
-    """Under which name a group keeps the homes of a host."""
+    """Return the metadata key for a host's homes."""
     return f"{_HOME}{host}"
 
 
 def homes_text(homes: Iterable[int]) -> str:
-    """What a group keeps there: the ids of aggregates, as their names may change."""
-    return ",".join(str(number) for number in sorted(homes))
+    """Return the metadata value for homes: ids of aggregates, as their names may change."""
+    return ",".join(str(aggregate_id) for aggregate_id in sorted(homes))
 
 
-def homes_kept(group: Aggregate) -> dict[str, frozenset[int]]:
-    """The homes that the group keeps, by host; what is no id is passed over."""
+def recorded_homes(group: Aggregate) -> dict[str, frozenset[int]]:
+    """Return the homes that the group records, by host; invalid ids are ignored."""
     return {
         key.removeprefix(_HOME): frozenset(int(part) for part in value.split(",") if part.isascii() and part.isdigit())
         for key, value in group.metadata.items()
@@ -40,11 +40,11 @@ def homes_kept(group: Aggregate) -> dict[str, frozenset[int]]:
 
 
 class Layout:
-    """The aggregates of a cloud: the pool, the groups of reservations, and those of others.
+    """The aggregates of a cloud: the pool, the groups of reservations, and others.
 
-    A reservation's group is the aggregate that has its id for a name, which Nova lets exist once. That of a reservation
-    of whole hosts has the zone that belongs to it; that of a reservation of instances has none, and its hosts are in
-    the pool besides, and in other groups of that kind. The names of hosts are those of their compute services.
+    A reservation's group is the aggregate with its id as name, which Nova allows only once. The group of a host
+    reservation has its own zone. The group of an instance reservation has no zone; its hosts are also in the pool, and
+    may be in other groups of that kind. Hosts are named by their compute services.
     """
 
     def __init__(self, aggregates: Sequence[Aggregate], options: OpenStackOptions) -> None:
@@ -57,19 +57,19 @@ class Layout:
         self._others = [
             aggregate for aggregate in aggregates if aggregate.zone is not None and aggregate.name not in self._groups
         ]
-        self._kept: dict[str, list[tuple[Aggregate, frozenset[int]]]] = defaultdict(list)
+        self._recorded: dict[str, list[tuple[Aggregate, frozenset[int]]]] = defaultdict(list)
         for aggregate in aggregates:
-            for host, homes in homes_kept(aggregate).items():
-                self._kept[host].append((aggregate, homes))
+            for host, homes in recorded_homes(aggregate).items():
+                self._recorded[host].append((aggregate, homes))
 
     @property
     def pooled(self) -> frozenset[str]:
-        """The hosts of the pool; none where there is no pool."""
+        """Return the hosts of the pool, empty if there is no pool."""
         return frozenset() if self._pool is None else self._pool.hosts
 
     @property
     def pool(self) -> Aggregate:
-        """The pool; raises ``CloudBusy`` where there is none."""
+        """Return the pool; raise ``CloudBusy`` if there is none."""
         if self._pool is None:
             raise CloudBusy(f"Nova has no aggregate {self._options.freepool_name}, which holds the free hosts.")
         return self._pool
@@ -78,13 +78,13 @@ class Layout:
         return f"{self._options.zone_prefix}{reservation_id}"
 
     def reservations(self) -> list[str]:
-        """The names of all groups, of hosts and of instances."""
+        """Return the names of all groups, of hosts and of instances."""
         return sorted({*self._groups, *self._shared})
 
     def group(self, reservation_id: str) -> Aggregate | None:
-        """The reservation's group, also when somebody changed its zone or its owner; not what merely has such a name.
+        """Return the reservation's group, also if a user has changed its zone or owner.
 
-        With neither left its name tells it: nobody else calls an aggregate so.
+        Without both it is recognized by its name: other aggregates are not named by a UUID.
         """
         named = self._by_name.get(reservation_id)
         if named is None or named.name == self._options.freepool_name:
@@ -93,39 +93,39 @@ class Layout:
         return named if is_ours else None
 
     def shared(self, reservation_id: str) -> Aggregate | None:
-        """The group of a reservation of instances; nobody else calls an aggregate so, also one without metadata."""
+        """Return the group of an instance reservation, also without metadata: other aggregates are not named so."""
         named = self._by_name.get(reservation_id)
         if named is None or named.name == self._options.freepool_name or named.name in self._groups:
             return None
         return named
 
     def owner_of(self, group: Aggregate) -> str:
-        """Whose group it is, or was before it was closed."""
+        """Return the owner of the group, or the one before it was closed."""
         return group.metadata.get(self._options.owner_key) or group.metadata.get(FORMER_OWNER) or ""
 
-    def holders(self, host: str, but: str) -> list[str]:
-        """The other reservations that have the host, or instances on it, or have not put it back into its zone."""
-        keepers = (group.name for group in self.keepers(host))
-        return sorted({*self.exclusive_holders(host, but), *self.sharers(host), *keepers} - {but})
+    def reservations_on(self, host: str, but: str) -> list[str]:
+        """Return the other reservations that have the host, or instances on it, or have not returned it to its zone."""
+        names = (group.name for group in self.not_returned_by(host))
+        return sorted({*self.exclusive_reservations(host, but), *self.sharers(host), *names} - {but})
 
-    def exclusive_holders(self, host: str, but: str) -> list[str]:
-        """The other reservations that have the host for themselves."""
+    def exclusive_reservations(self, host: str, but: str) -> list[str]:
+        """Return the other reservations that have the host as a whole."""
         return sorted(name for name, group in self._groups.items() if host in group.hosts and name != but)
 
     def sharers(self, host: str) -> list[str]:
-        """The reservations of instances that the host serves."""
+        """Return the instance reservations on the host."""
         return sorted(name for name, group in self._shared.items() if host in group.hosts)
 
-    def is_held(self, host: str) -> bool:
-        """Whether a reservation has the host for itself."""
+    def is_reserved_whole(self, host: str) -> bool:
+        """Whether a reservation has the host as a whole."""
         return any(host in group.hosts for group in self._groups.values())
 
     def foreign_zone(self, host: str) -> str | None:
-        """The zone that the host is in by an aggregate that is no reservation's."""
+        """Return the zone of the host by an aggregate that belongs to no reservation."""
         return next((aggregate.zone for aggregate in self._others if host in aggregate.hosts), None)
 
     def stranger_zone(self, host: str) -> str | None:
-        """The zone that the host is in by the pool, or by what looks like a reservation's and is none."""
+        """Return the zone of the host by the pool, or by an aggregate that only looks like a reservation's."""
         return next(
             (
                 aggregate.zone
@@ -137,36 +137,36 @@ class Layout:
 
     # The zones of hosts
 
-    def aggregates_of(self, numbers: Iterable[int]) -> list[Aggregate]:
-        """Those of these ids that are there and belong to the operator."""
-        found = (self._by_id[number] for number in sorted(numbers) if number in self._by_id)
+    def aggregates_of(self, aggregate_ids: Iterable[int]) -> list[Aggregate]:
+        """Return the operator's aggregates with these ids."""
+        found = (self._by_id[key] for key in sorted(aggregate_ids) if key in self._by_id)
         return [aggregate for aggregate in found if self._may_be_home(aggregate)]
 
-    def homes_to_keep(self, host: str, kept: frozenset[int]) -> frozenset[int]:
-        """What a group that has kept these as the host's homes is to keep before the host leaves them.
+    def homes_to_keep(self, host: str, recorded: frozenset[int]) -> frozenset[int]:
+        """Return the homes that a group records before the host leaves them; ``recorded`` are those it has recorded.
 
-        Where the host is in a zone now, what was kept for another one is outdated.
+        If the host has another zone now, the recorded homes are outdated.
         """
         present = self._present_homes(host)
         if not present:
-            return kept
+            return recorded
         zones = {home.zone for home in present}
-        return frozenset(home.id for home in (*present, *self.aggregates_of(kept)) if home.zone in zones)
+        return frozenset(home.id for home in (*present, *self.aggregates_of(recorded)) if home.zone in zones)
 
     def home_zone(self, host: str) -> str | None:
-        """The zone of the host's own, also while it is reserved; None where it has none."""
-        kept = {number for _, homes in self._kept.get(host, ()) for number in homes}
-        homes = self._present_homes(host) or self.aggregates_of(kept)
+        """Return the host's own zone, also while it is reserved; None if it has none."""
+        recorded = {aggregate_id for _, homes in self._recorded.get(host, ()) for aggregate_id in homes}
+        homes = self._present_homes(host) or self.aggregates_of(recorded)
         return next((home.zone for home in homes if home.zone is not None), None)
 
-    def keepers(self, host: str) -> list[Aggregate]:
-        """The groups of reservations that have given up the host, and have not put it back into its homes yet."""
-        if self.is_held(host):
+    def not_returned_by(self, host: str) -> list[Aggregate]:
+        """Return the groups that have released the host and not returned it to its homes yet."""
+        if self.is_reserved_whole(host):
             return []
         zone = self.foreign_zone(host)
         return [
             group
-            for group, homes in self._kept.get(host, ())
+            for group, homes in self._recorded.get(host, ())
             if any(
                 host not in home.hosts and (zone is None or home.zone in (None, zone))
                 for home in self.aggregates_of(homes)
@@ -174,18 +174,18 @@ class Layout:
         ]
 
     def _present_homes(self, host: str) -> list[Aggregate]:
-        """The aggregates by which the host is in a zone of the operator's now."""
+        """Return the operator's aggregates that give the host its current zone."""
         return [aggregate for aggregate in self._others if host in aggregate.hosts and self._may_be_home(aggregate)]
 
     def _may_be_home(self, aggregate: Aggregate) -> bool:
         return aggregate.name != self._options.freepool_name and self.group(aggregate.name) is None
 
     def own_zones(self) -> frozenset[str]:
-        """The zones that exist by aggregates, of whatever kind."""
+        """Return the zones of all aggregates."""
         return frozenset(aggregate.zone for aggregate in self._by_name.values() if aggregate.zone is not None)
 
     def wanted_metadata(self, order: Order, group: Aggregate | None) -> dict[str, str | None]:
-        """What must be changed in the metadata of the order's group so that it is open to the owner alone."""
+        """Return the changes of the group's metadata that open it to the order's owner only."""
         found = {} if group is None else group.metadata
         changes: dict[str, str | None] = {}
         if found.get(self._options.owner_key) != order.project_id:
@@ -215,11 +215,11 @@ class Layout:
                 yield Drift(None, resource, f"{resource.name} has no provider for reservations in Placement")
         for resource in pooled:
             found = hypervisors.get(resource.external_id)
-            if found is None or self.is_held(found.service_host):
+            if found is None or self.is_reserved_whole(found.service_host):
                 continue
             if self._pool is None or found.service_host not in self._pool.hosts:
                 yield Drift(None, resource, f"{resource.name} is not in the pool")
-            elif self.keepers(found.service_host):
+            elif self.not_returned_by(found.service_host):
                 zone = self.home_zone(found.service_host)
                 yield Drift(None, resource, f"{resource.name} is not in its availability zone {zone}")
 
@@ -250,7 +250,7 @@ class Layout:
                 yield Drift(order.reservation_id, resource, f"{resource.name} is {self._place(found.service_host)}")
             elif self._pool is not None and found.service_host in self._pool.hosts:
                 yield Drift(order.reservation_id, resource, f"{resource.name} is in the pool as well")
-        # What Nova lists by another id now may be among those that look strange.
+        # A host with a new id in Nova would look like an unknown one.
         for host in sorted(members - wanted if complete else ()):
             strange = names.get(host)
             yield Drift(
@@ -258,8 +258,8 @@ class Layout:
             )
 
     def _place(self, host: str) -> str:
-        if holders := self.exclusive_holders(host, but=""):
-            return f"in the aggregate of reservation {holders[0]}"
+        if names := self.exclusive_reservations(host, but=""):
+            return f"in the aggregate of reservation {names[0]}"
         return "in the pool" if self._pool is not None and host in self._pool.hosts else "in general use"
 
     def _is_group(self, aggregate: Aggregate) -> bool:

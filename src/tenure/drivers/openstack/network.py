@@ -12,9 +12,9 @@ from tenure.drivers.contract import CloudError, CloudNotFound
 from tenure.drivers.openstack.requests import Calls, Request
 
 _PAGE: Final = "1000"
-#: How many addresses one call asks for: they all are in its address.
+#: How many addresses are in one request: they are part of its URL.
 _ADDRESSES: Final = 50
-#: What is asked of a floating IP.
+#: The requested fields of floating IPs.
 _FIELDS: Final = (
     "id",
     "floating_network_id",
@@ -37,7 +37,7 @@ class Subnet:
         return lies_in(address, self.cidr)
 
     def hands_out(self, address: str) -> bool:
-        """Whether Neutron gives the address to others by itself, or the gateway has it."""
+        """Whether the address is in an allocation pool or the gateway's."""
         asked = ip_address(address)
         if self.gateway is not None and asked == ip_address(self.gateway):
             return True
@@ -60,13 +60,13 @@ class FloatingIP:
 
 
 class Network:
-    """What is asked of Neutron, with the calls of one verb."""
+    """Neutron's API, for one driver call."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
 
     def is_external(self, network_id: str) -> bool:
-        """Raises ``CloudNotFound`` for a network that is not there."""
+        """Whether the network is external. Raises ``CloudNotFound``."""
         return bool(self._send("GET", f"/networks/{network_id}")["network"].get("router:external"))
 
     def subnets(self, network_id: str) -> list[Subnet]:
@@ -82,14 +82,14 @@ class Network:
         ]
 
     def floating_ips(self) -> list[FloatingIP]:
-        """All of all projects."""
+        """Return the floating IPs of all projects."""
         return self._list({})
 
     def tagged(self, tag: str) -> list[FloatingIP]:
         return self._list({"tags": tag})
 
     def at(self, addresses: Sequence[str], network_id: str | None = None) -> list[FloatingIP]:
-        """The floating IPs that have these addresses, in that network or in any."""
+        """Return the floating IPs with these addresses, in that network or in any."""
         found: list[FloatingIP] = []
         for first in range(0, len(addresses), _ADDRESSES):
             params: dict[str, str | Sequence[str]] = {
@@ -101,13 +101,13 @@ class Network:
         return found
 
     def users_of(self, address: str) -> list[tuple[str, str]]:
-        """The networks in which a port has the address, each with what the port is for."""
+        """Return the networks in which a port has the address, with the owner of each port."""
         params = {"fixed_ips": f"ip_address={address}", "fields": ["network_id", "device_owner"]}
         ports = self._send("GET", "/ports", params=params)["ports"]
         return [(port["network_id"], port.get("device_owner") or "") for port in ports]
 
     def make_all(self, bodies: Sequence[Mapping[str, Any]]) -> list[FloatingIP | CloudError]:
-        """Make these side by side; each, or what went wrong with it."""
+        """Create these concurrently; return each floating IP or its error."""
         requests = [Request("network", "POST", "/floatingips", {"floatingip": dict(body)}) for body in bodies]
         return [
             answer if isinstance(answer, CloudError) else _floating_ip(answer["floatingip"])
@@ -115,7 +115,7 @@ class Network:
         ]
 
     def set_tags(self, wanted: Sequence[tuple[FloatingIP, frozenset[str]]]) -> None:
-        """Have exactly these tags on each. Those that are gone are no error."""
+        """Set exactly these tags on each. Missing floating IPs are ignored."""
         self._each(
             [
                 Request("network", "PUT", f"/floatingips/{floating_ip.id}/tags", {"tags": sorted(tags)})
@@ -124,7 +124,7 @@ class Network:
         )
 
     def delete_all(self, floating_ips: Sequence[FloatingIP]) -> None:
-        """Take them from what they lead to, and delete them. Those that are gone are no error."""
+        """Disassociate and delete these. Missing ones are ignored."""
         used = [floating_ip for floating_ip in floating_ips if floating_ip.port_id is not None]
         free = {"floatingip": {"port_id": None}}
         self._each([Request("network", "PUT", f"/floatingips/{floating_ip.id}", free) for floating_ip in used])

@@ -1,4 +1,4 @@
-"""What an operator says about his cloud."""
+"""The operator's settings for an OpenStack cloud."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from datetime import timedelta
 
 @dataclass(frozen=True, slots=True)
 class OpenStackOptions:
-    """How to reach a cloud, and under which names things are kept there.
+    """How to reach a cloud, and the names of objects there.
 
-    The defaults of names are those of Blazar. The account must be an administrator: it lists hypervisors and the
-    servers of all projects, manages aggregates, flavors and the floating IPs of others, and writes to Placement.
+    The default names are those of Blazar. The account must be an administrator: it lists hypervisors and the servers of
+    all projects, manages aggregates, flavors and floating IPs of other projects, and writes to Placement.
     """
 
     #: Keystone's address, with or without ``/v3``.
@@ -21,29 +21,29 @@ class OpenStackOptions:
     user_domain_name: str = "Default"
     project_name: str = "service"
     project_domain_name: str = "Default"
-    #: The region that is managed; None where the catalogue has only one.
+    #: The managed region; None if the catalogue has only one.
     region: str | None = None
-    #: Which endpoints of the catalogue are used: ``public``, ``internal`` or ``admin``.
+    #: The interface of the endpoints: ``public``, ``internal`` or ``admin``.
     interface: str = "internal"
-    #: A file with the certificates of authorities, None for those of the system.
+    #: A file with CA certificates; None for those of the system.
     cafile: str | None = None
-    #: Whether certificates are not checked at all.
+    #: Whether to accept any certificate.
     insecure: bool = False
-    #: The aggregate of the hosts that are set aside and free. The operator creates it.
+    #: The aggregate of free hosts. The operator creates it.
     freepool_name: str = "freepool"
-    #: Under which name an aggregate says whose it is.
+    #: The metadata key for the owner of an aggregate.
     owner_key: str = "blazar:owner"
-    #: What the names of the zones of reservations begin with.
+    #: The prefix of the names of reservations' zones.
     zone_prefix: str = "blazar_"
-    #: What the names of images begin with that are made before the end.
+    #: The prefix of the names of images made before the end.
     image_prefix: str = "reserved_"
-    #: Whether a host's zone is one of its facts.
+    #: Whether a host's zone is one of its properties.
     az_aware: bool = True
-    #: How long one HTTP call may wait for a byte.
+    #: The timeout of one HTTP call without any data.
     request_timeout: timedelta = timedelta(seconds=15)
-    #: How long a verb may take, whatever it is made of.
+    #: The timeout of a driver call as a whole.
     verb_timeout: timedelta = timedelta(seconds=30)
-    #: How many HTTP calls are made side by side.
+    #: The maximum number of concurrent HTTP calls.
     concurrency: int = 8
 
     def __post_init__(self) -> None:

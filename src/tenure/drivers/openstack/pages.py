@@ -1,4 +1,4 @@
-"""Long lists of Nova's, in small pages that come side by side."""
+"""Reading Nova's long lists in small pages concurrently."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tenure.drivers.openstack.requests import BadRequest, Calls, Request
 
 LOG = logging.getLogger(__name__)
 
-#: How many hypervisors a page has. Nova takes ten milliseconds for each, and more under load.
+#: The hypervisors per page. Nova needs ten milliseconds for each, and more under load.
 PAGE: Final = 100
-#: How often a page is asked for that does not arrive.
+#: How often a missing page is requested.
 _ATTEMPTS: Final = 2
 
 Item = Mapping[str, Any]
@@ -22,11 +22,10 @@ Item = Mapping[str, Any]
 
 @dataclass(slots=True)
 class PageStarts:
-    """Behind which hypervisors the pages begin: those that ended a page when all of them were read last.
+    """The last hypervisors of the pages of the last complete reading: they are the markers of the next pages.
 
-    Nova tells where the next page begins only with the page before. What is remembered here, or is known to the ledger,
-    lets pages come side by side. It need not be right: a hypervisor that is gone begins no page, and the page before
-    goes on where it would have begun.
+    Nova returns the next marker only with a page. Remembered markers, or those computed from ids in the ledger, allow
+    concurrent requests. They may be wrong: a deleted hypervisor starts no page, and the page before it goes on.
     """
 
     markers: tuple[str, ...] = ()
@@ -36,34 +35,34 @@ class PageStarts:
 
 
 def starts_among(ids: Sequence[str]) -> tuple[str, ...]:
-    """The ids behind which pages begin, where Nova lists these in the order of their numbers."""
+    """Return the markers of pages among these ids; Nova lists hypervisors in the order of their ids."""
     numbers = sorted(int(number) for number in ids if number.isascii() and number.isdigit())
     return tuple(str(number) for number in numbers[PAGE - 1 :: PAGE])
 
 
 @dataclass(slots=True)
 class _Reading:
-    """How far a list was read."""
+    """The state of reading a list."""
 
-    #: Behind which hypervisors pages were begun without knowing the page before.
+    #: The markers that were used without the page before.
     starts: frozenset[str]
     found: dict[str, Item] = field(default_factory=dict)
-    #: Where pages are still to be asked for; None is the beginning of the list.
+    #: The markers of pages that are still to be read; None is the beginning of the list.
     pending: list[str | None] = field(default_factory=list)
     asked: set[str | None] = field(default_factory=set)
-    #: The starts that are not there any more.
+    #: The markers that no longer exist.
     gone: set[str] = field(default_factory=set)
-    #: Behind what pages did not arrive, and why.
+    #: The errors by marker of the missing page.
     failed: dict[str | None, CloudError] = field(default_factory=dict)
 
 
 def read_pages(
     calls: Calls, request: Callable[[Mapping[str, str]], Request], starts: Sequence[str]
 ) -> tuple[dict[str, Item], dict[str | None, CloudError]]:
-    """All hypervisors by id, and behind which ids pages are missing, with the reason of each.
+    """Return all hypervisors by id, and the errors of missing pages by marker.
 
-    As many as there may be calls at a time are asked for side by side; what does not arrive is asked for once more.
-    Raises ``CloudError`` where nothing arrives.
+    The pages are requested concurrently, as many as calls are allowed; missing pages are requested once more. Raises
+    ``CloudError`` if no page arrives.
     """
     reading = _Reading(frozenset(starts), pending=[None, *starts])
     for attempt in range(_ATTEMPTS):
@@ -77,7 +76,7 @@ def read_pages(
             _read_round(calls, request, reading, round_of)
         if not reading.failed:
             break
-    for marker in reading.gone & reading.found.keys():  # it went in between: the page behind it was not read
+    for marker in reading.gone & reading.found.keys():  # it was deleted meanwhile, and the page after it was not read
         reading.failed.setdefault(marker, CloudBusy(f"Nova has no host {marker} any more."))
     return reading.found, reading.failed
 
@@ -88,7 +87,7 @@ def _read_round(
     reading: _Reading,
     markers: Sequence[str | None],
 ) -> None:
-    """Read some pages side by side; raise ``CloudError`` where none of them arrives."""
+    """Read some pages concurrently; raise ``CloudError`` if none of them arrives."""
     fresh = [marker for marker in markers if marker not in reading.asked]
     reading.asked.update(fresh)
     beginnings = [{"limit": str(PAGE), **({} if marker is None else {"marker": marker})} for marker in fresh]
@@ -111,7 +110,7 @@ def _read_round(
 
 
 def _keep(reading: _Reading, page: Item) -> None:
-    """Keep a page, and go on behind it unless another page begins in it."""
+    """Keep a page, and read the next one unless another page starts in it."""
     items = {str(item["id"]): item for item in page["hypervisors"]}
     reading.found.update(items)
     has_next = any(link.get("rel") == "next" for link in page.get("hypervisors_links") or ())

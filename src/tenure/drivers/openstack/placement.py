@@ -1,4 +1,4 @@
-"""Placement: what hosts have, and the providers that Tenure keeps under them."""
+"""Placement: the inventories of hosts, and Tenure's providers under them."""
 
 from __future__ import annotations
 
@@ -12,95 +12,95 @@ from tenure.drivers.contract import CloudBusy, CloudError, CloudNotFound
 from tenure.drivers.openstack.requests import Calls, Conflict, Request
 
 VERSION: Final = "1.29"
-#: What the names of Tenure's own providers begin with, and those of the classes that reservations make.
+#: The prefix of the names of Tenure's providers, and of the resource classes of reservations.
 PREFIX: Final = "blazar_"
 OWN_CLASSES: Final = "CUSTOM_RESERVATION_"
-#: The most candidates that one look asks for; hosts that it leaves out are asked for one by one.
+#: The maximum number of allocation candidates in one request; the other hosts are requested one by one.
 _CANDIDATES: Final = "20000"
-#: How many providers are asked for one by one.
+#: Up to how many providers are requested one by one.
 _FEW: Final = 8
 
 
 @dataclass(slots=True)
 class Stock:
-    """What a host has, with everything that is nested under it: amounts by class, traits, and limits.
+    """The inventory of a host with its nested providers: amounts by class, traits, and limits.
 
-    Amounts are what can be handed out, by Placement's ratios and without what is kept for the host. Limits are of the
-    classes of which less than all, or not every number, can be handed out at a time.
+    Amounts are what can be allocated, by Placement's ratios and without reserved amounts. Limits are for classes of
+    which an allocation cannot have every amount.
     """
 
     amounts: dict[str, int] = field(default_factory=dict)
     traits: set[str] = field(default_factory=set)
-    _portions: dict[str, dict[str, int]] = field(default_factory=dict)
+    _limits: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def count(self, resource_class: str, inventory: Mapping[str, Any]) -> None:
-        """Add what one of the host's providers has."""
+        """Add an inventory of one of the host's providers."""
         amount = int((inventory["total"] - inventory["reserved"]) * inventory["allocation_ratio"])
         if resource_class.startswith(OWN_CLASSES) or amount <= 0:
             return
         least, step = int(inventory.get("min_unit") or 1), int(inventory.get("step_size") or 1)
         most = min(int(inventory.get("max_unit") or amount), amount)
         self.amounts[resource_class] = self.amounts.get(resource_class, 0) + amount
-        had = self._portions.get(resource_class)
-        if had is not None:  # a server has all of a class from one provider
+        had = self._limits.get(resource_class)
+        if had is not None:  # a server gets all of a class from one provider
             least, most = max(least, had["min"]), max(most, had["max"])
             step = math.lcm(step, had["step"])
-        self._portions[resource_class] = {"min": least, "max": most, "step": step}
+        self._limits[resource_class] = {"min": least, "max": most, "step": step}
 
     @property
     def limits(self) -> dict[str, dict[str, int]]:
         return {
             resource_class: dict(limits)
-            for resource_class, limits in sorted(self._portions.items())
+            for resource_class, limits in sorted(self._limits.items())
             if limits["min"] > 1 or limits["step"] > 1 or limits["max"] < self.amounts[resource_class]
         }
 
 
 @dataclass(slots=True)
 class Usage:
-    """How much a host offers, and how much of it is in use, by resource class, also those of reservations."""
+    """The capacity of a host and its usage by resource class, including reservations' classes."""
 
     offered: Counter[str] = field(default_factory=Counter)
     used: Counter[str] = field(default_factory=Counter)
 
 
 class Placement:
-    """What is asked of Placement, with the calls of one verb."""
+    """Placement's API, for one driver call."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
 
     def providers(self) -> dict[str, Mapping[str, Any]]:
-        """All providers, by name."""
+        """Return all providers by name."""
         found = self._get("/resource_providers")["resource_providers"]
         return {provider["name"]: provider for provider in found}
 
     def stocks(self) -> dict[str, Stock]:
-        """What all hosts have, by name.
+        """Return the inventories of all hosts by name.
 
-        That takes a call for each provider. One look at what could be allocated tells the traits of all that have room
-        for one virtual CPU; those of the others take another call each.
+        This needs a call for each provider. One request for allocation candidates returns the traits of all providers
+        with room for one VCPU; those of the others need another call each.
         """
         providers = self.providers()
         named = {provider["uuid"]: name for name, provider in providers.items()}
         params = {"resources": "VCPU:1", "limit": _CANDIDATES}
         summaries = self._get("/allocation_candidates", params)["provider_summaries"]
-        parts = [provider for provider in providers.values() if not provider["name"].startswith(PREFIX)]
+        host_providers = [provider for provider in providers.values() if not provider["name"].startswith(PREFIX)]
         traits = {uuid: summary["traits"] for uuid, summary in summaries.items()}
-        found = self._added_up(parts, traits)
+        found = self._add_up(host_providers, traits)
         return {named[root]: stock for root, stock in found.items() if root in named}
 
     def stock(self, host: str) -> Stock:
-        """What one host has; nothing where Placement does not know it."""
+        """Return the inventory of a host, empty if Placement does not know it."""
         root = self._named(host)
         if root is None:
             return Stock()
         tree = self._get("/resource_providers", {"in_tree": root["uuid"]})["resource_providers"]
-        parts = [provider for provider in tree if not provider["name"].startswith(PREFIX)]
-        return self._added_up(parts, {}).get(root["uuid"], Stock())
+        providers = [provider for provider in tree if not provider["name"].startswith(PREFIX)]
+        return self._add_up(providers, {}).get(root["uuid"], Stock())
 
     def usage(self, host: str) -> Usage:
-        """What is offered on a host, and what of it, and of reservations' units there, servers have."""
+        """Return the capacity of a host and its usage, including reservations' units."""
         root = self._named(host)
         if root is None:
             return Usage()
@@ -121,7 +121,7 @@ class Placement:
         return found
 
     def allocations(self, consumers: Sequence[str]) -> dict[str, Counter[str]]:
-        """What each of these servers has, of whatever provider."""
+        """Return the allocations of each of these servers, from all providers."""
         answers = self._calls.send_all(
             [Request("placement", "GET", f"/allocations/{consumer}", microversion=VERSION) for consumer in consumers]
         )
@@ -135,7 +135,7 @@ class Placement:
         return found
 
     def ensure_provider(self, host: str) -> None:
-        """Have the provider of reservations under the host's."""
+        """Create the provider for reservations under the host's provider."""
         if self._named(PREFIX + host) is not None:
             return
         root = self._named(host)
@@ -149,7 +149,7 @@ class Placement:
                 raise
 
     def own_providers(self, hosts: Sequence[str]) -> dict[str, str]:
-        """The uuids of the providers of reservations, by the name of their host; those that are not there are not."""
+        """Return the UUIDs of the existing providers for reservations, by host name."""
         if len(hosts) > _FEW:
             found = self.providers()
         else:
@@ -168,10 +168,10 @@ class Placement:
         found = self._get("/resource_providers", {"name": name})["resource_providers"]
         return found[0] if found else None
 
-    def _added_up(self, parts: Sequence[Mapping[str, Any]], traits: Mapping[str, Iterable[str]]) -> dict[str, Stock]:
-        """What these providers have, added up by the uuid of the root of each; some ``traits`` are known already."""
-        asked = [(provider, "inventories") for provider in parts]
-        asked += [(provider, "traits") for provider in parts if provider["uuid"] not in traits]
+    def _add_up(self, providers: Sequence[Mapping[str, Any]], traits: Mapping[str, Iterable[str]]) -> dict[str, Stock]:
+        """Return the inventories of these providers added up by root UUID; ``traits`` are those known already."""
+        asked = [(provider, "inventories") for provider in providers]
+        asked += [(provider, "traits") for provider in providers if provider["uuid"] not in traits]
         answers = self._calls.send_all(
             [
                 Request("placement", "GET", f"/resource_providers/{provider['uuid']}/{what}", microversion=VERSION)
@@ -181,7 +181,7 @@ class Placement:
         found: dict[str, Stock] = defaultdict(Stock)
         for (provider, what), answer in zip(asked, answers, strict=True):
             if isinstance(answer, CloudNotFound):
-                continue  # the provider is gone since we saw it
+                continue  # the provider was deleted meanwhile
             if isinstance(answer, CloudError):
                 raise answer
             stock = found[provider["root_provider_uuid"]]

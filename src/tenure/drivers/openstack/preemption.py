@@ -1,4 +1,4 @@
-"""Preemptible servers: they use what is reserved and has not started, and go before it does."""
+"""Preemptible servers: they use reserved hosts before the start, and are removed in time."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tenure.drivers.openstack.units import class_of
 
 LOG = logging.getLogger(__name__)
 
-#: By when a server goes, and since when it knows, in its metadata.
+#: The metadata keys for the time at which a server is deleted, and for the time of that notification.
 LEAVES_AT: Final = "tenure:leaves_at"
-TOLD_AT: Final = "tenure:told_at"
+NOTIFIED_AT: Final = "tenure:notified_at"
 
 
 class Preemption:
-    """Tells, stops and deletes the preemptible servers that are in the way of an order, and no others.
+    """Notifies, stops and deletes the preemptible servers in the way of an order, and no others.
 
-    The orders of instances ``ahead`` of it have not started, and are to have room as well.
+    ``ahead`` are earlier orders of instances that have not started: they need room as well.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class Preemption:
         self._flavors = Flavors(calls)
 
     def make_way(self, order: Order, deadline: datetime, *, whole: bool) -> list[Preempted]:
-        """Answers as the verb does; ``whole`` for an order that takes hosts as a whole."""
+        """Behaves as the driver's method; ``whole`` for an order of whole hosts."""
         found = self._in_the_way(order, whole)
-        since = {server.id: self._told_at(server, deadline) for server, _ in found}
+        since = {server.id: self._notified_at(server, deadline) for server, _ in found}
         fresh = [server for server, _ in found if since[server.id] is None and not server.vanishing]
-        told = {LEAVES_AT: deadline.isoformat(), TOLD_AT: self._now.isoformat()}
-        errors = self._compute.tell_servers([(server, told) for server in fresh])
+        notice = {LEAVES_AT: deadline.isoformat(), NOTIFIED_AT: self._now.isoformat()}
+        errors = self._compute.set_metadata_of_servers([(server, notice) for server in fresh])
         stopped, deleted = [], []
         left = deadline - self._now
         for server, _ in found:
@@ -58,20 +58,20 @@ class Preemption:
                 stopped.append(server)
         errors += self._compute.stop_servers(stopped)
         self._compute.delete_servers(deleted)
-        for error in errors:  # who cannot be told, or does not stop, keeps nobody from going
+        for error in errors:  # a server that cannot be notified or stopped is deleted all the same
             if not isinstance(error, Forbidden):
                 raise error
-            LOG.warning("a server in the way of reservation %s is not told: %s", order.reservation_id, error)
+            LOG.warning("a server in the way of reservation %s is not notice: %s", order.reservation_id, error)
         return [Preempted(server.id, server.project_id, resource) for server, resource in found]
 
     def clear(self, order: Order) -> int:
-        """Delete at once what is in the way of an order of instances; how many are still vanishing."""
+        """Delete the preemptible servers in the way of an instance order now; return how many are still there."""
         found = [server for server, _ in self._in_the_way(order, whole=False)]
         self._compute.delete_servers([server for server in found if not server.vanishing])
         return len(found)
 
     def preemptible(self) -> dict[str, list[Server]]:
-        """The preemptible servers by the host of their service; of flavors that are there no more, none."""
+        """Return the preemptible servers by service host; those of deleted flavors are not found."""
         found: dict[str, list[Server]] = {}
         for flavor_id in self._flavors.preemptible():
             for server in self._compute.servers_of_flavor(flavor_id):
@@ -81,8 +81,8 @@ class Preemption:
     def taking_room(
         self, order: Order, host: Hypervisor, resource: ResourceRef, servers: Sequence[Server]
     ) -> list[Server]:
-        """Those of a host's preemptible servers that have the room of an instance of the order, and do not go yet."""
-        return [server for server in self._fewest(order, host, resource, servers) if not server.vanishing]
+        """Return the host's preemptible servers that use the order's room and are not being deleted yet."""
+        return [server for server in self._servers_to_delete(order, host, resource, servers) if not server.vanishing]
 
     def _in_the_way(self, order: Order, whole: bool) -> list[tuple[Server, ResourceRef]]:
         known = self._compute.hypervisors_known([resource.external_id for resource in order.resources])
@@ -90,8 +90,8 @@ class Preemption:
         hosts = {
             known[resource.external_id].service_host: (known[resource.external_id], resource)
             for resource in order.resources
-            # Nothing preemptible gets to what a reservation has for itself.
-            if resource.external_id in known and not layout.is_held(known[resource.external_id].service_host)
+            # Preemptible servers cannot be on hosts that are reserved as a whole.
+            if resource.external_id in known and not layout.is_reserved_whole(known[resource.external_id].service_host)
         }
         by_host: dict[str, list[Server]] = {host: [] for host in hosts}
         for server in self._compute.servers_on(hosts):
@@ -100,25 +100,28 @@ class Preemption:
         found: list[tuple[Server, ResourceRef]] = []
         for name, servers in by_host.items():
             host, resource = hosts[name]
-            chosen = servers if whole or not servers else self._fewest(order, host, resource, servers)
+            chosen = servers if whole or not servers else self._servers_to_delete(order, host, resource, servers)
             found += [(server, resource) for server in chosen]
         return found
 
-    def _told_at(self, server: Server, deadline: datetime) -> datetime | None:
-        """Since when the server knows that it goes by then, or earlier; None where it does not know it."""
+    def _notified_at(self, server: Server, deadline: datetime) -> datetime | None:
+        """Return since when the server is notified that it is deleted by then, or earlier; None if it is not."""
         try:
             leaves_at = instant(server.metadata.get(LEAVES_AT))
-            told_at = instant(server.metadata.get(TOLD_AT))
-        except ValueError:  # its owner writes there, too
+            notified_at = instant(server.metadata.get(NOTIFIED_AT))
+        except ValueError:  # the owner can write there, too
             return None
-        if leaves_at is None or told_at is None or not self._now < leaves_at <= deadline:
+        if leaves_at is None or notified_at is None or not self._now < leaves_at <= deadline:
             return None
-        return min(told_at, self._now)
+        return min(notified_at, self._now)
 
-    def _fewest(self, order: Order, host: Hypervisor, resource: ResourceRef, servers: Sequence[Server]) -> list[Server]:
-        """Those that must go so that the order and who runs there have room: those told before, else the youngest.
+    def _servers_to_delete(
+        self, order: Order, host: Hypervisor, resource: ResourceRef, servers: Sequence[Server]
+    ) -> list[Server]:
+        """Return the servers to delete so that the order and the reservations on the host have room.
 
-        With those that go already, for whatever reason, and still have some of that room.
+        First those that are notified, then the youngest. Includes servers that are being deleted already and still use
+        room.
         """
         missing = self._missing_room(order, host)
         lacking = _lacking(missing, (), {})
@@ -129,7 +132,7 @@ class Preemption:
         staying = [server for server in servers if not server.vanishing]
         missing.subtract(sum((takes[server.id] for server in going), Counter()))
         chosen: list[Server] = []
-        for server in sorted(staying, key=_told_and_youngest):
+        for server in sorted(staying, key=_notified_then_youngest):
             lacking = _lacking(missing, chosen, takes)
             if any(takes[server.id][name] for name in lacking):
                 chosen.append(server)
@@ -140,14 +143,14 @@ class Preemption:
         return going + chosen
 
     def _missing_room(self, order: Order, host: Hypervisor) -> Counter[str]:
-        """How much more of competing class must get free on the host before the order, and who has units there, have theirs.
+        """Return how much room must become free for the order and for the other reservations on the host, by class.
 
-        A server that has a unit has its room as well: what is promised is the rest of the units.
+        A server with a unit has its room already: only the remaining units need room.
         """
         usage = self._placement.usage(host.name)
         wanted = {
-            class_of(competing.reservation_id): (flavor_for(competing, None), competing.units.get(host.external_id, 0))
-            for competing in (order, *(other for other in self._ahead if host.external_id in other.units))
+            class_of(needed.reservation_id): (flavor_for(needed, None), needed.units.get(host.external_id, 0))
+            for needed in (order, *(other for other in self._ahead if host.external_id in other.units))
         }
         for reservation_id, flavor in self._flavors.of_reservations().items():
             name = class_of(reservation_id)
@@ -164,13 +167,13 @@ class Preemption:
 def _lacking(
     missing: Mapping[str, int], gone: Iterable[Server], takes: Mapping[str, Mapping[str, int]]
 ) -> dict[str, int]:
-    """What is still missing when these are gone."""
+    """Return what is still missing after these servers are deleted."""
     left = Counter(missing)
     for server in gone:
         left.subtract(takes[server.id])
     return {name: amount for name, amount in left.items() if amount > 0}
 
 
-def _told_and_youngest(server: Server) -> tuple[bool, float, str]:
+def _notified_then_youngest(server: Server) -> tuple[bool, float, str]:
     created = server.created_at.timestamp() if server.created_at is not None else 0.0
     return LEAVES_AT not in server.metadata, -created, server.id

@@ -1,6 +1,6 @@
-"""Requests to the services of a cloud: what a transport carries, and what their answers mean.
+"""Requests to the services of a cloud, and the meaning of their answers.
 
-Nothing here knows HTTP beyond its words. A ``Transport`` takes requests to a cloud: ``http`` over the network.
+This module only uses HTTP's terms. A ``Transport`` sends the requests: ``http`` over the network.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tenure.drivers.contract import CloudBusy, CloudError, CloudNotFound, CloudR
 
 T = TypeVar("T")
 
-#: What people call the services.
+#: The names of the services.
 _NAMES: Final = {
     "compute": "Nova",
     "placement": "Placement",
@@ -30,31 +30,31 @@ _NAMES: Final = {
     "network": "Neutron",
     "block-storage": "Cinder",
 }
-#: Statuses that may be others the next time. 401 is what is left when a new token did not help either; 406 comes from
-#: a service of an older version than we had before, while it is exchanged.
+#: Statuses worth a retry. 401 remains if a new token was refused, too; 406 comes from a service of an older version
+#: during an upgrade.
 _PASSING: Final = frozenset({401, 406, 408, 413, 425, 429})
 _LONGEST_TEXT: Final = 300
 
 
 class Conflict(CloudBusy):
-    """The cloud says that something else is there, or goes on (409)."""
+    """Something exists already, or another operation is in progress (409)."""
 
 
 class BadRequest(CloudRefused):
-    """The cloud does not take the request (400)."""
+    """The cloud refuses the request as invalid (400)."""
 
 
 class Forbidden(CloudRefused):
-    """The cloud does not let this account do that (403)."""
+    """The account lacks permission (403)."""
 
 
 class Unauthorized(CloudBusy):
-    """Keystone or a service does not take the account or its token (401)."""
+    """The account or its token is not accepted (401)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The owner of a lease, as whom the service acts by a trust. ``account`` is the transport's own."""
+    """The owner of a lease, as whom the service acts by a trust. ``account`` belongs to the transport."""
 
     trust_id: str
     account: Any = field(default=None, repr=False, compare=False)
@@ -62,9 +62,9 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to a service: a method, a path behind the service's endpoint, a body to be sent as JSON.
+    """A request to a service: a method, a path below the endpoint, and a JSON body.
 
-    It is sent in the service's own name, or as ``owner``, or with ``token``, which a caller has given to us.
+    It is sent as the service, or as ``owner``, or with the ``token`` of a caller.
     """
 
     service: str
@@ -78,17 +78,17 @@ class Request:
 
     @property
     def is_of_owner(self) -> bool:
-        """Whether it is sent in the name of the lease's owner, who may then read the answer."""
+        """Whether it is sent as the lease's owner, who may then read the answer."""
         return self.owner is not None or self.token is not None
 
 
-#: Asking Keystone for a token.
+#: The request of a token from Keystone.
 LOGIN: Final = Request("identity", "POST", "/auth/tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """For which verb of the driver a request is sent, how long it may take, and under which id services log it."""
+    """The driver method for which a request is sent, its timeout, and the id under which services log it."""
 
     verb: str
     seconds: float
@@ -96,32 +96,35 @@ class Circumstances:
 
 
 class Transport(Protocol):
-    """The way to a cloud, for any number of threads side by side."""
+    """The connection to a cloud, shared by all threads."""
 
-    #: How many requests it sends side by side.
+    #: The maximum number of concurrent requests.
     concurrency: int
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
-        """Make the call in a thread of the transport, or at once. Raises ``CloudBusy`` when it is closed."""
+        """Run the call in a thread of the transport, or at once. Raises ``CloudBusy`` if it is closed."""
 
     def send(self, request: Request, circumstances: Circumstances) -> Any:
-        """The JSON that the service answers with, None for an empty answer; raises a ``CloudError``."""
+        """Return the service's answer as JSON, None for an empty one; raise a ``CloudError``."""
 
     def owner(self, trust_id: str) -> Owner:
-        """The owner who gave this trust. Nothing is sent."""
+        """Return the owner of this trust. Sends no request."""
 
     def log_in(self, owner: Owner, circumstances: Circumstances) -> None:
-        """Log in as the owner; raises a ``CloudError`` where that does not work."""
+        """Log in as the owner; raise a ``CloudError``."""
 
     def user_id(self, circumstances: Circumstances) -> str:
-        """The id of the service's own user; raises a ``CloudError``."""
+        """Return the id of the service's own user; raise a ``CloudError``."""
 
     def close(self) -> None:
         """Send no more requests."""
 
 
 class Calls:
-    """The requests of one verb, which together take no longer than ``timeout``; with ``is_long``, after each answer."""
+    """The requests of one driver call, which together take no longer than ``timeout``.
+
+    With ``is_long``, the timeout starts again after each answer.
+    """
 
     def __init__(
         self,
@@ -141,31 +144,30 @@ class Calls:
 
     @property
     def concurrency(self) -> int:
-        """How many requests are sent side by side."""
+        """The maximum number of concurrent requests."""
         return self._transport.concurrency
 
     def send(self, request: Request) -> Any:
-        """The JSON that the service answers with; raises a ``CloudError``."""
+        """Return the service's answer as JSON; raise a ``CloudError``."""
         return self._alone(partial(self._transport.send, request))
 
     def send_all(self, requests: Sequence[Request]) -> list[Any]:
-        """The answer to each request, or its ``CloudError``, in their order; they are sent side by side.
+        """Send requests concurrently; return the answer to each, or its ``CloudError``, in order.
 
-        When the time of the verb is up, the requests without an answer have a ``CloudBusy``. Those that were not begun
-        are not sent then.
+        After the timeout, requests without an answer have a ``CloudBusy``; those that were not begun are not sent.
         """
         return self._together([partial(self._transport.send, request) for request in requests])
 
     def owner(self, trust_id: str) -> Owner:
-        """The owner who gave this trust; nothing is sent before a request is."""
+        """Return the owner of this trust; sends no request."""
         return self._transport.owner(trust_id)
 
     def log_in(self, owner: Owner) -> None:
-        """Log in as the owner; raises a ``CloudError`` where that does not work."""
+        """Log in as the owner; raise a ``CloudError``."""
         self._alone(partial(self._transport.log_in, owner))
 
     def user_id(self) -> str:
-        """The id of the service's own user; raises a ``CloudError``."""
+        """Return the id of the service's own user; raise a ``CloudError``."""
         return str(self._alone(self._transport.user_id))
 
     def _alone(self, call: Callable[[Circumstances], Any]) -> Any:
@@ -175,9 +177,9 @@ class Calls:
         return answer
 
     def _together(self, calls: Sequence[Callable[[Circumstances], Any]]) -> list[Any]:
-        """What each call returns, or its ``CloudError``.
+        """Return the result of each call, or its ``CloudError``.
 
-        Never more of them wait for a thread than there are threads: a verb of many calls lets others in between.
+        A driver call never queues more calls than there are threads, so that other driver calls get their turn.
         """
         answers: list[Any] = []
         waiting: deque[Future[Any]] = deque()
@@ -196,7 +198,7 @@ class Calls:
     def _answer(self, future: Future[Any]) -> Any:
         try:
             answer = future.result(timeout=max(0.0, self._deadline - time.monotonic()))
-            if self._is_long:  # only what arrives gives more time: an outage is over after that of one verb
+            if self._is_long:  # only an answer extends the time: an outage is noticed within one timeout
                 self._deadline = time.monotonic() + self._seconds
             return answer
         except FutureTimeout:
@@ -216,12 +218,12 @@ class Calls:
 
 
 def name_of(service: str) -> str:
-    """What people call the service."""
+    """Return the name of the service."""
     return _NAMES.get(service, service)
 
 
 def answer_to(request: Request, status: int, text: str) -> Any:
-    """The JSON of an answer, None for an empty one; raises the ``CloudError`` that the status means."""
+    """Return the JSON of an answer, None for an empty one; raise the ``CloudError`` for its status."""
     if status >= 300:
         raise refusal(request, status, text)
     if not text:
@@ -233,31 +235,33 @@ def answer_to(request: Request, status: int, text: str) -> Any:
 
 
 def refusal(request: Request, status: int, text: str) -> CloudError:
-    """The error that an answer with such a status means."""
+    """Return the error for an answer with this status."""
     name = name_of(request.service)
-    whole = f"{name}: {_message(text) or 'no reason is given'} (HTTP {status})"
-    said = (
-        Reason(whole) if request.is_of_owner and status < 500 else Reason(f"{name} answers with HTTP {status}.", whole)
+    full_text = f"{name}: {_message(text) or 'no reason is given'} (HTTP {status})"
+    reason = (
+        Reason(full_text)
+        if request.is_of_owner and status < 500
+        else Reason(f"{name} answers with HTTP {status}.", full_text)
     )
     match status:
         case 400:
-            return BadRequest(said)
+            return BadRequest(reason)
         case 401:
-            return Unauthorized(said)
+            return Unauthorized(reason)
         case 403:
-            return Forbidden(said)
+            return Forbidden(reason)
         case 404:
-            return CloudNotFound(said)
+            return CloudNotFound(reason)
         case 409:
-            return Conflict(said)
+            return Conflict(reason)
         case _ if status in _PASSING or status >= 500 or 300 <= status < 400:
-            return CloudBusy(said)
+            return CloudBusy(reason)
         case _:
-            return CloudRefused(said)
+            return CloudRefused(reason)
 
 
 def _message(text: str) -> str:
-    """The sentence in an error's body, however the service wraps it up."""
+    """Return the text in an error's body, for all formats of services."""
     try:
         found: Any = json.loads(text)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Reserved servers: shelved until the start, and woken on the host that keeps room for them.
+"""Reserved servers: shelved until the start, and then unshelved on the host with room for them.
 
-The room is that of a host in the pool, which is closed to everybody. An aggregate of the reservation's id names the one
-server that it is open to; Nova's scheduler asks for that when it wakes the server there.
+The host is in the pool, which is closed to all servers. An aggregate with the reservation's id opens it to this one
+server; Nova's scheduler checks this when it unshelves the server there.
 """
 
 from __future__ import annotations
@@ -54,24 +54,24 @@ from tenure.drivers.reserved_servers import (
 )
 
 AGGREGATE: Final = "aggregate_id"
-#: In the metadata of a reservation's aggregate: on which host Nova was told last to wake the server.
+#: The key in the aggregate's metadata for the host on which Nova was last asked to unshelve the server.
 WAKING: Final = "tenure:waking"
-#: What stands there of one that Nova was told to wake wherever it likes.
+#: The value for a server that may be unshelved on any host.
 _ANYWHERE: Final = "anywhere"
 _SHELVED: Final = frozenset({"SHELVED", "SHELVED_OFFLOADED"})
-#: In which a server takes what it is told.
-_LISTENING: Final = frozenset({"ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED"})
-#: By which order a server is brought back from a state in which it takes none of ours.
+#: The statuses in which Nova accepts changes of a server.
+_CHANGEABLE: Final = frozenset({"ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED"})
+#: The actions that return a server from a status in which Nova refuses ours.
 _REMEDIES: Final = {"SHELVED": "shelveOffload", "VERIFY_RESIZE": "confirmResize", "RESCUE": "unrescue"}
-#: By which order a server comes nearer to being shut down.
+#: The actions towards a shut-down server.
 _TO_STOP: Final = {"ACTIVE": "os-stop", "PAUSED": "unpause", "SUSPENDED": "resume"}
 _GONE: Final = frozenset({"DELETED", "SOFT_DELETED"})
-#: How long to wait before looking again what a server does.
+#: The interval of checking a server.
 _SOON: Final = timedelta(seconds=2)
 
 
 class Servers:
-    """Reservations of servers, with the calls of one verb."""
+    """Server reservations, for one driver call."""
 
     def __init__(self, calls: Calls, compute: Compute, options: OpenStackOptions, now: datetime) -> None:
         self._calls = calls
@@ -83,20 +83,20 @@ class Servers:
     # Before the start
 
     def prepare(self, order: Order) -> Progress:
-        """Have the server bear its marks, and shelved where the start is ahead; answers as ``ensure_prepared`` does."""
+        """Set the server's marks, and shelve it if the start is in the future; behaves as ``ensure_prepared``."""
         if named_server(order) is None:
             return DONE
         server = self._named(order)
         if server is None:
             raise CloudRefused(Reason(f"There is no server {named_server(order)} any more."))
         adopted = Progress(True, effects={ADOPTED: server.id})
-        if server.status in _SHELVED:  # Nova lets nobody write on it now
+        if server.status in _SHELVED:  # Nova refuses to change its metadata now
             if server.status == "SHELVED" and server.task is None:
                 self._act(server, {"shelveOffload": None})
             return adopted
         if (busy := self._busy(server)) is not None:
             return busy
-        if not (self._tell(server, marks_of(order)) and self._drop_stale(order, server)):
+        if not (self._set_marks(server, marks_of(order)) and self._drop_stale(order, server)):
             return _wait(server)
         is_early = order.starts_at is not None and order.starts_at > self._now
         if is_early and not is_in_place(order):
@@ -106,13 +106,13 @@ class Servers:
     # Starting
 
     def hand_over(self, order: Order) -> Progress:
-        """Keep the room, and wake the server there; answers and raises as ``ensure_started`` does."""
+        """Keep the room, and unshelve the server there; behaves as ``ensure_started``."""
         server = self._named(order)
-        told: dict[str, object] = {} if server is None else {ADOPTED: server.id}
+        effects: dict[str, object] = {} if server is None else {ADOPTED: server.id}
         if is_in_place(order):
-            if server is not None and server.status in _LISTENING:
-                self._tell(server, marks_of(order))
-            return Progress(True, effects=told)
+            if server is not None and server.status in _CHANGEABLE:
+                self._set_marks(server, marks_of(order))
+            return Progress(True, effects=effects)
         known = self._compute.hypervisors_known([resource.external_id for resource in order.resources])
         missing = {
             resource.external_id: f"Nova has no host {resource.name or resource.external_id} any more."
@@ -120,34 +120,34 @@ class Servers:
             if resource.external_id not in known
         }
         hosts = {hypervisor.service_host: hypervisor for hypervisor in known.values()}
-        layout = self._aggregates.look()
+        layout = self._aggregates.read_layout()
         for host in hosts.values():
-            for holder in layout.exclusive_holders(host.service_host, but=order.reservation_id):
+            for holder in layout.exclusive_reservations(host.service_host, but=order.reservation_id):
                 raise CloudBusy(f"{host.name} is not released yet by reservation {holder}.")
         self._aggregates.add(layout.pool, sorted(hosts.keys() - layout.pool.hosts))
         aggregate = self._ensure_aggregate(order, layout.shared(order.reservation_id), hosts)
-        told[AGGREGATE] = aggregate.id
+        effects[AGGREGATE] = aggregate.id
         if missing:
             raise ResourceMissing(missing)
         freed = self._withdraw(order, layout.pooled, aggregate)
         if freed is not None:
-            return Progress(False, freed.look_again_after, freed.reason, told)
+            return Progress(False, freed.look_again_after, freed.reason, effects)
         if server is None or not hosts:
-            return Progress(True, effects=told)
-        unfinished = self._wake(order, server, next(iter(hosts.values())), aggregate)
+            return Progress(True, effects=effects)
+        unfinished = self._unshelve_on(order, server, next(iter(hosts.values())), aggregate)
         if unfinished is None:
-            return Progress(True, effects=told)
-        return Progress(False, unfinished.look_again_after, unfinished.reason, told, awaited=True)
+            return Progress(True, effects=effects)
+        return Progress(False, unfinished.look_again_after, unfinished.reason, effects, awaited=True)
 
     def _ensure_aggregate(
         self, order: Order, aggregate: Aggregate | None, hosts: Mapping[str, Hypervisor]
     ) -> Aggregate:
-        """The aggregate of these hosts that is open to the server, and to nothing else."""
+        """Return the aggregate of these hosts, open to the server only."""
         if aggregate is None:
             try:
                 aggregate = self._compute.make_aggregate(order.reservation_id)
-            except Conflict:  # somebody else made it since we looked
-                aggregate = self._aggregates.look().shared(order.reservation_id)
+            except Conflict:  # another worker has just created it
+                aggregate = self._aggregates.read_layout().shared(order.reservation_id)
                 if aggregate is None:
                     raise
         fresh = sorted(hosts.keys() - aggregate.hosts)
@@ -160,19 +160,19 @@ class Servers:
         }
         if OPEN_TO in aggregate.metadata and OPEN_TO not in wanted:
             changes[OPEN_TO] = None
-        if fresh or stale or changes:  # which tells schedulers of the hosts in it, too
+        if fresh or stale or changes:  # also notifies schedulers of its hosts
             self._compute.set_metadata(aggregate, changes)
         return aggregate
 
-    def _wake(self, order: Order, server: Server, host: Hypervisor, aggregate: Aggregate) -> Progress | None:
-        """Have the server run on the host; None when it does.
+    def _unshelve_on(self, order: Order, server: Server, host: Hypervisor, aggregate: Aggregate) -> Progress | None:
+        """Get the server running on the host; return None when it is.
 
-        Where it was woken there before, it is its owner's affair where it is now. Raises ``ResourceOccupied`` where the
-        host cannot take it.
+        If it was unshelved there before, its owner may have moved it since. Raises ``ResourceOccupied`` if the host has
+        no room for it.
         """
         if is_woken(order, host.name, server.metadata):
-            if server.status in _LISTENING and server.task is None:
-                self._tell(server, marks_of(order))  # the end may be another than when it was woken
+            if server.status in _CHANGEABLE and server.task is None:
+                self._set_marks(server, marks_of(order))  # the end may have changed since
             return None
         if (busy := self._busy(server)) is not None:
             return busy
@@ -182,9 +182,9 @@ class Servers:
         if server.status == "SHELVED_OFFLOADED":
             return self._unshelve(order, server, host, aggregate)
         if server.service_host == host.service_host:
-            if not self._tell(server, {**marks_of(order), WOKEN: host.name}):
+            if not self._set_marks(server, {**marks_of(order), WOKEN: host.name}):
                 return _wait(server)
-            if WAKING in aggregate.metadata:  # should it have to be woken here again, that is another attempt
+            if WAKING in aggregate.metadata:  # unshelving it here again would be another attempt
                 self._compute.set_metadata(aggregate, {WAKING: None})
             return None
         if self._is_down(server.service_host):
@@ -192,12 +192,12 @@ class Servers:
             return Progress(
                 False, _SOON, Reason("The server is being rebuilt.", f"The server is being rebuilt on {host.name}.")
             )
-        if self._tell(server, marks_of(order)):
+        if self._set_marks(server, marks_of(order)):
             self._shelve(server)
         return Progress(False, _SOON, Reason("The server is being shelved, to move."))
 
     def _unshelve(self, order: Order, server: Server, host: Hypervisor, aggregate: Aggregate) -> Progress:
-        if aggregate.metadata.get(WAKING) == host.service_host:  # and it sleeps still
+        if aggregate.metadata.get(WAKING) == host.service_host:  # and it is still shelved
             self._compute.set_metadata(aggregate, {WAKING: None})
             raise ResourceOccupied({host.external_id: f"Nova could not wake the server on {host.name}."})
         vanishing = Preemption(self._calls, self._compute, self._options, self._now).clear(order)
@@ -211,9 +211,9 @@ class Servers:
         )
 
     def _withdraw(self, order: Order, pool: Collection[str], aggregate: Aggregate) -> Progress | None:
-        """Have the server as it was that a change named which was refused; None when it is.
+        """Restore the server that a refused change had named; return None when it is restored.
 
-        It runs in general use again. Where there is no room it stays asleep, and is its owner's to wake.
+        It runs in general use again. If there is no room it stays shelved, and its owner may unshelve it.
         """
         refused = order.withdrawn.get("server_id")
         server = None if refused is None else self._compute.server(str(refused))
@@ -232,12 +232,12 @@ class Servers:
             self._compute.set_metadata(aggregate, {WAKING: _ANYWHERE})
             self._act(server, {"unshelve": None})
             return Progress(False, _SOON, Reason("The server is being woken where it may be."))
-        if server.status not in _LISTENING:
+        if server.status not in _CHANGEABLE:
             return None
         if server.service_host in pool:
             self._shelve(server)
             return Progress(False, _SOON, Reason("The server leaves its reserved host."))
-        return None if self._forget(server) else _wait(server)
+        return None if self._remove_marks(server) else _wait(server)
 
     def _is_down(self, service_host: str) -> bool:
         return any(
@@ -247,11 +247,11 @@ class Servers:
     # Ending
 
     def take_back(self, order: Order) -> Progress:
-        """Do with the server what was asked for the end; answers and raises as ``ensure_ended`` does."""
+        """Do with the server what was asked for at the end; behaves as ``ensure_ended``."""
         layout = Layout(self._compute.aggregates(), self._options)
         own = self._all(order)
         if order.is_over:
-            self._deny(order, {server.id for server in own})
+            self._remove_false_marks(order, {server.id for server in own})
         for server in own:
             unfinished = self._end(order, server, layout.pooled)
             if unfinished is not None:
@@ -270,30 +270,30 @@ class Servers:
         return DONE
 
     def _end(self, order: Order, server: Server, pool: Collection[str]) -> Progress | None:
-        """Do with one server what was asked for; None when that is done."""
-        fate = fate_of(order, server.id, server.created_at)
-        if fate == "delete":
+        """Do with one server what was asked for; return None when it is done."""
+        action = fate_of(order, server.id, server.created_at)
+        if action == "delete":
             if order.is_over and named_server(order) is not None and server.status == "ERROR":
-                return None  # it never ran: its owner is to see why
+                return None  # it never ran: it stays so that its owner sees why
             return delete_servers(self._compute, [server], now=self._now)
         leaves = server.service_host in pool and not is_in_place(order)
         if order.spared and not leaves:
-            fate = ""  # it has nobody's room
-        if fate and (unfinished := self._rouse(server)) is not None:
+            action = ""  # it uses no reserved room
+        if action and (unfinished := self._make_changeable(server)) is not None:
             return unfinished
-        if fate == "stop" and (unfinished := self._stop(server, leaves=leaves)) is not None:
+        if action == "stop" and (unfinished := self._stop(server, leaves=leaves)) is not None:
             return unfinished
-        if server.status in _LISTENING and not self._forget(server):
+        if server.status in _CHANGEABLE and not self._remove_marks(server):
             return _wait(server)
-        if server.status in _LISTENING and (fate == "shelve" or (fate == "stop" and leaves)):
+        if server.status in _CHANGEABLE and (action == "shelve" or (action == "stop" and leaves)):
             self._shelve(server)
             return Progress(False, _SOON, Reason("The server is being shelved."))
         return None
 
-    def _rouse(self, server: Server) -> Progress | None:
-        """Have the server take what it is told, whatever its user has done with it; None when it does.
+    def _make_changeable(self, server: Server) -> Progress | None:
+        """Return the server to a status in which Nova accepts changes; return None when it is.
 
-        Raises ``CloudBusy`` for one that is broken, which is told that it is not, and ``CloudRefused``.
+        Raises ``CloudBusy`` for a server in ERROR, after resetting its state, and ``CloudRefused``.
         """
         if server.task is not None:
             return _wait(server)
@@ -306,9 +306,9 @@ class Servers:
         return self._busy(server)
 
     def _stop(self, server: Server, *, leaves: bool) -> Progress | None:
-        """Have the server shut down, and its reserved host where it ``leaves`` that for one in general use.
+        """Shut the server down, and if it ``leaves`` its reserved host, migrate it to general use.
 
-        None when it is, or where Nova found no other host for it.
+        Returns None when it is done, or if Nova found no other host.
         """
         if server.status in _TO_STOP:
             self._act(server, {_TO_STOP[server.status]: None})
@@ -322,7 +322,7 @@ class Servers:
         return Progress(False, _SOON, Reason("The server leaves its reserved host."))
 
     def _all(self, order: Order) -> list[Server]:
-        """The reservation's servers: the one that it names, or what was booted for it before it was confirmed."""
+        """Return the reservation's servers: the named one, or those booted for it before its confirmation."""
         if named_server(order) is not None:
             named = self._named(order)
             found = [] if named is None else [named]
@@ -336,22 +336,22 @@ class Servers:
             and is_its_own(order, server.id, server.metadata, server.created_at)
         ]
 
-    def _deny(self, order: Order, own: Collection[str]) -> None:
-        """Take the marks of what is over from servers that bear them and were never its own."""
+    def _remove_false_marks(self, order: Order, own: Collection[str]) -> None:
+        """Remove the marks of an ended reservation from servers that never belonged to it."""
         _, of_lease = tags_of(order)
         for server in self._compute.servers_tagged(of_lease):
             is_false = server.metadata.get(RESERVATION) == order.reservation_id and server.id not in own
-            if is_false and server.status in _LISTENING:
-                self._forget(server)
+            if is_false and server.status in _CHANGEABLE:
+                self._remove_marks(server)
 
     def servers_of(self, order: Order) -> list[Server]:
-        """The reservation's servers, but for those that are vanishing."""
+        """Return the reservation's servers, without those that are being deleted."""
         return [server for server in self._all(order) if not server.vanishing]
 
     # A server
 
     def _named(self, order: Order) -> Server | None:
-        """The server that the order names, if its project has it."""
+        """Return the order's server, if it is in the order's project."""
         named = named_server(order)
         server = None if named is None else self._compute.server(named)
         if server is None or server.project_id != order.project_id or server.status in _GONE:
@@ -359,15 +359,18 @@ class Servers:
         return server
 
     def _busy(self, server: Server) -> Progress | None:
-        """What to answer while Nova does something else with the server. Raises ``CloudRefused`` for a broken one."""
+        """Return the progress while another operation on the server is in progress.
+
+        Raises ``CloudRefused`` for a server in an unusable status.
+        """
         if server.task is not None or server.status == "BUILD":
             return _wait(server)
-        if server.status not in _LISTENING | _SHELVED:
+        if server.status not in _CHANGEABLE | _SHELVED:
             raise CloudRefused(Reason(f"The server {server.id} is in {server.status}."))
         return None
 
-    def _tell(self, server: Server, wanted: Mapping[str, str]) -> bool:
-        """Have this in its metadata, and its tags with that; False where Nova is at something else with it."""
+    def _set_marks(self, server: Server, wanted: Mapping[str, str]) -> bool:
+        """Set these metadata, and the tags for them; return False while another operation is in progress."""
         changes = {key: value for key, value in wanted.items() if server.metadata.get(key) != value}
         try:
             if changes:
@@ -376,14 +379,14 @@ class Servers:
             for tag in sorted(tag for tag in server.tags - tags if LEASE in wanted and tag.startswith(f"{LEASE}=")):
                 self._compute.untag_server(server.id, tag)  # of an earlier lease
             for tag in sorted(tags - server.tags):
-                with suppress(BadRequest):  # its owner has put as many there as Nova takes
+                with suppress(BadRequest):  # the server has the maximum number of tags
                     self._compute.tag_server(server.id, tag)
         except Conflict:
             return False
         return True
 
     def _drop_stale(self, order: Order, server: Server) -> bool:
-        """Have it not say any more where it was woken for an earlier reservation; False as ``_tell``."""
+        """Delete the mark of an earlier reservation's host; return False as ``_set_marks``."""
         if WOKEN not in server.metadata or is_in_place(order):
             return True
         try:
@@ -392,8 +395,8 @@ class Servers:
             return False
         return True
 
-    def _forget(self, server: Server) -> bool:
-        """Take its marks away; False where Nova is at something else with it."""
+    def _remove_marks(self, server: Server) -> bool:
+        """Remove the marks; return False while another operation on the server is in progress."""
         try:
             for key in MARKS:
                 if key in server.metadata:
@@ -408,15 +411,15 @@ class Servers:
         self._act(server, {"shelve": None})
 
     def _act(self, server: Server, body: Mapping[str, object], microversion: str | None = None) -> None:
-        """Order something of a server that nothing is done with.
+        """Start an action on a server without an operation in progress.
 
-        Raises ``Conflict``, which counts as an attempt, where Nova does not take the order in the server's state.
+        Raises ``Conflict``, which counts as an attempt, if Nova refuses the action in the server's status.
         """
         self._compute.act_on_server(server.id, body, microversion)
 
 
 def booted_since(compute: Compute, layout: Layout, since: datetime) -> list[BootedServer]:
-    """The servers that were booted since then, but for those of reservations of other types; and those that went."""
+    """Return the servers booted since then, without those of other reservation types, and those deleted since then."""
     return [
         BootedServer(
             server.id,
@@ -432,16 +435,18 @@ def booted_since(compute: Compute, layout: Layout, since: datetime) -> list[Boot
 
 
 def _is_free(server: Server, layout: Layout, since: datetime) -> bool:
-    """Whether the server was booted since then, and is of no reservation of hosts or instances."""
-    is_new = server.created_at is not None and server.created_at >= since and server.status in _LISTENING
-    return is_new and not (server.reservations or server.is_of_instances or layout.is_held(server.service_host))
+    """Whether the server was booted since then, and belongs to no reservation of hosts or instances."""
+    is_new = server.created_at is not None and server.created_at >= since and server.status in _CHANGEABLE
+    return is_new and not (
+        server.reservations or server.is_of_instances or layout.is_reserved_whole(server.service_host)
+    )
 
 
 def held(compute: Compute) -> Iterator[str]:
-    """The reservations whose marks servers bear; by their tag, so that others are not even read.
+    """Yield the reservations in the marks of servers; only tagged servers are read.
 
-    Not of those that are shelved and to be kept so: nobody can take the marks away from these. Nova tags no server that
-    is booted with an old version of its API; where that came to nothing, its project is looked at after the hold.
+    Shelved servers that stay so are left out: Nova refuses to remove their marks. Nova does not tag a server that is
+    booted with an old microversion; if its lease failed, its project is searched after the confirmation deadline.
     """
     for server in compute.servers_tagged(TAG):
         kept = server.status in _SHELVED and server.metadata.get(AT_END) in {"stop", "shelve"}
@@ -451,7 +456,10 @@ def held(compute: Compute) -> Iterator[str]:
 
 
 def drift(orders: Sequence[Order], layout: Layout, hypervisors: Mapping[str, Hypervisor]) -> Iterator[Drift]:
-    """What is not as it should be of the aggregates of started orders; where servers are is their owners' affair."""
+    """Yield the differences of the aggregates of started orders.
+
+    Servers are not checked: their owners may move them.
+    """
     for order in orders:
         if is_in_place(order):
             continue
@@ -465,8 +473,8 @@ def drift(orders: Sequence[Order], layout: Layout, hypervisors: Mapping[str, Hyp
             yield Drift(name, next(iter(order.resources), None), f"the aggregate of reservation {name} has other hosts")
 
 
-def grown(compute: Compute, orders: Sequence[Order], hypervisors: Mapping[str, Hypervisor]) -> Iterator[Drift]:
-    """The servers that take more of their reserved hosts than was booked, as their owners have resized them."""
+def oversized(compute: Compute, orders: Sequence[Order], hypervisors: Mapping[str, Hypervisor]) -> Iterator[Drift]:
+    """Yield the servers that use more of their reserved hosts than was booked, after a resize by their owners."""
     named = [order for order in orders if named_server(order) is not None and not is_in_place(order)]
     found = {server.id: server for server in compute.servers_tagged(TAG)} if named else {}
     for order in named:
@@ -475,21 +483,21 @@ def grown(compute: Compute, orders: Sequence[Order], hypervisors: Mapping[str, H
             continue
         try:
             taken = footprint_of(server.flavor).amounts
-        except (ValueError, KeyError):  # a flavor that asks for what nobody can book
+        except (ValueError, KeyError):  # a flavor whose demands cannot be booked
             continue
         if excess := excess_of(order, taken):
             yield Drift(order.reservation_id, next(iter(order.resources), None), excess, lasts=True)
 
 
 def _service_hosts(order: Order, hypervisors: Mapping[str, Hypervisor]) -> set[str] | None:
-    """The hosts that the aggregate is to have; None where Nova does not know all of them."""
+    """Return the hosts that the aggregate should have, or None if Nova does not know all of them."""
     known: Iterable[Hypervisor | None] = [hypervisors.get(resource.external_id) for resource in order.resources]
     found = [hypervisor.service_host for hypervisor in known if hypervisor is not None]
     return set(found) if len(found) == len(order.resources) else None
 
 
 def _tags_by(metadata: Mapping[str, str]) -> set[str]:
-    """The tags that go with the marks in metadata; by the common one no server is found that stays in its place."""
+    """Return the tags for these marks. A server that stays in its place has no common tag, so it is not found by it."""
     lease_id = metadata.get(LEASE)
     common = set() if metadata.get(WOKEN) == IN_PLACE else {TAG}
     return common | (set() if lease_id is None else {f"{LEASE}={lease_id}"})

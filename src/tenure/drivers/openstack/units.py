@@ -1,7 +1,7 @@
-"""Placement: how many instances of which reservation a host takes.
+"""Placement: the units of reservations on hosts.
 
-Each reservation of instances has a resource class of its own, of which its flavor asks for one. The providers of
-reservations, one under each host's own, have as many of it as the reservation has units on that host.
+Each instance reservation has its own resource class, of which its flavor requires one unit. The provider for
+reservations under a host's provider has as many units as the reservation has booked on that host.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from tenure.drivers.contract import CloudBusy, CloudError, CloudNotFound
 from tenure.drivers.openstack.placement import OWN_CLASSES, PREFIX, VERSION, Placement
 from tenure.drivers.openstack.requests import BadRequest, Calls, Conflict, Request
 
-#: How often a change is tried that others come in between of.
+#: How often a write is tried if others change the provider at the same time.
 _ATTEMPTS: Final = 5
 
 
 def class_of(reservation_id: str) -> str:
-    """The resource class of a reservation."""
+    """Return the resource class of a reservation."""
     return OWN_CLASSES + re.sub(r"[^A-Z0-9_]", "_", reservation_id.upper())
 
 
 def inventory_of(units: int, *, closed: bool = False) -> dict[str, Any]:
-    """What Placement is told of so many units; ``closed`` to further servers, or open."""
+    """Return the inventory of so many units; ``closed`` to new servers, or open."""
     return {
         "total": units,
         "reserved": units if closed else 0,
@@ -36,42 +36,42 @@ def inventory_of(units: int, *, closed: bool = False) -> dict[str, Any]:
 
 
 class Units:
-    """The units of one reservation, with the calls of one verb. Providers are named by their uuids."""
+    """The units of one reservation, for one driver call. Providers are named by UUID."""
 
     def __init__(self, calls: Calls, reservation_id: str) -> None:
         self._calls = calls
         self._class = class_of(reservation_id)
 
     def ensure(self, wanted: Mapping[str, int]) -> None:
-        """Have so many units on each of these providers, and leave others alone."""
-        keep_changing = self._settle({provider: inventory_of(units) for provider, units in wanted.items()})
-        if keep_changing:
+        """Set the units on each of these providers; other providers are not changed."""
+        in_conflict = self._write_inventories({provider: inventory_of(units) for provider, units in wanted.items()})
+        if in_conflict:
             raise CloudBusy("Placement's inventories keep changing while the reservation's are written.")
 
     def close(self, providers: Iterable[str]) -> None:
-        """Let no further server have a unit there."""
-        self._settle(dict.fromkeys(providers, inventory_of(1, closed=True)), only_existing=True)
+        """Close these providers to new servers."""
+        self._write_inventories(dict.fromkeys(providers, inventory_of(1, closed=True)), only_existing=True)
 
     def drop(self, providers: Iterable[str]) -> list[str]:
-        """Have no units there; the providers on which some are still taken."""
-        return self._settle(dict.fromkeys(providers))
+        """Remove the units there; return the providers where servers still use some."""
+        return self._write_inventories(dict.fromkeys(providers))
 
     def drop_class(self, placement: Placement) -> bool:
-        """Forget the class, with what is left of it anywhere; whether that could be done."""
+        """Delete the class, with remaining units on any host; return whether it was deleted."""
         if self._delete_class():
             return True
-        # Somebody took a host out of the reservation's aggregate: it is looked for everywhere.
+        # A user may have removed a host from the reservation's aggregate, so all providers are checked.
         self.drop(provider["uuid"] for name, provider in placement.providers().items() if name.startswith(PREFIX))
         return self._delete_class()
 
     def open_on(self) -> list[str]:
-        """The names of the providers where a server can have a unit now."""
+        """Return the names of the providers with free units."""
         params = {"resources": f"{self._class}:1"}
         try:
             found = self._calls.send(
                 Request("placement", "GET", "/resource_providers", params=params, microversion=VERSION)
             )
-        except BadRequest:  # there is no such class
+        except BadRequest:  # the class does not exist
             return []
         return [provider["name"] for provider in found["resource_providers"]]
 
@@ -91,10 +91,12 @@ class Units:
             return False
         return True
 
-    def _settle(self, wanted: Mapping[str, Mapping[str, Any] | None], *, only_existing: bool = False) -> list[str]:
-        """Write these inventories of the class, None for none; the providers where that was in conflict to the end.
+    def _write_inventories(
+        self, wanted: Mapping[str, Mapping[str, Any] | None], *, only_existing: bool = False
+    ) -> list[str]:
+        """Write these inventories of the class, None for none; return the providers that stay in conflict.
 
-        Each write says on which state of the provider it rests, so that what others write meanwhile is not lost.
+        Each write names the provider's generation, so that concurrent writes of others are not lost.
         """
         pending = dict(wanted)
         for _ in range(_ATTEMPTS):
@@ -114,7 +116,7 @@ class Units:
         return sorted(pending)
 
     def _changes(self, wanted: Mapping[str, Mapping[str, Any] | None], only_existing: bool) -> dict[str, Request]:
-        """What is to be sent so that it is as wanted, by provider."""
+        """Return the requests that are needed, by provider."""
         changes: dict[str, Request] = {}
         for provider, seen in inventories(self._calls, list(wanted)).items():
             path = f"/resource_providers/{provider}/inventories"
@@ -137,7 +139,7 @@ class Units:
 
 
 def inventories(calls: Calls, providers: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    """What each of these providers has, with its generation; those that are gone are left out."""
+    """Return the inventories and generation of these providers; missing ones are left out."""
     answers = calls.send_all(
         [
             Request("placement", "GET", f"/resource_providers/{provider}/inventories", microversion=VERSION)

@@ -1,4 +1,4 @@
-"""What the driver does for reservations of volumes."""
+"""Volume reservations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tenure.drivers.openstack.options import OpenStackOptions
 from tenure.drivers.openstack.requests import Calls
 
 VOLUME: Final = "virtual:volume"
-#: In a volume's metadata: whether it is reserved or kept, for which reservation it was made, and which of its volumes.
+#: The metadata keys of a volume: its state, its reservation, and its number in the reservation.
 STATE: Final = "tenure"
 RESERVATION: Final = "tenure:reservation"
 NUMBER: Final = "tenure:number"
@@ -35,16 +35,16 @@ RESERVED: Final = "reserved"
 KEPT: Final = "kept"
 
 _LOOK_AGAIN: Final = timedelta(seconds=2)
-#: How many volumes that look gone are asked for one by one in a look for drift.
-_SUSPECTS: Final = 200
+#: How many volumes that seem to be missing are checked one by one in a drift pass.
+_UNLISTED: Final = 200
 _FREE: Final = frozenset({"available", "error", "error_deleting", "error_restoring", "error_extending"})
 
 
 class Volumes:
-    """Makes volumes in the owner's project, in his name, and sees to what becomes of them.
+    """Creates volumes in the owner's project, as the owner, and deletes or keeps them at the end.
 
-    Nothing in Cinder sets a part of a pool aside. A volume of a reservation is told by its metadata, and by its id once
-    that is recorded, since its owner can change the metadata.
+    Cinder cannot set a part of a pool aside. A reservation's volume is recognized by its recorded id, or by its
+    metadata before the id is recorded, since the owner can change the metadata.
     """
 
     def __init__(self, calls: Calls, options: OpenStackOptions) -> None:
@@ -70,7 +70,7 @@ class Volumes:
         raise CloudNotFound(f"There is no volume pool {reference}.")
 
     def facts_of_type(self, reference: str, project_id: str) -> Mapping[str, object]:
-        """A volume type by its name or id, and the pools that it leads to; raises ``CloudNotFound``."""
+        """Return a volume type by name or id, with its pools; raise ``CloudNotFound``."""
         found = self._cinder.volume_type(reference)
         if not found.is_public and project_id not in self._cinder.projects_of(found):
             raise CloudNotFound(Reason(f"There is no volume type {reference}."))
@@ -80,7 +80,7 @@ class Volumes:
         self.look_up(resource.name)
 
     def unregister(self, resource: ResourceRef) -> None:
-        """Nothing: nothing was set aside."""
+        """Do nothing: registering has changed nothing."""
 
     def check(self, registered: Iterable[ResourceRef]) -> dict[str, Health]:
         wanted = list(registered)
@@ -101,15 +101,17 @@ class Volumes:
         return sorted({volume.metadata[RESERVATION] for volume in found if RESERVATION in volume.metadata})
 
     def drift(self, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Iterator[Drift]:
-        there = {volume.id for volume in self._cinder.with_metadata(**{STATE: RESERVED})} if orders else set()
-        suspects = [volume_id for order in orders for volume_id in ids_of(order) if volume_id not in there][:_SUSPECTS]
-        gone = set(suspects) - {volume.id for volume in self._cinder.existing(suspects)}
+        existing = {volume.id for volume in self._cinder.with_metadata(**{STATE: RESERVED})} if orders else set()
+        unlisted = [volume_id for order in orders for volume_id in ids_of(order) if volume_id not in existing][
+            :_UNLISTED
+        ]
+        gone = set(unlisted) - {volume.id for volume in self._cinder.existing(unlisted)}
         for order in orders:
             known, wanted = ids_of(order), sum(order.units.values())
             for volume_id in known:
                 if volume_id in gone:
                     yield Drift(
-                        order.reservation_id, None, f"volume {volume_id} of {order.reservation_id} is not there"
+                        order.reservation_id, None, f"volume {volume_id} of {order.reservation_id} is not existing"
                     )
             if len(known) < wanted:
                 what = f"reservation {order.reservation_id} has {len(known)} volumes of {wanted}"
@@ -117,34 +119,36 @@ class Volumes:
 
     def remaining(self, orders: Iterable[Order]) -> dict[str, int]:
         wanted = list(orders)
-        there = {volume.id for volume in self._cinder.with_metadata(**{STATE: KEPT})}
-        hidden = [volume_id for order in wanted for volume_id in ids_of(order) if volume_id not in there]
-        there |= {volume.id for volume in self._cinder.existing(hidden)}
-        return {order.reservation_id: sum(1 for volume_id in ids_of(order) if volume_id in there) for order in wanted}
+        existing = {volume.id for volume in self._cinder.with_metadata(**{STATE: KEPT})}
+        hidden = [volume_id for order in wanted for volume_id in ids_of(order) if volume_id not in existing]
+        existing |= {volume.id for volume in self._cinder.existing(hidden)}
+        return {
+            order.reservation_id: sum(1 for volume_id in ids_of(order) if volume_id in existing) for order in wanted
+        }
 
     # Reservations
 
     def prepare(self, order: Order) -> Progress:
-        """Nothing of a volume is seen before its start."""
+        """Return at once: a volume needs no preparation."""
         return DONE
 
     def servers_of(self, order: Order) -> list[Server]:
         return []
 
     def hand_over(self, order: Order) -> Progress:
-        """Have as many volumes as the order says in the owner's project, in the pool that was booked."""
+        """Create the order's number of volumes in the owner's project, in the booked pool."""
         wanted = sum(order.units.values())
-        own = self._own(order)
+        own = self._volumes_of(order)
         found = {
             _number(volume, order): volume for volume in reversed(own)
-        }  # of two that are the same, the recorded one
-        spoilt = [volume for volume in own if _number(volume, order) > wanted or self._is_spoilt(order, volume)]
-        spoilt += [volume for volume in own if volume not in (*found.values(), *spoilt)]
-        if spoilt:
-            self._cinder.detach(spoilt)
-            self._cinder.delete_all(volume for volume in spoilt if volume.status in _FREE)
+        }  # of two with the same number, the recorded one
+        unusable = [volume for volume in own if _number(volume, order) > wanted or self._is_unusable(order, volume)]
+        unusable += [volume for volume in own if volume not in (*found.values(), *unusable)]
+        if unusable:
+            self._cinder.detach(unusable)
+            self._cinder.delete_all(volume for volume in unusable if volume.status in _FREE)
             return Progress(
-                False, _LOOK_AGAIN, f"Volume {spoilt[0].name} goes: {_why(order, spoilt[0])}.", awaited=True
+                False, _LOOK_AGAIN, f"Volume {unusable[0].name} goes: {_why(order, unusable[0])}.", awaited=True
             )
         missing = [number for number in range(1, wanted + 1) if number not in found]
         if missing:
@@ -163,9 +167,9 @@ class Volumes:
         return Progress(True, effects={"volume_ids": [found[number].id for number in sorted(found)]})
 
     def take_back(self, order: Order) -> Progress:
-        """Delete the volumes, or keep them as was asked for; what is not recorded as its owner's is deleted."""
+        """Delete or keep the volumes, as requested; volumes that are not recorded are deleted."""
         at_end = order.parameters.get("at_end", "delete")
-        found = self._own(order)
+        found = self._volumes_of(order)
         kept = [volume for volume in found if volume.id in ids_of(order)] if at_end != "delete" else []
         gone = [volume for volume in found if volume not in kept]
         if at_end == "keep":
@@ -178,7 +182,7 @@ class Volumes:
         return Progress(False, _LOOK_AGAIN, Reason(f"Volume {gone[0].name} is being deleted.")) if gone else progress
 
     def _snapshot(self, order: Order, found: Sequence[Volume]) -> Progress:
-        """Have a snapshot of each volume, then call it kept."""
+        """Create a snapshot of each volume, then mark the volume as kept."""
         marks = {RESERVATION: order.reservation_id}
         taken = self._cinder.snapshots(marks)
         failed = [snapshot for snapshot in taken.values() if snapshot.status.startswith("error")]
@@ -193,8 +197,8 @@ class Volumes:
             return Progress(False, _LOOK_AGAIN, Reason("Snapshots of volumes are being made."))
         return DONE
 
-    def _own(self, order: Order) -> list[Volume]:
-        """The volumes of the reservation, but for those that are kept already."""
+    def _volumes_of(self, order: Order) -> list[Volume]:
+        """Return the reservation's volumes, without those that are kept."""
         found = {volume.id: volume for volume in self._cinder.with_metadata(**{RESERVATION: order.reservation_id})}
         hidden = [volume_id for volume_id in ids_of(order) if volume_id not in found]
         found |= {volume.id: volume for volume in self._cinder.existing(hidden)}
@@ -205,8 +209,8 @@ class Volumes:
         ]
         return sorted(own, key=lambda volume: (_number(volume, order), volume.id not in ids_of(order), volume.id))
 
-    def _is_spoilt(self, order: Order, volume: Volume) -> bool:
-        """Whether it was not made, or elsewhere than booked; what its owner has had is never taken from him."""
+    def _is_unusable(self, order: Order, volume: Volume) -> bool:
+        """Whether it failed, or is in another pool than booked; never for a recorded volume, which may have data."""
         if volume.id in ids_of(order):
             return False
         elsewhere = bool(volume.pool) and volume.pool != order.parameters.get("pool")
@@ -214,7 +218,7 @@ class Volumes:
 
 
 def ids_of(order: Order) -> list[str]:
-    """The volumes that were recorded for a reservation."""
+    """Return the recorded volume ids of a reservation."""
     found = order.effects.get("volume_ids")
     return [str(volume_id) for volume_id in found] if isinstance(found, list | tuple) else []
 
@@ -231,7 +235,7 @@ def _body(order: Order, number: int) -> dict[str, object]:
 
 
 def _number(volume: Volume, order: Order) -> int:
-    """Which of a reservation's volumes it is: by its place among those recorded, or else by what it was made with."""
+    """Return the number of a volume in its reservation: by its recorded position, or by its metadata."""
     known = ids_of(order)
     if volume.id in known:
         return known.index(volume.id) + 1
