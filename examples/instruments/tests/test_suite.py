@@ -69,14 +69,14 @@ class SeesNothing(InstrumentDriver):
 @pytest.mark.parametrize(
     ("broken", "test"),
     [
-        (KeepsWhatWasGivenUp, "what_is_no_longer_in_the_order_is_given_up"),
-        (TakesFromStrangers, "what_another_has_stops_a_start"),
-        (GivesAgain, "starting_again_changes_nothing"),
-        (EndsNothing, "an_end_frees_its_own_and_no_others"),
-        (EndsOnlyWhatIsNamed, "an_end_needs_no_more_than_the_id"),
-        (EndsOnlyWhatIsNamed, "an_end_leaves_alone_what_others_have_by_now"),
-        (Forgets, "tells_which_reservations_have_anything"),
-        (SeesNothing, "sees_what_is_gone_and_a_start_mends_it"),
+        (KeepsWhatWasGivenUp, "start_gives_up_resources_that_left_the_order"),
+        (TakesFromStrangers, "resource_in_use_stops_a_start"),
+        (GivesAgain, "repeated_start_changes_nothing"),
+        (EndsNothing, "end_frees_only_its_own_resources"),
+        (EndsOnlyWhatIsNamed, "end_needs_only_the_reservation_id"),
+        (EndsOnlyWhatIsNamed, "end_leaves_resources_that_others_have_now"),
+        (Forgets, "held_lists_started_reservations"),
+        (SeesNothing, "drift_reports_a_lost_resource_and_a_start_repairs_it"),
     ],
 )
 def test_sees_a_driver_that(tmp_path: Path, broken: type[InstrumentDriver], test: str):

@@ -1,4 +1,4 @@
-"""What requests for hosts, and for parts of them, can name from 1.2 on beside what their types ask."""
+"""The parameters of hosts, and of parts of them, that requests can have from API 1.2 on beside those of their types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tenure.resources.fields import MAX_AMOUNT
 
 _SCOPE: Final = "capabilities:"
 _OR: Final = "<or>"
-#: Nova's operators of extra specs, as the property language has them; ``=`` means at least there.
+#: Nova's operators of extra specs in the property language; Nova's ``=`` means at least.
 _OPERATORS: Final = {"=": ">=", **{op: op for op in ("==", "!=", ">=", "<=")}, "s==": "==", "s!=": "!="}
 
 _Word = Annotated[StrictStr, Field(min_length=1, max_length=255)]
@@ -50,12 +50,12 @@ class HostAdditions(PlaceAdditions):
 
 
 def without_defaults(model: type[BaseModel], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters without the additions that ask for nothing, as requests of older versions are kept."""
+    """Return the parameters without additions at their defaults, as requests of older versions are stored."""
     return {name: value for name, value in parameters.items() if value or name not in model.model_fields}
 
 
 def expression_of(asked: ZoneAdditions) -> Expression:
-    """What the additions ask of hosts. Raises ``InvalidParameter`` for an extra spec that says nothing of hosts."""
+    """Return the additions as an expression. Raises ``InvalidParameter`` for an extra spec that is not about hosts."""
     specs = asked.extra_specs if isinstance(asked, PlaceAdditions) else {}
     terms: list[Term] = [_term(name, value) for name, value in specs.items()]
     if asked.availability_zone:
@@ -85,9 +85,9 @@ def _term(name: str, value: str) -> Term:
         )
     words = value.split()
     if words and words[0] == _OR:
-        values = [one.strip() for one in value.split(_OR)[1:]]
+        values = [part.strip() for part in value.split(_OR)[1:]]
         if all(values):
-            return AnyOf(tuple(Expression((Comparison("==", bare, one),)) for one in values))
+            return AnyOf(tuple(Expression((Comparison("==", bare, value),)) for value in values))
     elif len(words) > 1 and words[0] in _OPERATORS:
         return Comparison(_OPERATORS[words[0]], bare, value.split(None, 1)[1].strip())
     elif words and not words[0].startswith("<") and words[0] not in {"s<", "s<=", "s>", "s>=", *_OPERATORS}:

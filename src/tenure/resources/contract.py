@@ -1,4 +1,4 @@
-"""What a kind of bookable thing must say of itself. Pure: no cloud, no database, no clock."""
+"""The contract of a resource type. Pure: no cloud, no database, no clock."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pydantic import BaseModel
 from tenure.domain.allocation import Demand
 from tenure.domain.errors import Conflict, InvalidParameter, NotFound, TenureError
 
-#: The action before the end for which nothing is done in the cloud: others are told that the end comes.
+#: The action before the end that only sends a notification; the cloud does nothing.
 NOTIFY = "notify"
-#: The action that is done at the end and not before it: an image of each server.
+#: The action at the end itself: an image of each server.
 LAST_SNAPSHOT = "last_snapshot"
-#: What a type says that has nothing to say.
+#: An empty answer.
 NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Something in the cloud that must be known before a request can be judged, such as ``flavor`` and its id.
+    """A fact of the cloud that is needed to check a request, such as ``flavor`` and its id.
 
     ``field`` is the parameter that names it.
     """
@@ -34,12 +34,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """How the resources of a type are spoken of, and under which policy rules they stand.
+    """The texts and policy rules for the resources of a type.
 
-    ``noun`` is what one of them is called, ``reference`` the field of a registration that names it, ``rules`` the
-    beginning of the rules. ``refusal`` is what it is when the cloud refuses a registration. ``missing`` is said of an
-    ``id`` that nothing has, ``unknown`` of a ``reference`` that the cloud does not know, ``occupied`` of one that
-    others use; ``error`` is what the cloud said.
+    ``noun`` names one resource, ``reference`` is the field of a registration that names it, and ``rules`` the prefix of
+    the policy rules. ``refusal`` is the error when the cloud refuses a registration. ``missing`` is the text for an
+    unknown ``id``, ``unknown`` for a ``reference`` that the cloud does not know, ``occupied`` for a resource that
+    others use; ``error`` in these texts is the cloud's message.
     """
 
     name: str
@@ -47,94 +47,94 @@ class Inventory:
     reference: str
     rules: str
     refusal: type[TenureError] = Conflict
-    #: Whether the owner of a lease is told the names of those that serve it where something is wrong with them.
+    #: Whether reasons for the owner of a lease name the resource.
     is_named: bool = True
-    #: Whether the cloud has a list of all there are, which is looked through for what has changed.
+    #: Whether the cloud lists all resources, so that their changes are discovered.
     is_listed: bool = True
     missing: str = "{Noun} {id} not found."
     unknown: str = "{error}"
     occupied: str = "{error}"
 
     def say(self, text: str, **facts: object) -> str:
-        """One of these sentences, or another with the noun in it: ``{noun}``, or ``{Noun}`` where it begins."""
+        """Return one of these texts, or another, with the noun: ``{noun}``, or ``{Noun}`` at the beginning."""
         return text.format(noun=self.noun, Noun=self.noun[:1].upper() + self.noun[1:], **facts)
 
 
 class ResourceType(Protocol):
-    """A kind of bookable thing, as leases name it."""
+    """A resource type, as leases name it."""
 
-    #: The name on the wire, such as ``physical:host``.
+    #: The name in the API, such as ``physical:host``.
     name: str
-    #: What many of them are called in a sentence.
+    #: The noun for several of them.
     noun: str
-    #: The resource type whose resources serve it; its own name where it has an inventory of its own.
+    #: The resource type whose resources serve it; its own name if it has its own inventory.
     inventory: str
-    #: The parameters whose change may ask for more while the lease runs.
+    #: The parameters that may grow in a running lease.
     growing: frozenset[str]
 
     @property
     def stock(self) -> Inventory | None:
-        """How its inventory is spoken of, None where it has none of its own."""
+        """Its own inventory, or None."""
 
     @property
     def additions(self) -> type[BaseModel] | None:
-        """The model of what requests and changes can name from 1.2 on beside their own models; None for nothing.
+        """The model of further parameters from API 1.2 on, for requests, changes and answers; None for no parameters.
 
-        What it names is shown as well. Left out, it asks for nothing: every field has a default that says so.
+        Every field has a default that asks for nothing.
         """
 
     def request_model(self, *, strict: bool) -> type[BaseModel]:
-        """The model of a reservation to be made; with ``strict``, of microversion 1.1 and later."""
+        """Return the model of a new reservation; with ``strict``, of microversion 1.1 and later."""
 
     def change_model(self, *, strict: bool) -> type[BaseModel]:
-        """The model of what may change in a reservation (all optional), without its ``id`` and ``resource_type``."""
+        """Return the model of a change of a reservation (all optional), without its ``id`` and ``resource_type``."""
 
     def answer_model(self, *, strict: bool) -> type[BaseModel]:
-        """The model of what is shown of a reservation beside what all have: of its parameters and its effects.
+        """Return the model of the type's fields in answers: of its parameters and its effects.
 
-        By the names of the fields; an effect hides a parameter of the same name. A field's default stands for what is
-        not known yet. Nothing is validated: parameters may be those of an earlier release.
+        An effect hides a parameter of the same name. A field's default stands for an unknown value. Nothing is
+        validated: parameters may be those of an earlier release.
         """
 
     def merge(
         self, current: Mapping[str, object], change: Mapping[str, object], *, running: bool
     ) -> Mapping[str, object]:
-        """The parameters after a change.
+        """Return the parameters after a change.
 
-        Raises ``InvalidParameter`` where they contradict each other, and ``InvalidState`` where a reservation that is
-        ``running`` cannot be changed so.
+        Raises ``InvalidParameter`` if they contradict each other, and ``InvalidState`` if a ``running`` reservation
+        cannot be changed so.
         """
 
     def wanted(self, parameters: Mapping[str, object]) -> Wanted | None:
-        """What must be known of the cloud first; None where that is nothing, or known already."""
+        """Return the fact of the cloud that is still needed, or None."""
 
     def complete(self, parameters: Mapping[str, object], fact: Mapping[str, object]) -> Mapping[str, object]:
-        """The parameters, with what was wanted. Raises ``InvalidParameter`` where it cannot be had so."""
+        """Return the parameters with the wanted fact. Raises ``InvalidParameter`` if it does not fit."""
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
-        """What the reservation asks of the ledger. Raises ``InvalidParameter``."""
+        """Return the reservation's demand. Raises ``InvalidParameter``."""
 
     def effects(self, reservation_id: str) -> Mapping[str, object]:
-        """What clients are told of the cloud's part in a new reservation."""
+        """Return what clients see of a new reservation's cloud resources."""
 
     def is_prepared(self, parameters: Mapping[str, object]) -> bool:
-        """Whether something is made or done in the cloud as soon as the lease exists."""
+        """Whether something is created or changed in the cloud as soon as the lease exists."""
 
     def trusted_for(self, parameters: Mapping[str, object]) -> str | None:
-        """The parameter for which something is done as the owner, who has to trust us for that; None for nothing.
+        """Return the parameter that needs a trust of the owner, or None.
 
-        ``resource_type`` where the type never does without.
+        ``resource_type`` if the type always needs one.
         """
 
     def before_end(self, parameters: Mapping[str, object]) -> str | None:
-        """The action to be done before the end: one of the cloud's, or ``NOTIFY``; None for none.
+        """Return the action before the end: one of the cloud's, or ``NOTIFY``, or None.
 
-        ``LAST_SNAPSHOT`` is left to the end itself.
+        ``LAST_SNAPSHOT`` runs at the end itself.
         """
 
 
 class ResourceTypes:
-    """The kinds that this process knows, by name."""
+    """The resource types of this process, by name."""
 
     def __init__(self, types: tuple[ResourceType, ...]) -> None:
         self._types = {kind.name: kind for kind in types}
@@ -145,14 +145,14 @@ class ResourceTypes:
         return iter(self._types.values())
 
     def stock(self, inventory: str) -> Inventory:
-        """How an inventory is spoken of; raises ``NotFound`` where there is no such inventory."""
+        """Return the inventory with that name; raise ``NotFound`` if there is none."""
         for kind in self:
             if kind.stock is not None and kind.stock.name == inventory:
                 return kind.stock
         raise NotFound(f"There is no inventory of {inventory}.")
 
     def __getitem__(self, name: str) -> ResourceType:
-        """The type of that name; raises ``InvalidParameter`` when there is none."""
+        """Return the type with that name; raise ``InvalidParameter`` if there is none."""
         try:
             return self._types[name]
         except KeyError:

@@ -1,4 +1,4 @@
-"""What the parameters of several resource types are made of."""
+"""The parameters that several resource types share."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tenure.domain.requirement import Language, parse_expression
 from tenure.resources.contract import NOTIFY
 from tenure.resources.parameters import ABSENT, Forms
 
-#: What fits every database's integer.
+#: The largest integer that fits every database.
 MAX_AMOUNT = 2**31 - 1
 
 
 def _whole_number(value: Any) -> Any:
-    """A number as Blazar's clients send it: ``2`` or ``"2"``."""
+    """Convert a number as Blazar's clients send it: ``2`` or ``"2"``."""
     if isinstance(value, str) and value.isascii() and value.lstrip("-").isdigit() and len(value) < 20:
         return int(value)
     return value
 
 
 def _text(value: Any) -> Any:
-    """An expression as Blazar's clients send it: text, or null for none."""
+    """Convert an expression as Blazar's clients send it: text, or null for none."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -36,7 +36,7 @@ def _text(value: Any) -> Any:
 
 
 def _blazar_only(text: str) -> str:
-    """Refuse what is of the language that we speak and not of Blazar's; what is of neither is refused later."""
+    """Refuse expressions that only our language allows, not Blazar's; invalid ones in both are refused later."""
     for language in (Language.FULL, Language.BLAZAR):
         try:
             parse_expression(text, field="", language=language)
@@ -74,15 +74,15 @@ KeptExpression = Annotated[
     BeforeValidator(_text),
     WithJsonSchema({"type": ["string", "null"], "maxLength": 16384}),
 ]
-#: The same in Blazar's own words.
+#: The same in Blazar's language.
 LenientExpression = Annotated[KeptExpression, AfterValidator(_blazar_only)]
-#: What is done before the end, as Blazar's clients say it.
+#: The action before the end, as Blazar's clients send it.
 LenientAction = Annotated[
     Literal["default", "snapshot", ""],
     BeforeValidator(_before_end),
     WithJsonSchema({"enum": ["default", "snapshot", "", None]}),
 ]
-#: The same in a change: what clients are shown they may send back.
+#: The same in a change: clients may send back the values of answers.
 LenientActionChange = Annotated[
     Literal["default", "snapshot", "notify", "none", ""],
     BeforeValidator(_before_end),
@@ -120,14 +120,14 @@ Notice = Annotated[
 
 
 def action_of(parameters: Mapping[str, object], default: str = "") -> str | None:
-    """The action before the end that the parameters ask for, None for none; ``default`` is the operator's."""
+    """Return the action before the end in the parameters, or None; ``default`` is the operator's."""
     action = parameters.get("before_end", "default")
     action = default if action == "default" else str(action)
     return None if action in {"", "none"} else action
 
 
 def acts_as_owner(action: str | None) -> bool:
-    """Whether an action before the end is done in the cloud, and so in the owner's name."""
+    """Whether an action before the end is done in the cloud, and so as the owner."""
     return action not in {None, NOTIFY}
 
 
@@ -137,7 +137,7 @@ _NONE = ("", "none")
 
 
 def _affinity(value: Any) -> Any:
-    """All on one host, each on its own, or no matter, as Blazar's clients say it."""
+    """Convert the affinity as Blazar's clients send it: together, apart, or neither."""
     if value is None or isinstance(value, bool):
         return value
     text = value.lower() if isinstance(value, str) and value.isascii() else None
@@ -149,7 +149,7 @@ def _affinity(value: Any) -> Any:
 
 
 def _any_case(word: str) -> str:
-    """A regular expression for the word in whatever case: JSON Schema has no other way to say it."""
+    """Return a regular expression for the word in any case, which JSON Schema cannot say otherwise."""
     return "".join(f"[{letter}{letter.upper()}]" if letter.isalpha() else letter for letter in word)
 
 

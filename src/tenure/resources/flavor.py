@@ -24,7 +24,7 @@ _KNOWN = ("vcpus", "memory_mb", "disk_gb", "resource_properties")
 
 
 def _number_as_text(value: object) -> object:
-    """The text of a whole number, also of one that JSON writes as a fraction, such as 4.0; anything else as it is."""
+    """Return a whole number as text, also if JSON writes it as a fraction, such as 4.0; other values are unchanged."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -56,25 +56,24 @@ class _Kept(ZoneAdditions, FlavorReservation):
     """A reservation of instances of a flavor, with what requests can name from 1.2 on."""
 
 
-#: How Blazar's clients know a flavor's ephemeral disk.
+#: Blazar's name of a flavor's ephemeral disk.
 _EPHEMERAL = "OS-FLV-EXT-DATA:ephemeral"
 
 
 def source_flavor(parameters: Mapping[str, object]) -> dict[str, Any]:
-    """The flavor that a reservation was made with, as the cloud described it then."""
+    """Return the flavor of the reservation, as the cloud described it when it was made."""
     flavor: dict[str, Any] = json.loads(str(parameters["resource_properties"]))
     return {"ephemeral" if name == _EPHEMERAL else name: value for name, value in flavor.items()}
 
 
-def _shown(flavor: Mapping[str, object]) -> dict[str, object]:
+def _with_blazar_names(flavor: Mapping[str, object]) -> dict[str, object]:
     return {_EPHEMERAL if name == "ephemeral" else name: value for name, value in flavor.items()}
 
 
 class FlavorType(InstancesType[_Kept]):
     """Instances of a flavor, which the cloud describes when the reservation is made.
 
-    The flavor is kept as it was then, under ``resource_properties``, where Blazar's clients look for it, and its sizes
-    beside it.
+    That description is stored as ``resource_properties``, where Blazar's clients expect it, and its sizes beside it.
     """
 
     name = "flavor:instance"
@@ -96,9 +95,9 @@ class FlavorType(InstancesType[_Kept]):
         return Wanted("flavor", str(parameters["flavor_id"]), "flavor_id")
 
     def complete(self, parameters: Mapping[str, object], fact: Mapping[str, object]) -> Mapping[str, object]:
-        _footprint(fact)  # what is wrong with it is told now
+        _footprint(fact)  # raises errors now
         sizes = {"vcpus": fact["vcpus"], "memory_mb": fact["ram"], "disk_gb": fact["disk"]}
-        return {**parameters, **sizes, "resource_properties": json.dumps(_shown(fact), sort_keys=True)}
+        return {**parameters, **sizes, "resource_properties": json.dumps(_with_blazar_names(fact), sort_keys=True)}
 
     def demand(self, parameters: Mapping[str, object]) -> Demand:
         reservation = self.read(parameters)

@@ -1,4 +1,4 @@
-"""Instances of a size of their own: ``virtual:instance``."""
+"""Instances of a given size: ``virtual:instance``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One server, which is there already or is booted for the reservation: ``virtual:server``."""
+"""One server, which exists already or is booted for the reservation: ``virtual:server``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ InPlace = Annotated[
     StrictBool,
     Field(description="The server stays where it is and runs on: no room is promised to it, only its end is set."),
 ]
-#: The extra spec of flavors whose servers use what is reserved until it is wanted.
+#: The extra spec of flavors for preemptible servers, which use reserved resources until these are needed.
 _PREEMPTIBLE = "blazar:preemptible"
 _TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
 _SIZES = ("vcpus", "memory_mb", "disk_gb")
@@ -86,7 +86,7 @@ class _Kept(ZoneAdditions, ServerReservation):
 class ServerType(DeclaredType[_Kept]):
     """One server of the project's: shelved until the start, then woken on a host where room was kept for it.
 
-    Where there is no server yet, the room is kept; the reservation can be given one until its end.
+    Without a server only the room is reserved; the reservation can be given a server until its end.
     """
 
     name = "virtual:server"
@@ -133,7 +133,7 @@ class ServerType(DeclaredType[_Kept]):
         return {**after, **sizes, "source": dict(source)}
 
     def _refuse_larger(self, parameters: Mapping[str, object], footprint: Footprint, server_id: str) -> None:
-        """Refuse a server that does not fit into what was booked for it."""
+        """Refuse a server that is larger than what was booked for it."""
         booked = self.demand(parameters)
         larger = [name for name, amount in footprint.amounts.items() if amount > booked.amounts.get(name, 0)]
         larger += sorted((footprint.required - booked.required) | (footprint.forbidden - booked.forbidden))

@@ -1,4 +1,4 @@
-"""What all reservations of servers have in common, whatever says how large these are."""
+"""What all types of instances have in common."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class InstancesType(DeclaredType[Kept]):
             refuse_changes(current, after, but={"amount", "before_end"})
 
     def effects(self, reservation_id: str) -> Mapping[str, object]:
-        """What is known from the beginning: the flavor that servers are to be booted with has the reservation's id."""
+        """Return what is known from the beginning: the reservation's flavor has its id."""
         return {"flavor_id": reservation_id, "aggregate_id": None, "server_group_id": None}
 
     def is_prepared(self, parameters: Mapping[str, object]) -> bool:

@@ -20,10 +20,10 @@ from tenure.resources.parameters import Parameters
 
 
 class AtEnd(StrEnum):
-    """What becomes of the volumes when the lease ends."""
+    """What happens to the volumes when the lease ends."""
 
     DELETE = "delete"
-    SNAPSHOT = "snapshot"  # a snapshot is taken; the volume stays below it, detached
+    SNAPSHOT = "snapshot"  # a snapshot is created; the volume is kept with it, detached
     KEEP = "keep"
 
 
@@ -109,7 +109,7 @@ class VolumeType(DeclaredType[VolumeReservation]):
 
     def complete(self, parameters: Mapping[str, object], fact: Mapping[str, object]) -> Mapping[str, object]:
         pools = fact.get("pools")
-        names = [str(one) for one in pools] if isinstance(pools, list | tuple) else []
+        names = [str(pool) for pool in pools] if isinstance(pools, list | tuple) else []
         if len(names) != 1:
             lies = "in any of several pools" if names else "in no pool at all"
             raise InvalidParameter(
@@ -121,7 +121,7 @@ class VolumeType(DeclaredType[VolumeReservation]):
     def demand(self, parameters: Mapping[str, object]) -> Demand:
         reservation = self.read(parameters)
         at_end = AtEnd(reservation.at_end)
-        # A snapshot may take as much as its volume, which it cannot be without.
+        # A snapshot may take as much room as its volume, which it needs.
         size = reservation.size_gb * (2 if at_end is AtEnd.SNAPSHOT else 1)
         return Demand(
             inventory=self.inventory,
@@ -140,11 +140,11 @@ class VolumeType(DeclaredType[VolumeReservation]):
         return {"volume_ids": []}
 
     def trusted_for(self, parameters: Mapping[str, object]) -> str | None:
-        return "resource_type"  # volumes are made as the owner, whatever becomes of them
+        return "resource_type"  # volumes are always created as the owner
 
 
 def _refuse_other_end(current: Mapping[str, object], after: Mapping[str, object]) -> None:
-    """Raise ``InvalidState`` where a running reservation would need another amount of room for each volume."""
+    """Raise ``InvalidState`` if a running reservation would need another amount of room for each volume."""
     before, wanted = current.get("at_end"), after["at_end"]
     if before != wanted and AtEnd.SNAPSHOT in {before, wanted}:
         raise InvalidState(

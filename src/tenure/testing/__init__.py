@@ -1,12 +1,12 @@
-"""The contracts of drivers and resource types, as tests that whoever writes one inherits.
+"""The contracts of drivers and resource types, as test suites that their authors inherit.
 
 Needs pytest, which ``pip install 'tenure[testing]'`` brings. ``types`` is the suite of resource types. ``rig`` and
-``breaking`` have what all suites of drivers share, and ``resources`` is the suite of drivers for things that are handed
-out as a whole.
+``breaking`` are shared by all suites of drivers, and ``resources`` is the suite of drivers for resources that are
+reserved as a whole.
 """
 
 import pytest
 
 _SUITES = ("rig", "types", "resources")
-# Before any of them is imported, so that their assertions say what they compared.
+# Before they are imported, so that failed assertions show the compared values.
 pytest.register_assert_rewrite(*(f"tenure.testing.{suite}" for suite in _SUITES))

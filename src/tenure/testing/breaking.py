@@ -1,4 +1,4 @@
-"""What goes wrong between a driver and its cloud: calls that break off, answers that are lost."""
+"""Faults between a driver and its cloud: interrupted calls, and lost answers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tenure.drivers.contract import CloudBusy, CloudDriver, Progress
 
 
 class Breaker:
-    """Counts what is changed in a cloud, and breaks one call of a verb off when it has changed so much.
+    """Counts changes of a cloud, and interrupts a driver call after a given number of changes.
 
-    Whatever makes a change is wrapped in ``change``; ``Watched`` tells the driver's verbs apart. ``error`` is what
-    a broken connection raises where the driver meets it, which has to make a ``CloudBusy`` of it.
+    Every change is wrapped in ``change``; ``Watched`` reports the driver's calls. ``error`` is what a broken connection
+    raises in the driver, which must turn it into a ``CloudBusy``.
     """
 
     def __init__(self, error: type[Exception] = ConnectionError) -> None:
@@ -30,17 +30,17 @@ class Breaker:
 
     @contextmanager
     def change(self) -> Iterator[None]:
-        """Around a change of the cloud: it may break off before it, and counts it when it was made."""
+        """Wrap a change of the cloud: interrupt the call before it, or count it afterwards."""
         self.strike()
         yield
         self.count()
 
     def arm(self, verb: str, after_effects: int) -> None:
-        """Let the next call of the verb break off when it has changed so many things."""
+        """Interrupt the next call of the method after this number of changes."""
         self._armed = (verb, after_effects)
 
     def lose_reply(self, verb: str) -> None:
-        """Let the next call of the verb do everything, and fail then."""
+        """Let the next call of the method do all its work, and then fail."""
         self._lost = verb
 
     def loses(self, verb: str) -> bool:
@@ -55,9 +55,9 @@ class Breaker:
             self._armed = None
 
     def is_reached(self) -> bool:
-        """Whether the verb has changed all that it does, and was to be broken off by then.
+        """Whether the call has made the number of changes after which it is to be interrupted.
 
-        Of changes that are made side by side none may see that enough have been made.
+        Concurrent changes may not have noticed this themselves.
         """
         armed = self._armed
         return armed is not None and armed[0] == self.verb and 0 < armed[1] <= self.effects - self._before
@@ -67,7 +67,7 @@ class Breaker:
             self.effects += 1
 
     def strike(self) -> None:
-        """Raise the error if it is time."""
+        """Raise the error if the number of changes is reached."""
         with self._lock:
             armed = self._armed
             if armed is None or armed[0] != self.verb or self.effects - self._before < armed[1]:
@@ -77,7 +77,7 @@ class Breaker:
 
 
 class Watched:
-    """A driver whose calls tell a breaker which verb they are of."""
+    """A driver that reports its calls to a breaker."""
 
     def __init__(self, driver: CloudDriver, breaker: Breaker, patience: timedelta, pause: timedelta) -> None:
         self._driver = driver
@@ -89,7 +89,7 @@ class Watched:
     def of(
         cls, driver: CloudDriver, breaker: Breaker, patience: timedelta = timedelta(0), pause: timedelta = timedelta(0)
     ) -> CloudDriver:
-        """The driver, watched. A verb that is still going on is asked again for as long as ``patience``."""
+        """Return the watched driver. A call that is not done is repeated for as long as ``patience``."""
         return cast(CloudDriver, cls(driver, breaker, patience, pause))
 
     def __getattr__(self, name: str) -> Any:

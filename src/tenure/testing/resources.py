@@ -1,7 +1,7 @@
-"""The contract of drivers for things that are handed out as a whole, whatever they are, as tests.
+"""The contract of drivers for resources that are reserved as a whole, as tests.
 
-A driver's own test module has a class that inherits ``ResourceContract``, and a fixture ``rig`` that fits
-``ResourceRig``: a fresh cloud of which nobody has anything.
+A driver's test module has a class that inherits ``ResourceContract``, and a fixture ``rig`` of type ``ResourceRig``: a
+new cloud without any users.
 """
 
 from __future__ import annotations
@@ -27,55 +27,55 @@ from tenure.drivers.contract import (
 )
 from tenure.testing.rig import BareRig, finished, order_of
 
-#: How many things a start, and an end, of two things changes at most: it is broken off after each.
+#: The maximum number of changes in a start, and in an end, of two resources: calls are interrupted after each.
 LONGEST = 8
-#: How long the engine's claims last: a call must take less.
+#: The duration of the engine's claims: a call must take less.
 CLAIM = timedelta(seconds=60)
 
 
 class ResourceRig(BareRig, Protocol):
-    """A driver, and the cloud behind it: to look at, and to meddle with."""
+    """A driver and its cloud, with methods to look at the cloud and to change it."""
 
     resource_type: str
 
     def resources(self) -> Sequence[ResourceRef]:
-        """At least four things that can be registered, ordered by external id."""
+        """Return at least four resources that can be registered, ordered by external id."""
 
     def references(self, resource: ResourceRef) -> Sequence[str]:
-        """What an operator may write to name it: its id, its name."""
+        """Return what an operator may write to name the resource: its id, its name."""
 
     def parameters(self, resources: Sequence[ResourceRef]) -> Mapping[str, object]:
-        """The parameters of a reservation that has these."""
+        """Return the parameters of a reservation of these resources."""
 
     def holders(self) -> Mapping[str, str]:
-        """The project that has each thing which anybody has, by external id."""
+        """Return the project that uses each resource in use, by external id."""
 
-    # To meddle: somebody does so behind our back
+    # Changes of the cloud from outside
 
     def take(self, resource: ResourceRef, project_id: str) -> None:
-        """Somebody else gets it for that project, without Tenure."""
+        """Give the resource to that project, without Tenure."""
 
     def release(self, resource: ResourceRef) -> None:
-        """It is taken from whoever has it."""
+        """Take the resource from its current project."""
 
     def spoil(self, resource: ResourceRef) -> None:
-        """It cannot serve any more."""
+        """Make the resource unable to serve."""
 
     def absent(self) -> ResourceRef:
-        """Something like the others that the cloud does not have."""
+        """Return a resource that the cloud does not have."""
 
 
 class ResourceContract:
-    """What every driver does."""
+    """The tests for every driver."""
 
-    #: Whether ``discover`` lists what there is. If not, ``check`` goes by what is registered.
+    #: Whether ``discover`` lists all resources. If not, ``check`` uses the registered ones.
     is_listed = True
-    #: Whether ``ensure_registered`` refuses what somebody has.
+    #: Whether ``ensure_registered`` refuses resources in use.
     refuses_what_is_taken = True
 
     @pytest.fixture
     def things(self, rig: ResourceRig) -> list[ResourceRef]:
-        """Four of them, registered."""
+        """Four registered resources."""
         chosen = list(rig.resources())[:4]
         for resource in chosen:
             rig.driver.ensure_registered(rig.resource_type, resource)
@@ -83,20 +83,22 @@ class ResourceContract:
 
     # Reading
 
-    def test_no_call_outlives_a_claim(self, rig: ResourceRig):
+    def test_calls_take_less_than_a_claim(self, rig: ResourceRig):
         assert timedelta(0) < rig.driver.longest_call < CLAIM
 
-    def test_discovers_everything_in_order(self, rig: ResourceRig, things: list[ResourceRef]):
+    def test_discover_lists_resources_in_order_whether_reserved_or_not(
+        self, rig: ResourceRig, things: list[ResourceRef]
+    ):
         found = rig.driver.discover(rig.resource_type)
         if not self.is_listed:
             assert found == []
             return
-        assert [one.external_id for one in found] == [one.external_id for one in rig.resources()]
+        assert [resource.external_id for resource in found] == [resource.external_id for resource in rig.resources()]
         rig.driver.ensure_started(ordered(rig, things[0]))
         assert rig.driver.discover(rig.resource_type) == found
 
-    def test_looks_up_by_all_its_names(self, rig: ResourceRig):
-        listed = {one.external_id: one for one in rig.driver.discover(rig.resource_type)}
+    def test_look_up_accepts_every_reference(self, rig: ResourceRig):
+        listed = {resource.external_id: resource for resource in rig.driver.discover(rig.resource_type)}
         for resource in rig.resources():
             for reference in rig.references(resource):
                 found = rig.driver.look_up(rig.resource_type, reference)
@@ -107,25 +109,25 @@ class ResourceContract:
                 assert found == listed.get(found.external_id, found)
 
     @pytest.mark.parametrize("reference", ["", " ", "no-such-thing", "999999", "²", "x" * 300, "a/b", "'"])
-    def test_does_not_find_what_is_not_there(self, rig: ResourceRig, reference: str):
+    def test_look_up_refuses_unknown_references(self, rig: ResourceRig, reference: str):
         with pytest.raises(CloudRefused):
             rig.driver.look_up(rig.resource_type, reference)
 
-    def test_tells_the_health_of_everything(self, rig: ResourceRig, things: list[ResourceRef]):
+    def test_check_reports_each_resource(self, rig: ResourceRig, things: list[ResourceRef]):
         rig.spoil(things[0])
         health = rig.driver.check(rig.resource_type, iter(things))
-        assert {one.external_id: health[one.external_id].well for one in things} == {
-            one.external_id: one != things[0] for one in things
+        assert {thing.external_id: health[thing.external_id].well for thing in things} == {
+            thing.external_id: thing != things[0] for thing in things
         }
         assert health[things[0].external_id].reason
 
-    def test_what_is_not_there_is_not_well(self, rig: ResourceRig, things: list[ResourceRef]):
+    def test_missing_resource_is_not_well(self, rig: ResourceRig, things: list[ResourceRef]):
         absent = rig.absent()
         health = rig.driver.check(rig.resource_type, iter([*things, absent]))
         assert not self.is_listed or absent.external_id not in health or not health[absent.external_id].well
-        assert all(health[one.external_id].well for one in things)
+        assert all(health[thing.external_id].well for thing in things)
 
-    def test_reading_changes_nothing(self, rig: ResourceRig, things: list[ResourceRef]):
+    def test_reading_methods_change_nothing(self, rig: ResourceRig, things: list[ResourceRef]):
         order = ordered(rig, *things[:2])
         rig.driver.ensure_started(order)
         rig.release(things[0])
@@ -141,7 +143,7 @@ class ResourceContract:
 
     # Registering
 
-    def test_registering_and_giving_back_can_be_repeated(self, rig: ResourceRig):
+    def test_registering_and_unregistering_can_be_repeated(self, rig: ResourceRig):
         resource = rig.resources()[0]
         for verb in (rig.driver.ensure_registered, rig.driver.ensure_unregistered):
             verb(rig.resource_type, resource)
@@ -150,7 +152,7 @@ class ResourceContract:
             assert rig.effects() == before
         assert rig.holders() == {}
 
-    def test_what_somebody_has_is_not_registered(self, rig: ResourceRig):
+    def test_resource_in_use_is_not_registered(self, rig: ResourceRig):
         if not self.refuses_what_is_taken:
             return
         resource = rig.resources()[0]
@@ -162,7 +164,7 @@ class ResourceContract:
         assert rig.effects() == before
         assert rig.holders() == {resource.external_id: rig.neighbour}
 
-    def test_what_a_reservation_has_is_not_given_back(self, rig: ResourceRig, things: list[ResourceRef]):
+    def test_reserved_resource_is_not_unregistered(self, rig: ResourceRig, things: list[ResourceRef]):
         rig.driver.ensure_started(ordered(rig, things[0]))
         before = rig.effects()
         rig.driver.ensure_registered(rig.resource_type, things[0])
@@ -172,7 +174,7 @@ class ResourceContract:
         assert rig.effects() == before
         assert rig.holders() == {things[0].external_id: rig.owner}
 
-    def test_what_is_gone_counts_as_given_back(self, rig: ResourceRig):
+    def test_missing_resource_counts_as_unregistered(self, rig: ResourceRig):
         rig.driver.ensure_unregistered(rig.resource_type, rig.absent())
 
     # Starting
@@ -186,11 +188,11 @@ class ResourceContract:
         assert finished(rig, lambda: rig.driver.ensure_ended(order)).done
         assert rig.holders() == {}
 
-    def test_a_start_gives_the_owner_exactly_its_own(self, rig: ResourceRig, things: list[ResourceRef]):
+    def test_start_gives_the_owner_exactly_the_ordered_resources(self, rig: ResourceRig, things: list[ResourceRef]):
         assert started(rig, ordered(rig, *things[:2])).done
         assert rig.holders() == had(rig.owner, *things[:2])
 
-    def test_starting_again_changes_nothing(self, rig: ResourceRig, things: list[ResourceRef]):
+    def test_repeated_start_changes_nothing(self, rig: ResourceRig, things: list[ResourceRef]):
         order = ordered(rig, *things)
         started(rig, order)
         before = rig.effects()
@@ -199,22 +201,22 @@ class ResourceContract:
         assert rig.driver.ensure_started(order).done
         assert rig.effects() == before
 
-    def test_a_start_of_nothing_gives_nothing(self, rig: ResourceRig, things: list[ResourceRef]):
+    def test_start_without_resources_gives_nothing(self, rig: ResourceRig, things: list[ResourceRef]):
         assert started(rig, ordered(rig)).done
         assert rig.holders() == {}
 
-    def test_a_reservation_grows(self, rig: ResourceRig, things: list[ResourceRef]):
+    def test_start_with_more_resources_adds_them(self, rig: ResourceRig, things: list[ResourceRef]):
         started(rig, ordered(rig, things[0]))
         assert started(rig, ordered(rig, *things[:3])).done
         assert rig.holders() == had(rig.owner, *things[:3])
 
-    def test_what_is_no_longer_in_the_order_is_given_up(self, rig: ResourceRig, things: list[ResourceRef]):
+    def test_start_gives_up_resources_that_left_the_order(self, rig: ResourceRig, things: list[ResourceRef]):
         started(rig, ordered(rig, *things[:2]))
         assert started(rig, ordered(rig, *things[1:3], returning=things[:1])).done
         assert rig.holders() == had(rig.owner, *things[1:3])
 
-    def test_two_reservations_can_trade(self, rig: ResourceRig, things: list[ResourceRef]):
-        """What another of ours still has is waited for, and is nobody's fault."""
+    def test_two_reservations_can_swap_resources(self, rig: ResourceRig, things: list[ResourceRef]):
+        """A resource that another reservation of ours still has is waited for, and not reported as occupied."""
         first, second = things[:2]
         started(rig, ordered(rig, first))
         started(rig, ordered(rig, second, reservation_id="r-2", project_id=rig.neighbour))
@@ -226,7 +228,7 @@ class ResourceContract:
         started(rig, ordered(rig, first, reservation_id="r-2", project_id=rig.neighbour))
         assert rig.holders() == {**had(rig.owner, second), **had(rig.neighbour, first)}
 
-    def test_what_another_has_stops_a_start(self, rig: ResourceRig, things: list[ResourceRef]):
+    def test_resource_in_use_stops_a_start(self, rig: ResourceRig, things: list[ResourceRef]):
         rig.take(things[1], rig.neighbour)
         order = ordered(rig, *things[:3])
         with pytest.raises(ResourceOccupied) as caught:
@@ -236,15 +238,15 @@ class ResourceContract:
         rig.release(things[1])
         assert started(rig, order).done
 
-    def test_a_start_gives_all_but_what_is_not_there(self, rig: ResourceRig, things: list[ResourceRef]):
+    def test_start_gives_all_but_missing_resources(self, rig: ResourceRig, things: list[ResourceRef]):
         absent = rig.absent()
         with pytest.raises(ResourceMissing) as caught:
             rig.driver.ensure_started(ordered(rig, absent, things[0]))
         assert set(caught.value.resources) == {absent.external_id}
         assert rig.holders() == had(rig.owner, things[0])
 
-    def test_threads_start_side_by_side(self, rig: ResourceRig, things: list[ResourceRef]):
-        orders = [ordered(rig, one, reservation_id=f"r-{number}") for number, one in enumerate(things)]
+    def test_concurrent_starts_and_ends(self, rig: ResourceRig, things: list[ResourceRef]):
+        orders = [ordered(rig, thing, reservation_id=f"r-{number}") for number, thing in enumerate(things)]
         with ThreadPoolExecutor(8) as threads:
             progress = list(threads.map(rig.driver.ensure_started, [*orders, *orders]))
         assert len(progress) == 8
@@ -255,7 +257,7 @@ class ResourceContract:
 
     # Ending
 
-    def test_an_end_frees_its_own_and_no_others(self, rig: ResourceRig, things: list[ResourceRef]):
+    def test_end_frees_only_its_own_resources(self, rig: ResourceRig, things: list[ResourceRef]):
         order = ordered(rig, *things[:2])
         started(rig, order)
         started(rig, ordered(rig, things[2], reservation_id="r-2"))
@@ -266,7 +268,7 @@ class ResourceContract:
         assert rig.driver.ensure_ended(order).done
         assert rig.effects() == before
 
-    def test_an_end_leaves_alone_what_others_have_by_now(self, rig: ResourceRig, things: list[ResourceRef]):
+    def test_end_leaves_resources_that_others_have_now(self, rig: ResourceRig, things: list[ResourceRef]):
         order = ordered(rig, things[0])
         started(rig, order)
         rig.release(things[0])
@@ -274,13 +276,13 @@ class ResourceContract:
         assert ended(rig, order).done
         assert rig.holders() == had(rig.neighbour, things[0])
 
-    def test_what_never_started_ends_without_effect(self, rig: ResourceRig, things: list[ResourceRef]):
+    def test_end_without_a_start_changes_nothing(self, rig: ResourceRig, things: list[ResourceRef]):
         before = rig.effects()
         assert ended(rig, ordered(rig, *things)).done
         assert rig.effects() == before
 
-    def test_an_end_needs_no_more_than_the_id(self, rig: ResourceRig, things: list[ResourceRef]):
-        """As it is when the ledger has no allocation of it any more."""
+    def test_end_needs_only_the_reservation_id(self, rig: ResourceRig, things: list[ResourceRef]):
+        """The ledger may have no allocation of the reservation any more."""
         order = ordered(rig, *things[:2])
         started(rig, order)
         rig.reopen()
@@ -289,9 +291,9 @@ class ResourceContract:
 
     # What the cloud has, and what it should have
 
-    def test_tells_which_reservations_have_anything(self, rig: ResourceRig, things: list[ResourceRef]):
+    def test_held_lists_started_reservations(self, rig: ResourceRig, things: list[ResourceRef]):
         assert list(rig.driver.held(rig.resource_type)) == []
-        orders = [ordered(rig, one, reservation_id=f"r-{number}") for number, one in enumerate(things[:2])]
+        orders = [ordered(rig, thing, reservation_id=f"r-{number}") for number, thing in enumerate(things[:2])]
         for order in orders:
             started(rig, order)
         rig.take(things[2], rig.neighbour)
@@ -301,13 +303,13 @@ class ResourceContract:
             ended(rig, order)
         assert list(rig.driver.held(rig.resource_type)) == []
 
-    def test_sees_no_drift_where_all_is_well(self, rig: ResourceRig, things: list[ResourceRef]):
+    def test_no_drift_after_a_start(self, rig: ResourceRig, things: list[ResourceRef]):
         orders = [ordered(rig, *things[:2]), ordered(rig, things[2], reservation_id="r-2")]
         for order in orders:
             started(rig, order)
         assert drift_of(rig, orders, things[3:]) == []
 
-    def test_sees_what_is_gone_and_a_start_mends_it(self, rig: ResourceRig, things: list[ResourceRef]):
+    def test_drift_reports_a_lost_resource_and_a_start_repairs_it(self, rig: ResourceRig, things: list[ResourceRef]):
         order = ordered(rig, *things[:2])
         started(rig, order)
         rig.release(things[1])
@@ -318,18 +320,18 @@ class ResourceContract:
         assert drift_of(rig, [order], things[2:]) == []
         assert rig.holders() == had(rig.owner, *things[:2])
 
-    def test_sees_one_too_many_and_a_start_mends_it(self, rig: ResourceRig, things: list[ResourceRef]):
+    def test_drift_reports_a_surplus_resource_and_a_start_repairs_it(self, rig: ResourceRig, things: list[ResourceRef]):
         started(rig, ordered(rig, *things[:2]))
         order = ordered(rig, things[0])
-        assert [one.reservation_id for one in drift_of(rig, [order], things[2:])] == ["r-1"]
+        assert [drift.reservation_id for drift in drift_of(rig, [order], things[2:])] == ["r-1"]
         assert started(rig, order).done
         assert drift_of(rig, [order], things[2:]) == []
         assert rig.holders() == had(rig.owner, things[0])
 
     # Failures in the middle
 
-    def test_breaks_off_everywhere(self, rig: ResourceRig, things: list[ResourceRef]):
-        """The tests that follow leave no effect of a call out."""
+    def test_every_change_can_be_interrupted(self, rig: ResourceRig, things: list[ResourceRef]):
+        """The following tests interrupt a call after each of its changes."""
         order = ordered(rig, *things[:2])
         for verb in (rig.driver.ensure_started, rig.driver.ensure_ended):
             before = rig.effects()
@@ -337,14 +339,14 @@ class ResourceContract:
             assert 1 < rig.effects() - before <= LONGEST
 
     @pytest.mark.parametrize("effects", range(LONGEST + 1))
-    def test_a_start_that_broke_off_is_completed(self, rig: ResourceRig, things: list[ResourceRef], effects: int):
+    def test_interrupted_start_is_completed(self, rig: ResourceRig, things: list[ResourceRef], effects: int):
         order = ordered(rig, *things[:2])
         broken(rig, "ensure_started", order, effects)
         assert started(rig, order).done
         assert rig.holders() == had(rig.owner, *things[:2])
 
     @pytest.mark.parametrize("effects", range(LONGEST + 1))
-    def test_a_start_that_broke_off_is_undone(self, rig: ResourceRig, things: list[ResourceRef], effects: int):
+    def test_interrupted_start_is_undone_by_an_end(self, rig: ResourceRig, things: list[ResourceRef], effects: int):
         order = ordered(rig, *things[:2])
         broken(rig, "ensure_started", order, effects)
         if rig.holders():
@@ -353,7 +355,7 @@ class ResourceContract:
         assert rig.holders() == {}
 
     @pytest.mark.parametrize("effects", range(LONGEST + 1))
-    def test_an_end_that_broke_off_is_completed(self, rig: ResourceRig, things: list[ResourceRef], effects: int):
+    def test_interrupted_end_is_completed(self, rig: ResourceRig, things: list[ResourceRef], effects: int):
         order = ordered(rig, *things[:2])
         started(rig, order)
         broken(rig, "ensure_ended", order, effects)
@@ -363,7 +365,7 @@ class ResourceContract:
         assert rig.holders() == {}
 
     @pytest.mark.parametrize("verb", ["ensure_started", "ensure_ended"])
-    def test_a_lost_reply_is_no_second_effect(self, rig: ResourceRig, things: list[ResourceRef], verb: str):
+    def test_call_after_a_lost_reply_changes_nothing(self, rig: ResourceRig, things: list[ResourceRef], verb: str):
         order = ordered(rig, *things[:2])
         if verb == "ensure_ended":
             started(rig, order)
@@ -382,7 +384,7 @@ def ordered(
     project_id: str | None = None,
     returning: Sequence[ResourceRef] = (),
 ) -> Order:
-    """An order for these, of the owner unless it is said otherwise."""
+    """Return an order for these resources, by default of the owner."""
     order = order_of(
         *resources,
         reservation_id=reservation_id,
@@ -392,13 +394,13 @@ def ordered(
     return replace(
         order,
         parameters=rig.parameters(resources),
-        units={one.external_id: 1 for one in resources},
+        units={resource.external_id: 1 for resource in resources},
         returning=tuple(returning),
     )
 
 
 def had(project_id: str, *resources: ResourceRef) -> dict[str, str]:
-    return {one.external_id: project_id for one in resources}
+    return {resource.external_id: project_id for resource in resources}
 
 
 def started(rig: ResourceRig, order: Order) -> Progress:
@@ -414,12 +416,12 @@ def drift_of(rig: ResourceRig, orders: Sequence[Order], pooled: Sequence[Resourc
 
 
 def call_of(rig: ResourceRig, verb: str, order: Order) -> Callable[[], Progress]:
-    """The call, of the driver that there is when it is made."""
+    """Return the call, using the driver at the time it is made."""
     return lambda: getattr(rig.driver, verb)(order)
 
 
 def broken(rig: ResourceRig, verb: str, order: Order, effects: int) -> None:
-    """Have the call break off after so many effects, and everything forgotten that the driver remembered."""
+    """Interrupt the call after so many changes, and replace the driver by one that remembers nothing."""
     rig.fail(verb, after_effects=effects)
     try:
         call_of(rig, verb, order)()

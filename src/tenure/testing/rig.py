@@ -15,30 +15,30 @@ NEIGHBOUR = "c1b7f4b2d3ef4dae8b4b2a4a6a7a8b02"
 
 
 class BareRig(Protocol):
-    """A driver, and the cloud behind it, whatever it is about."""
+    """A driver and its cloud, for resources of any type."""
 
     driver: CloudDriver
     #: Two projects.
     owner: str
     neighbour: str
-    #: How long this cloud may take for what others have at once, and how long to wait between two looks.
+    #: How long this cloud may need for what others do at once, and how long to wait between two checks.
     patience: timedelta
     pause: timedelta
 
     def reopen(self) -> None:
-        """Replace the driver by one that remembers nothing, as a new process has."""
+        """Replace the driver by one that remembers nothing, as in a new process."""
 
     def effects(self) -> int:
-        """How many things the driver has changed in the cloud so far."""
+        """Return how many changes the driver has made in the cloud so far."""
 
     def fail(self, verb: str, *, after_effects: int) -> None:
-        """Let one call of the verb fail for now, when it has changed so many things."""
+        """Let one call of the method fail with ``CloudBusy`` after so many changes."""
 
     def lose_reply(self, verb: str) -> None:
-        """Let one call of the verb do everything, and fail then."""
+        """Let one call of the method do all its work, and then fail."""
 
     def caller(self, project_id: str) -> Actor:
-        """A user of that project, as the API sees him."""
+        """Return a user of that project, as the API sees him."""
 
 
 def order_of(
@@ -58,12 +58,12 @@ def order_of(
 
 
 def finished(rig: BareRig, call: Callable[[], Progress]) -> Progress:
-    """What the call says in the end, asked again for as long as this cloud may take."""
+    """Repeat the call until it is done, for as long as this cloud may need; return its last answer."""
     return until(rig, call, lambda progress: progress.done)
 
 
 def until(rig: BareRig, call: Callable[[], Progress], is_so: Callable[[Progress], bool]) -> Progress:
-    """What the call says when it is so, or in the end."""
+    """Repeat the call until its answer fulfils the condition; return its last answer."""
     deadline = time.monotonic() + rig.patience.total_seconds()
     while not is_so(progress := call()) and time.monotonic() < deadline:
         time.sleep(rig.pause.total_seconds())

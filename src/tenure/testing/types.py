@@ -1,4 +1,4 @@
-"""The contract of resource types, as tests. A type is pure, and so is all that is asked here."""
+"""The contract of resource types, as tests."""
 
 from __future__ import annotations
 
@@ -18,29 +18,28 @@ from tenure.resources.contract import NOTIFY, ResourceType
 
 Document = Mapping[str, Any]
 
-#: What fits the integer of every database.
+#: The largest integer that fits every database.
 MAX_NUMBER = 2**31 - 1
 
 
 class TypeContract:
-    """What every resource type does.
+    """The tests for every resource type.
 
-    A type's own test class inherits it, and says by examples what can be asked for; no document names the
-    ``resource_type``.
+    A type's test class inherits it, and gives examples of requests and changes, without ``resource_type``.
     """
 
     kind: ResourceType
-    #: What can be asked for, from 1.1 on: the least first, then whatever else there is.
+    #: Valid requests of API 1.1 and later: the smallest first, then others.
     requests: Sequence[Document]
-    #: What is refused, and which field is at fault.
+    #: Invalid requests, each with the wrong field.
     refused: Sequence[tuple[Document, str]]
-    #: What the first of the requests may become before it starts.
+    #: Valid changes of the first request before its start.
     changes: Sequence[Document]
-    #: What the first cannot become, and which field is at fault.
+    #: Invalid changes of the first request, each with the wrong field.
     refused_changes: Sequence[tuple[Document, str]] = ()
-    #: What the first can name from 1.2 on, of the ``additions``.
+    #: Valid ``additions`` of the first request from API 1.2 on.
     additional: Sequence[Document] = ()
-    #: What the cloud says where the type wants to know something.
+    #: The fact of the cloud that the type wants.
     fact: Document = {}  # noqa: RUF012  # replaced, never written to
 
     # What it is
@@ -60,7 +59,7 @@ class TypeContract:
     # Requests
 
     @pytest.mark.parametrize("strict", [True, False])
-    def test_its_models_can_be_described(self, strict: bool):
+    def test_models_have_a_json_schema_and_a_description(self, strict: bool):
         for model in (
             self.kind.request_model(strict=strict),
             self.kind.change_model(strict=strict),
@@ -71,20 +70,20 @@ class TypeContract:
             assert schema.get("description"), f"{model.__name__} has no docstring"
 
     @pytest.mark.parametrize("strict", [True, False])
-    def test_is_told_by_its_name(self, strict: bool):
+    def test_requests_name_the_resource_type(self, strict: bool):
         field = self.kind.request_model(strict=strict).model_fields["resource_type"]
         assert field.is_required()
-        told: TypeAdapter[Any] = TypeAdapter(field.annotation or str)
-        told.validate_python(self.kind.name)
+        adapter: TypeAdapter[Any] = TypeAdapter(field.annotation or str)
+        adapter.validate_python(self.kind.name)
         with pytest.raises(ValidationError):
-            told.validate_python("another:type")
+            adapter.validate_python("another:type")
 
-    def test_takes_what_can_be_asked_for(self):
+    def test_valid_requests_are_accepted(self):
         assert self.requests
         for request in self.requests:
             self.parameters(request)
 
-    def test_refuses_what_it_does_not_know(self):
+    def test_unknown_fields_are_refused(self):
         for model, given in (
             (self.kind.request_model(strict=True), {**self.requests[0], "resource_type": self.kind.name}),
             (self.kind.change_model(strict=True), {}),
@@ -92,7 +91,7 @@ class TypeContract:
             with pytest.raises(ValidationError, match="no_such_field"):
                 model.model_validate({**given, "no_such_field": 1})
 
-    def test_refuses_what_is_wrong(self):
+    def test_invalid_requests_are_refused(self):
         assert self.refused
         for request, field in self.refused:
             with pytest.raises((ValidationError, InvalidParameter)) as caught:
@@ -113,7 +112,7 @@ class TypeContract:
 
     # What is asked of the ledger
 
-    def test_demands_something(self):
+    def test_demand_has_counts_and_amounts(self):
         for request in self.requests:
             demand = self.kind.demand(self.parameters(request))
             assert demand.inventory == self.kind.inventory
@@ -125,9 +124,9 @@ class TypeContract:
             else:
                 assert WHOLE not in demand.amounts, "what is taken as a whole is exclusive"
 
-    def test_what_is_taken_as_a_whole_is_one(self):
+    def test_whole_resources_are_demanded_one_by_one(self):
         demands = [self.kind.demand(self.parameters(request)) for request in self.requests]
-        assert all(one.amounts == Capacity({WHOLE: 1}) for one in demands if WHOLE in one.amounts)
+        assert all(demand.amounts == Capacity({WHOLE: 1}) for demand in demands if WHOLE in demand.amounts)
 
     @pytest.mark.parametrize(
         "expression",
@@ -138,14 +137,14 @@ class TypeContract:
             '["not", ["==", "$gpu", "a100"]]',
         ],
     )
-    def test_asks_for_properties_in_the_whole_language(self, expression: str):
-        """Where the type knows of properties at all."""
+    def test_conditions_may_use_the_whole_property_language(self, expression: str):
+        """For types with conditions on properties."""
         model = self.kind.request_model(strict=True)
         for name in {"resource_properties", "hypervisor_properties"} & model.model_fields.keys():
             demand = self.kind.demand(self.parameters({**self.requests[0], name: expression}))
             assert set(parse_expression(expression, field=name).terms) <= set(demand.expression.terms)
 
-    def test_a_demand_depends_on_nothing_but_the_parameters(self):
+    def test_demand_depends_only_on_the_parameters(self):
         for request in self.requests:
             parameters = self.parameters(request)
             before = deepcopy(dict(parameters))
@@ -155,29 +154,29 @@ class TypeContract:
 
     # Changes
 
-    def test_a_change_may_name_nothing(self):
+    def test_change_may_be_empty(self):
         model = self.kind.change_model(strict=True)
         assert model.model_validate({}).model_dump(exclude_unset=True) == {}
         assert not {"id", "resource_type"} & model.model_fields.keys()
         assert self.kind.growing <= model.model_fields.keys()
 
     @pytest.mark.parametrize("running", [False, True])
-    def test_no_change_changes_nothing(self, running: bool):
+    def test_empty_change_changes_nothing(self, running: bool):
         for request in self.requests:
             parameters = self.parameters(request)
             merged = self.kind.merge(parameters, {}, running=running)
             assert self.demand_after(merged) == self.kind.demand(parameters)
             assert stored(merged) == stored(self.kind.merge(merged, {}, running=running))
 
-    def test_the_same_again_changes_nothing_while_it_runs(self):
-        """Clients send back what they were shown."""
+    def test_unchanged_values_are_accepted_while_running(self):
+        """Clients may send back the values of answers."""
         known = self.kind.change_model(strict=True).model_fields.keys()
         for request in self.requests:
             parameters = self.parameters(request)
             again = {name: value for name, value in parameters.items() if name in known}
             assert self.demand_after(self.kind.merge(parameters, again, running=True)) == self.kind.demand(parameters)
 
-    def test_changes_are_made(self):
+    def test_valid_changes_are_made(self):
         assert self.changes
         current = self.parameters(self.requests[0])
         before = deepcopy(dict(current))
@@ -188,15 +187,15 @@ class TypeContract:
             self.demand_after(after)
             assert current == before, "the parameters before it are left alone"
 
-    def test_changes_that_contradict_what_there_is_are_refused(self):
+    def test_contradicting_changes_are_refused(self):
         current = self.parameters(self.requests[0])
         for change, field in self.refused_changes:
             with pytest.raises((ValidationError, InvalidParameter, InvalidState)) as caught:
                 self.demand_after(self.kind.merge(current, self.change(change), running=False))
             assert field in fields_of(caught.value), change
 
-    def test_what_runs_does_not_get_smaller(self):
-        """What its owner has is his until the end; he can drop the reservation, or end the lease."""
+    def test_running_reservation_does_not_get_smaller(self):
+        """The owner keeps what he has until the end; he can drop the reservation, or end the lease."""
         for name in self.kind.growing:
             for request in self.requests:
                 current = self.parameters(request)
@@ -212,7 +211,7 @@ class TypeContract:
 
     # What was added at 1.2
 
-    def test_what_was_added_asks_for_nothing_by_itself(self):
+    def test_additions_ask_for_nothing_by_default(self):
         if self.kind.additions is None:
             assert not self.additional, "there is nothing to name"
             return
@@ -222,7 +221,7 @@ class TypeContract:
             parameters = self.parameters(request)
             assert self.kind.demand({**parameters, **left_out}) == self.kind.demand(parameters)
 
-    def test_what_was_added_has_names_of_its_own(self):
+    def test_additions_have_names_of_their_own(self):
         if self.kind.additions is None:
             return
         names = self.kind.additions.model_fields.keys()
@@ -234,7 +233,7 @@ class TypeContract:
             assert "minimum" in schema, name
             assert schema.get("maximum", MAX_NUMBER + 1) <= MAX_NUMBER, name
 
-    def test_what_was_added_is_asked_for_at_once_or_by_a_change(self):
+    def test_additions_work_in_requests_and_in_changes(self):
         assert self.additional or self.kind.additions is None
         for addition in self.additional:
             named = self.addition(addition)
@@ -248,7 +247,7 @@ class TypeContract:
     # What is shown
 
     @pytest.mark.parametrize("strict", [True, False])
-    def test_everything_that_is_shown_is_known_or_has_a_default(self, strict: bool):
+    def test_answer_fields_are_known_or_have_a_default(self, strict: bool):
         fields = self.kind.answer_model(strict=strict).model_fields
         assert not {"id", "lease_id", "status", "created_at", "updated_at", "resource_type"} & fields.keys()
         for request in self.requests:
@@ -256,20 +255,20 @@ class TypeContract:
             for name, field in fields.items():
                 assert name in known or not field.is_required(), name
 
-    def test_effects_are_a_document(self):
+    def test_effects_can_be_stored(self):
         effects = self.kind.effects("r-1")
         assert stored(effects) == dict(effects)
 
     # What the cloud does
 
-    def test_says_what_the_cloud_has_to_do(self):
+    def test_names_the_actions_of_the_cloud(self):
         for request in self.requests:
             parameters = self.parameters(request)
             assert self.kind.is_prepared(parameters) in {True, False}
             action = self.kind.before_end(parameters)
             assert action is None or action
 
-    def test_says_what_takes_its_owners_trust(self):
+    def test_actions_as_owner_need_a_trust(self):
         for request in self.requests:
             parameters = self.parameters(request)
             field = self.kind.trusted_for(parameters)
@@ -277,14 +276,14 @@ class TypeContract:
             if self.kind.before_end(parameters) not in {None, NOTIFY}:
                 assert field is not None, "what is done to what the owner has is done as the owner"
 
-    def test_wants_nothing_that_it_knows(self):
+    def test_known_facts_are_not_wanted(self):
         for request in self.requests:
             assert self.kind.wanted(self.parameters(request)) is None
 
     # How it is asked
 
     def parameters(self, request: Document) -> Mapping[str, object]:
-        """The parameters of a request, as the service has them: read, and completed with what is wanted to be known."""
+        """Return the parameters of a request, as the service has them: validated, and completed with wanted facts."""
         model = self.kind.request_model(strict=True)
         given = model.model_validate({**request, "resource_type": self.kind.name})
         parameters: Mapping[str, object] = given.model_dump(exclude={"resource_type"})
@@ -293,37 +292,37 @@ class TypeContract:
         return parameters
 
     def change(self, change: Document) -> Mapping[str, object]:
-        """A change, as the service has it: what was named."""
+        """Return a change with its given fields, as the service has it."""
         return self.kind.change_model(strict=True).model_validate(change).model_dump(exclude_unset=True)
 
     def addition(self, addition: Document) -> Mapping[str, object]:
-        """What is named of the additions, as the service has it."""
+        """Return the given fields of the additions, as the service has them."""
         assert self.kind.additions is not None, "there is nothing to name"
         return self.kind.additions.model_validate(addition).model_dump(exclude_unset=True)
 
     def demand_after(self, parameters: Mapping[str, object]) -> Demand:
-        """What is asked for after a change, which may have made something worth knowing."""
+        """Return the demand after a change, completed with wanted facts."""
         if self.kind.wanted(parameters) is not None:
             parameters = self.kind.complete(parameters, self.fact)
         return self.kind.demand(parameters)
 
 
 def stored(document: Mapping[str, object]) -> dict[str, object]:
-    """The document as it comes back from the database."""
+    """Return the document as it comes back from the database."""
     found: dict[str, object] = json.loads(json.dumps(dict(document)))
     return found
 
 
 def fields_of(error: Exception) -> str:
-    """Where an error is, and what it says."""
+    """Return the field and message of an error."""
     if isinstance(error, ValidationError):
-        return " ".join(f"{one['loc']} {one['msg']}" for one in error.errors())
+        return " ".join(f"{detail['loc']} {detail['msg']}" for detail in error.errors())
     return f"{getattr(error, 'field', '')} {error}"
 
 
 def whole_numbers(model: type[BaseModel]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each whole number of a model, with its schema."""
+    """Yield each integer of a model with its schema."""
     for name, schema in model.model_json_schema().get("properties", {}).items():
-        for one in [schema, *schema.get("anyOf", ())]:
-            if one.get("type") == "integer":
-                yield name, one
+        for alternative in [schema, *schema.get("anyOf", ())]:
+            if alternative.get("type") == "integer":
+                yield name, alternative

@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 #: The metadata keys for the time at which a server is deleted, and for the time of that notification.
 LEAVES_AT: Final = "tenure:leaves_at"
-NOTIFIED_AT: Final = "tenure:notified_at"
+NOTIFIED_AT: Final = "tenure:told_at"
 
 
 class Preemption:
@@ -61,7 +61,7 @@ class Preemption:
         for error in errors:  # a server that cannot be notified or stopped is deleted all the same
             if not isinstance(error, Forbidden):
                 raise error
-            LOG.warning("a server in the way of reservation %s is not notice: %s", order.reservation_id, error)
+            LOG.warning("a server in the way of reservation %s is not told: %s", order.reservation_id, error)
         return [Preempted(server.id, server.project_id, resource) for server, resource in found]
 
     def clear(self, order: Order) -> int:

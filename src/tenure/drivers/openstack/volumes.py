@@ -111,7 +111,7 @@ class Volumes:
             for volume_id in known:
                 if volume_id in gone:
                     yield Drift(
-                        order.reservation_id, None, f"volume {volume_id} of {order.reservation_id} is not existing"
+                        order.reservation_id, None, f"volume {volume_id} of {order.reservation_id} is not there"
                     )
             if len(known) < wanted:
                 what = f"reservation {order.reservation_id} has {len(known)} volumes of {wanted}"
