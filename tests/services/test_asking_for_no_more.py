@@ -81,7 +81,9 @@ def cases(changes: Sequence[Change]) -> list[object]:
 
 
 @pytest.mark.parametrize(("asked", "change"), cases(RUNNING))
-def test_a_running_lease_on_a_host_that_shrank(world: World, tmp_path: Path, asked: ReservationRequest, change: Change):
+def test_running_lease_on_a_shrunk_host_may_ask_for_less(
+    world: World, tmp_path: Path, asked: ReservationRequest, change: Change
+):
     lease = world.reserve(asked, hours=5)
     world.engine.settle()
     have_processors(world, 32)
@@ -93,18 +95,18 @@ def test_a_running_lease_on_a_host_that_shrank(world: World, tmp_path: Path, ask
     assert ledger.overlaps(url_in(tmp_path)) == []
 
 
-def test_two_running_leases_on_a_host_that_shrank_both_end_early(world: World):
+def test_two_running_leases_on_a_shrunk_host_may_both_end_early(world: World):
     leases = [world.reserve(instance_reservation(1, vcpus=32), hours=5) for _ in range(2)]
     world.engine.settle()
     have_processors(world, 48)
     for lease in leases:
         world.leases.update(OWNER, lease.id, LeaseChange(ends_at=Moment.NOW))
     world.engine.settle()
-    assert {world.leases.get(OWNER, one.id).status for one in leases} == {LeaseStatus.TERMINATED}
+    assert {world.leases.get(OWNER, lease.id).status for lease in leases} == {LeaseStatus.TERMINATED}
 
 
 @pytest.mark.parametrize(("asked", "change"), cases(WAITING))
-def test_a_waiting_lease_on_a_host_that_is_closed(
+def test_pending_lease_on_a_disabled_host_may_ask_for_less(
     world: World, tmp_path: Path, asked: ReservationRequest, change: Change
 ):
     lease = world.reserve(asked, start=1, hours=5)
@@ -118,7 +120,7 @@ def test_a_waiting_lease_on_a_host_that_is_closed(
 
 
 @pytest.mark.parametrize(("asked", "change"), cases(WAITING))
-def test_a_waiting_lease_behind_a_teardown_that_is_late(
+def test_pending_lease_behind_a_late_teardown_may_ask_for_less(
     world: World, tmp_path: Path, asked: ReservationRequest, change: Change
 ):
     before = world.book(1)
@@ -131,7 +133,7 @@ def test_a_waiting_lease_behind_a_teardown_that_is_late(
     assert ledger.faults(url_in(tmp_path)) == []
 
 
-def test_what_is_given_up_can_be_had_by_others(tmp_path: Path):
+def test_released_hosts_can_be_booked_by_others(tmp_path: Path):
     """Two of three hosts are closed; the lease keeps the open host, and then one of those that are closed."""
     with open_world(tmp_path, hosts=3) as world:
         lease = world.book(3, start=1)
@@ -146,7 +148,7 @@ def test_what_is_given_up_can_be_had_by_others(tmp_path: Path):
         world.book(2, start=1)
 
 
-def test_a_waiting_lease_gives_up_time_after_the_cleaning_time_was_raised(world: World, tmp_path: Path):
+def test_pending_lease_may_end_earlier_after_the_cleaning_time_was_raised(world: World, tmp_path: Path):
     """Another lease follows at once, so that there is no time to clean, neither before the change nor after it."""
     waiting = {kind: world.reserve(asked, start=1 + 2 * place) for place, (kind, asked) in enumerate(KINDS.items())}
     for place in range(len(KINDS)):
@@ -158,7 +160,7 @@ def test_a_waiting_lease_gives_up_time_after_the_cleaning_time_was_raised(world:
     assert ledger.overlaps(url_in(tmp_path)) == []
 
 
-def test_a_lease_that_waits_for_cleaning_gives_up_time(tmp_path: Path):
+def test_lease_that_waits_for_cleaning_may_end_earlier(tmp_path: Path):
     with open_world(tmp_path, hosts=1, rules=Rules(cleaning_time=30 * MINUTE)) as world:
         ending = world.book(1)
         waiting = world.book(1, start=1.5, hours=3)
@@ -171,7 +173,7 @@ def test_a_lease_that_waits_for_cleaning_gives_up_time(tmp_path: Path):
         assert ledger.faults(url_in(tmp_path)) == []
 
 
-def test_a_lease_from_before_a_limit_gives_up_time(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_lease_older_than_a_limit_may_end_earlier(world: World, monkeypatch: pytest.MonkeyPatch):
     running, waiting = (world.book(1, start=start, hours=3 * 24) for start in (0, 4 * 24))
     world.engine.settle()
     rebuild(world, rules=Rules(longest_lease=timedelta(days=1)))

@@ -69,12 +69,12 @@ def running(world: World, hosts: int, *, hours: float) -> Lease:
     return lease
 
 
-def test_a_new_lease_keeps_its_hosts_for_cleaning(world: World):
+def test_new_lease_has_cleaning_time_after_it(world: World):
     world.book(ALL, start=1, hours=1)
     assert_free_from(world, 1, NOW + 2 * HOUR + CLEANING)
 
 
-def test_a_new_lease_ends_so_long_before_the_next_one(world: World):
+def test_new_lease_needs_cleaning_time_before_the_next(world: World):
     world.book(ALL, start=5, hours=1)
     latest = NOW + 5 * HOUR - CLEANING
     with pytest.raises(NotEnoughResources):
@@ -83,25 +83,25 @@ def test_a_new_lease_ends_so_long_before_the_next_one(world: World):
 
 
 @pytest.mark.parametrize("asked", [reservation(ALL, ALL), INSTANCES], ids=["hosts", "instances"])
-def test_the_plan_of_a_lease_that_is_moved_has_it_too(world: World, asked: ReservationRequest):
+def test_moved_plan_has_cleaning_time(world: World, asked: ReservationRequest):
     lease = world.leases.create(OWNER, LeaseRequest("lease", NOW + HOUR, NOW + 2 * HOUR, reservations=(asked,)))
     world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + 3 * HOUR))
     assert_free_from(world, 1, NOW + 3 * HOUR + CLEANING)
 
 
-def test_a_running_lease_that_lasts_longer_keeps_it(world: World):
+def test_prolonged_running_lease_has_cleaning_time(world: World):
     lease = running(world, ALL, hours=1)
     world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + 3 * HOUR))
     assert_free_from(world, 1, NOW + 3 * HOUR + CLEANING)
 
 
-def test_a_reservation_that_is_added_has_it(world: World):
+def test_added_reservation_has_cleaning_time(world: World):
     lease = world.book(1, start=1, hours=1)
     world.leases.add_reservation(OWNER, lease.id, reservation(1, 1))
     assert_free_from(world, 1, NOW + 2 * HOUR + CLEANING)
 
 
-def test_hosts_that_a_running_lease_gets_have_it_before_and_after_the_cloud_has_followed(world: World):
+def test_added_hosts_have_cleaning_time_before_and_after_the_cloud_has_followed(world: World):
     lease = running(world, 1, hours=2)
     world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=1))
     world.leases.update(OWNER, lease.id, LeaseChange(reservations=(resize(lease, ALL),)))
@@ -111,7 +111,7 @@ def test_hosts_that_a_running_lease_gets_have_it_before_and_after_the_cloud_has_
         world.pass_time(timedelta(seconds=5))
 
 
-def test_a_change_that_the_cloud_refuses_leaves_it_as_it_was(world: World):
+def test_refused_change_restores_the_cleaning_time(world: World):
     lease = running(world, 1, hours=4)
     world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", count=1))
     longer = LeaseChange(ends_at=NOW + 6 * HOUR, reservations=(resize(lease, ALL),))
@@ -120,7 +120,7 @@ def test_a_change_that_the_cloud_refuses_leaves_it_as_it_was(world: World):
     assert_free_from(world, ALL, NOW + 4 * HOUR + CLEANING)
 
 
-def test_a_lease_that_shrinks_and_grows_at_once_keeps_its_old_end_until_the_cloud_has_followed(world: World):
+def test_shortened_and_growing_lease_keeps_its_old_end_until_the_cloud_has_followed(world: World):
     """If the cloud refuses, the lease needs its host until then; a host that is new ends with the new end."""
     lease = running(world, 1, hours=10)
     world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=1))
@@ -133,7 +133,7 @@ def test_a_lease_that_shrinks_and_grows_at_once_keeps_its_old_end_until_the_clou
     assert_free_from(world, ALL, NOW + 5 * HOUR + CLEANING)
 
 
-def test_a_lease_that_lasts_longer_and_grows_at_once_has_its_new_end_before_the_cloud_has_followed(world: World):
+def test_prolonged_and_growing_lease_has_its_new_end_before_the_cloud_has_followed(world: World):
     """Nobody may book what it would take when the cloud agrees."""
     lease = running(world, 1, hours=2)
     world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=1))
@@ -142,7 +142,7 @@ def test_a_lease_that_lasts_longer_and_grows_at_once_has_its_new_end_before_the_
     assert_free_from(world, 1, NOW + 5 * HOUR + CLEANING)
 
 
-def test_a_reservation_that_is_dropped_early_is_cleaned_from_then_on(world: World):
+def test_dropped_reservation_is_cleaned_at_once(world: World):
     two = (reservation(1, 1), reservation(1, 1))
     lease = world.leases.create(OWNER, LeaseRequest("lease", NOW, NOW + 9 * HOUR, reservations=two))
     world.pass_time(HOUR)
@@ -150,23 +150,23 @@ def test_a_reservation_that_is_dropped_early_is_cleaned_from_then_on(world: Worl
     assert_free_from(world, 1, NOW + HOUR + CLEANING)
 
 
-def test_a_lease_that_is_deleted_early_is_cleaned_from_then_on(world: World):
+def test_deleted_lease_is_cleaned_at_once(world: World):
     lease = running(world, ALL, hours=9)
     world.pass_time(HOUR)
     world.leases.delete(OWNER, lease.id)
     assert_free_from(world, 1, NOW + HOUR + CLEANING)
 
 
-def test_a_lease_that_ends_in_time_is_cleaned_from_its_end_on(world: World):
+def test_ended_lease_is_cleaned_from_its_end_on(world: World):
     running(world, ALL, hours=1)
     world.pass_time(HOUR + CLEANING / 2)
     assert_free_from(world, 1, NOW + HOUR + CLEANING)
 
 
-def test_a_host_that_is_replaced_is_cleaned_and_its_successor_after_the_end(world: World):
+def test_replaced_host_is_cleaned_at_once_and_the_new_one_after_the_end(world: World):
     lease = running(world, 1, hours=9)
     world.pass_time(HOUR)
-    [host] = [one for one in world.cloud.discover(HOST) if [one.name] == world.hosts_of(lease.id)]
+    [host] = [found for found in world.cloud.discover(HOST) if [found.name] == world.hosts_of(lease.id)]
     world.resources.reallocate(ADMIN, HOST, host.external_id, running=True)
     # Both are the lease's until the cloud has followed.
     assert_free_from(world, 1, NOW + 9 * HOUR + CLEANING)
@@ -175,15 +175,15 @@ def test_a_host_that_is_replaced_is_cleaned_and_its_successor_after_the_end(worl
     assert_free_from(world, ALL, NOW + 9 * HOUR + CLEANING)
 
 
-def test_its_owner_sees_nothing_of_it(world: World):
+def test_owner_does_not_see_cleaning_time(world: World):
     waiting, lease = world.book(1, start=1, hours=1), running(world, 1, hours=1)
-    for one in (waiting, lease):
-        [shown] = world.leases.resources(OWNER, one.id, HOST)
-        assert (shown.period.start, shown.period.end) == (one.starts_at, one.ends_at)
+    for own_lease in (waiting, lease):
+        [shown] = world.leases.resources(OWNER, own_lease.id, HOST)
+        assert (shown.period.start, shown.period.end) == (own_lease.starts_at, own_lease.ends_at)
 
 
 @pytest.mark.parametrize("how", ["dropped", "replaced", "refused"])
-def test_a_lease_that_runs_gets_no_more_cleaning_than_it_was_promised(database_url: str, how: str):
+def test_running_lease_gets_no_more_cleaning_time_than_was_booked(database_url: str, how: str):
     """The operator lengthens the cleaning time; the time behind the lease is promised to another by then."""
     with open_world(database_url, hosts=ALL + 1) as world:
         lease = world.reserve(reservation(1, 1), reservation(1, 1))
@@ -216,9 +216,7 @@ def end_late(world: World, lease: Lease, by: timedelta) -> None:
 
 @pytest.mark.parametrize("by", [CLEANING / 2, CLEANING, 2 * CLEANING], ids=["half", "all", "twice"])
 @pytest.mark.parametrize("asked", [reservation(1, 1), instance_reservation(1, vcpus=64)], ids=["host", "instances"])
-def test_what_is_given_back_late_is_cleaned_before_it_is_handed_on(
-    tmp_path: Path, asked: ReservationRequest, by: timedelta
-):
+def test_late_release_is_cleaned_before_the_next_lease_starts(tmp_path: Path, asked: ReservationRequest, by: timedelta):
     with open_world(tmp_path, hosts=1, rules=Rules(cleaning_time=CLEANING)) as world:
         world.resize(64)
         before = world.reserve(asked)
@@ -239,7 +237,7 @@ def test_what_is_given_back_late_is_cleaned_before_it_is_handed_on(
         assert ledger.faults(url_in(tmp_path)) == []
 
 
-def test_what_comes_next_gets_another_host_where_there_is_one(tmp_path: Path):
+def test_lease_after_a_late_release_gets_another_host_if_possible(tmp_path: Path):
     with open_world(tmp_path, hosts=2, rules=Rules(cleaning_time=CLEANING)) as world:
         before = world.reserve_on(1, reservation(1, 1))
         world.engine.settle()
@@ -250,7 +248,7 @@ def test_what_comes_next_gets_another_host_where_there_is_one(tmp_path: Path):
         assert world.hosts_of(after.id) == ["sim-host-002"]
 
 
-def test_a_lease_that_waits_for_cleaning_waits_beyond_a_restart(tmp_path: Path) -> None:
+def test_lease_waits_for_cleaning_after_a_restart(tmp_path: Path) -> None:
     with open_world(tmp_path, hosts=1, rules=Rules(cleaning_time=CLEANING)) as world:
         ending = world.reserve(reservation(1, 1))
         following = world.reserve(reservation(1, 1), start=1.5, hours=3)
@@ -265,7 +263,7 @@ def test_a_lease_that_waits_for_cleaning_waits_beyond_a_restart(tmp_path: Path) 
         assert world.leases.get(OWNER, following.id).status is LeaseStatus.ACTIVE
 
 
-def test_a_teardown_that_takes_a_moment_makes_nothing_late(tmp_path: Path):
+def test_short_teardown_delays_no_start(tmp_path: Path):
     with open_world(tmp_path, hosts=1, rules=Rules(cleaning_time=CLEANING)) as world:
         before = world.reserve(reservation(1, 1))
         world.engine.settle()
@@ -275,7 +273,7 @@ def test_a_teardown_that_takes_a_moment_makes_nothing_late(tmp_path: Path):
         assert world.leases.get(OWNER, after.id).status is LeaseStatus.ACTIVE
 
 
-def test_who_comes_next_loses_no_whole_lease_to_cleaning(tmp_path: Path):
+def test_cleaning_does_not_take_all_time_of_the_next_lease(tmp_path: Path):
     with open_world(tmp_path, hosts=1, rules=Rules(cleaning_time=CLEANING)) as world:
         before = world.reserve(reservation(1, 1))
         world.engine.settle()

@@ -60,10 +60,10 @@ def all_leases(world: World) -> int:
 
 
 def hosts_in(lease: Values) -> list[list[str]]:
-    return [[one["hypervisor_hostname"] for one in asked["allocations"]] for asked in lease["reservations"]]
+    return [[host["hypervisor_hostname"] for host in asked["allocations"]] for asked in lease["reservations"]]
 
 
-def test_a_filter_is_told_who_asks_and_what_he_would_get(world: World, witness: Witness):
+def test_filter_gets_the_context_and_the_allocations(world: World, witness: Witness):
     lease = world.book(2, start=1, hours=2)
     [(what, context, (asked,))] = witness.asked
     assert what == "create"
@@ -77,18 +77,18 @@ def test_a_filter_is_told_who_asks_and_what_he_would_get(world: World, witness: 
     assert asked["end_date"] == datetime.fromisoformat("2030-01-01T13:00")
     assert (asked["id"], asked["name"], asked["status"]) == (lease.id, "lease", "CREATING")
     assert (asked["user_id"], asked["project_id"]) == (OWNER.user_id, OWNER.project_id)
-    [one] = asked["reservations"]
-    assert (one["resource_type"], one["min"], one["max"]) == ("physical:host", 2, 2)
-    assert "id" not in one
+    [reservation] = asked["reservations"]
+    assert (reservation["resource_type"], reservation["min"], reservation["max"]) == ("physical:host", 2, 2)
+    assert "id" not in reservation
     assert sorted(hosts_in(asked)[0]) == world.hosts_of(lease.id)
     assert {"id", "vcpus", "memory_mb", "local_gb", "hypervisor_type", "cpu_info", "trust_id", "created_at"} <= set(
-        one["allocations"][0]
+        reservation["allocations"][0]
     )
-    hosts = one["allocations"]
+    hosts = reservation["allocations"]
     assert asked["resource_requests"]["VCPU"] == sum(host["vcpus"] for host in hosts)
 
 
-def test_what_is_refused_leaves_nothing_behind(world: World, witness: Witness):
+def test_denied_request_books_nothing(world: World, witness: Witness):
     witness.refuse()
     with pytest.raises(Denied, match="The account is empty"):
         world.book(4)
@@ -97,13 +97,13 @@ def test_what_is_refused_leaves_nothing_behind(world: World, witness: Witness):
     assert world.book(4).status is LeaseStatus.PENDING
 
 
-def test_no_filter_is_asked_about_what_there_is_no_room_for(world: World, witness: Witness):
+def test_filters_are_not_asked_without_room(world: World, witness: Witness):
     with pytest.raises(NotEnoughResources):
         world.book(5)
     assert witness.asked == []
 
 
-def test_each_change_of_dates_or_reservations_is_judged_and_nothing_else(world: World, witness: Witness):
+def test_filters_judge_only_changes_of_dates_or_reservations(world: World, witness: Witness):
     lease = world.book(1, start=1)
     witness.asked.clear()
     world.leases.update(OWNER, lease.id, LeaseChange(name="other"))
@@ -116,40 +116,40 @@ def test_each_change_of_dates_or_reservations_is_judged_and_nothing_else(world: 
     assert new["end_date"] - current["end_date"] == HOUR
     assert hosts_in(new) == hosts_in(current)
     assert current["reservations"][0]["id"] == new["reservations"][0]["id"]
-    assert {one["event_type"] for one in current["events"]} == {"start_lease", "before_end_lease", "end_lease"}
+    assert {event["event_type"] for event in current["events"]} == {"start_lease", "before_end_lease", "end_lease"}
 
     number = lease.reservations[0].id
     world.leases.update(OWNER, lease.id, LeaseChange(reservations=(ReservationChange(number, {"min": 2, "max": 2}),)))
     *_, (_, _, (current, new)) = witness.asked
-    assert [len(one) for one in hosts_in(current) + hosts_in(new)] == [1, 2]
+    assert [len(names) for names in hosts_in(current) + hosts_in(new)] == [1, 2]
 
     added = world.leases.add_reservation(OWNER, lease.id, reservation(1, 1))
     *_, (_, _, (current, new)) = witness.asked
-    assert [len(one) for one in hosts_in(new)] == [2, 1]
+    assert [len(names) for names in hosts_in(new)] == [2, 1]
     world.leases.drop_reservation(OWNER, lease.id, added.reservations[0].id)
     *_, (_, _, (current, new)) = witness.asked
-    assert [len(one) for one in hosts_in(current)] == [2, 1]
-    assert [len(one) for one in hosts_in(new)] == [1]
+    assert [len(names) for names in hosts_in(current)] == [2, 1]
+    assert [len(names) for names in hosts_in(new)] == [1]
     assert len(witness.asked) == 4
     world.leases.drop_reservation(OWNER, lease.id, added.reservations[0].id)  # again
     assert len(witness.asked) == 4
 
 
-def test_a_running_lease_is_judged_as_well(world: World, witness: Witness):
+def test_filters_judge_changes_of_running_leases(world: World, witness: Witness):
     lease = world.book(1, hours=4)
     added = world.leases.add_reservation(OWNER, lease.id, reservation(1, 1))
     world.pass_time(HOUR)
     witness.asked.clear()
     world.leases.drop_reservation(OWNER, lease.id, added.reservations[1].id)
     [(_, _, (current, new))] = witness.asked
-    assert [len(one) for one in hosts_in(current)] == [1, 1]
-    assert [len(one) for one in hosts_in(new)] == [1]
+    assert [len(names) for names in hosts_in(current)] == [1, 1]
+    assert [len(names) for names in hosts_in(new)] == [1]
     world.leases.update(OWNER, lease.id, LeaseChange(ends_at=world.clock.now()))  # given back before its time
     *_, (_, _, (_, new)) = witness.asked
     assert new["end_date"] == datetime.fromisoformat("2030-01-01T11:00")
 
 
-def test_a_refused_change_changes_nothing(world: World, witness: Witness):
+def test_refused_change_changes_nothing(world: World, witness: Witness):
     lease = world.book(1, start=1)
     witness.refuse()
     with pytest.raises(Denied):
@@ -157,7 +157,7 @@ def test_a_refused_change_changes_nothing(world: World, witness: Witness):
     assert world.leases.get(OWNER, lease.id) == lease
 
 
-def test_what_is_booked_is_what_was_judged(world: World, witness: Witness):
+def test_booking_equals_what_filters_judged(world: World, witness: Witness):
     """While the filter thinks about it, somebody else takes the host that it was told of."""
     others: list[str] = []
 
@@ -175,7 +175,7 @@ def test_what_is_booked_is_what_was_judged(world: World, witness: Witness):
     assert hosts_in(mine[1]) == [world.hosts_of(lease.id)]
 
 
-def test_filters_are_not_asked_for_ever(world: World, witness: Witness):
+def test_filters_are_asked_a_limited_number_of_times(world: World, witness: Witness):
     lease = world.book(1, start=1, hours=1)
     renamed = 0
 
@@ -191,7 +191,7 @@ def test_filters_are_not_asked_for_ever(world: World, witness: Witness):
 
 
 @pytest.mark.parametrize(("seconds", "asked"), [(60.0, 5), (0.0, 1)])
-def test_filters_are_asked_again_as_long_as_there_is_time(tmp_path: Path, witness: Witness, seconds: float, asked: int):
+def test_filters_are_asked_again_until_the_time_is_over(tmp_path: Path, witness: Witness, seconds: float, asked: int):
     """Somebody else changes the lease four times while they think about it."""
     url = url_in(tmp_path)
     with open_world(url, filters={"Witness": witness}, answer_seconds=seconds) as world:
@@ -222,7 +222,7 @@ def bounded(world_url: str, **options: object) -> Any:
     return open_world(world_url, filters={"MaxLeaseDurationFilter": MaxLeaseDurationFilter(conf)})
 
 
-def test_a_lease_is_no_longer_than_the_site_says(tmp_path: Path):
+def test_lease_longer_than_the_limit_is_denied(tmp_path: Path):
     with bounded(url_in(tmp_path)) as world:
         lease = world.book(1, hours=2)
         words = (
@@ -236,7 +236,7 @@ def test_a_lease_is_no_longer_than_the_site_says(tmp_path: Path):
         assert (too_long.value.message, too_long.value.field) == (words, "end_date")
 
 
-def test_a_lease_that_is_too_long_by_a_newer_bound_may_become_shorter(tmp_path: Path):
+def test_lease_longer_than_a_newer_limit_may_be_shortened(tmp_path: Path):
     url = url_in(tmp_path)
     with bounded(url, max_lease_duration=-1) as world:
         lease = world.book(1, hours=5)
@@ -249,7 +249,7 @@ def test_a_lease_that_is_too_long_by_a_newer_bound_may_become_shorter(tmp_path: 
             world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at))
 
 
-def test_projects_can_be_exempt(tmp_path: Path):
+def test_exempt_projects_have_no_duration_limit(tmp_path: Path):
     exempt = [OWNER.project_id]
     with bounded(url_in(tmp_path), max_lease_duration_exempt_project_ids=exempt) as world:
         assert world.book(1, hours=100).status is LeaseStatus.PENDING
@@ -260,10 +260,10 @@ def test_projects_can_be_exempt(tmp_path: Path):
 # --- which
 
 
-def test_filters_are_found_by_their_names():
+def test_filters_are_loaded_by_name():
     conf = new_config()
     conf.set_override("enabled_filters", ["MaxLeaseDurationFilter"], group="enforcement")
-    assert [type(one) for one in open_filters(conf).values()] == [MaxLeaseDurationFilter]
+    assert [type(opened) for opened in open_filters(conf).values()] == [MaxLeaseDurationFilter]
     conf.set_override("enabled_filters", ["NoSuchFilter"], group="enforcement")
     with pytest.raises(ConfigurationError, match="NoSuchFilter"):
         open_filters(conf)

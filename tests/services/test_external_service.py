@@ -46,7 +46,7 @@ def leases(world: World) -> int:
 # --- the wire
 
 
-def test_the_calls_are_blazars(tmp_path: Path, credits: Credits):
+def test_requests_have_blazars_format(tmp_path: Path, credits: Credits):
     filters = {"ExternalServiceFilter": credits.filter(commits=False, token="a secret", bearer_token="another")}
     with open_world(tmp_path, filters=filters) as world:
         lease = world.book(1, start=1, hours=2)
@@ -75,7 +75,7 @@ def test_the_calls_are_blazars(tmp_path: Path, credits: Credits):
     ("base", "expected"),
     [("http://h/a/b/", "http://h/a/b/check-create"), ("http://h/a/b", "http://h/a/check-create")],
 )
-def test_the_base_is_one_of_links(base: str, expected: str):
+def test_relative_endpoints_are_joined_to_the_base_url(base: str, expected: str):
     conf = new_config()
     conf.set_override("external_service_base_endpoint", base, group="enforcement")
     conf.set_override("external_service_on_end_endpoint", "https://other/end", group="enforcement")
@@ -85,7 +85,7 @@ def test_the_base_is_one_of_links(base: str, expected: str):
     assert found.listens_to == {"on_end"}
 
 
-def test_without_a_url_no_manager_starts():
+def test_manager_does_not_start_without_a_url():
     with pytest.raises(ValueError, match="external_service_base_endpoint"):
         ExternalServiceFilter(new_config())
     conf = new_config()
@@ -94,7 +94,7 @@ def test_without_a_url_no_manager_starts():
         ExternalServiceFilter(conf)
 
 
-def test_a_user_and_a_password_in_the_url_are_refused_and_not_repeated():
+def test_credentials_in_the_url_are_refused_and_not_shown():
     """Nobody would be sent them, and every log would have them."""
     with pytest.raises(ValueError, match="are not sent") as refused:
         filter_for("http://me:swordfish@credits")
@@ -103,15 +103,13 @@ def test_a_user_and_a_password_in_the_url_are_refused_and_not_repeated():
 
 @pytest.mark.parametrize("name", ["token", "bearer_token"])
 @pytest.mark.parametrize("secret", ["swordfish\n", "sword\r\nX: fish", " swordfish", "sw\u00f6rdfish"])
-def test_a_token_that_no_header_can_hold_is_refused_and_not_repeated(name: str, secret: str):
+def test_token_that_fits_no_header_is_refused_and_not_shown(name: str, secret: str):
     with pytest.raises(ValueError, match=f"external_service_{name}: ") as refused:
         filter_for("http://credits", commits=True, **{name: secret})
     assert "fish" not in str(refused.value)
 
 
-def test_what_the_service_repeats_of_its_headers_is_kept_nowhere(
-    tmp_path: Path, credits: Credits, caplog: pytest.LogCaptureFixture
-):
+def test_token_in_an_answer_is_not_stored_or_logged(tmp_path: Path, credits: Credits, caplog: pytest.LogCaptureFixture):
     filters = {"ExternalServiceFilter": credits.filter(token="swordfish", bearer_token="rosebud")}
     with open_world(tmp_path, filters=filters) as world:
         world.book(1, start=1)
@@ -142,7 +140,7 @@ def test_what_the_service_repeats_of_its_headers_is_kept_nowhere(
         (500, json.dumps({"message": "a trace"}), DENIED),
     ],
 )
-def test_only_204_lets_a_lease_be(world: World, credits: Credits, status: int, body: str, said: str):
+def test_only_status_204_allows_a_lease(world: World, credits: Credits, status: int, body: str, said: str):
     credits.mood, credits.status, credits.body = "answers", status, body.encode()
     with pytest.raises(Denied) as refused:
         world.book(1)
@@ -163,9 +161,7 @@ def test_only_204_lets_a_lease_be(world: World, credits: Credits, status: int, b
         "dies after the deed",
     ],
 )
-def test_while_it_does_not_answer_nothing_is_made_unless_the_operator_allows_it(
-    tmp_path: Path, credits: Credits, mood: str
-):
+def test_unavailable_service_blocks_leases_unless_configured_otherwise(tmp_path: Path, credits: Credits, mood: str):
     strict, lenient = credits.filter(timeout=patience(0.3)), credits.filter(timeout=patience(0.3), on_failure="allow")
     with open_world(tmp_path, filters={"ExternalServiceFilter": strict}) as world:
         lease = world.book(1, start=1)
@@ -187,9 +183,7 @@ def test_while_it_does_not_answer_nothing_is_made_unless_the_operator_allows_it(
     assert all(count == 1 for charges in credits.charged.values() for count in charges.values())
 
 
-def test_the_time_out_is_of_the_look_up_of_the_name_as_well(
-    tmp_path: Path, credits: Credits, monkeypatch: pytest.MonkeyPatch
-):
+def test_timeout_includes_the_name_lookup(tmp_path: Path, credits: Credits, monkeypatch: pytest.MonkeyPatch):
     """A request that nobody waits for any more is not sent when the name is known in the end."""
     look_up, known = socket.getaddrinfo, threading.Event()
 
@@ -203,7 +197,7 @@ def test_the_time_out_is_of_the_look_up_of_the_name_as_well(
         with pytest.raises(Unavailable, match=AWAY):
             world.book(1)
         known.set()
-        wait_for("the filter to end", lambda: all(one.name != "tenure-filter" for one in threading.enumerate()))
+        wait_for("the filter to end", lambda: all(thread.name != "tenure-filter" for thread in threading.enumerate()))
         assert credits.calls == []
         assert leases(world) == 0
 
@@ -211,7 +205,7 @@ def test_the_time_out_is_of_the_look_up_of_the_name_as_well(
 # --- the account
 
 
-def test_a_lease_is_told_from_its_beginning_to_its_end(world: World, credits: Credits):
+def test_service_is_notified_of_a_lease_from_start_to_end(world: World, credits: Credits):
     lease = world.book(1, start=1, hours=4)
     world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at + HOUR))
     world.leases.update(OWNER, lease.id, LeaseChange(name="renamed"))
@@ -227,14 +221,14 @@ def test_a_lease_is_told_from_its_beginning_to_its_end(world: World, credits: Cr
     deliver_all(world)
     assert credits.order[lease.id] == ["commit-create", *["commit-update"] * 5, "on-end"]
     told = credits.told("commit-update")
-    shapes = [[len(one["allocations"]) for one in body["lease"]["reservations"]] for body in told]
+    shapes = [[len(reservation["allocations"]) for reservation in body["lease"]["reservations"]] for body in told]
     assert shapes == [[1], [2], [2, 1], [2], [2]]
     for before, after in zip([credits.told("commit-create")[0], *told], told, strict=False):
         assert after["current_lease"] == before["lease"]  # each begins where the one before has ended
     assert told[-1]["lease"]["end_date"] == credits.told("on-end")[0]["lease"]["end_date"]
 
 
-def test_who_wants_to_know_of_changes_alone_is_told_of_them(tmp_path: Path, credits: Credits):
+def test_service_may_listen_to_changes_only(tmp_path: Path, credits: Credits):
     only = credits.filter(commits=False, commit_update_endpoint="commit-update")
     with open_world(tmp_path, filters={"ExternalServiceFilter": only}) as world:
         lease = world.book(1, start=1, hours=2)
@@ -251,7 +245,7 @@ def test_who_wants_to_know_of_changes_alone_is_told_of_them(tmp_path: Path, cred
     ]
 
 
-def test_leases_that_are_only_noted_say_nothing_of_the_way_to_the_service(tmp_path: Path, credits: Credits):
+def test_recorded_leases_do_not_count_as_delivered(tmp_path: Path, credits: Credits):
     """While it is away, new leases do not make it look as if others got through."""
     only = credits.filter(commits=False, commit_update_endpoint="commit-update", on_failure="allow")
     with open_world(tmp_path, filters={"ExternalServiceFilter": only}) as world:
@@ -270,7 +264,7 @@ def test_leases_that_are_only_noted_say_nothing_of_the_way_to_the_service(tmp_pa
     assert credits.order[lease.id][0] == "commit-update"
 
 
-def test_a_delete_and_a_start_that_fails_end_it(world: World, credits: Credits):
+def test_deleted_and_failed_leases_are_notified_as_ended(world: World, credits: Credits):
     planned, running, failing = (world.book(1, start=start, hours=5) for start in (3, 0, 1))
     world.pass_time(timedelta(minutes=1))
     world.leases.delete(OWNER, planned.id)
@@ -282,15 +276,15 @@ def test_a_delete_and_a_start_that_fails_end_it(world: World, credits: Credits):
     for lease in (planned, running, failing):
         assert credits.order[lease.id] == ["commit-create", "on-end"], lease.name
     [[host]] = [
-        one["allocations"]
+        reservation["allocations"]
         for body in credits.told("on-end")
         if body["lease"]["id"] == planned.id
-        for one in body["lease"]["reservations"]
+        for reservation in body["lease"]["reservations"]
     ]
     assert host["vcpus"]
 
 
-def test_a_plan_that_has_moved_is_told_at_the_start(world: World, credits: Credits):
+def test_moved_plan_is_notified_at_the_start(world: World, credits: Credits):
     lease = world.book(1, start=1, hours=2)
     [host] = world.hosts_of(lease.id)
     [leased] = world.leases.resources(ADMIN, lease.id, HOST)
@@ -299,11 +293,11 @@ def test_a_plan_that_has_moved_is_told_at_the_start(world: World, credits: Credi
     world.pass_time(HOUR)
     deliver_all(world)
     [changed] = credits.told("commit-update")
-    [[now]] = [one["allocations"] for one in changed["lease"]["reservations"]]
+    [[now]] = [reservation["allocations"] for reservation in changed["lease"]["reservations"]]
     assert [now["hypervisor_hostname"]] == world.hosts_of(lease.id) != [host]
 
 
-def test_what_was_allowed_and_not_booked_is_withdrawn(world: World, credits: Credits):
+def test_allowed_lease_that_was_not_booked_is_withdrawn(world: World, credits: Credits):
     """Somebody else gets the last hosts while the service thinks about it."""
     service: Any = world.service.parts.filters["ExternalServiceFilter"]
     asked = service.check_create
@@ -322,7 +316,7 @@ def test_what_was_allowed_and_not_booked_is_withdrawn(world: World, credits: Cre
     assert credits.order[other["id"]][0] == "commit-create"
 
 
-def test_what_was_agreed_to_first_is_withdrawn_when_it_is_denied_in_the_end(world: World, credits: Credits):
+def test_first_agreement_is_withdrawn_after_a_later_denial(world: World, credits: Credits):
     """Somebody takes the host meanwhile, and the service objects to the one that takes its place."""
 
     def take_the_host(call: Call) -> None:
@@ -338,11 +332,11 @@ def test_what_was_agreed_to_first_is_withdrawn_when_it_is_denied_in_the_end(worl
     credits.mood = "well"
     deliver_all(world)
     asked = [body["lease"] for body in credits.told("check-create")]
-    assert [one["name"] for one in asked] == ["mine", "other", "mine"]
+    assert [lease["name"] for lease in asked] == ["mine", "other", "mine"]
     assert credits.order[asked[0]["id"]] == ["on-end"]
 
 
-def test_an_end_in_between_leaves_nothing_reserved(world: World, credits: Credits):
+def test_killed_process_leaves_nothing_reserved(world: World, credits: Credits):
     """The process dies when the service has agreed, before anything is written."""
     service: Any = world.service.parts.filters["ExternalServiceFilter"]
     asked = service.check_create
@@ -364,7 +358,7 @@ def test_an_end_in_between_leaves_nothing_reserved(world: World, credits: Credit
     assert withdrawn["lease"]["id"] == asked_for["lease"]["id"]
 
 
-def test_who_asks_again_for_the_same_lease_gets_it_when_the_service_answers_again(world: World, credits: Credits):
+def test_repeated_request_succeeds_when_the_service_is_back(world: World, credits: Credits):
     """As default leases do, whose ids are made from those of the servers."""
     begin = world.clock.now() + 5 * HOUR
     request = LeaseRequest("again", begin, begin + HOUR, None, (reservation(1, 1),))
@@ -381,7 +375,7 @@ def test_who_asks_again_for_the_same_lease_gets_it_when_the_service_answers_agai
     assert credits.order[lease_id] == ["on-end", "on-end", "commit-create"]
 
 
-def test_who_loses_against_himself_withdraws_nothing(world: World, credits: Credits):
+def test_second_of_two_identical_requests_withdraws_nothing(world: World, credits: Credits):
     """Two who ask for the same lease: one has booked it while the service judges for the other."""
     begin = world.clock.now() + HOUR
     request = LeaseRequest("twice", begin, begin + HOUR, None, (reservation(1, 1),))
@@ -401,7 +395,7 @@ def test_who_loses_against_himself_withdraws_nothing(world: World, credits: Cred
     assert credits.order[lease_id] == ["commit-create"]
 
 
-def test_a_growth_that_was_told_and_then_undone_is_taken_back(world: World, credits: Credits):
+def test_notified_growth_that_is_undone_is_corrected(world: World, credits: Credits):
     """An event of the owner's tells of the lease while the cloud has not agreed yet."""
     now = world.clock.now()
     lease = world.leases.create(OWNER, LeaseRequest("l", now, now + 2 * HOUR, now + HOUR / 2, (reservation(1, 1),)))
@@ -419,7 +413,7 @@ def test_a_growth_that_was_told_and_then_undone_is_taken_back(world: World, cred
     assert hosts == [2, 1]
 
 
-def test_a_service_that_knows_no_such_lease_need_not_take_it_back(world: World, credits: Credits):
+def test_service_without_the_lease_gets_no_correction(world: World, credits: Credits):
     service: Any = world.service.parts.filters["ExternalServiceFilter"]
     asked = service.check_create
 
@@ -440,7 +434,7 @@ def test_a_service_that_knows_no_such_lease_need_not_take_it_back(world: World, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mood", ["refuses connections", "is slow", "talks nonsense", "dies after the deed", "answers"])
-def test_nothing_is_charged_twice_and_nothing_forgotten(tmp_path: Path, credits: Credits, mood: str):
+def test_each_lease_is_charged_exactly_once(tmp_path: Path, credits: Credits, mood: str):
     credits.status = 500
     filters = {"ExternalServiceFilter": credits.filter(timeout=patience(0.2), on_failure="allow")}
     with open_world(tmp_path, filters=filters) as world:
@@ -460,7 +454,7 @@ def test_nothing_is_charged_twice_and_nothing_forgotten(tmp_path: Path, credits:
     assert all(count == 1 for charges in credits.charged.values() for count in charges.values())
 
 
-def test_notifications_do_not_wait_for_it(world: World, credits: Credits):
+def test_notifications_do_not_wait_for_the_service(world: World, credits: Credits):
     credits.mood = "refuses connections"
     world.service.parts.filters["ExternalServiceFilter"].conf.set_override(
         "external_service_on_failure", "allow", group="enforcement"
@@ -473,7 +467,7 @@ def test_notifications_do_not_wait_for_it(world: World, credits: Credits):
 
 
 @pytest.mark.slow
-def test_what_it_refuses_to_note_is_given_up_and_kept_for_the_operator(world: World, credits: Credits):
+def test_refused_message_is_given_up_and_kept_for_the_operator(world: World, credits: Credits):
     """One message that it never takes: others get through, so it is that message which is at fault."""
     poisoned = world.book(1, start=1)
     with world.db.read() as tx:
@@ -523,7 +517,7 @@ def held(world: World):
     return world.leases.create(OWNER, request)
 
 
-def test_a_held_lease_is_judged_once_and_charged_when_it_is_confirmed(world: World, credits: Credits):
+def test_provisional_lease_is_judged_once_and_charged_at_confirmation(world: World, credits: Credits):
     lease = held(world)
     world.engine.settle()
     assert [call.path for call in credits.calls] == ["/v1/check-create"]
@@ -534,7 +528,7 @@ def test_a_held_lease_is_judged_once_and_charged_when_it_is_confirmed(world: Wor
     assert credits.order[lease.id] == ["commit-create", "on-end"]
 
 
-def test_a_hold_that_expires_releases_what_the_service_may_have_reserved(world: World, credits: Credits):
+def test_unconfirmed_lease_is_withdrawn(world: World, credits: Credits):
     lease = held(world)
     world.pass_time(timedelta(minutes=3))
     deliver_all(world)

@@ -78,7 +78,7 @@ def all_at_once(world: World, book: Callable[[World, str], Lease]) -> Counter[st
         pytest.param(MARIADB, marks=pytest.mark.mariadb),
     ],
 )
-def test_where_there_is_room_for_all_each_is_booked(kind, book, fresh_database, tmp_path: Path):
+def test_concurrent_requests_with_enough_room_are_all_booked(kind, book, fresh_database, tmp_path: Path):
     """Just enough for all of them: whoever gets anything else than was judged takes it from somebody."""
     panel = Panel()
 
@@ -94,7 +94,7 @@ def test_where_there_is_room_for_all_each_is_booked(kind, book, fresh_database, 
     assert panel.asked.total() <= TOGETHER * 3 // 2, panel.asked  # once each, unless the machine is slow
 
 
-def test_the_last_host_goes_to_the_second_when_the_first_is_refused(tmp_path: Path):
+def test_last_host_goes_to_the_second_request_if_the_first_is_denied(tmp_path: Path):
     """What is about to be somebody's is nobody's yet: it keeps nobody from being asked."""
     panel = Panel(together=2)
     panel.refused = "lease 0"
@@ -108,7 +108,7 @@ def test_the_last_host_goes_to_the_second_when_the_first_is_refused(tmp_path: Pa
     assert panel.asked == {"lease 0": 1, "lease 1": 1}
 
 
-def test_what_was_judged_is_kept_to_where_something_else_would_be_better_by_now(tmp_path: Path):
+def test_judged_host_is_booked_even_if_another_is_better_by_now(tmp_path: Path):
     """While the filter thinks, a lease ends elsewhere just before this one begins: the gap there is tighter."""
     panel = Panel(together=1)
     with open_world(tmp_path, filters={"Panel": panel}) as world:
@@ -130,7 +130,7 @@ def test_what_was_judged_is_kept_to_where_something_else_would_be_better_by_now(
     assert panel.asked["mine"] == 1
 
 
-def test_what_a_refused_request_would_have_got_is_as_good_for_the_next_as_before(tmp_path: Path):
+def test_denied_request_does_not_affect_the_next_choice(tmp_path: Path):
     """The gap behind another lease is the best place for both."""
     panel = Panel(together=1)
     panel.refused = "refused"

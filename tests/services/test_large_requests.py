@@ -65,7 +65,7 @@ def statements(world: World, work: Callable[[], object]) -> int:
     return len(run)
 
 
-def test_alike_reservations_are_searched_for_once(world: World):
+def test_equal_reservations_need_one_search(world: World):
     few, many = (statements(world, partial(world.reserve, *apart(count), start=1)) for count in (6, 18))
     assert many - few < 12 * 4  # to prepare a reservation takes statements, to book it none
 
@@ -84,7 +84,7 @@ def test_what_was_made_for_a_large_lease_is_taken_back_without_statements_for_ea
     assert many - few < 12
 
 
-def test_a_waiting_lease_gets_other_dates_by_one_search(world: World):
+def test_moving_a_pending_lease_needs_one_search(world: World):
     leases = [world.reserve(*apart(count), start=1) for count in (6, 18)]
     before = [world.units(lease) for lease in leases]
     few, many = (statements(world, partial(prolong, world, lease)) for lease in leases)
@@ -93,7 +93,7 @@ def test_a_waiting_lease_gets_other_dates_by_one_search(world: World):
     assert ledger.faults(str(world.db.engine.url)) == []
 
 
-def test_reservations_that_begin_at_different_times_are_not_moved_beyond_the_room_for_all(tmp_path: Path):
+def test_reservations_with_different_starts_are_moved_only_if_all_fit(tmp_path: Path):
     """As after a host was given back late: each has room for its new time, both together have not."""
     with open_world(tmp_path, hosts=1) as world:
         world.resize(8)
@@ -108,7 +108,7 @@ def test_reservations_that_begin_at_different_times_are_not_moved_beyond_the_roo
         assert ledger.overbooked(str(world.db.engine.url)) == []
 
 
-def test_a_large_lease_gets_what_it_asks_for(world: World):
+def test_large_lease_gets_all_its_reservations(world: World):
     lease = world.reserve(
         *apart(3, 7),
         reservation(2, 2),
@@ -119,14 +119,14 @@ def test_a_large_lease_gets_what_it_asks_for(world: World):
         start=1,
     )
     with world.db.read() as tx:
-        parts = [tx.allocations.of_reservations([one.id]) for one in lease.reservations]
+        parts = [tx.allocations.of_reservations([reservation.id]) for reservation in lease.reservations]
     assert [sum(part.units for part in found) for found in parts] == [7, 7, 7, 2, 40, 4, 3, 5, 5]
     assert [len(found) for found in parts[:3]] == [7] * 3
     assert len(parts[5]) == 1
     assert ledger.faults(str(world.db.engine.url)) == []
 
 
-def test_a_large_lease_takes_nothing_that_another_has(world: World):
+def test_large_lease_takes_only_free_resources(world: World):
     other = world.reserve(*apart(6, 6), start=1, hours=2)
     lease = world.reserve(*apart(6, 6, vcpus=8), start=2)
     assert world.units(lease)
@@ -134,7 +134,7 @@ def test_a_large_lease_takes_nothing_that_another_has(world: World):
     assert ledger.faults(str(world.db.engine.url)) == []
 
 
-def test_a_large_lease_for_which_there_is_no_room_is_refused_with_the_reservation_that_has_none(world: World):
+def test_refusal_of_a_large_lease_names_the_reservation_without_room(world: World):
     with pytest.raises(NotEnoughResources) as refused:
         world.reserve(*apart(5), *apart(1, HOSTS + 1), start=1)
     assert refused.value.field == "reservations[5].amount"
@@ -160,7 +160,7 @@ class Overtaken(Database):
         return super().write(work, survey=look)
 
 
-def test_what_others_have_got_since_room_was_looked_for_is_not_promised_again(tmp_path: Path):
+def test_hosts_booked_since_the_survey_are_not_promised_again(tmp_path: Path):
     with open_world(tmp_path, hosts=HOSTS, database=Overtaken) as world:
         assert isinstance(world.db, Overtaken)
         others: list[Lease] = []
@@ -171,7 +171,7 @@ def test_what_others_have_got_since_room_was_looked_for_is_not_promised_again(tm
         assert ledger.faults(str(world.db.engine.url)) == []
 
 
-def test_a_part_of_the_room_that_others_have_got_is_not_promised_again(tmp_path: Path):
+def test_room_booked_in_part_since_the_survey_is_not_promised_again(tmp_path: Path):
     """Of each host there is room for some of the instances still, and not for all that were to lie there."""
     with open_world(tmp_path, hosts=HOSTS, database=Overtaken) as world:
         assert isinstance(world.db, Overtaken)
@@ -202,7 +202,7 @@ class Agreeing(EnforcementFilter):
         raise NotImplementedError
 
 
-def test_a_large_lease_is_judged_once_and_booked_as_it_was_judged(tmp_path: Path):
+def test_large_lease_is_judged_once_and_booked_as_judged(tmp_path: Path):
     judge = Agreeing(cfg.ConfigOpts())
     with open_world(tmp_path, hosts=HOSTS, filters={"judge": judge}) as world:
         world.reserve(*apart(6, 8), start=1)
@@ -210,14 +210,14 @@ def test_a_large_lease_is_judged_once_and_booked_as_it_was_judged(tmp_path: Path
 
 
 @pytest.mark.parametrize("wanted", [apart(6), apart(1)], ids=["large", "small"])
-def test_a_request_whose_time_is_over_is_refused_and_changes_nothing(tmp_path: Path, wanted):
+def test_request_over_its_time_budget_is_refused_and_changes_nothing(tmp_path: Path, wanted):
     with open_world(tmp_path, hosts=HOSTS, rules=Rules(planning_time=timedelta(0))) as world:
         with pytest.raises(Unavailable, match="took longer than 0 seconds; nothing was changed"):
             world.reserve(*wanted, start=1)
         assert world.leases.list(OWNER, LeaseQuery(10)).items == ()
 
 
-def test_what_looks_for_long_gives_way_to_those_who_wait(database_url: str):
+def test_large_request_gives_way_to_waiting_ones(database_url: str):
     """A transaction that has locked a host is undone for another that wants the host, and then tried again."""
     with open_world(database_url, hosts=1, database=partial(Database, courtesy_seconds=0)) as world:
         with world.db.read() as tx:
@@ -226,7 +226,9 @@ def test_what_looks_for_long_gives_way_to_those_who_wait(database_url: str):
         attempts: list[bool] = []
 
         def take(tx: Transaction) -> None:
-            tx.resources.raise_versions({number: one.version for number, one in tx.resources.by_ids([host]).items()})
+            tx.resources.raise_versions(
+                {resource_id: resource.version for resource_id, resource in tx.resources.by_ids([host]).items()}
+            )
 
         def look(tx: Transaction) -> None:
             take(tx)
@@ -276,7 +278,7 @@ def add(world: World, lease: Lease) -> object:
     ],
     ids=["booking with an address by name", "change", "addition"],
 )
-def test_a_large_request_that_is_not_surveyed_gives_way_and_is_made_again(
+def test_large_change_gives_way_and_is_retried(
     world: World, monkeypatch: pytest.MonkeyPatch, ask: Callable[[World], object]
 ):
     asked: list[Transaction] = []
@@ -292,7 +294,7 @@ def test_a_large_request_that_is_not_surveyed_gives_way_and_is_made_again(
     assert ledger.faults(str(world.db.engine.url)) == []
 
 
-def test_a_small_change_does_not_give_way(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_small_change_does_not_give_way(world: World, monkeypatch: pytest.MonkeyPatch):
     lease = world.reserve(*apart(2, 2), start=1)
     monkeypatch.setattr(Transaction, "give_way", lambda _tx: pytest.fail("it gave way"))
     prolong(world, lease)

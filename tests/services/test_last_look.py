@@ -23,7 +23,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield world
 
 
-def test_a_lease_on_a_host_that_has_shrunk_is_prolonged_into_time_that_is_free(world: World) -> None:
+def test_lease_on_a_shrunk_host_is_prolonged_into_free_time(world: World) -> None:
     world.resize(8, 1, 1)
     prolonged = world.reserve(instance_reservation(vcpus=4), hours=4)
     beside = world.reserve(instance_reservation(vcpus=4), hours=2)
@@ -37,7 +37,7 @@ def test_a_lease_on_a_host_that_has_shrunk_is_prolonged_into_time_that_is_free(w
     assert world.leases.get(OWNER, beside.id).status is LeaseStatus.TERMINATED
 
 
-def test_a_move_that_was_taken_back_is_not_judged(world: World) -> None:
+def test_undone_move_is_not_checked(world: World) -> None:
     """Two plans on a host that has shrunk: the first could move, the second cannot, so that both stay."""
     for number, rack in enumerate(("r1", "r2", "r1"), start=1):
         world.resources.update(ADMIN, HOST, str(number), {"rack": rack})
@@ -52,7 +52,7 @@ def test_a_move_that_was_taken_back_is_not_judged(world: World) -> None:
     assert [world.units(plan) for plan in moving] == [[("sim-host-002", 1)]] * 2
 
 
-def test_a_host_with_two_allocations_of_a_lease_is_cleaned_as_far_as_there_is_room(tmp_path: Path) -> None:
+def test_host_with_two_allocations_of_a_lease_is_cleaned_as_far_as_possible(tmp_path: Path) -> None:
     cleaning = timedelta(minutes=30)
     with open_world(tmp_path, hosts=1, rules=Rules(cleaning_time=cleaning)) as world:
         world.resize(8)
@@ -68,7 +68,7 @@ def test_a_host_with_two_allocations_of_a_lease_is_cleaned_as_far_as_there_is_ro
         assert ledger.faults(str(world.db.engine.url)) == []
 
 
-def test_two_plans_may_follow_each_other_where_a_longer_plan_was_put_and_taken_back(world: World) -> None:
+def test_two_plans_may_use_the_place_of_an_undone_longer_plan(world: World) -> None:
     """On the second host one plan could move to the first host and the other cannot; both on the third can."""
     longer, _, later = (
         world.reserve_on(number, reservation(1, 1), start=start, hours=end - start)

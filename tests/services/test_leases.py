@@ -28,7 +28,7 @@ def history(world: World, lease_id: str) -> list[str]:
     return [entry.to_status for entry in world.leases.history(ADMIN, lease_id) if entry.from_status != entry.to_status]
 
 
-def test_a_lease_goes_through_its_life(world: World):
+def test_lease_starts_and_ends(world: World):
     lease = world.book(2, start=1, hours=2)
     assert lease.status is LeaseStatus.PENDING
     assert len(world.hosts_of(lease.id)) == 2
@@ -37,21 +37,21 @@ def test_a_lease_goes_through_its_life(world: World):
     world.pass_time(HOUR)
     lease = world.leases.get(OWNER, lease.id)
     assert lease.status is LeaseStatus.ACTIVE
-    assert {one.status for one in lease.reservations} == {ReservationStatus.ACTIVE}
+    assert {reservation.status for reservation in lease.reservations} == {ReservationStatus.ACTIVE}
     [group] = world.cloud.world.groups().values()
     assert group.project_id == OWNER.project_id
 
     world.pass_time(2 * HOUR)
     lease = world.leases.get(OWNER, lease.id)
     assert lease.status is LeaseStatus.TERMINATED
-    assert {one.status for one in lease.reservations} == {ReservationStatus.DELETED}
-    assert {one.status for one in lease.events} == {EventStatus.DONE}
+    assert {reservation.status for reservation in lease.reservations} == {ReservationStatus.DELETED}
+    assert {event.status for event in lease.events} == {EventStatus.DONE}
     assert world.cloud.world.groups() == {}
     assert len(world.cloud.world.pool()) == 4
     assert history(world, lease.id) == ["PENDING", "STARTING", "ACTIVE", "TERMINATING", "TERMINATED"]
 
 
-def test_a_full_cloud_says_why(world: World):
+def test_refusal_lists_the_stages_of_the_choice(world: World):
     world.book(3, hours=2)
     with pytest.raises(NotEnoughResources) as refused:
         world.book(2, hours=1)
@@ -69,7 +69,7 @@ def test_back_to_back_leases_share_a_host(world: World):
     assert world.leases.get(OWNER, second.id).status is LeaseStatus.ACTIVE
 
 
-def test_the_tightest_gap_is_used(world: World):
+def test_tightest_gap_is_used(world: World):
     first = world.book(1, start=0, hours=2)
     other = world.book(1, start=2, hours=2)
     assert world.hosts_of(first.id) == world.hosts_of(other.id)
@@ -82,11 +82,11 @@ def test_plans_move_to_make_room(world: World):
     held = [world.book(1, start=1 + hour, hours=1) for hour in range(4)]
     whole = world.book(3, start=1, hours=4)
     assert len(world.hosts_of(whole.id)) == 3
-    assert all(len(world.hosts_of(one.id)) == 1 for one in held)
-    assert not set(world.hosts_of(whole.id)) & {name for one in held for name in world.hosts_of(one.id)}
+    assert all(len(world.hosts_of(lease.id)) == 1 for lease in held)
+    assert not set(world.hosts_of(whole.id)) & {name for lease in held for name in world.hosts_of(lease.id)}
 
 
-def test_deleting_a_pending_lease_frees_its_hosts_at_once(world: World):
+def test_deleted_pending_lease_frees_its_hosts_at_once(world: World):
     lease = world.book(4, start=1)
     world.leases.delete(OWNER, lease.id)
     world.leases.delete(OWNER, lease.id)
@@ -95,7 +95,7 @@ def test_deleting_a_pending_lease_frees_its_hosts_at_once(world: World):
     world.book(4, start=1)
 
 
-def test_deleting_an_active_lease_takes_everything_back(world: World):
+def test_deleted_active_lease_is_taken_back(world: World):
     lease = world.book(4)
     world.engine.settle()
     world.leases.delete(OWNER, lease.id)
@@ -105,7 +105,7 @@ def test_deleting_an_active_lease_takes_everything_back(world: World):
     world.book(4)
 
 
-def test_a_foreign_lease_does_not_exist(world: World):
+def test_lease_of_another_project_is_not_found(world: World):
     lease = world.book(1)
     for call in (
         lambda: world.leases.get(STRANGER, lease.id),
@@ -120,7 +120,7 @@ def test_a_foreign_lease_does_not_exist(world: World):
         world.leases.delete(READER, lease.id)
 
 
-def test_extending_checks_the_neighbours_and_moves_plans(world: World):
+def test_prolonging_moves_plans_and_is_refused_without_room(world: World):
     mine = world.book(1, hours=1)
     world.engine.settle()
     neighbour = world.book(1, start=1, hours=1)
@@ -134,12 +134,12 @@ def test_extending_checks_the_neighbours_and_moves_plans(world: World):
     assert world.leases.get(OWNER, mine.id).ends_at == NOW + 2 * HOUR
 
 
-def test_a_running_lease_grows_and_does_not_shrink(world: World):
+def test_running_lease_grows_and_does_not_shrink(world: World):
     lease = world.book(1, hours=2)
     world.engine.settle()
-    [one] = lease.reservations
+    [reservation] = lease.reservations
     grown = world.leases.update(
-        OWNER, lease.id, LeaseChange(reservations=(ReservationChange(one.id, {"min": 2, "max": 3}),))
+        OWNER, lease.id, LeaseChange(reservations=(ReservationChange(reservation.id, {"min": 2, "max": 3}),))
     )
     assert grown.status is LeaseStatus.ACTIVE
     assert grown.reservations[0].parameters["max"] == 3
@@ -148,19 +148,19 @@ def test_a_running_lease_grows_and_does_not_shrink(world: World):
     assert len(group.hosts) == 3
     with pytest.raises(NotEnoughResources):
         world.leases.update(
-            OWNER, lease.id, LeaseChange(reservations=(ReservationChange(one.id, {"min": 1, "max": 1}),))
+            OWNER, lease.id, LeaseChange(reservations=(ReservationChange(reservation.id, {"min": 1, "max": 1}),))
         )
     assert world.leases.get(OWNER, lease.id).status is LeaseStatus.ACTIVE
 
 
-def test_growth_that_the_cloud_refuses_is_undone(world: World):
+def test_refused_growth_is_undone(world: World):
     lease = world.book(1, hours=2)
     world.engine.settle()
-    [one] = lease.reservations
+    [reservation] = lease.reservations
     world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started"))
     with pytest.raises(Exception, match="undone"):
         world.leases.update(
-            OWNER, lease.id, LeaseChange(reservations=(ReservationChange(one.id, {"min": 2, "max": 3}),))
+            OWNER, lease.id, LeaseChange(reservations=(ReservationChange(reservation.id, {"min": 2, "max": 3}),))
         )
     after = world.leases.get(OWNER, lease.id)
     assert after.status is LeaseStatus.ACTIVE
@@ -170,7 +170,7 @@ def test_growth_that_the_cloud_refuses_is_undone(world: World):
     assert len(group.hosts) == 1
 
 
-def test_the_start_of_a_running_lease_stays_where_it_was(world: World):
+def test_start_of_a_running_lease_cannot_change(world: World):
     """In its first minute, too: it runs, and cannot start again."""
     lease = world.book(1, hours=2)
     world.engine.settle()
@@ -179,16 +179,16 @@ def test_the_start_of_a_running_lease_stays_where_it_was(world: World):
     assert world.leases.get(OWNER, lease.id).starts_at == NOW
 
 
-def test_a_pending_lease_is_planned_anew(world: World):
+def test_changed_pending_lease_is_planned_anew(world: World):
     lease = world.book(1, start=1, hours=1)
-    [one] = lease.reservations
+    [reservation] = lease.reservations
     changed = world.leases.update(
         OWNER,
         lease.id,
         LeaseChange(
             starts_at=NOW + 3 * HOUR,
             ends_at=NOW + 5 * HOUR,
-            reservations=(ReservationChange(one.id, {"min": 4, "max": 4}),),
+            reservations=(ReservationChange(reservation.id, {"min": 4, "max": 4}),),
         ),
     )
     assert changed.status is LeaseStatus.PENDING
@@ -198,7 +198,7 @@ def test_a_pending_lease_is_planned_anew(world: World):
     world.book(4, start=1, hours=2)
 
 
-def test_the_notice_before_the_end_comes_no_earlier_than_the_start(world: World):
+def test_before_end_event_is_not_before_the_start(world: World):
     """It keeps its distance from the end as long as that lies in the lease."""
     request = LeaseRequest(
         "lease", NOW + HOUR, NOW + 6 * HOUR, before_end_at=NOW + 2 * HOUR, reservations=(reservation(1, 1),)
@@ -209,25 +209,25 @@ def test_the_notice_before_the_end_comes_no_earlier_than_the_start(world: World)
         assert changed.event(EventType.BEFORE_END).due_at == NOW + notice_at * HOUR
 
 
-def test_a_refused_change_changes_nothing(world: World):
+def test_refused_change_changes_nothing(world: World):
     lease = world.book(1, start=1, hours=1)
     before = world.leases.get(OWNER, lease.id)
-    [one] = lease.reservations
+    [reservation] = lease.reservations
     for change in (
         LeaseChange(name="x", ends_at=NOW - HOUR),
         LeaseChange(name="x", starts_at=NOW - HOUR),
         LeaseChange(name="x", before_end_at=NOW + 5 * HOUR),
         LeaseChange(name="x", reservations=(ReservationChange("nope", {"max": 2}),)),
-        LeaseChange(name="x", reservations=(ReservationChange(one.id, {"min": 3}),)),
-        LeaseChange(name="x", reservations=(ReservationChange(one.id, {}, "virtual:instance"),)),
-        LeaseChange(name="x", reservations=(ReservationChange(one.id, {"min": 9, "max": 9}),)),
+        LeaseChange(name="x", reservations=(ReservationChange(reservation.id, {"min": 3}),)),
+        LeaseChange(name="x", reservations=(ReservationChange(reservation.id, {}, "virtual:instance"),)),
+        LeaseChange(name="x", reservations=(ReservationChange(reservation.id, {"min": 9, "max": 9}),)),
     ):
         with pytest.raises((InvalidParameter, NotEnoughResources)):
             world.leases.update(OWNER, lease.id, change)
         assert world.leases.get(OWNER, lease.id) == before
 
 
-def test_a_transient_failure_is_tried_again(world: World):
+def test_transient_failure_is_retried(world: World):
     world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=3, reason="the cloud is slow"))
     lease = world.book(1)
     world.engine.settle()
@@ -242,7 +242,7 @@ def test_a_transient_failure_is_tried_again(world: World):
     assert started.status_reason is None
 
 
-def test_a_permanent_failure_gives_everything_back(world: World):
+def test_permanent_failure_releases_everything(world: World):
     world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", after_effects=1, reason="no"))
     lease = world.book(2)
     world.engine.settle()
@@ -258,7 +258,7 @@ def test_a_permanent_failure_gives_everything_back(world: World):
 
 
 @pytest.mark.slow
-def test_a_slow_end_delays_nobody_else(world: World):
+def test_slow_end_delays_no_other_lease(world: World):
     slow = world.book(1, hours=1)
     world.engine.settle()
     world.cloud.inject(
@@ -275,7 +275,7 @@ def test_a_slow_end_delays_nobody_else(world: World):
 
 
 @pytest.mark.slow
-def test_a_start_waits_for_its_host_when_there_is_no_other(world: World):
+def test_start_waits_for_its_host_without_an_alternative(world: World):
     slow = world.book(4, hours=1)
     world.engine.settle()
     world.cloud.inject(Fault(FaultKind.SLOW, verb="ensure_ended", until=NOW + HOUR + timedelta(minutes=5)))
@@ -287,7 +287,7 @@ def test_a_start_waits_for_its_host_when_there_is_no_other(world: World):
     assert world.leases.get(OWNER, following.id).status is LeaseStatus.ACTIVE
 
 
-def test_a_missed_start_is_skipped_and_says_so(world: World):
+def test_missed_start_is_skipped_with_a_reason(world: World):
     lease = world.book(1, start=1, hours=1)
     world.clock.advance(3 * HOUR)
     world.engine.settle()
@@ -297,7 +297,7 @@ def test_a_missed_start_is_skipped_and_says_so(world: World):
     assert world.cloud.world.journal(lease.reservations[0].id) == []
 
 
-def test_delete_takes_over_between_attempts(world: World):
+def test_delete_stops_retries(world: World):
     world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=None, after_effects=1))
     lease = world.book(2, hours=5)
     world.engine.settle()
@@ -308,7 +308,7 @@ def test_delete_takes_over_between_attempts(world: World):
     assert len(world.cloud.world.pool()) == 4
 
 
-def test_dropping_a_reservation(world: World):
+def test_dropped_reservation_frees_its_host(world: World):
     lease = world.book(2, hours=2)
     world.pass_time(timedelta(minutes=1))
     world.leases.drop_reservation(OWNER, lease.id, lease.reservations[0].id)
@@ -319,10 +319,10 @@ def test_dropping_a_reservation(world: World):
     assert world.cloud.world.groups() == {}
     world.book(4)
     held = world.leases.resources(OWNER, lease.id, HOST)
-    assert {one.state for one in held} == {AllocationState.RELEASED}
+    assert {allocation.state for allocation in held} == {AllocationState.RELEASED}
 
 
-def test_a_snapshot_is_made_once(world: World):
+def test_snapshot_is_created_once(world: World):
     lease = world.book(1, hours=3, before_end="snapshot")
     world.pass_time(HOUR)
     world.cloud.world.boot_server(OWNER.project_id, name="mine", reservation_id=lease.reservations[0].id)
@@ -334,7 +334,7 @@ def test_a_snapshot_is_made_once(world: World):
     assert world.leases.get(OWNER, lease.id).status is LeaseStatus.TERMINATED
 
 
-def test_ending_now(world: World):
+def test_lease_can_end_now(world: World):
     lease = world.book(1, hours=5)
     world.pass_time(timedelta(minutes=10))
     world.leases.update(OWNER, lease.id, LeaseChange(ends_at=world.clock.now()))
@@ -343,7 +343,7 @@ def test_ending_now(world: World):
     world.book(4)
 
 
-def test_a_foreign_server_is_left_alone(world: World):
+def test_server_of_others_is_not_deleted(world: World):
     lease = world.book(1, start=1)
     [host] = world.hosts_of(lease.id)
     world.cloud.world.force_server("somebody", host, name="foreign")
@@ -353,7 +353,7 @@ def test_a_foreign_server_is_left_alone(world: World):
     assert len(world.cloud.world.servers()) == 1
 
 
-def test_the_repair_pass_undoes_what_came_late(world: World):
+def test_repair_takes_back_late_effects(world: World):
     lease = world.book(1, hours=1)
     world.engine.settle()
     [order] = world.service.events.orders(lease.id)
@@ -383,7 +383,7 @@ def test_messages_are_delivered_in_order(world: World):
 @pytest.mark.parametrize(
     "kind", [pytest.param(POSTGRESQL, marks=pytest.mark.postgresql), pytest.param(MARIADB, marks=pytest.mark.mariadb)]
 )
-def test_what_comes_free_while_a_refusal_is_written_is_booked(fresh_database, kind: str):
+def test_host_freed_during_a_refusal_is_booked(fresh_database, kind: str):
     """A refusal never says that as many are free as were asked for."""
     with fresh_database(kind) as url, open_world(url, hosts=1) as world:
         first = world.book(1, start=1, hours=1)

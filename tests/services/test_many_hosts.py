@@ -26,7 +26,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder: Path = tmp_path_factory.mktemp("many")
     with open_world(folder, hosts=1) as world:
         capacity = Capacity({"VCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 10})
-        found = [DiscoveredResource(HOST, f"many-{one}", f"many-{one}", capacity) for one in range(HOSTS)]
+        found = [DiscoveredResource(HOST, f"many-{number}", f"many-{number}", capacity) for number in range(HOSTS)]
         world.db.write(lambda tx: tx.resources.add_many(found, [{}] * HOSTS, now=world.clock.now()))
 
         def limit(connection: sqlite3.Connection, _record: object) -> None:
@@ -37,7 +37,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
-def test_more_hosts_than_there_are_lock_none(world: World):
+def test_request_for_too_many_hosts_locks_none(world: World):
     """Others would wait for all of them, for as long as a large cloud takes to look through."""
     written: list[str] = []
 
@@ -59,7 +59,7 @@ def test_more_hosts_than_there_are_lock_none(world: World):
     [hosts(MOST), *(instances(MOST, vcpus=1, affinity=affinity) for affinity in (None, True, False))],
     ids=["hosts", "anywhere", "together", "apart"],
 )
-def test_more_than_all_of_them_have_is_refused(world: World, asked: ReservationRequest):
+def test_request_for_more_than_all_hosts_is_refused(world: World, asked: ReservationRequest):
     """The hosts that are free, or have room, are all of them; it is not enough."""
     with pytest.raises(NotEnoughResources):
         world.reserve(asked, start=1)

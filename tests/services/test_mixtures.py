@@ -117,7 +117,7 @@ steps = st.one_of(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.lists(steps, min_size=3, max_size=12))
-def test_a_mixture_of_all_types_is_neither_overbooked_nor_refused_for_nothing(world: World, done: list[Any]):
+def test_mixed_types_are_never_overbooked_nor_refused_with_room(world: World, done: list[Any]):
     booked: list[str] = []
     for step, *what in done:
         if step == "book":
@@ -150,7 +150,7 @@ def refusal_of(operation: Callable[[], object]) -> TenureError | None:
 def book(world: World, wanted: list[Asked], period: list[int]) -> list[str]:
     begin, end = (world.clock.now() + hour * HOUR for hour in period)
     fits = len(wanted) == 1 and has_room(world, wanted[0], begin, end)
-    request = LeaseRequest("mixed", begin, end, reservations=tuple(one.request(world) for one in wanted))
+    request = LeaseRequest("mixed", begin, end, reservations=tuple(kind.request(world) for kind in wanted))
     lease_id = str(uuid4())
     refusal = refusal_of(lambda: world.leases.create(OWNER, request, lease_id=lease_id))
     assert refusal is None or not fits, f"{wanted} was refused: {refusal}"
@@ -158,7 +158,7 @@ def book(world: World, wanted: list[Asked], period: list[int]) -> list[str]:
 
 
 def resize(world: World, lease: Lease, amount: int) -> None:
-    live = [one for one in lease.reservations if one.status is not ReservationStatus.DELETED]
+    live = [reservation for reservation in lease.reservations if reservation.status is not ReservationStatus.DELETED]
     if not live:
         return
     reservation = live[0]
@@ -168,7 +168,7 @@ def resize(world: World, lease: Lease, amount: int) -> None:
 
 def move(world: World, lease: Lease, period: list[int]) -> None:
     begin, end = (world.clock.now() + hour * HOUR for hour in period)
-    live = [one for one in lease.reservations if one.status is not ReservationStatus.DELETED]
+    live = [reservation for reservation in lease.reservations if reservation.status is not ReservationStatus.DELETED]
     alone = live[0] if len(live) == 1 else None
     change(world, lease, LeaseChange(starts_at=begin, ends_at=end), alone, None, begin, end)
 
@@ -190,11 +190,13 @@ def change(
             world, described(reservation, amount), begin or lease.starts_at, end or lease.ends_at, but=reservation.id
         )
     )
-    before = {one.id: one.parameters for one in lease.reservations}
+    before = {reservation.id: reservation.parameters for reservation in lease.reservations}
     refusal = refusal_of(lambda: world.leases.update(OWNER, lease.id, asked_for))
     if refusal is not None:
         assert not fits, f"{asked_for} of {lease.reservations} was refused: {refusal}"
-        assert {one.id: one.parameters for one in world.leases.get(OWNER, lease.id).reservations} == before
+        assert {
+            reservation.id: reservation.parameters for reservation in world.leases.get(OWNER, lease.id).reservations
+        } == before
     world.engine.settle()
 
 
@@ -270,11 +272,11 @@ def has_room(world: World, wanted: Asked, begin: datetime, end: datetime, *, but
 def _units_at(resource: Any, uses: Any, moment: datetime, sizes: Mapping[str, int]) -> int:
     """For how many units the resource has room in the hour from that moment on."""
     there = [
-        one for one in uses if one.resource_id == resource.id and one.starts_at < moment + HOUR and one.ends_at > moment
+        use for use in uses if use.resource_id == resource.id and use.starts_at < moment + HOUR and use.ends_at > moment
     ]
-    if any(one.exclusive for one in there):
+    if any(use.exclusive for use in there):
         return 0
     if "WHOLE" in sizes:
         return 0 if there else 1
-    left = {name: resource.capacity.get(name, 0) - sum(one.amounts.get(name, 0) for one in there) for name in sizes}
+    left = {name: resource.capacity.get(name, 0) - sum(use.amounts.get(name, 0) for use in there) for name in sizes}
     return max(0, min(left[name] // size for name, size in sizes.items()))

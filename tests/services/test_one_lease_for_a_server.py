@@ -16,7 +16,7 @@ REQUESTS = 6
 
 
 @pytest.mark.races
-def test_one_of_many_requests_for_a_server_wins(database_url: str):
+def test_concurrent_requests_for_one_server_book_one_lease(database_url: str):
     with open_world(database_url, hosts=4) as world:
         world.cloud.world.add_host("general")
         server_id = world.cloud.world.instances.boot(OWNER.project_id, "1")
@@ -37,7 +37,7 @@ def test_one_of_many_requests_for_a_server_wins(database_url: str):
                 return None
 
         with ThreadPoolExecutor(REQUESTS) as threads:
-            made = [one for one in threads.map(book, range(REQUESTS)) if one is not None]
+            made = [lease for lease in threads.map(book, range(REQUESTS)) if lease is not None]
         assert len(made) == 1
         [server] = world.cloud.world.servers()
         assert server.metadata["tenure:lease"] == made[0]

@@ -41,7 +41,7 @@ def up_to(maximum: int) -> ReservationRequest:
     return reservation(1, maximum)
 
 
-def test_a_host_holds_as_many_as_it_has_room_for_and_no_more(world: World):
+def test_host_never_gets_more_instances_than_fit(world: World):
     """Blazar counted a reservation once, however many instances it had: 18 processors were promised of 8."""
     first = world.reserve(instances(ROOM - 1), start=1)
     assert sum(count for _, count in world.units(first)) == ROOM - 1
@@ -52,13 +52,13 @@ def test_a_host_holds_as_many_as_it_has_room_for_and_no_more(world: World):
         world.reserve(instances(1), start=1)
 
 
-def test_leases_that_follow_each_other_share_a_full_cloud(world: World):
+def test_consecutive_leases_share_a_full_cloud(world: World):
     """Blazar refused what begins when another ends."""
     for number in range(4):
         world.reserve(instances(ROOM), start=1 + number)
 
 
-def test_what_peaks_at_different_times_is_counted_so(world: World):
+def test_peaks_at_different_times_do_not_add_up(world: World):
     """Each fills half of every host, and no two of the short ones are there at once."""
     half = ROOM // 2
     for number in range(3):
@@ -68,14 +68,14 @@ def test_what_peaks_at_different_times_is_counted_so(world: World):
         world.reserve(instances(1), start=1, hours=3)
 
 
-def test_what_is_asked_of_hosts_holds_where_others_are_already(world: World):
+def test_conditions_apply_to_hosts_in_use(world: World):
     """Where parts are in use it is looked first; they must match all the same."""
     world.reserve(instances(1), start=1)
     with pytest.raises(NotEnoughResources, match="0 match the properties"):
         world.reserve(instances(1, resource_properties='["==", "$nothing", "1"]'), start=1)
 
 
-def test_they_gather_so_that_whole_hosts_stay_free(world: World):
+def test_instances_gather_so_that_whole_hosts_stay_free(world: World):
     for _ in range(3):
         world.reserve(instances(1, vcpus=1), start=1)
     world.reserve(hosts(2), start=1)
@@ -84,7 +84,7 @@ def test_they_gather_so_that_whole_hosts_stay_free(world: World):
     world.reserve(instances(1, vcpus=VCPUS - 3), start=1)
 
 
-def test_plans_gather_anew_where_a_whole_host_is_asked_for(world: World):
+def test_planned_instances_move_for_a_whole_host(world: World):
     """Apart now, they can be together: nothing has started."""
     spread = world.reserve(instances(3, vcpus=1, affinity=False), start=1)
     world.leases.delete(OWNER, spread.id)
@@ -96,7 +96,7 @@ def test_plans_gather_anew_where_a_whole_host_is_asked_for(world: World):
         world.reserve(hosts(1), start=1)
 
 
-def test_a_host_serves_hosts_and_instances_at_different_times(world: World):
+def test_host_serves_whole_and_part_reservations_in_turn(world: World):
     world.reserve(hosts(3), start=1)
     world.reserve(instances(ROOM), start=2)
     world.reserve(hosts(3), start=3)
@@ -105,7 +105,7 @@ def test_a_host_serves_hosts_and_instances_at_different_times(world: World):
             world.reserve(wanted, start=1.5)
 
 
-def test_a_lease_of_several_types_is_booked_whole_or_not_at_all(world: World):
+def test_lease_of_several_types_is_booked_whole_or_not_at_all(world: World):
     lease = world.reserve(hosts(1), instances(8), start=1)
     assert len(world.units(lease)) == 3
     world.leases.delete(OWNER, lease.id)
@@ -115,7 +115,7 @@ def test_a_lease_of_several_types_is_booked_whole_or_not_at_all(world: World):
     world.reserve(hosts(3), start=1)
 
 
-def test_in_what_order_a_lease_asks_makes_no_difference(world: World):
+def test_order_of_reservations_does_not_matter(world: World):
     """Small ones gather on one host, where a large one would have fitted beside each."""
     small, large = instances(HOSTS, vcpus=SIZE), instances(HOSTS, vcpus=VCPUS - SIZE)
     for reservations in ((small, large), (large, small)):
@@ -129,13 +129,13 @@ def test_in_what_order_a_lease_asks_makes_no_difference(world: World):
 
 
 class TestAffinity:
-    def test_apart_means_each_on_a_host_of_its_own(self, world: World):
+    def test_anti_affinity_uses_a_host_for_each_instance(self, world: World):
         lease = world.reserve(instances(3, affinity=False), start=1)
         assert [count for _, count in world.units(lease)] == [1, 1, 1]
         with pytest.raises(NotEnoughResources, match=r"4 asked for.* 3 fit there"):
             world.reserve(instances(4, affinity=False), start=1)
 
-    def test_together_means_all_on_one_host(self, world: World):
+    def test_affinity_uses_one_host(self, world: World):
         lease = world.reserve(instances(4, affinity=True), start=1)
         assert [count for _, count in world.units(lease)] == [4]
         world.reserve(instances(3, affinity=True), start=1)
@@ -144,7 +144,7 @@ class TestAffinity:
             world.reserve(instances(2, affinity=True), start=1)
         world.reserve(instances(2), start=1)
 
-    def test_of_each_kind_the_rule_is_kept_when_there_are_more(self, world: World):
+    def test_affinity_holds_when_the_amount_grows(self, world: World):
         apart = world.reserve(instances(2, affinity=False), start=1)
         together = world.reserve(instances(2, affinity=True), start=1)
         world.change(apart, amount=3)
@@ -154,7 +154,7 @@ class TestAffinity:
 
 
 class TestChanges:
-    def test_before_the_start_everything_may_change(self, world: World):
+    def test_all_parameters_may_change_before_the_start(self, world: World):
         lease = world.reserve(instances(2), start=1)
         world.change(lease, amount=5, vcpus=32, affinity=None)
         assert sum(count for _, count in world.units(lease)) == 5
@@ -165,7 +165,7 @@ class TestChanges:
         assert world.leases.get(OWNER, lease.id).reservations[0].parameters["amount"] == 1
         assert [count for _, count in world.units(lease)] == [1]
 
-    def test_others_dates_need_room_then(self, world: World):
+    def test_new_dates_need_room(self, world: World):
         lease = world.reserve(instances(ROOM), start=1)
         world.reserve(instances(1), start=3)
         now = world.clock.now()
@@ -174,21 +174,21 @@ class TestChanges:
         world.leases.update(OWNER, lease.id, LeaseChange(ends_at=now + 3 * HOUR))
         assert world.leases.get(OWNER, lease.id).status is LeaseStatus.PENDING
 
-    def test_what_is_not_possible_names_the_field(self, world: World):
+    def test_refused_change_names_the_field(self, world: World):
         lease = world.reserve(instances(2), start=1)
         with pytest.raises(InvalidParameter) as caught:
             world.change(lease, vcpus=0)
         assert caught.value.field == "reservations[0].vcpus"
 
 
-def test_a_reservation_of_nothing_is_refused_at_once(world: World):
+def test_zero_instances_are_refused(world: World):
     """Blazar's manager looped for ever."""
     for size in ({"vcpus": 0}, {"vcpus": -1}, {"memory_mb": 0}, {"amount": 0}, {"disk_gb": -1}):
         with pytest.raises((InvalidParameter, ValueError)):
             world.reserve(instances(**{"amount": 1, **size}), start=1)
 
 
-def test_running_ones_are_never_fewer(world: World):
+def test_running_amount_never_decreases(world: World):
     lease = world.reserve(instances(2), start=0, hours=2)
     world.engine.settle()
     assert world.leases.get(OWNER, lease.id).status is LeaseStatus.ACTIVE

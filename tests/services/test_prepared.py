@@ -24,10 +24,10 @@ def groups(world: World) -> dict[str, str]:
 
 
 def shown(lease: Lease) -> list[object]:
-    return [one.effects["server_group_id"] for one in lease.reservations]
+    return [reservation.effects["server_group_id"] for reservation in lease.reservations]
 
 
-def test_it_goes_with_a_lease_that_is_deleted(world: World):
+def test_group_is_deleted_with_its_lease(world: World):
     lease = world.reserve(instances(True), instances(False), start=1)
     assert groups(world).keys() == set(shown(lease))
     world.leases.delete(OWNER, lease.id)
@@ -35,7 +35,7 @@ def test_it_goes_with_a_lease_that_is_deleted(world: World):
     assert world.service.repair.run() == 0
 
 
-def test_a_cloud_that_does_not_answer_keeps_no_lease_from_being_deleted(world: World):
+def test_lease_is_deleted_while_the_cloud_is_unavailable(world: World):
     lease = world.reserve(instances(True), instances(False), start=1)
     resisting = lease.reservations[0].id
     world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_ended", reservation_id=resisting, count=1))
@@ -46,7 +46,7 @@ def test_a_cloud_that_does_not_answer_keeps_no_lease_from_being_deleted(world: W
     assert groups(world) == {}
 
 
-def test_it_goes_with_a_lease_that_cannot_be_made(world: World):
+def test_group_is_deleted_if_the_lease_is_refused(world: World):
     asked: list[str] = []
 
     def refuse(verb: str, *_: object) -> None:
@@ -61,7 +61,7 @@ def test_it_goes_with_a_lease_that_cannot_be_made(world: World):
     assert world.service.repair.run() == 0
 
 
-def test_it_goes_with_a_lease_whose_start_was_missed(world: World):
+def test_group_is_deleted_after_a_missed_start(world: World):
     lease = world.reserve(instances(), start=1)
     world.clock.advance(3 * HOUR)
     world.engine.settle()
@@ -70,7 +70,7 @@ def test_it_goes_with_a_lease_whose_start_was_missed(world: World):
     assert world.service.repair.run() == 0
 
 
-def test_it_goes_with_a_reservation_that_is_dropped(world: World):
+def test_group_is_deleted_with_its_reservation(world: World):
     lease = world.reserve(instances(True), instances(False), start=1)
     world.leases.drop_reservation(OWNER, lease.id, lease.reservations[0].id)
     assert list(groups(world)) == shown(lease)[1:]
@@ -78,7 +78,7 @@ def test_it_goes_with_a_reservation_that_is_dropped(world: World):
 
 
 @pytest.mark.parametrize(("after", "policies"), [(False, ["anti-affinity"]), (None, [])])
-def test_it_follows_a_change_before_the_start(world: World, after: bool | None, policies: list[str]):
+def test_group_follows_a_change_before_the_start(world: World, after: bool | None, policies: list[str]):
     lease = world.reserve(instances(), start=1)
     changed = world.change(lease, affinity=after)
     assert list(groups(world).values()) == policies
@@ -88,20 +88,20 @@ def test_it_follows_a_change_before_the_start(world: World, after: bool | None, 
     assert (started.status, shown(started)) == (LeaseStatus.ACTIVE, shown(changed))
 
 
-def test_a_rule_that_comes_later_makes_one(world: World):
+def test_later_affinity_creates_a_group(world: World):
     lease = world.reserve(instances(None), start=1)
     assert groups(world) == {}
     changed = world.change(lease, affinity=True)
     assert shown(changed) == list(groups(world))
 
 
-def test_a_reservation_that_is_added_has_one(world: World):
+def test_added_reservation_has_a_group(world: World):
     lease = world.reserve(instances(None), start=1)
     changed = world.leases.add_reservation(OWNER, lease.id, instances(False))
     assert shown(changed) == [None, *groups(world)]
 
 
-def test_a_change_that_the_cloud_does_not_follow_at_once_is_followed_later(world: World):
+def test_change_reaches_a_busy_cloud_later(world: World):
     lease = world.reserve(instances(), start=1)
     world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_prepared", count=1))
     assert shown(world.change(lease, affinity=False)) == shown(lease)
@@ -110,7 +110,7 @@ def test_a_change_that_the_cloud_does_not_follow_at_once_is_followed_later(world
     assert shown(world.leases.get(OWNER, lease.id)) == list(groups(world))
 
 
-def test_what_does_not_concern_it_asks_nothing_of_the_cloud(world: World):
+def test_unrelated_changes_do_not_call_the_cloud(world: World):
     lease = world.reserve(instances(), start=1)
     world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_prepared", count=None))
     renamed = world.leases.update(OWNER, lease.id, LeaseChange(name="other", ends_at=NOW + 3 * HOUR))

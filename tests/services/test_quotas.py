@@ -30,7 +30,7 @@ def limit(world: World, *, exempt: tuple[str, ...] = (), **limits: int) -> None:
     rebuild(world, quotas=Quotas(FixedLimits(limits, exempt), horizon=timedelta(days=1)))
 
 
-def test_a_project_has_no_more_leases_than_it_may(world: World):
+def test_project_never_exceeds_its_leases_limit(world: World):
     limit(world, leases=2, exempt=(ADMIN.project_id,))
     first = world.book(1, start=1)
     world.book(1, start=3)
@@ -48,7 +48,7 @@ def test_a_project_has_no_more_leases_than_it_may(world: World):
     world.book(1, start=5)
 
 
-def test_hosts_are_counted_where_most_are_booked_at_a_time(world: World):
+def test_hosts_count_at_their_peak(world: World):
     limit(world, hosts=2)
     world.book(2, start=0, hours=2)
     later = world.book(2, start=2, hours=2)  # begins when the first ends
@@ -64,7 +64,7 @@ def test_hosts_are_counted_where_most_are_booked_at_a_time(world: World):
     assert len(world.leases.add_reservation(OWNER, later.id, reservation(1, 1)).reservations) == 2
 
 
-def test_hours_are_counted_in_a_stretch_of_time(world: World):
+def test_hours_count_within_the_horizon(world: World):
     limit(world, hours_of_hosts=10)
     lease = world.book(2, start=1, hours=4)
     with pytest.raises(OverQuota, match="hours of hosts: 8 of 10 used, 3 more requested"):
@@ -75,7 +75,7 @@ def test_hours_are_counted_in_a_stretch_of_time(world: World):
     world.book(1, start=24, hours=100)  # beyond the day that counts
 
 
-def test_who_has_more_than_he_may_can_still_give_back(world: World):
+def test_project_above_its_limit_can_release(world: World):
     """The limit has become smaller since."""
     lease = world.book(3, start=1, hours=3)
     limit(world, hosts=1, leases=0)
@@ -86,7 +86,7 @@ def test_who_has_more_than_he_may_can_still_give_back(world: World):
     world.leases.delete(OWNER, lease.id)
 
 
-def test_what_is_refused_is_not_booked(world: World):
+def test_over_quota_request_books_nothing(world: World):
     limit(world, hosts=2)
     with pytest.raises(OverQuota):
         world.book(4)
@@ -94,7 +94,7 @@ def test_what_is_refused_is_not_booked(world: World):
     world.book(4)
 
 
-def test_each_type_has_a_name(world: World):
+def test_each_type_has_a_limit_name(world: World):
     assert {"leases", "hosts", "instances", "floating_ips", "hours_of_hosts"} <= set(
         names_of(world.service.parts.types)
     )
@@ -146,7 +146,7 @@ def race(world: World) -> Counter[str]:
         pytest.param(MARIADB, marks=pytest.mark.mariadb),
     ],
 )
-def test_of_a_hundred_at_once_exactly_as_many_as_may_be_are_booked(kind, fresh_database, tmp_path: Path):
+def test_hundred_concurrent_requests_never_exceed_the_limit(kind, fresh_database, tmp_path: Path):
     if kind == "sqlite":
         with open_world(tmp_path, hosts=40) as world:
             check_race(world)

@@ -36,7 +36,9 @@ def book(world: World, amount: int, *required: str, start: float = 1) -> Lease:
 
 def addresses(world: World, lease: Lease) -> set[str]:
     return {
-        one.resource.name for one in world.leases.resources(OWNER, lease.id, ADDRESS) if one.state.value != "released"
+        resource.resource.name
+        for resource in world.leases.resources(OWNER, lease.id, ADDRESS)
+        if resource.state.value != "released"
     }
 
 
@@ -47,7 +49,7 @@ def steal(world: World, address: str) -> None:
     world.service.health_check.run()
 
 
-def test_who_requires_the_same_is_refused(world: World):
+def test_required_address_in_use_is_refused(world: World):
     """The plan of the first was moved to another address."""
     first = book(world, 1, THIRD)
     with pytest.raises(NotEnoughResources):
@@ -56,7 +58,7 @@ def test_who_requires_the_same_is_refused(world: World):
     book(world, 1, THIRD, start=2)
 
 
-def test_who_requires_none_makes_room_for_who_does(world: World):
+def test_plan_moves_off_a_required_address(world: World):
     any_two, third = book(world, 2), None
     [free] = {FIRST, SECOND, THIRD} - addresses(world, any_two)
     wanted = sorted(addresses(world, any_two))[0]
@@ -67,7 +69,7 @@ def test_who_requires_none_makes_room_for_who_does(world: World):
 
 
 @pytest.mark.parametrize("planned", [FIRST, SECOND, THIRD])
-def test_who_requires_two_gets_them_whichever_is_planned_for_another(world: World, planned: str):
+def test_two_required_addresses_are_freed_by_moving_plans(world: World, planned: str):
     """The plan moves to the address that is not required, not to the other one that is."""
     for second in sorted({FIRST, SECOND, THIRD} - {planned}):
         other = book(world, 1, planned)
@@ -79,14 +81,14 @@ def test_who_requires_two_gets_them_whichever_is_planned_for_another(world: Worl
         world.leases.delete(OWNER, other.id)
 
 
-def test_a_smaller_reservation_keeps_what_it_requires(world: World):
+def test_reduced_reservation_keeps_required_addresses(world: World):
     lease = book(world, 3, THIRD)
     [reservation] = lease.reservations
     world.leases.update(OWNER, lease.id, LeaseChange(reservations=(ReservationChange(reservation.id, {"amount": 1}),)))
     assert addresses(world, lease) == {THIRD}
 
 
-def test_a_smaller_reservation_does_not_lose_what_it_requires(world: World):
+def test_reduced_running_reservation_keeps_required_addresses(world: World):
     """Nobody else can have it while it does not work; it is kept until it does, or its owner requires it no more."""
     lease = book(world, 3, THIRD)
     steal(world, THIRD)
@@ -100,7 +102,7 @@ def test_a_smaller_reservation_does_not_lose_what_it_requires(world: World):
     assert addresses(world, lease) == {FIRST, SECOND}
 
 
-def test_a_plan_that_cannot_have_it_is_told(world: World):
+def test_lease_is_degraded_without_its_required_address(world: World):
     lease = book(world, 1, THIRD)
     steal(world, THIRD)
     assert addresses(world, lease) == {THIRD}
@@ -112,7 +114,7 @@ def test_a_plan_that_cannot_have_it_is_told(world: World):
     assert set(world.cloud.world.addresses.floating_ips()) == {THIRD}
 
 
-def test_a_start_without_it_fails_and_says_so(world: World):
+def test_start_fails_without_its_required_address(world: World):
     lease = book(world, 1, THIRD)
     world.cloud.world.addresses.take(THIRD, "thief-project")
     world.pass_time(2 * HOUR)
@@ -122,7 +124,7 @@ def test_a_start_without_it_fails_and_says_so(world: World):
     assert THIRD in str(found.status_detail)
 
 
-def test_one_that_runs_waits_for_it_however_long(world: World):
+def test_running_lease_waits_for_its_required_address(world: World):
     lease = book(world, 1, THIRD, start=0)
     steal(world, THIRD)
     world.clock.advance(20 * MINUTE)

@@ -59,7 +59,7 @@ def held_up(
 
 class TestTwoWhoTakeAHostBack:
     @pytest.mark.parametrize("served", [False, True])
-    def test_a_slow_one_leaves_alone_who_registered_it_meanwhile(self, world: World, served: bool):
+    def test_slow_unregistration_keeps_a_newer_registration(self, world: World, served: bool):
         """The host was given back by somebody faster, registered anew, and promised to somebody."""
         if served:
             lease = world.book(4)
@@ -77,7 +77,7 @@ class TestTwoWhoTakeAHostBack:
         assert len(world.hosts_of(lease.id)) == 4
         world.leases.update(OWNER, lease.id, LeaseChange(name="still mine"))
 
-    def test_the_last_of_two_finds_nothing_to_do(self, world: World):
+    def test_second_of_two_unregistrations_changes_nothing(self, world: World):
         with held_up(world, "ensure_unregistered", lambda: unregister(world)) as slow:
             unregister(world)
             assert "sim-host-001" not in names(world)
@@ -86,7 +86,7 @@ class TestTwoWhoTakeAHostBack:
             host(world)
         assert "1" not in world.cloud.world.pool()
 
-    def test_a_refusal_of_the_cloud_leaves_it_reservable(self, world: World):
+    def test_refused_unregistration_keeps_the_host_reservable(self, world: World):
         world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_unregistered", reason="not today"))
         with pytest.raises(Conflict, match="not today"):
             unregister(world)
@@ -96,7 +96,7 @@ class TestTwoWhoTakeAHostBack:
         unregister(world)
         assert "sim-host-001" not in names(world)
 
-    def test_a_refusal_changes_nothing_while_another_is_at_it(self, world: World):
+    def test_refused_unregistration_does_not_disturb_another(self, world: World):
         """The other one found the host closed before the refusal came."""
         with held_up(world, "ensure_unregistered", lambda: unregister(world), after_effects=1, refused=True) as slow:
             world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_unregistered"))
@@ -106,7 +106,7 @@ class TestTwoWhoTakeAHostBack:
             slow.result(patience())
         assert not host(world).reservable
 
-    def test_a_cloud_that_is_busy_leaves_it_closed_until_it_is_asked_again(self, world: World):
+    def test_busy_cloud_leaves_the_host_closed_until_a_retry(self, world: World):
         world.cloud.inject(Fault(FaultKind.LOST_REPLY, verb="ensure_unregistered"))
         with pytest.raises(Unavailable):
             unregister(world)
@@ -120,7 +120,7 @@ class TestRegistration:
     def extra(self, world: World) -> str:
         return world.cloud.world.add_host("extra")
 
-    def test_an_interrupted_one_is_completed_with_the_properties_of_the_last_request(self, world: World, extra: str):
+    def test_interrupted_registration_is_completed_with_the_last_properties(self, world: World, extra: str):
         world.cloud.inject(Fault(FaultKind.LOST_REPLY, verb="ensure_registered", count=2))
         for own in ({"gpu": "a100"}, {"disk": "ssd"}):
             with pytest.raises(Unavailable):
@@ -130,12 +130,12 @@ class TestRegistration:
         assert (made.properties, made.reservable) == ({"rack": "7"}, True)
         assert host(world, extra) == made
         found = world.resources.properties(ADMIN, HOST, include_private=True)
-        assert [(one.name, one.values) for one in found] == [("rack", ("7",))]
+        assert [(setting.name, setting.values) for setting in found] == [("rack", ("7",))]
         with pytest.raises(Conflict, match="registered already"):
             world.register("extra", rack="8")
         assert host(world, extra) == made
 
-    def test_of_two_at_once_one_succeeds(self, world: World, extra: str):
+    def test_one_of_two_concurrent_registrations_succeeds(self, world: World, extra: str):
         with held_up(world, "ensure_registered", lambda: world.register("extra", gpu="a100")) as slow:
             made = world.register("extra", rack="7")
             world.resources.update(ADMIN, HOST, extra, {"disk": "ssd"})
@@ -144,7 +144,7 @@ class TestRegistration:
         assert host(world, extra).properties == {**made.properties, "disk": "ssd"} == {"rack": "7", "disk": "ssd"}
         assert host(world, extra).reservable
 
-    def test_a_slow_one_does_not_open_what_is_being_taken_back(self, world: World, extra: str):
+    def test_slow_registration_does_not_reopen_a_host_being_unregistered(self, world: World, extra: str):
         with held_up(world, "ensure_registered", lambda: world.register("extra")) as slow:
             world.register("extra")
             world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_unregistered"))
@@ -154,7 +154,7 @@ class TestRegistration:
             slow.result(patience())
         assert not host(world, extra).reservable
 
-    def test_a_refusal_of_the_cloud_leaves_nothing(self, world: World, extra: str):
+    def test_refused_registration_leaves_no_resource(self, world: World, extra: str):
         world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_registered", reason="not today"))
         with pytest.raises(Conflict, match="not today"):
             world.register("extra", gpu="a100")
@@ -162,7 +162,7 @@ class TestRegistration:
             host(world, extra)
         assert world.register("extra").reservable
 
-    def test_a_refusal_takes_nothing_from_who_was_faster(self, world: World, extra: str):
+    def test_refused_registration_keeps_a_faster_one(self, world: World, extra: str):
         with held_up(
             world, "ensure_registered", lambda: world.register("extra"), after_effects=1, refused=True
         ) as slow:
@@ -171,7 +171,7 @@ class TestRegistration:
             slow.result(patience())
         assert host(world, extra) == made
 
-    def test_properties_are_not_changed_before_it_has_ended(self, world: World, extra: str):
+    def test_properties_cannot_change_during_registration(self, world: World, extra: str):
         """The registration still under way would find another version than its own, and never end."""
         with (
             held_up(world, "ensure_registered", lambda: world.register("extra", gpu="a100")) as slow,
@@ -183,7 +183,7 @@ class TestRegistration:
 
 
 @pytest.mark.parametrize("verb", ["ensure_registered", "ensure_unregistered"])
-def test_a_look_at_the_cloud_meanwhile_neither_refuses_nor_spoils_it(world: World, verb: str):
+def test_health_check_does_not_disturb_a_registration(world: World, verb: str):
     """Every manager looks every minute. Of addresses the cloud is asked for those that are registered only."""
     public = world.cloud.world.addresses.public
     first, second = "203.0.113.10", "203.0.113.11"
@@ -205,7 +205,7 @@ def test_a_look_at_the_cloud_meanwhile_neither_refuses_nor_spoils_it(world: Worl
 class TestWhatLeasesAskFor:
     @pytest.mark.parametrize("parameter", ["resource_properties", "hypervisor_properties"])
     @pytest.mark.parametrize("name", ["gpu", "größe", 'a"b', "back\\slash", "two words", "a/b"])
-    def test_it_does_not_change_however_it_was_written(self, world: World, name: str, parameter: str):
+    def test_requested_property_cannot_change_whatever_its_json_form(self, world: World, name: str, parameter: str):
         """JSON has several ways to write a name."""
         every = "".join(f"\\u{ord(letter):04x}" for letter in name)
         asks = (json.dumps(["==", f"${name}", "a"]), f'["==", "\\u0024{every}", "a"]')
@@ -220,13 +220,13 @@ class TestWhatLeasesAskFor:
             world.leases.delete(OWNER, lease.id)
             world.resources.update(ADMIN, HOST, "1", {name: None})
 
-    def test_a_value_is_no_name(self, world: World):
+    def test_value_in_a_condition_is_not_a_property_name(self, world: World):
         world.resources.update(ADMIN, HOST, "1", {"gpu": "$rack", "rack": "7"})
         world.book(1, start=1, resource_properties='["==", "$gpu", "$rack"]')
         world.resources.update(ADMIN, HOST, "1", {"rack": "8"})
         assert host(world).properties == {"gpu": "$rack", "rack": "8"}
 
-    def test_many_leases_take_one_look(self, world: World):
+    def test_many_leases_need_one_statement(self, world: World):
         def statements() -> int:
             seen: list[str] = []
 
@@ -237,7 +237,7 @@ class TestWhatLeasesAskFor:
             with pytest.raises(Conflict):
                 world.resources.update(ADMIN, HOST, "1", {"gpu": "b"})
             event.remove(world.db.engine, "before_cursor_execute", count)
-            return len([one for one in seen if one.startswith("SELECT")])
+            return len([statement for statement in seen if statement.startswith("SELECT")])
 
         world.resources.update(ADMIN, HOST, "1", {"gpu": "a"})
         world.book(1, start=1, resource_properties='["==", "$gpu", "a"]')

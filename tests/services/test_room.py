@@ -29,14 +29,16 @@ def world(tmp_path: Path) -> Iterator[World]:
 def limit(world: World, number: int, limits: dict[str, int]) -> None:
     """Have the cloud hand out processors of a host so many at a time."""
     with world.db.read() as tx:
-        [host] = [one for one in tx.resources.page(ResourceQuery(HOST, 10)) if one.external_id == str(number)]
+        [host] = [
+            resource for resource in tx.resources.page(ResourceQuery(HOST, 10)) if resource.external_id == str(number)
+        ]
     described = DiscoveredResource(
         HOST, host.external_id, host.name, host.capacity, host.facts, limits={"VCPU": limits}
     )
     world.db.write(lambda tx: tx.resources.describe(host, described, now=world.clock.now()))
 
 
-def test_where_one_plan_has_nowhere_to_go_another_may_go_to_its_host(world: World):
+def test_plan_may_move_to_the_host_of_an_immovable_plan(world: World):
     """The plan on the large host has no other, but that of the small one fits beside it."""
     world.resize(2, 1, 1, 1)
     for number in range(1, HOSTS + 1):
@@ -44,7 +46,7 @@ def test_where_one_plan_has_nowhere_to_go_another_may_go_to_its_host(world: Worl
     world.reserve(hosts(1), start=1)
 
 
-def test_what_found_no_place_beside_another_plan_is_not_held_against_the_next(world: World):
+def test_plan_that_could_not_move_does_not_block_the_next(world: World):
     """Of two plans on one host only one fits elsewhere, and stays; those of another host both do, in turn."""
     world.resize(4, 4, 4, 2)
     for number, vcpus in ((1, 4), (2, 2)):
@@ -55,7 +57,7 @@ def test_what_found_no_place_beside_another_plan_is_not_held_against_the_next(wo
     world.reserve(hosts(1), start=1, hours=2)
 
 
-def test_where_a_plan_was_tried_in_vain_it_is_not_bound_to_go(world: World):
+def test_plan_does_not_depend_on_a_failed_attempt(world: World):
     """A plan of instances that stay together is tried on a host that then fills; it goes to another host instead.
 
     For the whole host, the first host is tried in vain: one of its two plans fits nowhere else. The plans of the second
@@ -69,12 +71,12 @@ def test_where_a_plan_was_tried_in_vain_it_is_not_bound_to_go(world: World):
     world.reserve_on(1, instances(1, vcpus=4), start=1, hours=2)
     small = [world.reserve_on(2, instances(1, vcpus=1), start=1, hours=2) for _ in range(2)]
     lease = world.reserve(hosts(1), instances(1, vcpus=3), start=1, hours=2)
-    assert [world.units(one) for one in small] == [[("sim-host-003", 1)]] * 2
+    assert [world.units(lease) for lease in small] == [[("sim-host-003", 1)]] * 2
     assert world.units(together) == [("sim-host-004", 1)]
     assert world.units(lease) == [("sim-host-001", 1), ("sim-host-002", 1)]
 
 
-def test_those_that_stay_together_grow_where_a_plan_makes_room_for_them(world: World):
+def test_affine_instances_grow_where_a_plan_moves_away(world: World):
     world.resize(4, 4, 4, 4)
     running = world.reserve_on(1, instances(1, vcpus=2, affinity=True), start=0, hours=3)
     world.engine.settle()
@@ -86,7 +88,7 @@ def test_those_that_stay_together_grow_where_a_plan_makes_room_for_them(world: W
         world.change(running, amount=3)
 
 
-def test_a_plan_moves_beside_the_units_of_a_reservation_that_grows(world: World):
+def test_plan_moves_beside_a_growing_reservation(world: World):
     """The plan overlaps the running reservation, and fits on its host all the same."""
     world.resize(4, 2, 1, 1)
     running = world.reserve_on(1, instances(1, vcpus=2, affinity=False), start=0, hours=3)
@@ -98,7 +100,7 @@ def test_a_plan_moves_beside_the_units_of_a_reservation_that_grows(world: World)
     assert world.units(plan) == [("sim-host-001", 1)]
 
 
-def test_a_plan_moves_beside_a_unit_that_was_placed_just_before(world: World):
+def test_plan_moves_beside_a_unit_placed_before(world: World):
     world.resize(4, 2, 1, 1)
     plan = world.reserve_on(2, instances(1, vcpus=2), start=2)
     lease = world.reserve(instances(2, vcpus=2, affinity=False), start=1, hours=3)
@@ -106,7 +108,7 @@ def test_a_plan_moves_beside_a_unit_that_was_placed_just_before(world: World):
     assert world.units(plan) == [("sim-host-001", 1)]
 
 
-def test_a_plan_moves_beside_a_unit_where_another_would_not_fit(world: World):
+def test_plan_moves_beside_a_unit_where_another_unit_does_not_fit(world: World):
     """The second host has room for one unit throughout, and for the shorter plan beside it."""
     world.resize(1, 2, 1, 1)
     for number in (2, 3, 4):
@@ -118,7 +120,7 @@ def test_a_plan_moves_beside_a_unit_where_another_would_not_fit(world: World):
     assert world.units(plan) == [("sim-host-002", 1)]
 
 
-def test_a_plan_moves_beside_a_unit_for_which_another_plan_has_moved(world: World):
+def test_plan_moves_beside_a_unit_for_which_another_plan_moved(world: World):
     world.resize(3, 2, 1, 2)
     world.reserve_on(3, instances(1, vcpus=1), start=0, hours=2)
     world.reserve_on(4, instances(1, vcpus=2), start=0)
@@ -131,7 +133,7 @@ def test_a_plan_moves_beside_a_unit_for_which_another_plan_has_moved(world: Worl
     assert world.units(second) == [("sim-host-001", 1)]
 
 
-def test_a_plan_moves_off_a_host_that_has_room_for_some_of_the_units(world: World):
+def test_plan_moves_off_a_host_with_room_for_some_units(world: World):
     """The second host has room for one unit, and for both when the plan goes to the first, which is free for it."""
     world.resize(2, 4, 1, 1)
     world.reserve_on(1, instances(1, vcpus=2), start=0)
@@ -156,7 +158,7 @@ def test_two_plans_move_off_one_host_for_two_units(world: World):
     assert sorted(world.units(plan) for plan in plans) == [[("sim-host-002", 1)], [("sim-host-003", 1)]]
 
 
-def test_the_plan_that_makes_enough_room_moves_although_a_smaller_plan_fits_elsewhere(world: World):
+def test_plan_that_frees_enough_room_moves_instead_of_a_smaller_one(world: World):
     """The second host takes either plan; only without the larger plan has the first host room."""
     world.resize(4, 4, 1, 1)
     world.reserve_on(2, instances(1, vcpus=2), start=0, hours=2)
@@ -168,7 +170,7 @@ def test_the_plan_that_makes_enough_room_moves_although_a_smaller_plan_fits_else
     assert world.units(large) == [("sim-host-002", 1)]
 
 
-def test_a_plan_that_can_move_only_in_part_leaves_the_place_to_a_plan_that_can_move(world: World):
+def test_plan_that_fits_elsewhere_only_in_part_does_not_take_the_place(world: World):
     """The longer plan has two units and the second host takes one of them, which makes too little room."""
     world.resize(6, 4, 1, 1)
     world.reserve_on(2, instances(1, vcpus=1), start=0, hours=3)
@@ -183,7 +185,7 @@ def test_a_plan_that_can_move_only_in_part_leaves_the_place_to_a_plan_that_can_m
     assert world.units(shorter) == [("sim-host-002", 1)]
 
 
-def test_a_plan_moves_to_a_host_on_which_some_units_would_have_fitted(world: World):
+def test_plan_moves_to_a_host_with_room_for_some_units(world: World):
     """The third host has room for two of three units, or for the plan and one unit.
 
     Where the plan moves there, the second host has room for the other two units.
@@ -198,7 +200,7 @@ def test_a_plan_moves_to_a_host_on_which_some_units_would_have_fitted(world: Wor
     assert sorted(world.units(lease)) == [("sim-host-002", 2), ("sim-host-003", 1)]
 
 
-def test_units_that_stay_apart_share_no_host_from_which_two_plans_could_move(world: World):
+def test_anti_affine_units_do_not_share_a_cleared_host(world: World):
     world.resize(4, 2, 2, 1)
     for number in (2, 3):
         world.reserve_on(number, instances(1, vcpus=2), start=0)
@@ -209,7 +211,7 @@ def test_units_that_stay_apart_share_no_host_from_which_two_plans_could_move(wor
         world.reserve(instances(2, vcpus=2, affinity=False), start=0, hours=2)
 
 
-def test_a_plan_behind_a_lease_that_is_extended_moves_beside_its_other_units(world: World):
+def test_plan_moves_beside_other_units_of_a_prolonged_lease(world: World):
     world.resize(1, 2, 1, 1)
     for number in (3, 4):
         world.reserve_on(number, instances(1, vcpus=1), start=0, hours=2)
@@ -221,7 +223,7 @@ def test_a_plan_behind_a_lease_that_is_extended_moves_beside_its_other_units(wor
     assert world.units(plan) == [("sim-host-002", 1)]
 
 
-def test_nothing_grows_on_a_host_that_is_closed(world: World):
+def test_reservation_does_not_grow_on_a_disabled_host(world: World):
     world.resize(4, 4, 4, 4)
     running = world.reserve_on(1, instances(1, vcpus=2, affinity=True), start=0, hours=3)
     world.engine.settle()
@@ -231,7 +233,7 @@ def test_nothing_grows_on_a_host_that_is_closed(world: World):
         world.change(running, amount=2)
 
 
-def test_a_plan_that_can_move_is_found_behind_many_that_cannot(tmp_path: Path):
+def test_movable_plan_is_found_among_many_immovable_ones(tmp_path: Path):
     """Each of the others asks for its host by name, so that one search tells nothing of the next."""
     count = 20
     with open_world(tmp_path, hosts=count + 2) as world:
@@ -247,7 +249,7 @@ def test_a_plan_that_can_move_is_found_behind_many_that_cannot(tmp_path: Path):
 
 
 @pytest.mark.parametrize("limits", [{"max": 4}, {"min": 2, "max": 4, "step": 2}])
-def test_a_plan_moves_to_where_what_is_asked_for_would_be_too_large(world: World, limits: dict[str, int]):
+def test_plan_moves_to_a_host_whose_limit_excludes_the_request(world: World, limits: dict[str, int]):
     """The cloud's limit for one unit keeps the request from the second host, and not the smaller units of the plan."""
     world.resize(8, 8, 1, 1)
     limit(world, 2, limits)
@@ -274,7 +276,7 @@ def statements(world: World, asked: ReservationRequest) -> int:
 
 
 @pytest.mark.slow
-def test_a_refusal_costs_the_same_however_much_is_planned(world: World):
+def test_refusal_cost_does_not_grow_with_plans(world: World):
     """Each search for another place looks at the whole cloud; that of one plan tells of all that ask for as much."""
     costs = []
     for size in (2, 1):
@@ -292,7 +294,7 @@ def test_a_refusal_costs_the_same_however_much_is_planned(world: World):
 
 
 @pytest.mark.parametrize("more", [0, 100_000])
-def test_a_refusal_costs_the_same_to_however_many_hosts_a_plan_could_move(tmp_path: Path, more: int):
+def test_refusal_cost_does_not_grow_with_target_hosts(tmp_path: Path, more: int):
     """The plan of a whole host may go to every other host, and takes as much there as it gives up."""
     costs = []
     for count in (12, 24):
@@ -305,7 +307,7 @@ def test_a_refusal_costs_the_same_to_however_many_hosts_a_plan_could_move(tmp_pa
     assert costs[1] == costs[0]
 
 
-def test_a_plan_on_a_failed_host_goes_to_several_where_none_has_room_for_all(world: World):
+def test_plan_on_a_failed_host_is_split_over_several_hosts(world: World):
     world.resize(8, 4, 4, 1)
     lease = world.reserve_on(1, instances(8, vcpus=1), start=1)
     world.cloud.world.mark_host("sim-host-001", HostHealth.DOWN)
@@ -318,7 +320,7 @@ def test_a_plan_on_a_failed_host_goes_to_several_where_none_has_room_for_all(wor
 
 
 @pytest.mark.slow
-def test_a_plan_stays_whole_where_it_cannot_go_altogether(world: World):
+def test_plan_stays_if_only_a_part_could_move(world: World):
     """Its owner is told; that some of it has gone would help nobody."""
     world.resize(8, 4, 3, 4)
     together = world.reserve_on(1, instances(4, vcpus=1, affinity=True), start=1)
@@ -331,7 +333,7 @@ def test_a_plan_stays_whole_where_it_cannot_go_altogether(world: World):
     assert world.leases.get(OWNER, other.id).degraded
 
 
-def test_an_operator_empties_a_host_onto_several(world: World):
+def test_reallocation_splits_a_plan_over_several_hosts(world: World):
     world.resize(8, 4, 4, 1)
     lease = world.reserve_on(1, instances(8, vcpus=1), start=1)
     [part] = world.resources.reallocate(ADMIN, HOST, "1", dry_run=True).parts
@@ -342,7 +344,7 @@ def test_an_operator_empties_a_host_onto_several(world: World):
     assert sum(count for host, count in world.units(lease) if host != "sim-host-001") == 8
 
 
-def test_a_start_waits_for_no_host_where_several_others_have_room(world: World):
+def test_start_moves_to_several_other_hosts_instead_of_waiting(world: World):
     world.resize(8, 4, 4, 1)
     before = world.reserve_on(1, instances(8, vcpus=1), start=0)
     after = world.reserve_on(1, instances(8, vcpus=1), start=1)
@@ -353,7 +355,7 @@ def test_a_start_waits_for_no_host_where_several_others_have_room(world: World):
     assert "sim-host-001" not in dict(world.units(after))
 
 
-def test_a_start_waits_for_no_host_where_a_plan_makes_room_for_some_of_it(world: World):
+def test_start_moves_where_a_plan_makes_room_instead_of_waiting(world: World):
     """The second host has room for one of the two units, and for the plan that is in the way of the other."""
     world.resize(2, 2, 1, 1)
     before = world.reserve_on(1, instances(2, vcpus=1), start=0)
@@ -370,7 +372,7 @@ def test_a_start_waits_for_no_host_where_a_plan_makes_room_for_some_of_it(world:
     assert world.units(plan) == [("sim-host-002", 1)]
 
 
-def test_a_start_waits_for_no_host_where_a_plan_moves_to_a_host_on_which_some_of_it_would_have_fitted(world: World):
+def test_start_moves_where_a_plan_leaves_for_a_host_with_some_room_instead_of_waiting(world: World):
     """As above, for a lease whose own host is given back too late."""
     world.resize(3, 2, 4, 1)
     before = world.reserve_on(1, instances(3, vcpus=1), start=0)

@@ -23,7 +23,7 @@ MOODS = ("is slow", "drips", "talks nonsense", "answers", "refuses connections",
 
 
 def booked(world: World) -> dict[str, Lease]:
-    return {one.id: one for one in world.leases.list(ADMIN, LeaseQuery(limit=10)).items}
+    return {lease.id: lease for lease in world.leases.list(ADMIN, LeaseQuery(limit=10)).items}
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def wrong(credits: Credits, call: str, mood: str) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mood", MOODS)
-def test_a_lease_of_which_every_call_goes_wrong(tmp_path: Path, credits: Credits, mood: str):
+def test_lease_survives_every_fault_of_every_call(tmp_path: Path, credits: Credits, mood: str):
     """Each call, one after the other, when it is made for the first time."""
     credits.status = 500
     filters = {"ExternalServiceFilter": credits.filter(timeout=patience(0.15))}
@@ -69,6 +69,6 @@ def test_a_lease_of_which_every_call_goes_wrong(tmp_path: Path, credits: Credits
     # What may have been reserved for what never came about is given back.
     assert list(credits.order.values()) == ([] if refused is Denied else [["on-end"]])
     for call in ("commit-create", "commit-update", "on-end"):
-        keys = [one.headers["idempotency-key"] for one in credits.calls if one.path.endswith(f"/{call}")]
+        keys = [request.headers["idempotency-key"] for request in credits.calls if request.path.endswith(f"/{call}")]
         was_heard = mood in {"answers", "dies after the deed"}
         assert (len(keys) > len(set(keys))) == was_heard, call

@@ -28,7 +28,7 @@ def change_all(world: World, lease: Lease, *changes: tuple[int, dict[str, object
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_many_small_ones_apart_and_a_large_one(world: World, order: tuple[int, int]):
+def test_many_small_instances_leave_room_for_a_large_one(world: World, order: tuple[int, int]):
     """The large instance would be put where it fits best, which one of the small ones needs."""
     world.resize(8, 8, 4, 1)
     world.reserve_on(2, instance_reservation(1, vcpus=4), start=1)
@@ -38,9 +38,7 @@ def test_many_small_ones_apart_and_a_large_one(world: World, order: tuple[int, i
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["the larger one first", "the smaller one first"])
 @pytest.mark.parametrize("kind", ["hosts", "instances"])
-def test_a_waiting_lease_has_one_reservation_grow_by_what_another_gives_up(
-    world: World, kind: str, order: tuple[int, int]
-):
+def test_reservation_grows_by_what_another_of_the_lease_gives_up(world: World, kind: str, order: tuple[int, int]):
     if kind == "hosts":
         world.book(1, start=1)
         lease = world.reserve(reservation(1, 1), reservation(2, 2), start=1)
@@ -70,14 +68,14 @@ attempts = pytest.mark.parametrize("attempt", range(6))
 
 
 @attempts
-def test_what_takes_any_host_leaves_what_only_another_can_use_to_it(world: World, attempt: int):
+def test_undemanding_reservation_leaves_special_hosts_to_others(world: World, attempt: int):
     racks(world, "r1", "r2")
     lease = world.reserve(reservation(1, 1), reservation(1, 1, **IN_THE_RACK), start=1)
     assert len(world.hosts_of(lease.id)) == 2
 
 
 @attempts
-def test_what_grows_by_any_host_leaves_what_only_another_can_use_to_it(world: World, attempt: int):
+def test_growing_undemanding_reservation_leaves_special_hosts_to_others(world: World, attempt: int):
     racks(world, "r1", "r2")
     lease = world.reserve(reservation(1, 1), reservation(1, 1, **IN_THE_RACK))
     world.engine.settle()
@@ -88,7 +86,7 @@ def test_what_grows_by_any_host_leaves_what_only_another_can_use_to_it(world: Wo
     assert len(world.hosts_of(lease.id)) == 4
 
 
-def test_what_fits_in_no_order_is_refused_with_the_reservation_that_lacks(world: World):
+def test_refusal_names_the_reservation_without_room(world: World):
     with pytest.raises(NotEnoughResources) as caught:
         world.reserve(reservation(2, 2), reservation(3, 3), start=1)
     assert caught.value.shortfall.requested in {2, 3}

@@ -44,7 +44,7 @@ def bad_certificate(kind: str, authority: Authority, stranger: Authority) -> Cer
 # --- a service of the site
 
 
-def test_a_service_with_a_known_certificate_agrees_and_is_told(
+def test_service_with_a_trusted_certificate_is_asked_and_notified(
     tmp_path: Path, credits: Credits, proxy: Terminator, authority: Authority
 ):
     external = filter_for(proxy.url, cafile=str(authority.cafile), bearer_token="a secret")
@@ -57,7 +57,7 @@ def test_a_service_with_a_known_certificate_agrees_and_is_told(
 
 
 @pytest.mark.parametrize("kind", ["unknown", "another host's"])
-def test_a_service_with_a_bad_certificate_is_one_that_does_not_answer(
+def test_service_with_an_untrusted_certificate_counts_as_unavailable(
     kind: str,
     tmp_path: Path,
     credits: Credits,
@@ -86,7 +86,7 @@ def test_a_service_with_a_bad_certificate_is_one_that_does_not_answer(
     assert credits.order[lease.id] == ["commit-create", "on-end"]
 
 
-def test_without_a_file_the_authorities_of_the_system_count(tmp_path: Path, credits: Credits, proxy: Terminator):
+def test_system_ca_certificates_are_the_default(tmp_path: Path, credits: Credits, proxy: Terminator):
     filters = {"ExternalServiceFilter": filter_for(proxy.url)}
     with open_world(tmp_path, filters=filters) as world, pytest.raises(Unavailable, match=AWAY):
         world.book(1)
@@ -94,7 +94,7 @@ def test_without_a_file_the_authorities_of_the_system_count(tmp_path: Path, cred
 
 
 @pytest.mark.parametrize("content", [None, "no certificate\n"], ids=["missing", "no certificate"])
-def test_a_manager_does_not_start_with_a_file_that_has_no_certificates(tmp_path: Path, content: str | None):
+def test_manager_does_not_start_with_an_invalid_ca_file(tmp_path: Path, content: str | None):
     file = tmp_path / "authorities.pem"
     if content is not None:
         file.write_text(content)
@@ -136,7 +136,7 @@ def quotas(keystone: FakeOpenStack, folder: Path, monkeypatch: pytest.MonkeyPatc
     return open_quotas(conf)
 
 
-def test_limits_of_a_keystone_with_a_known_certificate_hold(
+def test_limits_of_a_trusted_keystone_apply(
     world: World,
     tmp_path: Path,
     keystone: FakeOpenStack,
@@ -153,7 +153,7 @@ def test_limits_of_a_keystone_with_a_known_certificate_hold(
 
 
 @pytest.mark.parametrize("file", ["another authority", "missing"])
-def test_a_keystone_that_is_not_trusted_says_nothing_of_limits(
+def test_untrusted_keystone_counts_as_unavailable(
     file: str,
     world: World,
     tmp_path: Path,

@@ -28,13 +28,13 @@ def to_snapshot(lease) -> LeaseChange:
     return LeaseChange(reservations=(ReservationChange(lease.reservations[0].id, {"before_end": "snapshot"}),))
 
 
-def test_a_lease_that_does_nothing_in_its_owners_name_needs_no_trust(world: World):
+def test_lease_without_actions_as_owner_needs_no_trust(world: World):
     lease = world.book(1)
     world.leases.update(OWNER, lease.id, LeaseChange(name="other"))
     assert trusts(world) == set()
 
 
-def test_a_trust_lasts_as_long_as_the_lease(world: World):
+def test_trust_lasts_as_long_as_the_lease(world: World):
     lease = world.book(1, hours=3, before_end="snapshot")
     (trust,) = trusts(world)
     world.pass_time(timedelta(hours=2, minutes=30))
@@ -47,7 +47,7 @@ def test_a_trust_lasts_as_long_as_the_lease(world: World):
 
 
 @pytest.mark.parametrize("at_end", ["delete", "keep", "snapshot"])
-def test_volumes_are_booked_with_a_trust_whatever_becomes_of_them(world: World, at_end: str):
+def test_volumes_always_need_a_trust(world: World, at_end: str):
     world.resources.register(ADMIN, "virtual:volume", world.cloud.world.volumes.fast, {}, Capacity({"DISK_GB": 4}))
     asked = {"amount": 2, "size_gb": 1, "volume_type": "fast", "at_end": at_end, "before_end": "default"}
     now = world.clock.now()
@@ -62,7 +62,7 @@ def test_volumes_are_booked_with_a_trust_whatever_becomes_of_them(world: World, 
     assert len(world.cloud.world.volumes.all()) == 2
 
 
-def test_a_trust_goes_with_a_lease_that_is_deleted_before_its_start(world: World):
+def test_trust_is_deleted_with_a_pending_lease(world: World):
     lease = world.book(1, start=5, before_end="snapshot")
     assert len(trusts(world)) == 1
     world.leases.delete(OWNER, lease.id)
@@ -70,13 +70,13 @@ def test_a_trust_goes_with_a_lease_that_is_deleted_before_its_start(world: World
     assert trusts(world) == set()
 
 
-def test_a_refusal_leaves_no_trust_behind(world: World):
+def test_refused_request_leaves_no_trust(world: World):
     with pytest.raises(NotEnoughResources):
         world.book(99, before_end="snapshot")
     assert trusts(world) == set()
 
 
-def test_a_lease_that_is_to_be_kept_by_then_gets_one_trust(world: World):
+def test_repeated_change_leaves_one_trust(world: World):
     lease = world.book(1, hours=3)
     for _ in range(2):
         world.leases.update(OWNER, lease.id, to_snapshot(lease))
@@ -109,25 +109,25 @@ class TestTwoCallsAtTheSameTime:
     def assert_one_trust(self, world: World, lease_id: str) -> None:
         assert trusts(world) == {world.leases.get(OWNER, lease_id).trust_id}
 
-    def test_one_trust_is_left_of_two_new_leases_with_one_id(self, world: World):
+    def test_two_creates_with_one_id_leave_one_trust(self, world: World):
         now, lease_id = world.clock.now(), "6f0f6a4e-0b5b-4b0e-9d4f-3f1f2c6f0001"
         snapshot = reservation(1, 1, before_end="snapshot")
         request = LeaseRequest("lease", now + timedelta(hours=1), now + timedelta(hours=2), reservations=(snapshot,))
         call_twice(world, lambda: world.leases.create(OWNER, request, lease_id=lease_id))
         self.assert_one_trust(world, lease_id)
 
-    def test_one_trust_is_left_of_two_updates(self, world: World):
+    def test_two_updates_leave_one_trust(self, world: World):
         lease = self.book(world)
         call_twice(world, lambda: world.leases.update(OWNER, lease.id, to_snapshot(lease)))
         self.assert_one_trust(world, lease.id)
 
-    def test_one_trust_is_left_of_two_confirmations(self, world: World):
+    def test_two_confirmations_leave_one_trust(self, world: World):
         lease = self.book(world, hold_for=timedelta(minutes=10))
         call_twice(world, lambda: world.leases.confirm(OWNER, lease.id, to_snapshot(lease).reservations))
         assert world.leases.get(OWNER, lease.id).status is LeaseStatus.PENDING
         self.assert_one_trust(world, lease.id)
 
-    def test_one_trust_is_left_of_two_reservations_that_are_added(self, world: World):
+    def test_two_added_reservations_leave_one_trust(self, world: World):
         lease = self.book(world)
         snapshot = reservation(1, 1, before_end="snapshot")
         call_twice(world, lambda: world.leases.add_reservation(OWNER, lease.id, snapshot))
@@ -135,7 +135,7 @@ class TestTwoCallsAtTheSameTime:
         self.assert_one_trust(world, lease.id)
 
 
-def test_nobody_from_elsewhere_can_act_for_the_project(world: World):
+def test_member_of_another_project_cannot_delegate(world: World):
     lease = world.book(1, hours=3)
     with pytest.raises(InvalidParameter, match="Only a member of the lease's project") as refused:
         world.leases.update(ADMIN, lease.id, to_snapshot(lease))
@@ -144,7 +144,7 @@ def test_nobody_from_elsewhere_can_act_for_the_project(world: World):
     assert world.leases.get(OWNER, lease.id).reservations[0].parameters["before_end"] == "default"
 
 
-def test_nobody_from_elsewhere_adds_what_is_done_in_the_projects_name(world: World):
+def test_member_of_another_project_cannot_add_actions_as_owner(world: World):
     """The group would be the administrator's, and his rights the lease's."""
     lease = world.book(1, hours=3)
     size = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1, "resource_properties": "", "amount": 1}
@@ -165,7 +165,7 @@ def test_nobody_from_elsewhere_adds_what_is_done_in_the_projects_name(world: Wor
     assert len(trusts(world)) == 1
 
 
-def test_nothing_is_booked_while_nobody_can_be_trusted(world: World):
+def test_request_is_refused_while_trusts_cannot_be_created(world: World):
     world.cloud.inject(Fault(FaultKind.BUSY, verb="delegate", count=1))
     with pytest.raises(Unavailable):
         world.book(4, before_end="snapshot")
@@ -176,7 +176,7 @@ def test_nothing_is_booked_while_nobody_can_be_trusted(world: World):
     assert world.book(4, before_end="snapshot")
 
 
-def test_a_trust_that_cannot_be_deleted_holds_nothing_up(world: World):
+def test_undeletable_trust_does_not_block_the_lease(world: World):
     lease = world.book(4, before_end="snapshot")
     world.pass_time(timedelta(minutes=1))
     world.cloud.inject(Fault(FaultKind.BUSY, verb="revoke", count=1))
@@ -190,7 +190,7 @@ def test_a_trust_that_cannot_be_deleted_holds_nothing_up(world: World):
     assert trusts(world) == set()
 
 
-def test_a_trust_that_no_lease_has_and_that_cannot_be_deleted_is_deleted_later(world: World):
+def test_surplus_trust_is_deleted_later(world: World):
     """The request that it was made for is refused, while Keystone deletes nothing."""
     world.cloud.inject(Fault(FaultKind.BUSY, verb="revoke", count=2))
     with pytest.raises(NotEnoughResources):
@@ -204,7 +204,7 @@ def test_a_trust_that_no_lease_has_and_that_cannot_be_deleted_is_deleted_later(w
         assert tx.leases.idle_trusts(10) == []
 
 
-def test_a_keystone_that_does_not_answer_is_asked_once(world: World):
+def test_unavailable_keystone_is_asked_once_in_a_repair_pass(world: World):
     """It would be waited for half a minute each time, and what was changed behind our back with it."""
     for _ in range(3):
         world.leases.delete(OWNER, world.book(1, before_end="snapshot").id)
@@ -218,7 +218,7 @@ def test_a_keystone_that_does_not_answer_is_asked_once(world: World):
     assert trusts(world) == set()
 
 
-def test_a_trust_that_keystone_cannot_delete_keeps_no_other(world: World):
+def test_undeletable_trust_does_not_block_other_trusts(world: World):
     for _ in range(3):
         world.leases.delete(OWNER, world.book(1, before_end="snapshot").id)
     resisting = min(trusts(world))  # the first that is tried
@@ -236,7 +236,7 @@ def test_a_trust_that_keystone_cannot_delete_keeps_no_other(world: World):
     assert trusts(world) == set()
 
 
-def test_a_database_that_fails_leaves_no_trust_behind(world: World):
+def test_database_failure_leaves_no_trust(world: World):
     """On a disk that is full."""
 
     def fill(connection, _record) -> None:
@@ -252,7 +252,7 @@ def test_a_database_that_fails_leaves_no_trust_behind(world: World):
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in SERVER_KINDS])
 @pytest.mark.parametrize("when", ["before the commit", "after the commit"])
-def test_a_lease_that_may_have_been_written_keeps_its_trust(fresh_database, kind: str, when: str):
+def test_lease_with_unknown_outcome_keeps_its_trust(fresh_database, kind: str, when: str):
     """Only where the connection is lost during the commit; nobody can use it but for that lease."""
     with fresh_database(kind) as url, open_world(url) as world:
         Breaker(world.db).end_before("INSERT INTO outbox")
@@ -265,4 +265,4 @@ def test_a_lease_that_may_have_been_written_keeps_its_trust(fresh_database, kind
         assert len(trusts(world)) == 1
         with world.db.read() as tx:
             found = tx.leases.page(LeaseQuery(limit=10))
-        assert [one.trust_id for one in found] == (list(trusts(world)) if when == "after the commit" else [])
+        assert [lease.trust_id for lease in found] == (list(trusts(world)) if when == "after the commit" else [])

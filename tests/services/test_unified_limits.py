@@ -69,7 +69,7 @@ def register_all(keystone: FakeOpenStack, world: World, **limits: int) -> None:
     keystone.unified_limits.registered = {**dict.fromkeys(names_of(world.service.parts.types), -1), **limits}
 
 
-def test_limits_are_those_of_the_project_else_the_registered_ones(world: World, keystone: FakeOpenStack, quotas: Open):
+def test_project_limits_override_registered_limits(world: World, keystone: FakeOpenStack, quotas: Open):
     register_all(keystone, world, hosts=1)
     keystone.unified_limits.limits = {(STRANGER.project_id, "hosts"): 3, (OWNER.project_id, "leases"): 2}
     rebuild(world, quotas=quotas())
@@ -88,7 +88,7 @@ def test_limits_are_those_of_the_project_else_the_registered_ones(world: World, 
     assert keystone.surprises == []
 
 
-def test_what_is_not_registered_is_refused_and_the_log_says_why(
+def test_unregistered_limit_refuses_and_is_logged(
     world: World, keystone: FakeOpenStack, quotas: Open, caplog: pytest.LogCaptureFixture
 ):
     register_all(keystone, world)
@@ -101,7 +101,7 @@ def test_what_is_not_registered_is_refused_and_the_log_says_why(
     assert said == ["Keystone has no registered limits for hours_of_hosts, volumes: nothing of it is allowed"]
 
 
-def test_while_keystone_is_asked_no_transaction_is_open(world: World, keystone: FakeOpenStack, quotas: Open):
+def test_no_transaction_is_open_during_a_keystone_call(world: World, keystone: FakeOpenStack, quotas: Open):
     """SQLite has one writer: a second one would wait until Keystone gives up."""
     register_all(keystone, world)
     rebuild(world, quotas=quotas())
@@ -130,7 +130,7 @@ def test_while_keystone_is_asked_no_transaction_is_open(world: World, keystone: 
     ],
     ids=["refuses", "speaks HTML", "says nothing", "hangs", "has another model", "is away"],
 )
-def test_without_keystone_nothing_is_booked_and_everything_else_goes_on(
+def test_unavailable_keystone_blocks_only_bookings(
     trouble: Callable[[FakeOpenStack], None], world: World, keystone: FakeOpenStack, quotas: Open
 ):
     register_all(keystone, world)
@@ -146,7 +146,7 @@ def test_without_keystone_nothing_is_booked_and_everything_else_goes_on(
     assert world.leases.list(OWNER, LeaseQuery(limit=10)).items == ()
 
 
-def test_what_keystone_has_said_is_true_for_some_seconds():
+def test_limits_are_cached_for_some_seconds():
     now = [0.0]
     limits = Counting({"leases": 1})
     remembered = RememberedLimits(limits, 5 * SECOND, seconds=lambda: now[0])
@@ -163,7 +163,7 @@ def test_what_keystone_has_said_is_true_for_some_seconds():
         remembered.of_project("p", ["leases"])
 
 
-def test_limits_of_a_thousand_projects_are_remembered_and_no_more():
+def test_limits_of_at_most_a_thousand_projects_are_cached():
     limits = Counting({"leases": 1})
     remembered = RememberedLimits(limits, 5 * SECOND, seconds=lambda: 0.0)
     for number in range(1001):
@@ -174,7 +174,7 @@ def test_limits_of_a_thousand_projects_are_remembered_and_no_more():
     assert limits.asked[-1] == "p0"
 
 
-def test_where_so_configured_the_limits_of_before_hold_while_keystone_is_away(
+def test_lenient_mode_uses_cached_limits_while_keystone_is_unavailable(
     world: World, keystone: FakeOpenStack, quotas: Open
 ):
     register_all(keystone, world, leases=1)
@@ -187,7 +187,7 @@ def test_where_so_configured_the_limits_of_before_hold_while_keystone_is_away(
     world.book(1, actor=STRANGER)
 
 
-def test_keystone_may_come_back(world: World, keystone: FakeOpenStack, quotas: Open):
+def test_limits_apply_again_when_keystone_is_back(world: World, keystone: FakeOpenStack, quotas: Open):
     register_all(keystone, world)
     rebuild(world, quotas=quotas())
     world.book(1)
@@ -199,7 +199,7 @@ def test_keystone_may_come_back(world: World, keystone: FakeOpenStack, quotas: O
     world.book(1)
 
 
-def test_an_operator_says_of_which_endpoint_and_by_which_account(
+def test_endpoint_and_account_are_configurable(
     world: World, keystone: FakeOpenStack, quotas: Open, caplog: pytest.LogCaptureFixture
 ):
     register_all(keystone, world)
@@ -223,7 +223,7 @@ def test_an_operator_says_of_which_endpoint_and_by_which_account(
 
 
 @pytest.mark.parametrize("lenient", [False, True])
-def test_who_knows_the_limits_and_hangs_keeps_a_few_waiting_at_most(lenient: bool):
+def test_hanging_source_of_limits_blocks_few_threads(lenient: bool):
     """The others are told that nobody knows right now: that many ask at once does away with nobody's limits."""
 
     class Hanging:
@@ -246,5 +246,5 @@ def test_who_knows_the_limits_and_hangs_keeps_a_few_waiting_at_most(lenient: boo
                 remembered.of_project("project 3", ["leases"])
         finally:
             hanging.let_go.set()
-        assert [one.result(patience()) for one in waiting] == [{"leases": 1}] * 2
+        assert [answer.result(patience()) for answer in waiting] == [{"leases": 1}] * 2
     assert remembered.of_project("project 3", ["leases"]) == {"leases": 1}

@@ -46,7 +46,7 @@ def volumes(world: World, *, start: float = 0, hours: float = 1, **parameters: o
 
 def in_use(world: World) -> int:
     """What the volumes and snapshots in the cloud take."""
-    return sum(one.size_gb * (1 + one.snapshots) for one in world.cloud.world.volumes.all().values())
+    return sum(volume.size_gb * (1 + volume.snapshots) for volume in world.cloud.world.volumes.all().values())
 
 
 def ask(world: World, dice: random.Random, known: list[Lease]) -> None:
@@ -69,9 +69,9 @@ def ask(world: World, dice: random.Random, known: list[Lease]) -> None:
         case "delete" if lease is not None:
             world.leases.delete(OWNER, lease.id)
         case "remove":
-            for one in list(world.cloud.world.volumes.all())[:1]:
-                world.cloud.world.volumes.delete_snapshot(one)
-                world.cloud.world.volumes.delete(one)
+            for volume_id in list(world.cloud.world.volumes.all())[:1]:
+                world.cloud.world.volumes.delete_snapshot(volume_id)
+                world.cloud.world.volumes.delete(volume_id)
         case _:
             world.pass_time(timedelta(minutes=dice.choice((10, 60, 150))))
             world.service.repair.run()
@@ -83,7 +83,7 @@ def change(world: World, lease: Lease, **fields: object) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_no_more_is_promised_or_used_than_is_lent(world: World, tmp_path: Path, pool: str, seed: int) -> None:
+def test_volumes_never_exceed_the_lent_capacity(world: World, tmp_path: Path, pool: str, seed: int) -> None:
     url = url_in(tmp_path)
     dice = random.Random(seed)
     known: list[Lease] = []
@@ -100,7 +100,7 @@ def test_no_more_is_promised_or_used_than_is_lent(world: World, tmp_path: Path, 
 
 
 @pytest.mark.races
-def test_of_many_at_once_as_many_succeed_as_there_is_room_for(database_url: str) -> None:
+def test_concurrent_volume_requests_fill_the_pool_exactly(database_url: str) -> None:
     with open_world(database_url, hosts=0) as world:
         lend(world)
         outcomes: Counter[str] = Counter()
@@ -119,15 +119,15 @@ def test_of_many_at_once_as_many_succeed_as_there_is_room_for(database_url: str)
                 return
 
         threads = [threading.Thread(target=book, args=(number,)) for number in range(12)]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join(patience())
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(patience())
         assert outcomes == {"granted": 3, "refused": 9}
         assert ledger.overbooked(database_url) == []
 
 
-def test_what_is_kept_of_a_lease_that_failed_to_start_is_not_counted(world: World, pool: str) -> None:
+def test_lease_that_failed_to_start_keeps_no_volumes(world: World, pool: str) -> None:
     world.cloud.world.volumes.add_pool("sim-storage@gone#1", 50, volume_type="gone")
     world.resources.register(ADMIN, VOLUME, "sim-storage@gone#1", {}, Capacity({"DISK_GB": 50}))
     lease = volumes(world, start=1, volume_type="gone", size_gb=50, at_end="keep")
@@ -141,16 +141,16 @@ def test_what_is_kept_of_a_lease_that_failed_to_start_is_not_counted(world: Worl
 
 @pytest.mark.parametrize(("before", "after"), [("keep", "delete"), ("delete", "keep")])
 @pytest.mark.parametrize("agreed", [True, False])
-def test_what_becomes_of_volumes_changes_when_the_cloud_has_agreed(
+def test_at_end_changes_after_the_cloud_has_agreed(
     world: World, pool: str, before: str, after: str, agreed: bool
 ) -> None:
     lease = volumes(world, amount=6, hours=2, at_end=before)
     world.pass_time(timedelta(minutes=1))
     if not agreed:
         world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", count=1))
-    [one] = lease.reservations
+    [reservation] = lease.reservations
     with nullcontext() if agreed else pytest.raises(TenureError):
-        change(world, lease, reservations=(ReservationChange(one.id, {"amount": 7, "at_end": after}),))
+        change(world, lease, reservations=(ReservationChange(reservation.id, {"amount": 7, "at_end": after}),))
     world.pass_time(timedelta(minutes=5))
     kept = {("keep", False): 6, ("delete", False): 0, ("keep", True): 0, ("delete", True): 7}[before, agreed]
     with pytest.raises(NotEnoughResources):
@@ -161,18 +161,18 @@ def test_what_becomes_of_volumes_changes_when_the_cloud_has_agreed(
 
 
 @pytest.mark.slow
-def test_a_change_keeps_its_room_until_the_cloud_has_agreed(world: World, pool: str) -> None:
+def test_change_keeps_room_until_the_cloud_has_agreed(world: World, pool: str) -> None:
     lease = volumes(world, amount=6, hours=2, at_end="keep")
     world.pass_time(timedelta(minutes=1))
     world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=None))
-    [one] = lease.reservations
-    change(world, lease, reservations=(ReservationChange(one.id, {"amount": 7, "at_end": "delete"}),))
+    [reservation] = lease.reservations
+    change(world, lease, reservations=(ReservationChange(reservation.id, {"amount": 7, "at_end": "delete"}),))
     assert world.leases.get(OWNER, lease.id).status is LeaseStatus.UPDATING
     with pytest.raises(NotEnoughResources):
         volumes(world, start=3, amount=5)
 
 
-def test_what_a_growth_has_made_and_not_told_is_not_kept(world: World, pool: str) -> None:
+def test_unrecorded_volumes_of_a_growth_are_not_kept(world: World, pool: str) -> None:
     """Nobody would know of it, and its room would be given to others."""
     lease = volumes(world, amount=2, size_gb=30, at_end="keep")
     world.pass_time(timedelta(minutes=1))
@@ -189,7 +189,7 @@ def test_what_a_growth_has_made_and_not_told_is_not_kept(world: World, pool: str
     assert in_use(world) == LENT
 
 
-def test_what_is_kept_from_the_instant_in_which_it_was_made_counts(world: World, tmp_path: Path, pool: str) -> None:
+def test_kept_volumes_count_from_their_creation(world: World, tmp_path: Path, pool: str) -> None:
     lease = volumes(world, amount=3, at_end="keep")
     world.pass_time(timedelta(0))
     world.leases.delete(OWNER, lease.id)
@@ -208,22 +208,24 @@ def stuck(world: World, *, amount: int = 1, hours: float = 1) -> Lease:
     lease = volumes(world, amount=amount, hours=hours)
     world.pass_time(timedelta(minutes=1))
     cannot = "a server has it as its root disk"
-    [one] = lease.reservations
-    world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_ended", reservation_id=one.id, count=None, reason=cannot))
+    [reservation] = lease.reservations
+    world.cloud.inject(
+        Fault(FaultKind.BUSY, verb="ensure_ended", reservation_id=reservation.id, count=None, reason=cannot)
+    )
     return lease
 
 
 @pytest.mark.slow
-def test_one_volume_that_is_not_given_back_keeps_its_own_room_only(world: World, pool: str) -> None:
+def test_late_volume_blocks_only_its_own_room(world: World, pool: str) -> None:
     stuck(world)
     planned, large = volumes(world, start=1.3, amount=3), volumes(world, start=1.31, amount=7)
     world.pass_time(timedelta(hours=1, minutes=10))
     with pytest.raises(NotEnoughResources) as refused:
         volumes(world, hours=0.1, amount=10)
-    assert {one.stage: one.count for one in refused.value.shortfall.stages}["fitting"] == 9
+    assert {stage.stage: stage.count for stage in refused.value.shortfall.stages}["fitting"] == 9
     now = volumes(world, hours=0.1, amount=9)
     world.pass_time(timedelta(minutes=11))
-    statuses = [world.leases.get(OWNER, one.id).status for one in (now, planned, large)]
+    statuses = [world.leases.get(OWNER, lease.id).status for lease in (now, planned, large)]
     assert statuses == [LeaseStatus.TERMINATED, LeaseStatus.ACTIVE, LeaseStatus.PENDING]
     assert in_use(world) == 40
     world.cloud.clear_faults()
@@ -232,7 +234,7 @@ def test_one_volume_that_is_not_given_back_keeps_its_own_room_only(world: World,
     assert in_use(world) == LENT
 
 
-def test_what_is_late_counts_for_what_begins_soon_and_not_for_later(world: World, pool: str) -> None:
+def test_late_volumes_count_only_for_near_starts(world: World, pool: str) -> None:
     stuck(world, amount=4)
     world.pass_time(timedelta(hours=1, minutes=10))
     for start in (0, 0.25):
@@ -241,19 +243,19 @@ def test_what_is_late_counts_for_what_begins_soon_and_not_for_later(world: World
     volumes(world, start=0.26, amount=10)
 
 
-def test_a_lease_that_grows_leaves_room_for_what_is_late(world: World, pool: str) -> None:
+def test_growing_lease_leaves_room_for_late_volumes(world: World, pool: str) -> None:
     stuck(world, amount=4)
     lease = volumes(world, amount=5, hours=4)
     world.pass_time(timedelta(hours=1, minutes=10))
-    [one] = lease.reservations
+    [reservation] = lease.reservations
     with pytest.raises(NotEnoughResources):
-        change(world, lease, reservations=(ReservationChange(one.id, {"amount": 7}),))
-    change(world, lease, reservations=(ReservationChange(one.id, {"amount": 6}),))
+        change(world, lease, reservations=(ReservationChange(reservation.id, {"amount": 7}),))
+    change(world, lease, reservations=(ReservationChange(reservation.id, {"amount": 6}),))
     assert in_use(world) == LENT
 
 
 @pytest.mark.slow
-def test_what_becomes_late_while_a_start_waits_counts_as_well(world: World, pool: str) -> None:
+def test_volumes_that_become_late_while_a_start_waits_count(world: World, pool: str) -> None:
     """The first to start after it was planned beside what is late by then, the second beside the first."""
     first, second = stuck(world, amount=3), stuck(world, amount=2, hours=1.1)
     waiting, beside = volumes(world, start=1, amount=8), volumes(world, start=1.2, amount=2)

@@ -21,15 +21,17 @@ def disagreements(url: str, cloud: SimulatedCloud) -> list[str]:
     For when nobody is at work. A reservation that waits may have a server group, which clients must see at once.
     """
     holdings = ledger.holdings(url)
-    running = [one for one in holdings if one.running]
-    hosts = {one.reservation_id: one for one in running if one.resource_type == HOST}
-    addresses = {one.reservation_id: one for one in running if one.resource_type == ADDRESS}
-    volumes = {one.reservation_id: one for one in running if one.resource_type == VOLUME}
-    instances = {one.reservation_id: one for one in running if one.resource_type not in {HOST, *_ELSEWHERE}}
+    running = [holding for holding in holdings if holding.running]
+    hosts = {holding.reservation_id: holding for holding in running if holding.resource_type == HOST}
+    addresses = {holding.reservation_id: holding for holding in running if holding.resource_type == ADDRESS}
+    volumes = {holding.reservation_id: holding for holding in running if holding.resource_type == VOLUME}
+    instances = {
+        holding.reservation_id: holding for holding in running if holding.resource_type not in {HOST, *_ELSEWHERE}
+    }
     return [
         *_of_hosts(hosts, cloud),
         *_of_instances(instances, cloud),
-        *_of_groups([one for one in holdings if one.resource_type not in {HOST, *_ELSEWHERE}], cloud),
+        *_of_groups([holding for holding in holdings if holding.resource_type not in {HOST, *_ELSEWHERE}], cloud),
         *_of_addresses(addresses, cloud),
         *_of_volumes(volumes, ledger.kept(url), cloud),
     ]
@@ -49,8 +51,8 @@ def _differ(what: str, due: object, there: object) -> list[str]:
 
 
 def _of_hosts(holdings: dict[str, Holding], cloud: SimulatedCloud) -> list[str]:
-    groups = {name: (set(one.hosts), one.project_id) for name, one in cloud.world.groups().items()}
-    held = {number: (set(one.units), one.project_id) for number, one in holdings.items()}
+    groups = {name: (set(group.hosts), group.project_id) for name, group in cloud.world.groups().items()}
+    held = {reservation_id: (set(holding.units), holding.project_id) for reservation_id, holding in holdings.items()}
     taken = {host for hosts, _ in held.values() for host in hosts}
     free = {host.id for host in cloud.world.hosts()} - taken
     return _differ("groups of hosts", held, groups) + _differ("the pool", free, set(cloud.world.pool()))
@@ -58,17 +60,21 @@ def _of_hosts(holdings: dict[str, Holding], cloud: SimulatedCloud) -> list[str]:
 
 def _of_instances(holdings: dict[str, Holding], cloud: SimulatedCloud) -> list[str]:
     world = cloud.world.instances
-    units = {number: dict(one.units) for number, one in holdings.items()}
-    access = {number: {one.project_id} for number, one in holdings.items()}
-    flavors = {one.id: set(one.access) for one in world.flavors().values() if one.name.startswith("reservation:")}
+    units = {reservation_id: dict(holding.units) for reservation_id, holding in holdings.items()}
+    access = {reservation_id: {holding.project_id} for reservation_id, holding in holdings.items()}
+    flavors = {
+        flavor.id: set(flavor.access) for flavor in world.flavors().values() if flavor.name.startswith("reservation:")
+    }
     aggregates = {
-        name: set(one.hosts) for name, one in world.aggregates().items() if one.metadata.get("reservation") == name
+        name: set(aggregate.hosts)
+        for name, aggregate in world.aggregates().items()
+        if aggregate.metadata.get("reservation") == name
     }
     inventories = {_reservation_of(name): dict(parts) for name, parts in world.inventories().items()}
     return [
         *_differ("units", units, inventories),
         *_differ("who sees which flavor", access, flavors),
-        *_differ("aggregates", {number: set(one) for number, one in units.items()}, aggregates),
+        *_differ("aggregates", {reservation_id: set(hosts) for reservation_id, hosts in units.items()}, aggregates),
     ]
 
 
@@ -77,39 +83,44 @@ def _of_groups(holdings: list[Holding], cloud: SimulatedCloud) -> list[str]:
     there: dict[str, list[str]] = {}
     for group in cloud.world.instances.server_groups().values():
         there.setdefault(group.name.removeprefix("reservation:"), []).append(group.policy)
-    found = [f"a server group is left of {one}" for one in there.keys() - {one.reservation_id for one in holdings}]
-    for one in holdings:
-        affinity = one.parameters.get("affinity")
+    found = [
+        f"a server group is left of {name}" for name in there.keys() - {holding.reservation_id for holding in holdings}
+    ]
+    for holding in holdings:
+        affinity = holding.parameters.get("affinity")
         due = [] if affinity is None else [_POLICIES[affinity]]
-        if one.running:
-            found += _differ(f"server groups of {one.reservation_id}", due, there.get(one.reservation_id, []))
+        if holding.running:
+            found += _differ(f"server groups of {holding.reservation_id}", due, there.get(holding.reservation_id, []))
     return found
 
 
 def _of_addresses(holdings: dict[str, Holding], cloud: SimulatedCloud) -> list[str]:
     held = {
-        name: (one.project_id, frozenset({"blazar", f"reservation:{number}"}))
-        for number, one in holdings.items()
-        for name in one.names.values()
+        name: (holding.project_id, frozenset({"blazar", f"reservation:{reservation_id}"}))
+        for reservation_id, holding in holdings.items()
+        for name in holding.names.values()
     }
-    there = {address: (one.project_id, one.tags) for address, one in cloud.world.addresses.floating_ips().items()}
+    there = {
+        address: (floating_ip.project_id, floating_ip.tags)
+        for address, floating_ip in cloud.world.addresses.floating_ips().items()
+    }
     return _differ("addresses", held, there)
 
 
 def _of_volumes(holdings: dict[str, Holding], kept: Counter[str], cloud: SimulatedCloud) -> list[str]:
     """Whether each is there once, in the pool that was booked; and of what is over, what is kept."""
     held = {
-        number: Counter({(one.names[pool], one.project_id, one.parameters["size_gb"]): units})
-        for number, one in holdings.items()
-        for pool, units in one.units.items()
+        reservation_id: Counter({(holding.names[pool], holding.project_id, holding.parameters["size_gb"]): units})
+        for reservation_id, holding in holdings.items()
+        for pool, units in holding.units.items()
     }
     there: dict[str, Counter[tuple[str, str, int]]] = {}
     left: Counter[str] = Counter()
     for volume in cloud.world.volumes.all().values():
-        if number := volume.metadata.get("tenure:reservation"):
-            there.setdefault(number, Counter())[volume.pool, volume.project_id, volume.size_gb] += 1
-        elif number := volume.metadata.get("tenure:kept"):
-            left[number] += 1
+        if reservation_id := volume.metadata.get("tenure:reservation"):
+            there.setdefault(reservation_id, Counter())[volume.pool, volume.project_id, volume.size_gb] += 1
+        elif reservation_id := volume.metadata.get("tenure:kept"):
+            left[reservation_id] += 1
     return _differ("volumes", held, there) + _differ("volumes that are kept", kept, left)
 
 

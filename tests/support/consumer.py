@@ -34,9 +34,9 @@ class Consumer:
     def types(self, lease_id: str) -> list[str]:
         """The types of what was heard of a lease, in the order in which they came; repetitions count once."""
         keys: dict[str, str] = {}
-        for one in self.heard:
-            if one["payload"]["lease_id"] == lease_id:
-                keys.setdefault(one["message_id"], one["event_type"])
+        for message in self.heard:
+            if message["payload"]["lease_id"] == lease_id:
+                keys.setdefault(message["message_id"], message["event_type"])
         return list(keys.values())
 
     def wait(self, lease_id: str, *types: str) -> None:

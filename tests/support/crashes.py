@@ -32,17 +32,21 @@ class Traces:
     def boot(self, lease: dict[str, Any]) -> None:
         """Boot a server of the lease on a host of its own, and one of each reservation of instances."""
         with self.opened() as cloud:
-            for one in lease["reservations"]:
-                if one["resource_type"] == HOST:
-                    cloud.world.boot_server(lease["project_id"], reservation_id=one["id"])
-                elif one["resource_type"] not in {ADDRESS, VOLUME}:
-                    cloud.world.instances.boot(lease["project_id"], one["id"])
+            for reservation in lease["reservations"]:
+                if reservation["resource_type"] == HOST:
+                    cloud.world.boot_server(lease["project_id"], reservation_id=reservation["id"])
+                elif reservation["resource_type"] not in {ADDRESS, VOLUME}:
+                    cloud.world.instances.boot(lease["project_id"], reservation["id"])
 
     def counts(self, lease: dict[str, Any], resource_type: str = HOST) -> dict[EffectKind, int]:
         """How often each thing was done for the lease's reservations of a type."""
         with self.opened() as cloud:
-            ids = [one["id"] for one in lease["reservations"] if one["resource_type"] == resource_type]
-            return Counter(effect.kind for one in ids for effect in cloud.world.journal(one))
+            ids = [
+                reservation["id"]
+                for reservation in lease["reservations"]
+                if reservation["resource_type"] == resource_type
+            ]
+            return Counter(effect.kind for reservation_id in ids for effect in cloud.world.journal(reservation_id))
 
     def has(self, lease: dict[str, Any]) -> tuple[str, ...]:
         """The hosts that the lease has in the cloud."""

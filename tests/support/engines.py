@@ -127,7 +127,7 @@ def running(world: World) -> Iterator[None]:
 def wait_for_leases(world: World, leases: Iterable[Lease], wanted: Collection[LeaseStatus]) -> None:
     """Wait until every lease has one of these statuses."""
     waiting = {lease.id for lease in leases}
-    names: Any = bindparam("wanted", [one.value for one in wanted], expanding=True)
+    names: Any = bindparam("wanted", [event_type.value for event_type in wanted], expanding=True)
 
     def settled() -> bool:
         with world.db.read() as tx:  # one statement that locks nothing, so that looking slows nobody down
@@ -182,7 +182,7 @@ def effects_of(world: World, *kinds: EffectKind, reservation_id: str | None = No
 
 def taken_and_returned(world: World, lease: Lease) -> list[tuple[str, str | None]]:
     """What was taken and returned for a lease, in order: the effect and the host."""
-    ids = {one.id for one in lease.reservations}
+    ids = {reservation.id for reservation in lease.reservations}
     return [
         (effect.kind.value, effect.host)
         for effect in effects_of(world, EffectKind.HOST_TAKEN, EffectKind.HOST_RETURNED)

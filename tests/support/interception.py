@@ -106,9 +106,9 @@ class Proxy:
         server.shutdown()
         server.server_close()
         with self._guard:
-            for one in self._open:
+            for connection in self._open:
                 with suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def listen(self) -> None:
         """Take connections again."""
@@ -278,5 +278,5 @@ def interception(cloud: Cloud) -> Iterator[Interception]:
         found = Interception(identity, compute, placement, image, urlsplit(cloud.openrc["OS_AUTH_URL"]).path)
         for proxy in found.all:
             stack.callback(proxy.refuse)
-            proxy.replaced.update({one.target: one.url for one in found.all})
+            proxy.replaced.update({endpoint.target: endpoint.url for endpoint in found.all})
         yield found

@@ -238,9 +238,9 @@ def holdings(url: str) -> list[Holding]:
     found = []
     for number, parts in rows.items():
         first, units = parts[0], Counter[str]()
-        for one in parts:
-            if one["external_id"] is not None:
-                units[one["external_id"]] += one["units"]
+        for part in parts:
+            if part["external_id"] is not None:
+                units[part["external_id"]] += part["units"]
         found.append(
             Holding(
                 number,
@@ -248,7 +248,7 @@ def holdings(url: str) -> list[Holding]:
                 first["project_id"],
                 first["lease_status"] == "ACTIVE",
                 _document(first["parameters"]),
-                {one["external_id"]: one["name"] for one in parts if one["external_id"] is not None},
+                {part["external_id"]: part["name"] for part in parts if part["external_id"] is not None},
                 units,
             )
         )

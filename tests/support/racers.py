@@ -205,7 +205,9 @@ class _Racer(threading.Thread):
         promise = Promise(
             lease["start_date"], lease["end_date"], _units(lease), _types(lease), shared, ends=[lease["end_date"]]
         )
-        if [_amount(one) for one in lease["reservations"]] != [_amount(one) for one in reservations]:
+        if [_amount(reservation) for reservation in lease["reservations"]] != [
+            _amount(reservation) for reservation in reservations
+        ]:
             self.wrong(f"asked for {reservations}, got {lease}")
         if not at_once and (lease["start_date"], lease["end_date"]) != (start, end):
             self.wrong(f"asked for {start} to {end}, got {lease}")
@@ -347,11 +349,15 @@ def _amount(reservation: dict[str, Any]) -> int:
 
 
 def _units(lease: dict[str, Any]) -> dict[str, int]:
-    return {one["id"]: _amount(one) for one in lease["reservations"] if one["status"] != "deleted"}
+    return {
+        reservation["id"]: _amount(reservation)
+        for reservation in lease["reservations"]
+        if reservation["status"] != "deleted"
+    }
 
 
 def _types(lease: dict[str, Any]) -> dict[str, str]:
-    return {one["id"]: one["resource_type"] for one in lease["reservations"]}
+    return {reservation["id"]: reservation["resource_type"] for reservation in lease["reservations"]}
 
 
 def _text(moment: datetime) -> str:

@@ -32,8 +32,10 @@ def lay_out(url: str, folder: Path, hosts: int, addresses: int = 0) -> tuple[Pat
         found = list(cloud.discover(HOST))
         for number in range(addresses):
             found.append(cloud.look_up(ADDRESS, f"{cloud.world.addresses.public}/203.0.113.{10 + number}"))
-        for one in found:
-            cloud.ensure_registered(one.resource_type, ResourceRef(one.external_id, one.name, one.region))
+        for resource in found:
+            cloud.ensure_registered(
+                resource.resource_type, ResourceRef(resource.external_id, resource.name, resource.region)
+            )
         now = datetime.now(UTC)
         db.write(lambda tx: tx.resources.add_many(found, [{} for _ in found], now=now))
     finally:
@@ -65,7 +67,7 @@ def watched(url: str) -> Iterator[list[str]]:
 def broken_promises(url: str, report: Report) -> list[str]:
     """What an answer said and the tables do not."""
     stored, ends, updates = ledger.leases(url), ledger.ends(url), ledger.updates(url)
-    wrong = [f"lease {one} is stored, and nobody was told" for one in stored.keys() - report.promises.keys()]
+    wrong = [f"lease {lease_id} is stored, and nobody was told" for lease_id in stored.keys() - report.promises.keys()]
     for lease_id, promise in report.promises.items():
         lease = stored.get(lease_id)
         if lease is None:

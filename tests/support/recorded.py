@@ -195,7 +195,7 @@ class Replay:
                 here = '["==", "$hypervisor_hostname", "compute-2"]'
                 self._book("admin", exchange.response["leases"][0], resource_properties=here)
             case 108:
-                shown = next(one for one in self.exchanges[111].response["leases"] if one["name"] == "demo-lease")
+                shown = next(lease for lease in self.exchanges[111].response["leases"] if lease["name"] == "demo-lease")
                 self._book("demo", shown)
             case 114 | 132:
                 self._book("admin", exchange.response["lease"], amount=1)
@@ -300,7 +300,7 @@ def shapes(theirs: Any, ours: Any, where: str = "") -> Iterator[tuple[str, str]]
         if bool(theirs) != bool(ours):
             yield where, f"had {len(theirs)}, has {len(ours)}"
         elif theirs:
-            yield from min((list(shapes(theirs[0], one, f"{where}[]")) for one in ours), key=len)
+            yield from min((list(shapes(theirs[0], item, f"{where}[]")) for item in ours), key=len)
     elif (theirs is None) != (ours is None):
         yield where, "was null" if theirs is None else "is null"
     elif type(theirs) is not type(ours):
@@ -320,5 +320,5 @@ def pair(theirs: Any, ours: Any, called: dict[str, str]) -> None:
             else:
                 pair(value, ours.get(name), called)
     elif isinstance(theirs, list) and isinstance(ours, list):
-        for one, other in zip(theirs, ours, strict=False):
-            pair(one, other, called)
+        for item, other in zip(theirs, ours, strict=False):
+            pair(item, other, called)

@@ -50,8 +50,8 @@ class Relay:
         with suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
-        for one in self._open:
-            _end(one)
+        for connection in self._open:
+            _end(connection)
 
     def _attend(self, client: socket.socket) -> None:
         if self.refuses:

@@ -38,13 +38,13 @@ def enrol(database: str, cloud: Cloud) -> dict[str, str]:
         interface="public",
     )
     with connect(options) as driver:
-        found = [one for one in driver.discover(HOST) if one.name.startswith(seeded.PREFIX)]
+        found = [host for host in driver.discover(HOST) if host.name.startswith(seeded.PREFIX)]
     db = Database(database)
     try:
         db.write(lambda tx: tx.resources.add_many(found, [{} for _ in found], now=datetime.now(UTC)))
     finally:
         db.close()
-    return {one.name: one.external_id for one in found}
+    return {host.name: host.external_id for host in found}
 
 
 def empty(database: str) -> None:

@@ -100,7 +100,7 @@ class Nova:
         self._flavor = self.flavor("m1.tiny")
 
     def aggregates(self) -> dict[str, dict[str, Any]]:
-        return {one["name"]: one for one in self.api.get("/os-aggregates").json()["aggregates"]}
+        return {aggregate["name"]: aggregate for aggregate in self.api.get("/os-aggregates").json()["aggregates"]}
 
     def members(self, aggregate: str) -> set[str] | None:
         """The hosts in an aggregate, None where there is none of that name."""
@@ -108,11 +108,16 @@ class Nova:
         return None if found is None else set(found["hosts"])
 
     def providers(self) -> dict[str, dict[str, Any]]:
-        return {one["name"]: one for one in self.placement.get("/resource_providers").json()["resource_providers"]}
+        return {
+            provider["name"]: provider
+            for provider in self.placement.get("/resource_providers").json()["resource_providers"]
+        }
 
     def flavor(self, name: str) -> str:
         """The id of one of the cloud's own flavors."""
-        return str(next(one["id"] for one in self.api.get("/flavors").json()["flavors"] if one["name"] == name))
+        return str(
+            next(flavor["id"] for flavor in self.api.get("/flavors").json()["flavors"] if flavor["name"] == name)
+        )
 
     def boot(self, by: Session, *, zone: str | None = None, flavor: str | None = None, **hints: str) -> Server:
         """Ask for a server. With a zone such as ``nova:compute-1``, an administrator forces it onto that host."""
@@ -125,7 +130,7 @@ class Nova:
         made = self._boot(by, flavor, {}, {"min_count": count, "return_reservation_id": True})["reservation_id"]
         found = self.api.get(f"/servers?all_tenants=1&reservation_id={made}").json()["servers"]
         assert len(found) == count
-        servers = [Server(self, one["id"]) for one in found]
+        servers = [Server(self, server["id"]) for server in found]
         self.booted += servers
         return servers
 
@@ -231,11 +236,11 @@ class Site:
         }
         api = self.api(by)
         lease = answered(api.post("/leases", json=body), 201)["lease"]
-        return Lease(api, lease["id"], next((one["id"] for one in lease["reservations"]), ""))
+        return Lease(api, lease["id"], next((reservation["id"] for reservation in lease["reservations"]), ""))
 
     def delete_leases(self) -> None:
         """Delete all leases, and wait until nothing of them is left."""
-        groups = [one["id"] for lease in self.leases() for one in lease["reservations"]]
+        groups = [reservation["id"] for lease in self.leases() for reservation in lease["reservations"]]
         for lease in self.leases():
             answered(self.admin.delete(f"/leases/{lease['id']}"), 204)
         wait_for("leases to go", lambda: not self.leases())
@@ -245,8 +250,8 @@ class Site:
         """Delete all leases and then all hosts; wait until the cloud has what was theirs."""
         self.delete_leases()
         for path, name in (("/os-hosts", "hosts"), ("/floatingips", "floatingips")):
-            for one in answered(self.admin.get(path), 200)[name]:
-                answered(self.admin.delete(f"{path}/{one['id']}"), 204)
+            for item in answered(self.admin.get(path), 200)[name]:
+                answered(self.admin.delete(f"{path}/{item['id']}"), 204)
 
     def end(self) -> None:
         """Take everything away; where the service does not, take it from under it, and raise what it raised."""

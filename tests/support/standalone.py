@@ -108,7 +108,7 @@ class Standalone:
 
     def token(self, user: str) -> str:
         users = yaml.safe_load((self.data_dir / "tokens.yaml").read_text())["users"]
-        return next(one["token"] for one in users if one["user_name"] == user)
+        return next(account["token"] for account in users if account["user_name"] == user)
 
     def environment(self, cloud: str) -> dict[str, str]:
         """The environment of a client that talks to it as ``tenure-admin`` or ``tenure-demo``."""

@@ -105,7 +105,7 @@ class World:
     def reserve_on(self, number: int, *reservations: ReservationRequest, **fields: Any) -> Lease:
         """A lease as ``reserve`` makes it, on the host of that number, where it stays until something moves it."""
         with self.db.read() as tx:
-            others = [one.external_id for one in tx.resources.page(ResourceQuery(HOST, 100))]
+            others = [resource.external_id for resource in tx.resources.page(ResourceQuery(HOST, 100))]
         others = [other for other in others if other != str(number)]
         for other in others:
             self.resources.disable(ADMIN, HOST, other, reason="not now")
@@ -117,7 +117,7 @@ class World:
     def resize(self, *vcpus: int) -> None:
         """Have hosts with so many processors, in order, and more memory than anything in a test asks for."""
         with self.db.read() as tx:
-            found = sorted(tx.resources.page(ResourceQuery(HOST, 100)), key=lambda one: one.id)
+            found = sorted(tx.resources.page(ResourceQuery(HOST, 100)), key=lambda resource: resource.id)
         for host, count in zip(found, vcpus, strict=True):
             capacity = Capacity({"VCPU": count, "MEMORY_MB": 2**20, "DISK_GB": 1000})
             described = DiscoveredResource(HOST, host.external_id, host.name, capacity, host.facts)
@@ -126,9 +126,9 @@ class World:
     def units(self, lease: Lease) -> list[tuple[str, int]]:
         """On which hosts the lease has how many units, allocation by allocation."""
         with self.db.read() as tx:
-            allocations = tx.allocations.of_reservations([one.id for one in lease.reservations])
-            known = tx.resources.by_ids({one.resource_id for one in allocations})
-        return sorted((known[one.resource_id].name, one.units) for one in allocations)
+            allocations = tx.allocations.of_reservations([reservation.id for reservation in lease.reservations])
+            known = tx.resources.by_ids({allocation.resource_id for allocation in allocations})
+        return sorted((known[allocation.resource_id].name, allocation.units) for allocation in allocations)
 
     def change(self, lease: Lease, place: int = 0, **parameters: object) -> Lease:
         """Give the reservation at that place of the lease other parameters, as its owner."""
@@ -148,7 +148,7 @@ class World:
         self.cloud.inject(slow)
 
     def hosts_of(self, lease_id: str, actor: Actor = ADMIN) -> list[str]:
-        return sorted(one.resource.name for one in self.leases.resources(actor, lease_id, HOST))
+        return sorted(resource.resource.name for resource in self.leases.resources(actor, lease_id, HOST))
 
     def restart(self) -> None:
         """Build the service again, as after the end of its process."""
@@ -222,9 +222,9 @@ def open_world(
         answer_seconds=answer_seconds,
         filters=filters,
     )
-    found = sorted(cloud.discover(HOST), key=lambda one: int(one.external_id))
-    for one in found:
-        cloud.ensure_registered(HOST, ResourceRef(one.external_id, one.name, one.region))
+    found = sorted(cloud.discover(HOST), key=lambda host: int(host.external_id))
+    for host in found:
+        cloud.ensure_registered(HOST, ResourceRef(host.external_id, host.name, host.region))
     db.write(lambda tx: tx.resources.add_many(found, [{} for _ in found], now=clock.now()))
     try:
         yield World(build(parts), clock, cloud, db)
