@@ -17,6 +17,6 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def credits() -> Iterator[Credits]:
-    """A service of a site that keeps account of leases."""
+    """A site's service that keeps accounts of leases."""
     with open_credits() as credits:
         yield credits

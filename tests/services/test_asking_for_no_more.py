@@ -1,4 +1,4 @@
-"""Changes that ask for no more than a lease has: they are never refused for room, whatever became of its hosts."""
+"""Changes that ask for no more than a lease has: they are never refused for lack of room, even on shrunk hosts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.world import ADMIN, HOST, OWNER, World, instance_reservation,
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
-#: A host of 64 processors, or all of these as instances.
+#: A host with 64 VCPUs, or instances that use all of them.
 KINDS = {
     "host": reservation(1, 1, resource_properties='[">=", "$vcpus", "64"]'),
     "instances": instance_reservation(2, vcpus=32),
@@ -29,12 +29,12 @@ KINDS = {
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     with open_world(tmp_path, hosts=1) as world:
-        have_processors(world, 64)
+        set_vcpus(world, 64)
         yield world
 
 
-def have_processors(world: World, count: int) -> None:
-    """Have the cloud say that its host has so many processors."""
+def set_vcpus(world: World, count: int) -> None:
+    """Set the number of VCPUs of the cloud's host."""
     world.cloud.world.change_host("1", facts={"vcpus": count, "memory_mb": 65536, "local_gb": 100})
     world.service.refresh.run()
     world.engine.settle()
@@ -70,7 +70,7 @@ WAITING = [shorter, later, other_action, fewer, smaller]
 
 
 def cases(changes: Sequence[Change]) -> list[object]:
-    """Each kind with each change that it knows: a whole host is neither fewer nor smaller."""
+    """Return each kind with its valid changes: a whole host can be neither fewer nor smaller."""
     unknown: dict[str, set[Change]] = {"host": {fewer, smaller}, "instances": set()}
     return [
         pytest.param(asked, change, id=f"{kind}-{change.__name__}")
@@ -86,7 +86,7 @@ def test_running_lease_on_a_shrunk_host_may_ask_for_less(
 ):
     lease = world.reserve(asked, hours=5)
     world.engine.settle()
-    have_processors(world, 32)
+    set_vcpus(world, 32)
     assert world.leases.get(OWNER, lease.id).degraded
     world.leases.update(OWNER, lease.id, change(lease))
     world.pass_time(4 * HOUR)
@@ -98,7 +98,7 @@ def test_running_lease_on_a_shrunk_host_may_ask_for_less(
 def test_two_running_leases_on_a_shrunk_host_may_both_end_early(world: World):
     leases = [world.reserve(instance_reservation(1, vcpus=32), hours=5) for _ in range(2)]
     world.engine.settle()
-    have_processors(world, 48)
+    set_vcpus(world, 48)
     for lease in leases:
         world.leases.update(OWNER, lease.id, LeaseChange(ends_at=Moment.NOW))
     world.engine.settle()
@@ -134,7 +134,7 @@ def test_pending_lease_behind_a_late_teardown_may_ask_for_less(
 
 
 def test_released_hosts_can_be_booked_by_others(tmp_path: Path):
-    """Two of three hosts are closed; the lease keeps the open host, and then one of those that are closed."""
+    """Two of three hosts are disabled; the lease keeps the enabled host first, and then one of the others."""
     with open_world(tmp_path, hosts=3) as world:
         lease = world.book(3, start=1)
         for number in ("1", "2"):
@@ -149,7 +149,7 @@ def test_released_hosts_can_be_booked_by_others(tmp_path: Path):
 
 
 def test_pending_lease_may_end_earlier_after_the_cleaning_time_was_raised(world: World, tmp_path: Path):
-    """Another lease follows at once, so that there is no time to clean, neither before the change nor after it."""
+    """Another lease follows at once, so there is no time for cleaning before or after the change."""
     waiting = {kind: world.reserve(asked, start=1 + 2 * place) for place, (kind, asked) in enumerate(KINDS.items())}
     for place in range(len(KINDS)):
         world.book(1, start=2 + 2 * place)

@@ -1,4 +1,4 @@
-"""Cleaning time: a resource stays unused for so long after each reservation, whatever ended the reservation."""
+"""Cleaning time: a resource stays unused for this time after each reservation, however it ended."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.world import (
 
 HOUR = timedelta(hours=1)
 CLEANING = timedelta(minutes=30)
-#: The hosts of the world.
+#: The number of hosts in the simulated cloud.
 ALL = 2
 #: One instance on each host, so that a request for any host conflicts with it.
 INSTANCES = ReservationRequest(
@@ -52,7 +52,7 @@ def ask(world: World, hosts: int, starts_at: datetime, ends_at: datetime) -> Lea
 
 
 def assert_free_from(world: World, hosts: int, moment: datetime) -> None:
-    """So many hosts can be booked from this moment on, and not one microsecond earlier."""
+    """Check that this number of hosts can be booked from this moment on, and not one microsecond earlier."""
     with pytest.raises(NotEnoughResources):
         ask(world, hosts, moment - TICK, moment + HOUR)
     world.leases.delete(OWNER, ask(world, hosts, moment, moment + HOUR).id)
@@ -121,7 +121,7 @@ def test_refused_change_restores_the_cleaning_time(world: World):
 
 
 def test_shortened_and_growing_lease_keeps_its_old_end_until_the_cloud_has_followed(world: World):
-    """If the cloud refuses, the lease needs its host until then; a host that is new ends with the new end."""
+    """If the cloud refuses, the lease needs its host until the old end; a new host only until the new end."""
     lease = running(world, 1, hours=10)
     world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=1))
     world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + 5 * HOUR, reservations=(resize(lease, ALL),)))
@@ -134,7 +134,7 @@ def test_shortened_and_growing_lease_keeps_its_old_end_until_the_cloud_has_follo
 
 
 def test_prolonged_and_growing_lease_has_its_new_end_before_the_cloud_has_followed(world: World):
-    """Nobody may book what it would take when the cloud agrees."""
+    """Other leases must not book what it needs once the cloud has agreed."""
     lease = running(world, 1, hours=2)
     world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=1))
     world.leases.update(OWNER, lease.id, LeaseChange(ends_at=NOW + 5 * HOUR, reservations=(resize(lease, ALL),)))
@@ -168,7 +168,7 @@ def test_replaced_host_is_cleaned_at_once_and_the_new_one_after_the_end(world: W
     world.pass_time(HOUR)
     [host] = [found for found in world.cloud.discover(HOST) if [found.name] == world.hosts_of(lease.id)]
     world.resources.reallocate(ADMIN, HOST, host.external_id, running=True)
-    # Both are the lease's until the cloud has followed.
+    # Both hosts belong to the lease until the cloud has followed.
     assert_free_from(world, 1, NOW + 9 * HOUR + CLEANING)
     world.engine.settle()
     assert_free_from(world, 1, NOW + HOUR + CLEANING)
@@ -184,7 +184,7 @@ def test_owner_does_not_see_cleaning_time(world: World):
 
 @pytest.mark.parametrize("how", ["dropped", "replaced", "refused"])
 def test_running_lease_gets_no_more_cleaning_time_than_was_booked(database_url: str, how: str):
-    """The operator lengthens the cleaning time; the time behind the lease is promised to another by then."""
+    """The operator lengthens the cleaning time when the time after the lease is already promised to another lease."""
     with open_world(database_url, hosts=ALL + 1) as world:
         lease = world.reserve(reservation(1, 1), reservation(1, 1))
         world.engine.settle()
@@ -210,7 +210,7 @@ def test_running_lease_gets_no_more_cleaning_time_than_was_booked(database_url: 
 
 
 def end_late(world: World, lease: Lease, by: timedelta) -> None:
-    """Have the teardown of the lease last until so long after its end."""
+    """Let the teardown of the lease last until this time after its end."""
     world.teardown_lasts(lease, until=lease.ends_at + by)
 
 
@@ -255,7 +255,7 @@ def test_lease_waits_for_cleaning_after_a_restart(tmp_path: Path) -> None:
         world.teardown_lasts(ending, until=ending.ends_at + CLEANING)
         world.pass_until(ending.ends_at + CLEANING + timedelta(minutes=1))
         world.restart()
-        world.service.clock_watch.run()  # which takes nothing for granted when it runs first
+        world.service.clock_watch.run()  # its first run cannot assume anything
         world.engine.settle()
         waiting = world.leases.get(OWNER, following.id)
         assert (waiting.status, "is cleaned until" in str(waiting.status_reason)) == (LeaseStatus.PENDING, True)

@@ -1,4 +1,4 @@
-"""Filters: what they are asked, when, and what becomes of a request that one of them refuses."""
+"""Filters: what they are asked, when, and what happens to a denied request."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_refused_change_changes_nothing(world: World, witness: Witness):
 
 
 def test_booking_equals_what_filters_judged(world: World, witness: Witness):
-    """While the filter thinks about it, somebody else takes the host that it was told of."""
+    """While the filter thinks, another request books the judged host."""
     others: list[str] = []
 
     def answer() -> None:
@@ -192,7 +192,7 @@ def test_filters_are_asked_a_limited_number_of_times(world: World, witness: Witn
 
 @pytest.mark.parametrize(("seconds", "asked"), [(60.0, 5), (0.0, 1)])
 def test_filters_are_asked_again_until_the_time_is_over(tmp_path: Path, witness: Witness, seconds: float, asked: int):
-    """Somebody else changes the lease four times while they think about it."""
+    """Another request changes the lease four times while the filters think."""
     url = url_in(tmp_path)
     with open_world(url, filters={"Witness": witness}, answer_seconds=seconds) as world:
         lease = world.book(1, start=1, hours=1)

@@ -1,4 +1,4 @@
-"""A service of the site: what it is asked and told over HTTP, and that its account is right whatever befalls it."""
+"""A site's service: its HTTP requests, and that its accounts stay right after every fault."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_only_status_204_allows_a_lease(world: World, credits: Credits, status: 
     assert leases(world) == 0
     credits.mood = "well"
     deliver_all(world)
-    assert credits.told("on-end") == []  # what it has denied need not be taken back
+    assert credits.told("on-end") == []  # a denied lease needs no withdrawal
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_unavailable_service_blocks_leases_unless_configured_otherwise(tmp_path:
         assert leases(world) == 1
         world.service.parts.filters["ExternalServiceFilter"] = lenient  # type: ignore[index]  # the test's own dict
         other = world.book(1, start=1)
-        world.leases.delete(OWNER, other.id)  # a delete never waits for it
+        world.leases.delete(OWNER, other.id)  # a delete never waits for the service
         credits.mood = "well"
         credits.patience.set()
         deliver_all(world)
@@ -217,14 +217,14 @@ def test_service_is_notified_of_a_lease_from_start_to_end(world: World, credits:
     world.leases.update(OWNER, lease.id, LeaseChange(ends_at=world.clock.now() + HOUR))
     world.pass_time(2 * HOUR)
     assert world.leases.get(OWNER, lease.id).status is LeaseStatus.TERMINATED
-    world.leases.delete(OWNER, lease.id)  # what has ended does not end again
+    world.leases.delete(OWNER, lease.id)  # an ended lease does not end again
     deliver_all(world)
     assert credits.order[lease.id] == ["commit-create", *["commit-update"] * 5, "on-end"]
     told = credits.told("commit-update")
     shapes = [[len(reservation["allocations"]) for reservation in body["lease"]["reservations"]] for body in told]
     assert shapes == [[1], [2], [2, 1], [2], [2]]
     for before, after in zip([credits.told("commit-create")[0], *told], told, strict=False):
-        assert after["current_lease"] == before["lease"]  # each begins where the one before has ended
+        assert after["current_lease"] == before["lease"]  # each message starts from the lease of the previous one
     assert told[-1]["lease"]["end_date"] == credits.told("on-end")[0]["lease"]["end_date"]
 
 
@@ -246,7 +246,7 @@ def test_service_may_listen_to_changes_only(tmp_path: Path, credits: Credits):
 
 
 def test_recorded_leases_do_not_count_as_delivered(tmp_path: Path, credits: Credits):
-    """While it is away, new leases do not make it look as if others got through."""
+    """While the service is unavailable, new leases must not look like deliveries."""
     only = credits.filter(commits=False, commit_update_endpoint="commit-update", on_failure="allow")
     with open_world(tmp_path, filters={"ExternalServiceFilter": only}) as world:
         lease = world.book(1, start=1, hours=2)
@@ -352,7 +352,7 @@ def test_killed_process_leaves_nothing_reserved(world: World, credits: Credits):
     with pytest.raises(Killed):
         world.book(1)
     world.engine.settle()
-    assert credits.told("on-end") == []  # it may still be on its way
+    assert credits.told("on-end") == []  # the withdrawal may still be on its way
     world.pass_time(PATIENCE)
     [asked_for], [withdrawn] = credits.told("check-create"), credits.told("on-end")
     assert withdrawn["lease"]["id"] == asked_for["lease"]["id"]
@@ -369,14 +369,15 @@ def test_repeated_request_succeeds_when_the_service_is_back(world: World, credit
             world.leases.create(OWNER, request, lease_id=lease_id)
         credits.mood = "well"
         deliver_all(world)
-    assert [body["lease"]["id"] for body in credits.told("on-end")] == [lease_id] * 2  # each time it may have agreed
+    # the service may have agreed each time
+    assert [body["lease"]["id"] for body in credits.told("on-end")] == [lease_id] * 2
     assert world.leases.create(OWNER, request, lease_id=lease_id).id == lease_id
     world.pass_time(2 * PATIENCE)
     assert credits.order[lease_id] == ["on-end", "on-end", "commit-create"]
 
 
 def test_second_of_two_identical_requests_withdraws_nothing(world: World, credits: Credits):
-    """Two who ask for the same lease: one has booked it while the service judges for the other."""
+    """One of two identical requests has booked the lease while the service judges the other."""
     begin = world.clock.now() + HOUR
     request = LeaseRequest("twice", begin, begin + HOUR, None, (reservation(1, 1),))
     lease_id = str(uuid.uuid4())

@@ -1,4 +1,4 @@
-"""Requests that filters judge at the same time: each gets what was judged for it, and is asked about once."""
+"""Concurrent requests with filters: each gets what was judged for it, and is judged once."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.support.waiting import patience
 from tests.support.world import OWNER, World, instance_reservation, open_world, reservation, url_in
 
 HOUR = timedelta(hours=1)
-#: How many are judged at a time: as many as may wait for filters.
+#: The number of concurrent requests: as many as may wait for filters.
 TOGETHER = 8
 
 
 class Panel(EnforcementFilter):
-    """Judges the first so many when all of them are there, and all others at once; refuses whom it is told to."""
+    """A filter that waits until the first requests are all there, and answers others at once; it refuses one name."""
 
     def __init__(self, together: int = TOGETHER) -> None:
         super().__init__(new_config())
@@ -50,12 +50,12 @@ def hosts(world: World, name: str) -> Lease:
 
 
 def instances(world: World, name: str) -> Lease:
-    """Two instances on different hosts, of which the smallest have room for two such."""
+    """Book two instances on different hosts; the smallest hosts have room for two of them."""
     return world.reserve(instance_reservation(2, vcpus=16, affinity=False), start=1, name=name)
 
 
 def all_at_once(world: World, book: Callable[[World, str], Lease]) -> Counter[str]:
-    """What became of so many requests at the same time."""
+    """Return the outcomes of concurrent requests."""
 
     def ask(number: int) -> str:
         try:
@@ -79,7 +79,7 @@ def all_at_once(world: World, book: Callable[[World, str], Lease]) -> Counter[st
     ],
 )
 def test_concurrent_requests_with_enough_room_are_all_booked(kind, book, fresh_database, tmp_path: Path):
-    """Just enough for all of them: whoever gets anything else than was judged takes it from somebody."""
+    """There is just enough for all: a request that gets something else than was judged would take it from another."""
     panel = Panel()
 
     def check(url: str) -> None:
@@ -95,7 +95,7 @@ def test_concurrent_requests_with_enough_room_are_all_booked(kind, book, fresh_d
 
 
 def test_last_host_goes_to_the_second_request_if_the_first_is_denied(tmp_path: Path):
-    """What is about to be somebody's is nobody's yet: it keeps nobody from being asked."""
+    """A host in another request's trial is still free: the second request is judged as well."""
     panel = Panel(together=2)
     panel.refused = "lease 0"
     with (
@@ -109,7 +109,7 @@ def test_last_host_goes_to_the_second_request_if_the_first_is_denied(tmp_path: P
 
 
 def test_judged_host_is_booked_even_if_another_is_better_by_now(tmp_path: Path):
-    """While the filter thinks, a lease ends elsewhere just before this one begins: the gap there is tighter."""
+    """While the filter thinks, a lease elsewhere is booked that ends just before this one: the gap there is tighter."""
     panel = Panel(together=1)
     with open_world(tmp_path, filters={"Panel": panel}) as world:
         judged: list[str] = []
@@ -131,7 +131,7 @@ def test_judged_host_is_booked_even_if_another_is_better_by_now(tmp_path: Path):
 
 
 def test_denied_request_does_not_affect_the_next_choice(tmp_path: Path):
-    """The gap behind another lease is the best place for both."""
+    """The gap after another lease is the best place for both requests."""
     panel = Panel(together=1)
     panel.refused = "refused"
     with open_world(tmp_path, filters={"Panel": panel}) as world:

@@ -1,4 +1,4 @@
-"""Large requests: quick where they can be, bounded where they cannot, and in no other request's way."""
+"""Large requests: fast, limited in time, and without delaying other requests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def apart(count: int, amount: int = HOSTS, **parameters: object) -> list[ReservationRequest]:
-    """So many reservations of instances, those of each on different hosts."""
+    """Return this number of instance reservations, each with its instances on different hosts."""
     return [instance_reservation(amount, **{"affinity": False, **parameters}) for _ in range(count)]
 
 
@@ -51,7 +51,7 @@ def prolong(world: World, lease: Lease) -> object:
 
 
 def statements(world: World, work: Callable[[], object]) -> int:
-    """How many statements the work takes."""
+    """Return the number of statements that the work executes."""
     run: list[str] = []
 
     def note(_connection, _cursor, statement, *_more) -> None:
@@ -94,7 +94,7 @@ def test_moving_a_pending_lease_needs_one_search(world: World):
 
 
 def test_reservations_with_different_starts_are_moved_only_if_all_fit(tmp_path: Path):
-    """As after a host was given back late: each has room for its new time, both together have not."""
+    """As after a late release: each reservation has room at its new time, but both together have not."""
     with open_world(tmp_path, hosts=1) as world:
         world.resize(8)
         lease = world.reserve(*[instance_reservation(vcpus=3)] * 2, start=2)
@@ -142,7 +142,7 @@ def test_refusal_of_a_large_lease_names_the_reservation_without_room(world: Worl
 
 
 class Overtaken(Database):
-    """A database on which others book between the search of a request and its transaction, once."""
+    """A database on which others book once between a request's survey and its transaction."""
 
     meanwhile: Callable[[], object] | None = None
 
@@ -172,7 +172,7 @@ def test_hosts_booked_since_the_survey_are_not_promised_again(tmp_path: Path):
 
 
 def test_room_booked_in_part_since_the_survey_is_not_promised_again(tmp_path: Path):
-    """Of each host there is room for some of the instances still, and not for all that were to lie there."""
+    """Each host has room for some of the instances, but not for all that were chosen there."""
     with open_world(tmp_path, hosts=HOSTS, database=Overtaken) as world:
         assert isinstance(world.db, Overtaken)
         world.resize(*[8] * HOSTS)
@@ -188,7 +188,7 @@ def test_room_booked_in_part_since_the_survey_is_not_promised_again(tmp_path: Pa
 
 
 class Agreeing(EnforcementFilter):
-    """Agrees to everything, and counts how often it is asked."""
+    """A filter that agrees to everything, and counts the requests."""
 
     asked = 0
 
@@ -218,7 +218,7 @@ def test_request_over_its_time_budget_is_refused_and_changes_nothing(tmp_path: P
 
 
 def test_large_request_gives_way_to_waiting_ones(database_url: str):
-    """A transaction that has locked a host is undone for another that wants the host, and then tried again."""
+    """A transaction that has locked a host is rolled back for another one that waits for the host, and then retried."""
     with open_world(database_url, hosts=1, database=partial(Database, courtesy_seconds=0)) as world:
         with world.db.read() as tx:
             [host] = [found.id for found in tx.resources.page(ResourceQuery(HOST, 10))]

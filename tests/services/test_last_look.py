@@ -1,4 +1,4 @@
-"""The last look before a commit refuses nothing that fits: it judges what was given out, and nothing else."""
+"""The check before a commit refuses nothing that fits: it checks only what the transaction has allocated."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_lease_on_a_shrunk_host_is_prolonged_into_free_time(world: World) -> Non
 
 
 def test_undone_move_is_not_checked(world: World) -> None:
-    """Two plans on a host that has shrunk: the first could move, the second cannot, so that both stay."""
+    """Two plans on a shrunk host: the first could move, the second cannot, so both stay."""
     for number, rack in enumerate(("r1", "r2", "r1"), start=1):
         world.resources.update(ADMIN, HOST, str(number), {"rack": rack})
     world.resize(8, 4, 4)
@@ -69,7 +69,7 @@ def test_host_with_two_allocations_of_a_lease_is_cleaned_as_far_as_possible(tmp_
 
 
 def test_two_plans_may_use_the_place_of_an_undone_longer_plan(world: World) -> None:
-    """On the second host one plan could move to the first host and the other cannot; both on the third can."""
+    """Of two plans on the second host, one can move to the first host; both can move to the third host."""
     longer, _, later = (
         world.reserve_on(number, reservation(1, 1), start=start, hours=end - start)
         for number, start, end in ((2, 1, 4), (2, 5, 16), (1, 6, 21))

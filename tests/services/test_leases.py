@@ -1,4 +1,4 @@
-"""Leases through the services: what can be booked, changed and deleted, and what becomes of it."""
+"""Leases through the services: booking, changing, deleting, starting and ending them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_tightest_gap_is_used(world: World):
 
 
 def test_plans_move_to_make_room(world: World):
-    """Four hosts, each planned at another hour; only after moving is one host free throughout."""
+    """Four hosts, each planned for another hour; one host is free throughout only after moving plans."""
     for hour in range(4):
         world.book(4, start=hour * 2 + 10, hours=1)
     held = [world.book(1, start=1 + hour, hours=1) for hour in range(4)]
@@ -171,7 +171,7 @@ def test_refused_growth_is_undone(world: World):
 
 
 def test_start_of_a_running_lease_cannot_change(world: World):
-    """In its first minute, too: it runs, and cannot start again."""
+    """Also in its first minute: it runs, and cannot start again."""
     lease = world.book(1, hours=2)
     world.engine.settle()
     with pytest.raises(InvalidParameter, match="already started"):
@@ -199,7 +199,7 @@ def test_changed_pending_lease_is_planned_anew(world: World):
 
 
 def test_before_end_event_is_not_before_the_start(world: World):
-    """It keeps its distance from the end as long as that lies in the lease."""
+    """It keeps its distance from the end unless it would be before the start."""
     request = LeaseRequest(
         "lease", NOW + HOUR, NOW + 6 * HOUR, before_end_at=NOW + 2 * HOUR, reservations=(reservation(1, 1),)
     )
@@ -384,7 +384,7 @@ def test_messages_are_delivered_in_order(world: World):
     "kind", [pytest.param(POSTGRESQL, marks=pytest.mark.postgresql), pytest.param(MARIADB, marks=pytest.mark.mariadb)]
 )
 def test_host_freed_during_a_refusal_is_booked(fresh_database, kind: str):
-    """A refusal never says that as many are free as were asked for."""
+    """A refusal never says that enough hosts are free."""
     with fresh_database(kind) as url, open_world(url, hosts=1) as world:
         first = world.book(1, start=1, hours=1)
 

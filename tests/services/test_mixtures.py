@@ -42,7 +42,7 @@ HORIZON = 6
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """Three hosts of eight processors and 16 GiB; one has devices and the odd trait. Three addresses."""
+    """Three hosts of eight VCPUs and 16 GiB; one has devices and a trait. Three addresses."""
     with open_world(tmp_path, hosts=3) as world:
         for host in ("1", "2", "3"):
             odd = host == "3"
@@ -65,7 +65,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked for of a type: how many, of which kind, and how they are to lie."""
+    """The parameters of a reservation: the amount, the size or flavor, and the affinity."""
 
     resource_type: str
     amount: int
@@ -139,7 +139,7 @@ def test_mixed_types_are_never_overbooked_nor_refused_with_room(world: World, do
 
 
 def refusal_of(operation: Callable[[], object]) -> TenureError | None:
-    """Why it was refused: for want of resources, or because a lease is past that."""
+    """Return the reason of a refusal: lack of resources, or the lease's state."""
     try:
         operation()
     except (NotEnoughResources, InvalidState, InvalidParameter) as refusal:
@@ -182,7 +182,7 @@ def change(
     begin: datetime | None = None,
     end: datetime | None = None,
 ) -> None:
-    """Ask for a change; one of a plan may be refused only where there is no room for it without what it has now."""
+    """Change a lease; a change of a plan may be refused only if there is no room without the lease's own plan."""
     fits = (
         reservation is not None
         and lease.status is LeaseStatus.PENDING
@@ -236,7 +236,7 @@ def described(reservation: Reservation, amount: int | None) -> Asked:
 
 
 def has_room(world: World, wanted: Asked, begin: datetime, end: datetime, *, but: str | None = None) -> bool:
-    """Whether there is room for it without anything else moving, counted hour by hour, and without what ``but`` has."""
+    """Whether there is room without moving any plan, counted hour by hour, without what ``but`` has."""
     inventory = ADDRESS if wanted.resource_type == ADDRESS else HOST
     with world.db.read() as tx:
         uses = tx.session.execute(
@@ -270,7 +270,7 @@ def has_room(world: World, wanted: Asked, begin: datetime, end: datetime, *, but
 
 
 def _units_at(resource: Any, uses: Any, moment: datetime, sizes: Mapping[str, int]) -> int:
-    """For how many units the resource has room in the hour from that moment on."""
+    """Return for how many units the resource has room in the hour from that moment on."""
     there = [
         use for use in uses if use.resource_id == resource.id and use.starts_at < moment + HOUR and use.ends_at > moment
     ]

@@ -1,4 +1,4 @@
-"""Instances and addresses through the services: how many can be booked, and what becomes of them when leases change."""
+"""Instances and addresses through the services: how many can be booked, and how leases change."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.support.world import OWNER, World, instance_reservation, open_world, 
 
 HOUR = timedelta(hours=1)
 INSTANCE = "virtual:instance"
-#: How many processors each of the world's hosts has, and an instance unless something else is said.
+#: The VCPUs of each host in the simulated cloud, and of an instance by default.
 VCPUS, SIZE = 64, 16
-#: How many such instances all hosts have room for.
+#: The number of such instances on all hosts.
 HOSTS = 3
 ROOM = HOSTS * VCPUS // SIZE
 
@@ -42,7 +42,7 @@ def up_to(maximum: int) -> ReservationRequest:
 
 
 def test_host_never_gets_more_instances_than_fit(world: World):
-    """Blazar counted a reservation once, however many instances it had: 18 processors were promised of 8."""
+    """Blazar counted a reservation once for all its instances: it promised 18 VCPUs of 8."""
     first = world.reserve(instances(ROOM - 1), start=1)
     assert sum(count for _, count in world.units(first)) == ROOM - 1
     with pytest.raises(NotEnoughResources, match=r"2 asked for.* 1 fits there"):
@@ -53,13 +53,13 @@ def test_host_never_gets_more_instances_than_fit(world: World):
 
 
 def test_consecutive_leases_share_a_full_cloud(world: World):
-    """Blazar refused what begins when another ends."""
+    """Blazar refused a lease that starts when another one ends."""
     for number in range(4):
         world.reserve(instances(ROOM), start=1 + number)
 
 
 def test_peaks_at_different_times_do_not_add_up(world: World):
-    """Each fills half of every host, and no two of the short ones are there at once."""
+    """Each lease fills half of every host, and the short ones do not overlap."""
     half = ROOM // 2
     for number in range(3):
         world.reserve(instances(half), start=1 + number)
@@ -69,7 +69,7 @@ def test_peaks_at_different_times_do_not_add_up(world: World):
 
 
 def test_conditions_apply_to_hosts_in_use(world: World):
-    """Where parts are in use it is looked first; they must match all the same."""
+    """Hosts in use are searched first; they must match all the same."""
     world.reserve(instances(1), start=1)
     with pytest.raises(NotEnoughResources, match="0 match the properties"):
         world.reserve(instances(1, resource_properties='["==", "$nothing", "1"]'), start=1)
@@ -85,7 +85,7 @@ def test_instances_gather_so_that_whole_hosts_stay_free(world: World):
 
 
 def test_planned_instances_move_for_a_whole_host(world: World):
-    """Apart now, they can be together: nothing has started."""
+    """They are planned on different hosts, and can move to one host before they start."""
     spread = world.reserve(instances(3, vcpus=1, affinity=False), start=1)
     world.leases.delete(OWNER, spread.id)
     leases = [world.reserve(instances(1, vcpus=VCPUS // 2 + 1), start=1) for _ in range(2)]
@@ -116,7 +116,7 @@ def test_lease_of_several_types_is_booked_whole_or_not_at_all(world: World):
 
 
 def test_order_of_reservations_does_not_matter(world: World):
-    """Small ones gather on one host, where a large one would have fitted beside each."""
+    """Small instances gather on one host, although a large one would fit beside each of them elsewhere."""
     small, large = instances(HOSTS, vcpus=SIZE), instances(HOSTS, vcpus=VCPUS - SIZE)
     for reservations in ((small, large), (large, small)):
         lease = world.reserve(*reservations, start=1)
@@ -182,7 +182,7 @@ class TestChanges:
 
 
 def test_zero_instances_are_refused(world: World):
-    """Blazar's manager looped for ever."""
+    """Blazar's manager hung in an endless loop."""
     for size in ({"vcpus": 0}, {"vcpus": -1}, {"memory_mb": 0}, {"amount": 0}, {"disk_gb": -1}):
         with pytest.raises((InvalidParameter, ValueError)):
             world.reserve(instances(**{"amount": 1, **size}), start=1)

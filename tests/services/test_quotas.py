@@ -1,4 +1,4 @@
-"""Quotas: what counts, what is refused, and that nobody slips past them."""
+"""Quotas: what is counted, what is refused, and that concurrent requests do not exceed them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_hours_count_within_the_horizon(world: World):
 
 
 def test_project_above_its_limit_can_release(world: World):
-    """The limit has become smaller since."""
+    """The limit was lowered after the booking."""
     lease = world.book(3, start=1, hours=3)
     limit(world, hosts=1, leases=0)
     shorter = world.leases.update(OWNER, lease.id, LeaseChange(ends_at=lease.ends_at - HOUR))
@@ -117,7 +117,7 @@ def test_limits_are_read_from_the_configuration(tmp_path: Path):
 
 
 def race(world: World) -> Counter[str]:
-    """A hundred creates at once, each of a host of its own; how many were booked, and why not the others."""
+    """Send a hundred requests for one host each at once; return how many were booked, and the errors of the others."""
     gate = Barrier(20)
 
     def book(number: int) -> str:

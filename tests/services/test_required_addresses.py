@@ -1,4 +1,4 @@
-"""Addresses that a reservation requires: it has these, or is told; no other is as good."""
+"""Addresses that a reservation requires: it gets exactly these, or a reason."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def addresses(world: World, lease: Lease) -> set[str]:
 
 
 def steal(world: World, address: str) -> None:
-    """Another project gets itself that address."""
+    """Give this address to another project."""
     world.cloud.world.addresses.release(address)
     world.cloud.world.addresses.take(address, "thief-project")
     world.service.health_check.run()
 
 
 def test_required_address_in_use_is_refused(world: World):
-    """The plan of the first was moved to another address."""
+    """The first plan requires the address, too, and does not move."""
     first = book(world, 1, THIRD)
     with pytest.raises(NotEnoughResources):
         book(world, 1, THIRD)
@@ -70,7 +70,7 @@ def test_plan_moves_off_a_required_address(world: World):
 
 @pytest.mark.parametrize("planned", [FIRST, SECOND, THIRD])
 def test_two_required_addresses_are_freed_by_moving_plans(world: World, planned: str):
-    """The plan moves to the address that is not required, not to the other one that is."""
+    """The plan moves to the address that is not required."""
     for second in sorted({FIRST, SECOND, THIRD} - {planned}):
         other = book(world, 1, planned)
         any_will_do = ReservationChange(other.reservations[0].id, {"required_floatingips": []})
@@ -88,8 +88,8 @@ def test_reduced_reservation_keeps_required_addresses(world: World):
     assert addresses(world, lease) == {THIRD}
 
 
-def test_reduced_running_reservation_keeps_required_addresses(world: World):
-    """Nobody else can have it while it does not work; it is kept until it does, or its owner requires it no more."""
+def test_reduced_reservation_keeps_a_required_address_that_fails(world: World):
+    """A required address is kept while it does not work, unless the owner requires it no longer."""
     lease = book(world, 3, THIRD)
     steal(world, THIRD)
     [reservation] = lease.reservations

@@ -1,4 +1,4 @@
-"""Hosts through the services: what is left when requests meet, and when the cloud is slow or refuses."""
+"""Hosts through the services: concurrent requests, and a slow or refusing cloud."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def unregister(world: World, external_id: str = "1") -> None:
 def held_up(
     world: World, verb: str, work: Callable[[], object], *, after_effects: int = 0, refused: bool = False
 ) -> Iterator[Future[object]]:
-    """``work`` in a thread of its own, with its call of the cloud held up; it goes on, or is refused, at the end.
+    """Run ``work`` in a thread with its cloud call blocked; at the end the call goes on, or is refused.
 
-    After an effect the same call of others has none, and is spared.
+    Only the first such call is blocked; the same call of other requests is not.
     """
     fault = world.cloud.inject(Fault(FaultKind.BLOCK, verb=verb, after_effects=after_effects))
     if refused:
@@ -60,7 +60,7 @@ def held_up(
 class TestTwoWhoTakeAHostBack:
     @pytest.mark.parametrize("served", [False, True])
     def test_slow_unregistration_keeps_a_newer_registration(self, world: World, served: bool):
-        """The host was given back by somebody faster, registered anew, and promised to somebody."""
+        """A faster request has unregistered the host, registered it again, and booked it."""
         if served:
             lease = world.book(4)
             world.pass_time(HOUR / 2)
@@ -97,7 +97,7 @@ class TestTwoWhoTakeAHostBack:
         assert "sim-host-001" not in names(world)
 
     def test_refused_unregistration_does_not_disturb_another(self, world: World):
-        """The other one found the host closed before the refusal came."""
+        """The other request found the host closed before the refusal came."""
         with held_up(world, "ensure_unregistered", lambda: unregister(world), after_effects=1, refused=True) as slow:
             world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_unregistered"))
             with pytest.raises(Unavailable):
@@ -172,7 +172,7 @@ class TestRegistration:
         assert host(world, extra) == made
 
     def test_properties_cannot_change_during_registration(self, world: World, extra: str):
-        """The registration still under way would find another version than its own, and never end."""
+        """The registration in progress would find another version than its own, and never finish."""
         with (
             held_up(world, "ensure_registered", lambda: world.register("extra", gpu="a100")) as slow,
             pytest.raises(Conflict, match="not registered yet"),
@@ -184,7 +184,7 @@ class TestRegistration:
 
 @pytest.mark.parametrize("verb", ["ensure_registered", "ensure_unregistered"])
 def test_health_check_does_not_disturb_a_registration(world: World, verb: str):
-    """Every manager looks every minute. Of addresses the cloud is asked for those that are registered only."""
+    """Every manager checks the health every minute. For addresses, the cloud is asked for registered ones only."""
     public = world.cloud.world.addresses.public
     first, second = "203.0.113.10", "203.0.113.11"
     world.resources.register(ADMIN, ADDRESS, f"{public}/{first}", {})

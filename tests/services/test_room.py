@@ -1,4 +1,4 @@
-"""Room that is made by moving plans: whoever could have it gets it, whatever was tried in vain before."""
+"""Making room by moving plans: a request that can fit is booked, whatever was tried before."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def limit(world: World, number: int, limits: dict[str, int]) -> None:
-    """Have the cloud hand out processors of a host so many at a time."""
+    """Set the step size of a host's VCPUs."""
     with world.db.read() as tx:
         [host] = [
             resource for resource in tx.resources.page(ResourceQuery(HOST, 10)) if resource.external_id == str(number)
@@ -39,7 +39,7 @@ def limit(world: World, number: int, limits: dict[str, int]) -> None:
 
 
 def test_plan_may_move_to_the_host_of_an_immovable_plan(world: World):
-    """The plan on the large host has no other, but that of the small one fits beside it."""
+    """The plan on the large host cannot move, but the plan of the small host fits beside it."""
     world.resize(2, 1, 1, 1)
     for number in range(1, HOSTS + 1):
         world.reserve_on(number, instances(1, vcpus=1), start=1)
@@ -47,26 +47,26 @@ def test_plan_may_move_to_the_host_of_an_immovable_plan(world: World):
 
 
 def test_plan_that_could_not_move_does_not_block_the_next(world: World):
-    """Of two plans on one host only one fits elsewhere, and stays; those of another host both do, in turn."""
+    """Of two plans on one host only one fits elsewhere, so both stay; the two plans of another host both fit."""
     world.resize(4, 4, 4, 2)
     for number, vcpus in ((1, 4), (2, 2)):
         world.reserve_on(number, instances(1, vcpus=vcpus), start=0, hours=5)
-    world.engine.settle()  # what runs does not move
+    world.engine.settle()  # running leases do not move
     for number, begin in ((3, 1), (3, 1), (4, 1), (4, 2)):
         world.reserve_on(number, instances(1, vcpus=2), start=begin)
     world.reserve(hosts(1), start=1, hours=2)
 
 
 def test_plan_does_not_depend_on_a_failed_attempt(world: World):
-    """A plan of instances that stay together is tried on a host that then fills; it goes to another host instead.
+    """A plan with affinity is tried on a host that then fills up; it moves to another host instead.
 
-    For the whole host, the first host is tried in vain: one of its two plans fits nowhere else. The plans of the second
-    host then take the place that was tried for the other plan, which makes room for the instance later.
+    For the whole host, the first host is tried without success: one of its two plans fits nowhere else. The plans of
+    the second host then move to the place tried for the other plan, which makes room for the instance later.
     """
     world.resize(7, 2, 3, 3)
     world.reserve_on(3, instances(1, vcpus=1), start=0, hours=9)
     world.reserve_on(4, instances(1, vcpus=1), start=0, hours=2)  # in use for a shorter time, so the third is preferred
-    world.engine.settle()  # what runs does not move
+    world.engine.settle()  # running leases do not move
     together = world.reserve_on(1, instances(1, vcpus=2, affinity=True), start=1, hours=2)
     world.reserve_on(1, instances(1, vcpus=4), start=1, hours=2)
     small = [world.reserve_on(2, instances(1, vcpus=1), start=1, hours=2) for _ in range(2)]
@@ -89,7 +89,7 @@ def test_affine_instances_grow_where_a_plan_moves_away(world: World):
 
 
 def test_plan_moves_beside_a_growing_reservation(world: World):
-    """The plan overlaps the running reservation, and fits on its host all the same."""
+    """The plan overlaps the running reservation, but fits on its host."""
     world.resize(4, 2, 1, 1)
     running = world.reserve_on(1, instances(1, vcpus=2, affinity=False), start=0, hours=3)
     world.engine.settle()
@@ -113,7 +113,7 @@ def test_plan_moves_beside_a_unit_where_another_unit_does_not_fit(world: World):
     world.resize(1, 2, 1, 1)
     for number in (2, 3, 4):
         world.reserve_on(number, instances(1, vcpus=1), start=0, hours=1 if number == 2 else 2)
-    world.engine.settle()  # what runs does not move
+    world.engine.settle()  # running leases do not move
     plan = world.reserve_on(1, instances(1, vcpus=1), start=1)
     lease = world.reserve(instances(2, vcpus=1), start=0, hours=2)
     assert world.units(lease) == [("sim-host-001", 1), ("sim-host-002", 1)]
@@ -124,7 +124,7 @@ def test_plan_moves_beside_a_unit_for_which_another_plan_moved(world: World):
     world.resize(3, 2, 1, 2)
     world.reserve_on(3, instances(1, vcpus=1), start=0, hours=2)
     world.reserve_on(4, instances(1, vcpus=2), start=0)
-    world.engine.settle()  # what runs does not move
+    world.engine.settle()  # running leases do not move
     first = world.reserve_on(1, instances(1, vcpus=2), start=1)
     second = world.reserve_on(2, instances(1, vcpus=1), start=1)
     lease = world.reserve(instances(2, vcpus=2, affinity=False), start=0, hours=2)
@@ -134,10 +134,10 @@ def test_plan_moves_beside_a_unit_for_which_another_plan_moved(world: World):
 
 
 def test_plan_moves_off_a_host_with_room_for_some_units(world: World):
-    """The second host has room for one unit, and for both when the plan goes to the first, which is free for it."""
+    """The second host has room for one unit, and for both if the plan moves to the first host."""
     world.resize(2, 4, 1, 1)
     world.reserve_on(1, instances(1, vcpus=2), start=0)
-    world.engine.settle()  # what runs does not move
+    world.engine.settle()  # running leases do not move
     plan = world.reserve_on(2, instances(1, vcpus=2), start=1)
     lease = world.reserve(instances(2, vcpus=2), start=0, hours=2)
     assert {host for host, _ in world.units(lease)} == {"sim-host-002"}
@@ -146,11 +146,11 @@ def test_plan_moves_off_a_host_with_room_for_some_units(world: World):
 
 
 def test_two_plans_move_off_one_host_for_two_units(world: World):
-    """Each plan is in the way of one unit, and each other host takes one plan: both plans must move."""
+    """Each plan blocks one unit, and each other host has room for one plan: both plans must move."""
     world.resize(4, 2, 2, 1)
     for number in (2, 3):
         world.reserve_on(number, instances(1, vcpus=2), start=0)
-    world.engine.settle()  # what runs does not move
+    world.engine.settle()  # running leases do not move
     plans = [world.reserve_on(1, instances(1, vcpus=2), start=1) for _ in range(2)]
     lease = world.reserve(instances(2, vcpus=2), start=0, hours=2)
     assert {host for host, _ in world.units(lease)} == {"sim-host-001"}
@@ -159,10 +159,10 @@ def test_two_plans_move_off_one_host_for_two_units(world: World):
 
 
 def test_plan_that_frees_enough_room_moves_instead_of_a_smaller_one(world: World):
-    """The second host takes either plan; only without the larger plan has the first host room."""
+    """The second host has room for either plan; the first host has enough room only without the larger one."""
     world.resize(4, 4, 1, 1)
     world.reserve_on(2, instances(1, vcpus=2), start=0, hours=2)
-    world.engine.settle()  # what runs does not move
+    world.engine.settle()  # running leases do not move
     small, large = (world.reserve_on(1, instances(1, vcpus=vcpus), start=1) for vcpus in (1, 2))
     lease = world.reserve(instances(1, vcpus=3), start=1)
     assert world.units(lease) == [("sim-host-001", 1)]
@@ -171,10 +171,10 @@ def test_plan_that_frees_enough_room_moves_instead_of_a_smaller_one(world: World
 
 
 def test_plan_that_fits_elsewhere_only_in_part_does_not_take_the_place(world: World):
-    """The longer plan has two units and the second host takes one of them, which makes too little room."""
+    """The longer plan has two units, and the second host has room for one of them, which frees too little."""
     world.resize(6, 4, 1, 1)
     world.reserve_on(2, instances(1, vcpus=1), start=0, hours=3)
-    world.engine.settle()  # what runs does not move
+    world.engine.settle()  # running leases do not move
     world.reserve_on(2, instances(1, vcpus=2), start=2)
     longer = world.reserve_on(1, instances(2, vcpus=1), start=1, hours=2)
     shorter = world.reserve_on(1, instances(1, vcpus=3), start=1)
@@ -188,12 +188,12 @@ def test_plan_that_fits_elsewhere_only_in_part_does_not_take_the_place(world: Wo
 def test_plan_moves_to_a_host_with_room_for_some_units(world: World):
     """The third host has room for two of three units, or for the plan and one unit.
 
-    Where the plan moves there, the second host has room for the other two units.
+    If the plan moves there, the second host has room for the other two units.
     """
     world.resize(1, 2, 4, 1)
     for number, hours in ((1, 2), (4, 2), (3, 1), (3, 2)):
         world.reserve_on(number, instances(1, vcpus=1), start=0, hours=hours)
-    world.engine.settle()  # what runs does not move
+    world.engine.settle()  # running leases do not move
     plan = world.reserve_on(2, instances(1, vcpus=2), start=1)
     lease = world.reserve(instances(3, vcpus=1), start=0, hours=2)
     assert world.units(plan) == [("sim-host-003", 1)]
@@ -204,7 +204,7 @@ def test_anti_affine_units_do_not_share_a_cleared_host(world: World):
     world.resize(4, 2, 2, 1)
     for number in (2, 3):
         world.reserve_on(number, instances(1, vcpus=2), start=0)
-    world.engine.settle()  # what runs does not move
+    world.engine.settle()  # running leases do not move
     for _ in range(2):
         world.reserve_on(1, instances(1, vcpus=2), start=1)
     with pytest.raises(NotEnoughResources):
@@ -234,7 +234,7 @@ def test_reservation_does_not_grow_on_a_disabled_host(world: World):
 
 
 def test_movable_plan_is_found_among_many_immovable_ones(tmp_path: Path):
-    """Each of the others asks for its host by name, so that one search tells nothing of the next."""
+    """Each of the other plans names its host, so that the result of one search does not help the next."""
     count = 20
     with open_world(tmp_path, hosts=count + 2) as world:
         last = count + 2
@@ -250,7 +250,7 @@ def test_movable_plan_is_found_among_many_immovable_ones(tmp_path: Path):
 
 @pytest.mark.parametrize("limits", [{"max": 4}, {"min": 2, "max": 4, "step": 2}])
 def test_plan_moves_to_a_host_whose_limit_excludes_the_request(world: World, limits: dict[str, int]):
-    """The cloud's limit for one unit keeps the request from the second host, and not the smaller units of the plan."""
+    """The cloud's limit for one unit excludes the request from the second host, but not the plan's smaller units."""
     world.resize(8, 8, 1, 1)
     limit(world, 2, limits)
     units = 8 // limits.get("min", 1)
@@ -261,7 +261,7 @@ def test_plan_moves_to_a_host_whose_limit_excludes_the_request(world: World, lim
 
 
 def statements(world: World, asked: ReservationRequest) -> int:
-    """How many statements the refusal of a request takes."""
+    """Return the number of statements of a refused request."""
     count = 0
 
     def note(*_anything: object) -> None:
@@ -277,7 +277,7 @@ def statements(world: World, asked: ReservationRequest) -> int:
 
 @pytest.mark.slow
 def test_refusal_cost_does_not_grow_with_plans(world: World):
-    """Each search for another place looks at the whole cloud; that of one plan tells of all that ask for as much."""
+    """Each search for another place covers the whole cloud; its result applies to all plans of the same size."""
     costs = []
     for size in (2, 1):
         world.resize(8, 8, 8, 8)
@@ -295,7 +295,7 @@ def test_refusal_cost_does_not_grow_with_plans(world: World):
 
 @pytest.mark.parametrize("more", [0, 100_000])
 def test_refusal_cost_does_not_grow_with_target_hosts(tmp_path: Path, more: int):
-    """The plan of a whole host may go to every other host, and takes as much there as it gives up."""
+    """The plan of a whole host could move to every other host, but frees only as much as it takes there."""
     costs = []
     for count in (12, 24):
         directory = tmp_path / str(count)
@@ -321,7 +321,7 @@ def test_plan_on_a_failed_host_is_split_over_several_hosts(world: World):
 
 @pytest.mark.slow
 def test_plan_stays_if_only_a_part_could_move(world: World):
-    """Its owner is told; that some of it has gone would help nobody."""
+    """The owner gets a reason; moving only a part would not help."""
     world.resize(8, 4, 3, 4)
     together = world.reserve_on(1, instances(4, vcpus=1, affinity=True), start=1)
     other = world.reserve_on(1, instances(4, vcpus=1), start=1)
@@ -356,7 +356,7 @@ def test_start_moves_to_several_other_hosts_instead_of_waiting(world: World):
 
 
 def test_start_moves_where_a_plan_makes_room_instead_of_waiting(world: World):
-    """The second host has room for one of the two units, and for the plan that is in the way of the other."""
+    """The second host has room for one of the two units, and for the plan that blocks the other unit."""
     world.resize(2, 2, 1, 1)
     before = world.reserve_on(1, instances(2, vcpus=1), start=0)
     for number, hours in ((2, 1.5), (4, 2)):
@@ -373,12 +373,12 @@ def test_start_moves_where_a_plan_makes_room_instead_of_waiting(world: World):
 
 
 def test_start_moves_where_a_plan_leaves_for_a_host_with_some_room_instead_of_waiting(world: World):
-    """As above, for a lease whose own host is given back too late."""
+    """As above, for a lease whose own host is released too late."""
     world.resize(3, 2, 4, 1)
     before = world.reserve_on(1, instances(3, vcpus=1), start=0)
     for number, hours in ((4, 3), (3, 2), (3, 3)):
         world.reserve_on(number, instances(1, vcpus=1), start=0, hours=hours)
-    world.engine.settle()  # what runs does not move
+    world.engine.settle()  # running leases do not move
     after = world.reserve_on(1, instances(3, vcpus=1), start=1, hours=2)
     plan = world.reserve_on(2, instances(1, vcpus=2), start=2)
     stuck = Fault(FaultKind.BUSY, verb="ensure_ended", reservation_id=before.reservations[0].id, count=None)

@@ -1,4 +1,4 @@
-"""Trusts: made where something is done in the owner's name, and gone with the lease."""
+"""Trusts: created for actions as the owner, and deleted with the lease."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_repeated_change_leaves_one_trust(world: World):
 
 
 def call_twice(world: World, call: Callable[[], object]) -> None:
-    """Make a call, and the same call a second time before the first one has its trust."""
+    """Make a call, and the same call again before the first one has its trust."""
     waiting = [call]
 
     def interfere(verb: str, *_arguments: object) -> None:
@@ -97,7 +97,7 @@ def call_twice(world: World, call: Callable[[], object]) -> None:
 
 
 class TestTwoCallsAtTheSameTime:
-    """Both have a trust made. The lease keeps one, and the other is deleted."""
+    """Both calls create a trust. The lease keeps one, and the other is deleted."""
 
     def book(self, world: World, *, hold_for: timedelta | None = None):
         now = world.clock.now()
@@ -145,7 +145,7 @@ def test_member_of_another_project_cannot_delegate(world: World):
 
 
 def test_member_of_another_project_cannot_add_actions_as_owner(world: World):
-    """The group would be the administrator's, and his rights the lease's."""
+    """The group would belong to the administrator, and the lease would have his rights."""
     lease = world.book(1, hours=3)
     size = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1, "resource_properties": "", "amount": 1}
     together = ReservationRequest("virtual:instance", {**size, "affinity": True})
@@ -191,7 +191,7 @@ def test_undeletable_trust_does_not_block_the_lease(world: World):
 
 
 def test_surplus_trust_is_deleted_later(world: World):
-    """The request that it was made for is refused, while Keystone deletes nothing."""
+    """The request of this trust is refused while Keystone deletes no trusts."""
     world.cloud.inject(Fault(FaultKind.BUSY, verb="revoke", count=2))
     with pytest.raises(NotEnoughResources):
         world.book(99, before_end="snapshot")
@@ -205,7 +205,7 @@ def test_surplus_trust_is_deleted_later(world: World):
 
 
 def test_unavailable_keystone_is_asked_once_in_a_repair_pass(world: World):
-    """It would be waited for half a minute each time, and what was changed behind our back with it."""
+    """Each attempt would take half a minute and delay the repair of other differences."""
     for _ in range(3):
         world.leases.delete(OWNER, world.book(1, before_end="snapshot").id)
     asked: list[str] = []
@@ -237,7 +237,7 @@ def test_undeletable_trust_does_not_block_other_trusts(world: World):
 
 
 def test_database_failure_leaves_no_trust(world: World):
-    """On a disk that is full."""
+    """The disk is full."""
 
     def fill(connection, _record) -> None:
         [(pages,)] = connection.execute("PRAGMA page_count")
@@ -253,7 +253,7 @@ def test_database_failure_leaves_no_trust(world: World):
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in SERVER_KINDS])
 @pytest.mark.parametrize("when", ["before the commit", "after the commit"])
 def test_lease_with_unknown_outcome_keeps_its_trust(fresh_database, kind: str, when: str):
-    """Only where the connection is lost during the commit; nobody can use it but for that lease."""
+    """Only if the connection is lost during the commit; the trust can be used for that lease only."""
     with fresh_database(kind) as url, open_world(url) as world:
         Breaker(world.db).end_before("INSERT INTO outbox")
         with pytest.raises(Unavailable):

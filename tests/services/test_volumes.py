@@ -1,4 +1,4 @@
-"""Volumes in the ledger: whatever is asked in whatever order, no more is promised than is lent."""
+"""Volumes in the ledger: in any order of requests, no more is promised than is lent."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def volumes(world: World, *, start: float = 0, hours: float = 1, **parameters: o
 
 
 def in_use(world: World) -> int:
-    """What the volumes and snapshots in the cloud take."""
+    """Return the size of all volumes and snapshots in the cloud."""
     return sum(volume.size_gb * (1 + volume.snapshots) for volume in world.cloud.world.volumes.all().values())
 
 
 def ask(world: World, dice: random.Random, known: list[Lease]) -> None:
-    """One thing that somebody may ask, of all that there is."""
+    """Do a random operation on a random lease."""
     lease = dice.choice(known) if known else None
     match dice.choice(("book", "book", "book", "grow", "end", "move", "delete", "remove", "wait")):
         case "book":
@@ -173,7 +173,7 @@ def test_change_keeps_room_until_the_cloud_has_agreed(world: World, pool: str) -
 
 
 def test_unrecorded_volumes_of_a_growth_are_not_kept(world: World, pool: str) -> None:
-    """Nobody would know of it, and its room would be given to others."""
+    """The ledger would not know of such a volume, and would give its room to others."""
     lease = volumes(world, amount=2, size_gb=30, at_end="keep")
     world.pass_time(timedelta(minutes=1))
     world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_started", count=None, after_effects=1))
@@ -204,7 +204,7 @@ def test_kept_volumes_count_from_their_creation(world: World, tmp_path: Path, po
 
 
 def stuck(world: World, *, amount: int = 1, hours: float = 1) -> Lease:
-    """A lease whose volumes cannot be deleted at its end."""
+    """Book a lease whose volumes cannot be deleted at its end."""
     lease = volumes(world, amount=amount, hours=hours)
     world.pass_time(timedelta(minutes=1))
     cannot = "a server has it as its root disk"
@@ -256,7 +256,7 @@ def test_growing_lease_leaves_room_for_late_volumes(world: World, pool: str) -> 
 
 @pytest.mark.slow
 def test_volumes_that_become_late_while_a_start_waits_count(world: World, pool: str) -> None:
-    """The first to start after it was planned beside what is late by then, the second beside the first."""
+    """When the first late lease has ended, the start still lacks room, because the second one is late by then."""
     first, second = stuck(world, amount=3), stuck(world, amount=2, hours=1.1)
     waiting, beside = volumes(world, start=1, amount=8), volumes(world, start=1.2, amount=2)
     world.pass_time(timedelta(hours=1, minutes=15))
