@@ -1,4 +1,4 @@
-"""Whether a simulated cloud has what a ledger says, and nothing else: every difference, in words."""
+"""Differences between a simulated cloud and a ledger, as texts."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tests.support.ledger import Holding
 from tests.support.waiting import SECONDS, wait_for
 
 HOST, ADDRESS, VOLUME = "physical:host", "virtual:floatingip", "virtual:volume"
-#: What is neither a host nor on one.
+#: The resource types that are not on hosts.
 _ELSEWHERE = frozenset({ADDRESS, VOLUME})
 _POLICIES = {True: "affinity", False: "anti-affinity"}
 
 
 def disagreements(url: str, cloud: SimulatedCloud) -> list[str]:
-    """What the cloud has and no running lease holds, or the other way round.
+    """Return what the cloud has without a running lease, and what running leases lack in the cloud.
 
-    For when nobody is at work. A reservation that waits may have a server group, which clients must see at once.
+    For times without work in progress. A pending lease may have a server group, which clients must see at once.
     """
     holdings = ledger.holdings(url)
     running = [holding for holding in holdings if holding.running]
@@ -38,7 +38,7 @@ def disagreements(url: str, cloud: SimulatedCloud) -> list[str]:
 
 
 def wait_for_agreement(url: str, cloud: SimulatedCloud, *, seconds: float = SECONDS) -> None:
-    """Return when all that is due is done, and the cloud has what the ledger says."""
+    """Wait until all due events are done, and the cloud matches the ledger."""
     wait_for(
         lambda: f"an end of {ledger.busy(url)} and {disagreements(url, cloud)}",
         lambda: not (ledger.busy(url) or disagreements(url, cloud)),
@@ -79,7 +79,10 @@ def _of_instances(holdings: dict[str, Holding], cloud: SimulatedCloud) -> list[s
 
 
 def _of_groups(holdings: list[Holding], cloud: SimulatedCloud) -> list[str]:
-    """A plan may have its group yet to come, and one of an earlier rule; what runs has the one that it asked for."""
+    """Check server groups: a running reservation has its own.
+
+    A plan may have no group yet, or one of an earlier affinity.
+    """
     there: dict[str, list[str]] = {}
     for group in cloud.world.instances.server_groups().values():
         there.setdefault(group.name.removeprefix("reservation:"), []).append(group.policy)
@@ -108,7 +111,7 @@ def _of_addresses(holdings: dict[str, Holding], cloud: SimulatedCloud) -> list[s
 
 
 def _of_volumes(holdings: dict[str, Holding], kept: Counter[str], cloud: SimulatedCloud) -> list[str]:
-    """Whether each is there once, in the pool that was booked; and of what is over, what is kept."""
+    """Check that each volume exists once, in the booked pool, and that ended reservations keep theirs."""
     held = {
         reservation_id: Counter({(holding.names[pool], holding.project_id, holding.parameters["size_gb"]): units})
         for reservation_id, holding in holdings.items()

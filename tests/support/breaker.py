@@ -1,4 +1,4 @@
-"""Losing connections to a database, as its restart or a failover does."""
+"""Lost connections to a database, as after its restart or a failover."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenure.store.database import Database
 
 
 class Breaker:
-    """Ends connections from the server's side, and knows what it has ended."""
+    """Ends connections from the server's side, and counts them."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -20,12 +20,12 @@ class Breaker:
         self.ended = 0
 
     def end(self, connection: Connection) -> None:
-        """End this connection; whoever has it finds out when he next uses it."""
-        self.ended += 1  # first: our own question is a statement, too
+        """End this connection; its user notices at the next statement."""
+        self.ended += 1  # first: the breaker's own query is a statement, too
         self.end_number(self.number_of(connection))
 
     def number_of(self, connection: Connection) -> int:
-        """By what the server knows a connection."""
+        """Return the server's id of a connection."""
         own = "SELECT pg_backend_pid()" if self._postgresql else "SELECT CONNECTION_ID()"
         return int(connection.exec_driver_sql(own).scalar_one())
 
@@ -36,7 +36,7 @@ class Breaker:
             )
 
     def end_before(self, beginning: str) -> None:
-        """End the connection that is the first to be told a statement that begins so, right before it is."""
+        """End the first connection that executes a statement with this beginning, just before it."""
 
         def end(connection: Connection, _cursor: object, statement: str, *_more: object) -> None:
             if statement.startswith(beginning) and not self.ended:
@@ -45,7 +45,7 @@ class Breaker:
         event.listen(self._db.engine, "before_cursor_execute", end)
 
     def end_at_commit(self, *, committed: bool) -> None:
-        """End the first connection that commits: before the server did, or after, so that only its answer is lost."""
+        """End the first connection that commits: before the commit, or after it, so that only the answer is lost."""
 
         def end(connection: Connection) -> None:
             if self.ended:
@@ -58,7 +58,7 @@ class Breaker:
         event.listen(self._db.engine, "commit", end)
 
     def end_when_taken(self) -> None:
-        """End the first connection that the pool hands out, right after it was found to work."""
+        """End the first connection that is taken from the pool, just after its check."""
 
         def end(driver: Any, *_more: object) -> None:
             if not self.ended:

@@ -1,4 +1,4 @@
-"""Certificates of an authority that only a test knows, and servers on loopback that show them."""
+"""Certificates of a test's own CA, and servers on loopback that use them."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Certificate:
     key: Path
 
     def server_context(self) -> ssl.SSLContext:
-        """How a server shows this certificate."""
+        """Return the TLS context of a server with this certificate."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.chain, self.key)
         return context
 
 
 class Authority:
-    """An authority with a key of its own; ``cafile`` is what a client must have to trust it."""
+    """A CA with its own key; clients that trust it need ``cafile``."""
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         self._folder = folder
@@ -121,7 +121,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 class Terminator(Forwarder):
-    """A proxy that takes TLS and passes on what is inside to a server on loopback, as operators put before an API."""
+    """A proxy that terminates TLS in front of a server on loopback, as operators run it in front of an API."""
 
     def __init__(self, port: int, certificate: Certificate) -> None:
         super().__init__(port)
@@ -132,7 +132,7 @@ class Terminator(Forwarder):
         return f"https://{LOOPBACK}:{self.port}"
 
     def show(self, certificate: Certificate) -> None:
-        """Show this certificate to whoever connects from now on."""
+        """Use this certificate for new connections."""
         self._context = certificate.server_context()
 
     def attend(self, client: socket.socket) -> None:
@@ -146,5 +146,5 @@ class Terminator(Forwarder):
 
 
 def terminating_tls(port: int, certificate: Certificate) -> AbstractContextManager[Terminator]:
-    """A proxy with this certificate before the server at a port, until the end of the block."""
+    """Run a proxy with this certificate in front of the server at a port, until the end of the block."""
     return serving(Terminator(port, certificate))

@@ -1,4 +1,4 @@
-"""The real cloud that tests are run on: its accounts, and where its services are."""
+"""The real cloud for tests: its accounts and its services."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Undo = list[Callable[[], object]]
 
 @dataclass(frozen=True)
 class Cloud:
-    """A real cloud: who may sign in, and where its services are."""
+    """A real cloud: its accounts, and its services."""
 
     openrc: dict[str, str]
 
@@ -35,7 +35,7 @@ class Cloud:
         return cls(dict(word.split("=", 1) for word in words if "=" in word))
 
     def session(self, user: str = "admin", project: str | None = None) -> Session:
-        """Return a session of an account of the testbed; its project has its name unless another is named."""
+        """Return a session of an account of the testbed; its project has the account's name unless another is given."""
         auth = V3Password(
             auth_url=self.openrc["OS_AUTH_URL"],
             username=user,

@@ -1,4 +1,4 @@
-"""Two threads that are brought together in the middle of what they do, and guards of the ledger that are taken away."""
+"""Two threads that meet in the middle of their work, and the removal of the ledger's guards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.world import World
 
 
 class Meeting:
-    """Where two threads wait for each other, once; who comes later goes on, and who comes alone does not wait long."""
+    """A point where two threads wait for each other once. Later threads go on; a single thread does not wait long."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self._seconds = seconds
@@ -39,7 +39,7 @@ class Meeting:
 
 @contextmanager
 def without_versions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Without the compare-and-swap of versions of resources: no row is compared, counted or locked."""
+    """Remove the compare-and-swap of resource versions: no row is compared, counted or locked."""
     with monkeypatch.context() as patch:
         patch.setattr(ResourceStore, "raise_versions", lambda _store, _seen, wait=True: None)
         patch.setattr(Planner, "touch", lambda _planner, _versions: None)
@@ -47,7 +47,7 @@ def without_versions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def drop_constraint(world: World) -> None:
-    """Drop the exclusion constraint, which PostgreSQL alone has."""
+    """Drop the exclusion constraint, which only PostgreSQL has."""
     if world.db.dialect == "postgresql":
         with world.db.engine.begin() as connection:
             connection.execute(text("ALTER TABLE allocations DROP CONSTRAINT ex_allocations_no_overlap"))

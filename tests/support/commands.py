@@ -1,4 +1,4 @@
-"""Programs that a test runs to their end, and what commands of clients take and print."""
+"""Programs that a test runs to their end, and the formats of clients' commands."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def output_of(command: Sequence[str | Path], *, seconds: float = COMMAND_SECONDS
 
 
 def document(text: str) -> Any:
-    """The JSON in what a command printed; python-blazarclient puts a sentence before some."""
+    """Return the JSON in a command's output; python-blazarclient may print a sentence before it."""
     return json.loads(text[min(text.find(mark) for mark in "{[" if mark in text) :])
 
 
 def in_minutes(minutes: int) -> str:
-    """A moment so many minutes from now, as python-blazarclient takes it."""
+    """Return a time this number of minutes from now, in python-blazarclient's format."""
     return f"{datetime.now(UTC) + timedelta(minutes=minutes):%Y-%m-%d %H:%M}"

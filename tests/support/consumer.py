@@ -1,4 +1,4 @@
-"""One who hears the notifications that are sent on the message bus."""
+"""A consumer of the notifications on the message bus."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.support.waiting import wait_for
 
 @dataclass
 class Consumer:
-    """One who takes notifications off a queue, and comes back when the connection is lost."""
+    """Takes notifications off a queue, and reconnects when the connection is lost."""
 
     queue: str
     heard: list[dict[str, Any]] = field(default_factory=list)
 
     def listen(self) -> None:
-        """Take whatever is there now."""
+        """Take the notifications that are there now."""
         with Connection(RABBITMQ_URL, connect_timeout=5) as bus:
             channel = bus.default_channel
             while (message := channel.basic_get(self.queue)) is not None:
@@ -32,7 +32,7 @@ class Consumer:
                 channel.basic_ack(message.delivery_tag)
 
     def types(self, lease_id: str) -> list[str]:
-        """The types of what was heard of a lease, in the order in which they came; repetitions count once."""
+        """Return the types of a lease's notifications in order; repetitions count once."""
         keys: dict[str, str] = {}
         for message in self.heard:
             if message["payload"]["lease_id"] == lease_id:
@@ -40,7 +40,7 @@ class Consumer:
         return list(keys.values())
 
     def wait(self, lease_id: str, *types: str) -> None:
-        """Listen until exactly these were heard of a lease, in this order."""
+        """Wait for exactly these notifications of a lease, in this order."""
 
         def complete() -> bool:
             try:

@@ -1,4 +1,4 @@
-"""What tests look at after a service was killed: its database and its simulated cloud, and how leases go on."""
+"""Checks after a service was killed: its database, its simulated cloud, and its leases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.waiting import wait_for
 
 @dataclass(frozen=True)
 class Traces:
-    """What a service has left in its database and in its simulated cloud of so many hosts."""
+    """The database and the simulated cloud of a service, with this number of hosts."""
 
     database: str
     cloud: Path
@@ -30,7 +30,7 @@ class Traces:
             yield cloud
 
     def boot(self, lease: dict[str, Any]) -> None:
-        """Boot a server of the lease on a host of its own, and one of each reservation of instances."""
+        """Boot a server of the lease on its own host, and one of each instance reservation."""
         with self.opened() as cloud:
             for reservation in lease["reservations"]:
                 if reservation["resource_type"] == HOST:
@@ -39,7 +39,7 @@ class Traces:
                     cloud.world.instances.boot(lease["project_id"], reservation["id"])
 
     def counts(self, lease: dict[str, Any], resource_type: str = HOST) -> dict[EffectKind, int]:
-        """How often each thing was done for the lease's reservations of a type."""
+        """Return how often each effect was caused for the lease's reservations of a type."""
         with self.opened() as cloud:
             ids = [
                 reservation["id"]
@@ -49,13 +49,13 @@ class Traces:
             return Counter(effect.kind for reservation_id in ids for effect in cloud.world.journal(reservation_id))
 
     def has(self, lease: dict[str, Any]) -> tuple[str, ...]:
-        """The hosts that the lease has in the cloud."""
+        """Return the hosts of the lease in the cloud."""
         with self.opened() as cloud:
             group = cloud.world.groups().get(lease["reservations"][0]["id"])
             return group.hosts if group else ()
 
     def assert_sound(self, *, idle: bool) -> None:
-        """The ledger and the cloud agree, and nothing was done twice; with ``idle`` nobody has anything."""
+        """Check that ledger and cloud agree, and that nothing was done twice; with ``idle``, that nothing is in use."""
         assert ledger.faults(self.database) == []
         with self.opened() as cloud:
             groups, addresses = cloud.world.groups(), cloud.world.addresses.floating_ips()
@@ -70,7 +70,7 @@ class Traces:
                     holders[effect.host] = effect.reservation_id
                 elif effect.kind is EffectKind.HOST_RETURNED:
                     assert holders.pop(effect.host) == effect.reservation_id
-                if effect.kind is not EffectKind.INVENTORY_SET:  # which is set anew when there are more
+                if effect.kind is not EffectKind.INVENTORY_SET:  # it is set again when there are more
                     done[effect.kind, effect.reservation_id, effect.host, effect.subject] += 1
         assert {what: times for what, times in done.items() if times > 1} == {}
 

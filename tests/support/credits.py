@@ -1,4 +1,4 @@
-"""A service of a site that keeps account of leases: small, real, over HTTP; and what can be wrong with it."""
+"""A site's service that keeps accounts of leases: small, real, over HTTP, with faults on demand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.waiting import HANG_SECONDS
 
 @dataclass(frozen=True)
 class Call:
-    """A request as it came."""
+    """A received request."""
 
     path: str
     headers: dict[str, str]
@@ -28,31 +28,31 @@ class Call:
 
 @dataclass
 class Credits:
-    """The service. ``mood`` is how it behaves: well unless a test says otherwise."""
+    """The service. ``mood`` is its behaviour: normal unless a test sets another one."""
 
     mood: str = "well"
-    #: The only call about which it is in that mood, such as ``on-end``; none for all of them.
+    #: The only call with that mood, such as ``on-end``; None for all calls.
     only: str = ""
-    #: What it does when it has taken a call, before it answers.
+    #: An action after a call is recorded, before its answer.
     then: Callable[[Call], object] = lambda _call: None
-    #: What it answers in the mood ``answers``.
+    #: The answer in the mood ``answers``.
     status: int = 204
     body: bytes = b""
     calls: list[Call] = field(default_factory=list)
-    #: What each lease has been charged: how often it was begun, changed and ended. A key counts once.
+    #: The charges of each lease: how often it was created, changed and ended. A key counts once.
     charged: dict[str, Counter[str]] = field(default_factory=dict)
-    #: The order in which a lease's charges came.
+    #: The order of a lease's charges.
     order: dict[str, list[str]] = field(default_factory=dict)
     keys: set[str] = field(default_factory=set)
     url: str = ""
-    #: Lets go whoever is kept waiting. A caller that waits without a limit has an answer in the end.
+    #: Releases blocked callers. A caller without a timeout gets an answer in the end.
     patience: threading.Event = field(default_factory=threading.Event)
 
     def told(self, name: str) -> list[dict[str, Any]]:
         return [call.body for call in self.calls if call.path.endswith(f"/{name}")]
 
     def take(self, call: Call) -> None:
-        """Keep account of a call, once for each key."""
+        """Record a call, once for each key."""
         self.calls.append(call)
         what, key = call.path.rpartition("/")[2], call.headers.get("idempotency-key")
         if key is None or key in self.keys:
@@ -63,12 +63,12 @@ class Credits:
         self.order.setdefault(lease_id, []).append(what)
 
     def filter(self, *, commits: bool = True, **options: object) -> ExternalServiceFilter:
-        """The filter of Tenure that asks this service."""
+        """Return Tenure's filter for this service."""
         return filter_for(self.url, commits=commits, **options)
 
 
 def filter_for(url: str, *, commits: bool = True, **options: object) -> ExternalServiceFilter:
-    """The filter of Tenure that asks the service there."""
+    """Return Tenure's filter for the service at this URL."""
     conf = new_config()
     commit = {f"{what}_endpoint": what.replace("_", "-") for what in ("commit_create", "commit_update")}
     wanted = {"base_endpoint": f"{url}/v1/", "timeout": 5.0, **(commit if commits else {}), **options}
@@ -90,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._hang_up()
         if mood == "is slow" and credits.patience.wait(HANG_SECONDS):
             return self._hang_up()
-        if mood == "drips":  # a byte now and then, so that no single wait is long
+        if mood == "drips":  # one byte at a time, so that no single wait is long
             self.wfile.write(b"HTTP/1.1 204 No Content\r\nX-Long: ")
             for _ in range(int(HANG_SECONDS / 0.05)):
                 if credits.patience.wait(0.05):
@@ -120,19 +120,19 @@ class _Handler(BaseHTTPRequestHandler):
             return
 
     def log_message(self, format: str, *args: object) -> None:
-        """Be quiet."""
+        """Log nothing."""
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Be quiet about callers who have hung up."""
+        """Ignore callers who have hung up."""
 
 
 @contextmanager
 def open_credits() -> Iterator[Credits]:
-    """The service, on a port of its own."""
+    """Run the service on a free port."""
     credits = Credits()
     server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"credits": credits}))
     credits.url = f"http://127.0.0.1:{server.server_port}"

@@ -1,4 +1,4 @@
-"""Tenure as operators run it: managers and APIs as processes of their own, joined by a message bus."""
+"""Tenure as operators run it: managers and APIs in processes of their own, with a message bus."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Options = Mapping[str, Mapping[str, object]]
 
 
 class ProcessFailed(AssertionError):
-    """A process did not do what a test relies on; the text has the end of its log."""
+    """A process failed that a test relies on; the text has the end of its log."""
 
 
 @dataclass
 class Program:
-    """A process that can be ended and started again."""
+    """A process that can be stopped and started again."""
 
     name: str
     command: Sequence[str | Path]
@@ -46,7 +46,7 @@ class Program:
             )
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """End the process; its exit code. Raises ``ProcessFailed`` where it does not end."""
+        """Stop the process; return its exit code. Raises ``ProcessFailed`` if it does not end."""
         assert self.process is not None, f"{self.name} does not run"
         process, self.process = self.process, None
         process.send_signal(number)
@@ -58,7 +58,7 @@ class Program:
             raise ProcessFailed(f"{self.name} did not end: {self.tail()}") from None
 
     def kill(self) -> None:
-        """End it as a crash does."""
+        """Kill the process, as a crash does."""
         self.stop(signal.SIGKILL)
 
     @property
@@ -71,7 +71,7 @@ class Program:
 
 @dataclass
 class Deployment:
-    """Managers and APIs over one database and one message bus."""
+    """Managers and APIs on one database and one message bus."""
 
     folder: Path
     config: Path
@@ -80,11 +80,11 @@ class Deployment:
     ports: list[int] = field(default_factory=list)
 
     def url(self, number: int = 0) -> str:
-        """The endpoint of an API, as the catalogue has it."""
+        """Return the endpoint of an API, as in the catalogue."""
         return f"http://127.0.0.1:{self.ports[number]}/v1"
 
     def health(self, number: int = 0) -> int:
-        """The status that an API gives when it is asked for its health, 0 where it does not answer."""
+        """Return the status of an API's health check, 0 if it does not answer."""
         try:
             with urllib.request.urlopen(
                 f"http://127.0.0.1:{self.ports[number]}/healthcheck", timeout=patience()
@@ -96,7 +96,7 @@ class Deployment:
             return 0
 
     def wait_until_well(self) -> None:
-        """Wait until every API says that all is well; raises ``ProcessFailed`` where a process has ended."""
+        """Wait until every API says that everything is well; raise ``ProcessFailed`` if a process has ended."""
 
         def is_well(number: int) -> bool:
             for program in (*self.managers, self.apis[number]):
@@ -111,11 +111,11 @@ class Deployment:
             )
 
     def logs(self) -> str:
-        """All that was logged."""
+        """Return all logs."""
         return "\n".join(program.log.read_text(errors="replace") for program in (*self.managers, *self.apis))
 
     def manage(self, *arguments: str) -> str:
-        """What ``tenure-manage`` prints; raises ``CalledProcessError``."""
+        """Return the output of ``tenure-manage``; raise ``CalledProcessError``."""
         command = [str(BIN / "tenure-manage"), "--config-file", str(self.config), *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMMAND_SECONDS).stdout
 
@@ -130,7 +130,7 @@ def deploy(
     apis: int = 1,
     manager_command: Sequence[str | Path] = (BIN / "tenure-manager",),
 ) -> Iterator[Deployment]:
-    """So many managers and APIs on the database at the URL, with a schema, serving until the end of the block."""
+    """Run managers and APIs on the database at the URL, with a schema, until the end of the block."""
     db = Database(database)
     schemas.lay_out(db)
     db.close()
@@ -162,7 +162,7 @@ def _end(program: Program) -> None:
 
 
 def write_config(path: Path, options: Options) -> Path:
-    """Write options as oslo.config reads them; the path. Readable by its owner only: passwords are in it."""
+    """Write options as oslo.config reads them; return the path. The file is private: it has passwords."""
     lines = []
     for group, values in options.items():
         lines.append(f"[{group}]")
@@ -177,13 +177,13 @@ def _text(value: object) -> str:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
+    """Return a free port of the loopback."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
 
 def keystone_options(openrc: Mapping[str, str], *, user: str = "tenure", project: str = "service") -> Options:
-    """What a deployment beside the testbed's cloud needs to know of it."""
+    """Return the options of a deployment beside the testbed's cloud."""
     account = {
         "auth_url": openrc["OS_AUTH_URL"],
         "username": user,

@@ -1,4 +1,4 @@
-"""What tests of the engine share: ends at named points, a second manager, a cloud that is watched, waiting."""
+"""Shared by tests of the engine: ends at named points, a second manager, a watched cloud, waiting."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
 
-#: The points of an event at which a process can end, in the order in which they are passed.
+#: The points of an event at which a process can be killed, in order.
 POINTS = ("after_claim", "after_act", "before_record")
 
 
@@ -32,18 +32,18 @@ class Killed(BaseException):
 
 
 class Checkpoints:
-    """What is called at the named points: counts, and does at a point what a test wants done there, once."""
+    """Counts calls at the named points, and runs an action at a point once."""
 
     def __init__(self) -> None:
         self.reached: Counter[str] = Counter()
         self._wanted: dict[str, tuple[int, Callable[[], object]]] = {}
 
     def at(self, point: str, action: Callable[[], object], *, nth: int = 1) -> None:
-        """Do ``action`` when the point is reached for the ``nth`` time from now."""
+        """Run ``action`` when the point is reached for the ``nth`` time from now."""
         self._wanted[point] = (nth, action)
 
     def kill_at(self, point: str, *, nth: int = 1) -> None:
-        """End the process there."""
+        """End the process at this point."""
 
         def end() -> None:
             raise Killed(point)
@@ -51,7 +51,7 @@ class Checkpoints:
         self.at(point, end, nth=nth)
 
     def forget(self) -> None:
-        """Do nothing at any point any more."""
+        """Remove all actions."""
         self._wanted.clear()
 
     @property
@@ -70,7 +70,7 @@ class Checkpoints:
 
 
 class Watched:
-    """A simulated cloud; ``before`` is called with the verb and its arguments ahead of every call, and may raise."""
+    """A simulated cloud; ``before`` is called with the method and its arguments before every call, and may raise."""
 
     def __init__(
         self, cloud: SimulatedCloud, before: Callable[..., object], after: Callable[..., object] | None = None
@@ -102,20 +102,20 @@ def rebuild(world: World, **parts: Any) -> Service:
 
 
 def another(world: World, **parts: Any) -> Service:
-    """Another manager on the same database and the same cloud."""
+    """Build another manager on the same database and cloud."""
     return build(replace(world.service.parts, **parts))
 
 
 def watch(
     world: World, before: Callable[..., object], after: Callable[..., object] | None = None, **parts: Any
 ) -> None:
-    """Have ``before`` (and ``after``) called around every call of the cloud; ``parts`` are others of the service."""
+    """Call ``before`` (and ``after``) around every call of the cloud; ``parts`` replace parts of the service."""
     rebuild(world, driver=cast(CloudDriver, Watched(world.cloud, before, after)), **parts)
 
 
 @contextmanager
 def running(world: World) -> Iterator[None]:
-    """The world's engine in threads of its own; nothing hangs any more when it stops."""
+    """Run the world's engine in its own threads; blocked calls are released when it stops."""
     world.engine.start()
     try:
         yield
@@ -130,7 +130,7 @@ def wait_for_leases(world: World, leases: Iterable[Lease], wanted: Collection[Le
     names: Any = bindparam("wanted", [event_type.value for event_type in wanted], expanding=True)
 
     def settled() -> bool:
-        with world.db.read() as tx:  # one statement that locks nothing, so that looking slows nobody down
+        with world.db.read() as tx:  # one statement without locks, so that waiting delays no transaction
             found = tx.session.execute(text("SELECT id FROM leases WHERE status IN :wanted").bindparams(names))
             waiting.difference_update(found.scalars())
         return not waiting
@@ -139,7 +139,7 @@ def wait_for_leases(world: World, leases: Iterable[Lease], wanted: Collection[Le
 
 
 def deliver_all(world: World) -> None:
-    """Let time pass until every message has been delivered, also those that wait for others."""
+    """Let time pass until every message is delivered, also those that wait for others."""
     world.engine.settle()
     for _ in range(500):
         with world.db.read() as tx:
@@ -155,7 +155,7 @@ def lease_of(world: World, lease_id: str) -> Lease:
 
 
 def status_of(world: World, lease_id: str) -> LeaseStatus:
-    """The lease's status, that of a deleted lease as well."""
+    """Return the lease's status, also of a deleted lease."""
     with world.db.read() as tx:
         lease = tx.leases.get(lease_id, deleted=True)
     assert lease is not None
@@ -169,19 +169,19 @@ def event_of(world: World, lease_id: str, event_type: EventType):
 
 
 def path_of(world: World, lease_id: str) -> list[str]:
-    """The statuses that the lease went through."""
+    """Return the statuses of the lease in order."""
     with world.db.read() as tx:
         entries = tx.leases.history(lease_id)
     return [entry.to_status for entry in entries if entry.from_status != entry.to_status]
 
 
 def effects_of(world: World, *kinds: EffectKind, reservation_id: str | None = None) -> list[Effect]:
-    """The effects of these kinds that the cloud has seen, in order."""
+    """Return the effects of these kinds in the cloud, in order."""
     return [effect for effect in world.cloud.world.journal(reservation_id) if effect.kind in kinds]
 
 
 def taken_and_returned(world: World, lease: Lease) -> list[tuple[str, str | None]]:
-    """What was taken and returned for a lease, in order: the effect and the host."""
+    """Return what was taken and returned for a lease, in order: the effect and the host."""
     ids = {reservation.id for reservation in lease.reservations}
     return [
         (effect.kind.value, effect.host)
@@ -191,6 +191,6 @@ def taken_and_returned(world: World, lease: Lease) -> list[tuple[str, str | None
 
 
 def assert_all_in_pool(world: World) -> None:
-    """Nobody has anything: every host is back, and no group is left."""
+    """Check that every host is in the pool, and that no group is left."""
     assert world.cloud.world.groups() == {}
     assert world.cloud.world.pool() == {host.id for host in world.cloud.world.hosts()}

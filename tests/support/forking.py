@@ -1,8 +1,8 @@
-"""Programs of Python that start at once: forked from a process that has imported what they need.
+"""Fast starts of Python programs: forked from a process that has imported their modules.
 
-A start of ``openstack``, ``tenure`` or ``tenure-standalone`` takes more than a second of a processor, nearly all of it
-for imports. What is forked is otherwise the program as it is installed: its entry point, in a process of its own, with
-arguments, environment and streams of its own, that signals end.
+A start of ``openstack``, ``tenure`` or ``tenure-standalone`` takes more than a second of processor time, nearly all of
+it for imports. A forked program otherwise equals the installed one: its entry point runs in its own process, with its
+own arguments, environment and streams, and can be signalled.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from cliff.app import App
 
 from tests.support.waiting import patience
 
-#: What is imported once, before the first program starts. Nothing may be among it that looks at the environment or at
-#: the command line when it is imported, as the shells do.
+#: The modules imported before the first program starts. None of them may read the environment or the command line when
+#: it is imported, as the shells do.
 PRELOADED = (
     "blazarclient.osc.plugin",
     "openstack.connection",
@@ -73,7 +73,7 @@ class Forked:
         self._process = _CONTEXT.Process(
             target=_become,
             args=(program, list(arguments), dict(env), str(cwd or Path.cwd()), writer or str(stdout), str(stderr)),
-            daemon=True,  # ends with the tests, whatever a test forgets
+            daemon=True,  # ends with the tests, whatever a test leaves running
         )
         self._process.start()
         if writer is not None:
@@ -127,7 +127,7 @@ def run_forked(
 def _become(
     program: str, arguments: list[str], environ: dict[str, str], cwd: str, stdout: Connection | str, stderr: str
 ) -> None:
-    """Be that program, in the process that was forked for it."""
+    """Run the program in the process that was forked for it."""
     with open(os.devnull) as nothing, open(stderr, "a") as errors:
         os.dup2(nothing.fileno(), 0)
         os.dup2(errors.fileno(), 2)
@@ -142,7 +142,7 @@ def _become(
     time.tzset()
     os.chdir(cwd)
     sys.argv = [str(Path(sys.executable).parent / program), *arguments]
-    App.NAME = program  # which is read from the command line when cliff is imported
+    App.NAME = program  # cliff reads it from the command line when it is imported
     if ":" in program:
         module, _, name = program.partition(":")
         __import__(module)

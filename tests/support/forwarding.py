@@ -1,4 +1,4 @@
-"""Ports of the loopback that lead to a server elsewhere."""
+"""Ports of the loopback that forward to a server elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Forwarder = TypeVar("_Forwarder", bound="Forwarder")
 
 
 class Forwarder:
-    """Passes on what comes to a port of the loopback: to another port there, or to a socket in the file system."""
+    """Forwards a port of the loopback to another port there, or to a socket in the file system."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -40,7 +40,7 @@ class Forwarder:
         self._server.close()
 
     def attend(self, client: socket.socket) -> None:
-        """Pass on what this client says, and what it is answered, until both have no more to say."""
+        """Forward both directions of this connection until both are closed."""
         with client, self._connect() as server:
             back = threading.Thread(target=_copy, args=(server, client), daemon=True)
             back.start()
@@ -56,7 +56,7 @@ class Forwarder:
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Pass on what comes until there is no more, and say so."""
+    """Forward one direction until its end."""
     with suppress(OSError):
         while data := source.recv(65536):
             target.sendall(data)
@@ -66,7 +66,7 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 
 @contextmanager
 def serving(forwarder: _Forwarder) -> Iterator[_Forwarder]:
-    """Have it serve until the end of the block."""
+    """Serve until the end of the block."""
     thread = threading.Thread(target=forwarder.serve, daemon=True)
     thread.start()
     try:
@@ -77,5 +77,5 @@ def serving(forwarder: _Forwarder) -> Iterator[_Forwarder]:
 
 
 def forwarding(target: Target) -> AbstractContextManager[Forwarder]:
-    """A port that leads there, until the end of the block."""
+    """Forward a port to this address, until the end of the block."""
     return serving(Forwarder(target))

@@ -1,6 +1,6 @@
-"""Tenure as the operators' guide installs it, below ``/opt/tenure``, for programs that see an ``/etc`` of their own.
+"""Tenure installed below ``/opt/tenure`` as the operators' guide says, for programs with an ``/etc`` of their own.
 
-Only root can do that, on Debian. What is missing of Debian's packages is installed where that is allowed.
+This needs root on Debian. Missing Debian packages are installed if that is allowed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ exec "$@"
 
 
 def copy_checkout(target: Path) -> None:
-    """Copy what is installed of this checkout."""
+    """Copy the files of this checkout that are installed."""
     target.mkdir()
     for name in CHECKOUT:
         source = REPOSITORY / name
@@ -59,9 +59,9 @@ def copy_checkout(target: Path) -> None:
 
 
 def need_packages(programs: Mapping[str, str], services: tuple[str, ...] = ()) -> None:
-    """Have these programs or files, each with the package of Debian that brings it.
+    """Make these programs or files available, each with its Debian package.
 
-    Where they cannot be installed, the test is skipped, or fails if nothing may be left out.
+    If they cannot be installed, the test is skipped, or fails if no test may be left out.
     """
     missing = sorted({package for program, package in programs.items() if not _is_there(program)})
     if os.geteuid() != 0:
@@ -84,13 +84,13 @@ def need_packages(programs: Mapping[str, str], services: tuple[str, ...] = ()) -
 
 
 def _is_there(program: str) -> bool:
-    """Whether there is a program, or the file of an absolute path."""
+    """Whether the program, or the file with an absolute path, exists."""
     return Path(program).exists() if program.startswith("/") else shutil.which(program) is not None
 
 
 @dataclass(frozen=True)
 class Installed:
-    """The folder whose ``opt`` and ``etc`` programs see in place of those of the machine."""
+    """The folder whose ``opt`` and ``etc`` programs see in place of the machine's."""
 
     folder: Path
 
@@ -103,18 +103,18 @@ class Installed:
         return self.folder / "etc"
 
     def command(self, *words: str | Path, **environ: str) -> list[str]:
-        """A command as root types it after the guide; it is the process that is started, and gets its signals."""
+        """Return a command as root runs it according to the guide; its process gets the signals."""
         variables = [f"{name}={value}" for name, value in {"PATH": PATH, "LANG": "C.UTF-8", **environ}.items()]
         enter = ["unshare", "--mount", "bash", "-c", ENTER, str(self.folder)]
         return [*enter, "env", "-i", *variables, *map(str, words)]
 
     def run(self, *words: str | Path, **environ: str) -> str:
-        """What a command prints; raises ``AssertionError`` with that where it fails."""
+        """Return the output of a command; raise ``AssertionError`` with the output if it fails."""
         return output_of(self.command(*words, **environ))
 
 
 def install(folder: Path, *more: str) -> Installed:
-    """Install Tenure from this checkout, and ``more`` from PyPI, as the guide does, with the account that it has."""
+    """Install Tenure from this checkout, and ``more`` from PyPI, with its account, as the guide says."""
     installed = Installed(folder)
     installed.opt.mkdir(mode=0o755)
     subprocess.run(["cp", "-a", "/etc", installed.etc], check=True, timeout=COMMAND_SECONDS)

@@ -1,7 +1,7 @@
-"""HTTP servers between a deployment and its cloud: they pass everything on, or fail as the services of a cloud do.
+"""HTTP proxies between a deployment and its cloud: they pass everything on, or fail as cloud services do.
 
-A deployment signs in through the one before Keystone, and finds the others in the catalogue that comes with its token,
-so that the cloud's own catalogue stays as it is.
+A deployment authenticates through the proxy of Keystone, and finds the others in the catalogue of its token, so the
+cloud's own catalogue stays unchanged.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from urllib.parse import urlsplit
 from tests.support.cloud import Cloud
 from tests.support.deployment import Options
 
-#: How long a service may take to answer, as it is; more than any client waits.
+#: The timeout of a service; more than any client waits.
 ANSWER_SECONDS = 120
-#: What belongs to one connection, and is not passed on.
+#: Headers of a single connection, which are not passed on.
 _HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "host", "accept-encoding"})
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A request that reached a service, or would have, and the status of the answer, 0 for none."""
+    """A request to a service, and the status of the answer, 0 for none."""
 
     method: str
     path: str
@@ -43,10 +43,10 @@ class Seen:
 
 @dataclass
 class Fault:
-    """What is to go wrong, with the requests that ``concerns`` picks, for the first ``times`` of them.
+    """A fault for the first ``times`` requests that match ``concerns``.
 
-    ``delay`` seconds pass before anything else. With a ``status`` the service never hears of the request; with
-    ``lose_answer`` it does what it is asked, and the connection ends before the answer.
+    First it waits for ``delay`` seconds. With a ``status`` the service does not get the request; with ``lose_answer``
+    the service handles it, and the connection is closed before the answer.
     """
 
     delay: float = 0.0
@@ -56,7 +56,7 @@ class Fault:
     times: int | None = None
 
     def takes(self, method: str, path: str, body: bytes) -> bool:
-        """Whether it befalls this request; counts those that it does."""
+        """Whether the fault applies to this request; counts the requests it applies to."""
         if self.times == 0 or not self.concerns(method, path, body):
             return False
         if self.times is not None:
@@ -65,7 +65,7 @@ class Fault:
 
 
 class Proxy:
-    """A server before a service at ``target``, on a port of its own that it keeps for all its life."""
+    """A proxy of the service at ``target``, always on the same port."""
 
     def __init__(self, target: str) -> None:
         self.target = target
@@ -75,7 +75,7 @@ class Proxy:
         self._guard = threading.Lock()
         self._seen: list[Seen] = []
         self._open: set[socket.socket] = set()
-        #: Addresses by what they stand for in answers.
+        #: The proxies' addresses by the addresses that they replace in answers.
         self.replaced: dict[str, str] = {}
         self._server: _Server | None = None
         self.port = 0
@@ -85,21 +85,21 @@ class Proxy:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    # What goes wrong
+    # Faults
 
     def fail(self, fault: Fault) -> None:
-        """Let something go wrong from now on, beside what does already."""
+        """Add a fault."""
         with self._guard:
             self._faults.append(fault)
 
     def heal(self) -> None:
-        """Let everything pass again."""
+        """Remove all faults."""
         with self._guard:
             self._faults.clear()
         self.listen()
 
     def refuse(self) -> None:
-        """Refuse connections, and end those that there are."""
+        """Refuse connections, and close existing ones."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -111,16 +111,16 @@ class Proxy:
                     connection.shutdown(socket.SHUT_RDWR)
 
     def listen(self) -> None:
-        """Take connections again."""
+        """Accept connections again."""
         if self._server is None:
             self._server = _Server(("127.0.0.1", self.port), self)
             self.port = self._server.server_port
             threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
-    # What came
+    # Requests
 
     def seen(self) -> list[Seen]:
-        """The requests since the last call of ``forget``."""
+        """Return the requests since the last call of ``forget``."""
         with self._guard:
             return list(self._seen)
 
@@ -169,7 +169,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of clients that went away."""
+        """Ignore clients that have disconnected."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -224,12 +224,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Keep the test's output to the test."""
+        """Log nothing."""
 
 
 @dataclass
 class Interception:
-    """What stands before each service that a deployment uses."""
+    """The proxies of all services that a deployment uses."""
 
     identity: Proxy
     compute: Proxy
@@ -244,10 +244,10 @@ class Interception:
 
     @property
     def options(self) -> Options:
-        """What leads a deployment through here; to be put over the options of one beside the cloud.
+        """Return options for a deployment to use the proxies, beside those for the cloud.
 
-        It keeps what Keystone says of tokens for itself: others find in memcached what they take for the catalogue, and
-        would go on using these servers when they are gone.
+        Token validations are not cached in memcached: other clients would find the catalogue with these proxies there,
+        and use them after they are gone.
         """
         url = f"{self.identity.url}{self.path}"
         return {"service_auth": {"auth_url": url}, "keystone_authtoken": {"auth_url": url, "memcached_servers": ""}}
@@ -263,7 +263,7 @@ class Interception:
 
 @contextmanager
 def interception(cloud: Cloud) -> Iterator[Interception]:
-    """Servers before Keystone, Nova, Placement and Glance, that pass everything on at first."""
+    """Run proxies of Keystone, Nova, Placement and Glance, without faults at first."""
     session = cloud.session()
     region = cloud.openrc["OS_REGION_NAME"]
 

@@ -1,6 +1,6 @@
-"""A second opinion on the ledger: plain SQL that shares nothing with the code that it judges.
+"""An independent check of the ledger: plain SQL that shares no code with the service.
 
-It reads the tables as they lie in the database, by a connection of its own, and says in words what is wrong.
+It reads the tables over its own connection, and describes faults as texts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.pool import NullPool
 
-#: Two parts in one resource that share an instant, where at least one of them takes all of it.
+#: Two allocations of one resource that overlap, at least one of them exclusive.
 _OVERLAPS = """
     SELECT a.id, b.id, a.resource_id
     FROM allocations a JOIN allocations b
@@ -35,7 +35,7 @@ _ALLOCATIONS_OF_NOTHING = """
 _RESERVATIONS_OF_NO_LEASE = """
     SELECT r.id, r.lease_id FROM reservations r LEFT JOIN leases l ON l.id = r.lease_id WHERE l.id IS NULL
 """
-#: Units of one reservation on one resource, and the rule by which they lie on resources.
+#: The units of a reservation on each resource, and the rule for their distribution.
 _SPREAD = """
     SELECT r.id AS reservation_id, r.resource_type AS resource_type, r.parameters AS parameters,
            a.resource_id AS resource_id, a.units AS units, a.amounts AS amounts, a.exclusive AS exclusive
@@ -54,7 +54,7 @@ _HOLDINGS = """
     ORDER BY r.id, a.id
 """
 _EMPTY = "SELECT id, resource_id FROM allocations WHERE NOT starts_at < ends_at"
-#: What nobody has any more, and the ledger keeps from others.
+#: The room of kept volumes, which the ledger does not give to others.
 _KEPT_FOR_NOBODY = """
     SELECT a.id, l.id, l.status FROM allocations a
     JOIN reservations r ON r.id = a.reservation_id JOIN leases l ON l.id = r.lease_id
@@ -77,33 +77,33 @@ _RESERVATIONS = """
 
 @dataclass(frozen=True, slots=True)
 class StoredLease:
-    """What the tables say of a lease."""
+    """A lease as it is in the tables."""
 
     status: str
     deleted: bool
     reservation_ids: frozenset[str]
-    #: The resources that it has a part in now, by their external ids.
+    #: The external ids of the resources with its current allocations.
     hosts: tuple[str, ...]
-    #: How many units each of its reservations has or is to have.
+    #: The units of each of its reservations.
     units: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a reservation of a lease that waits or runs has by now."""
+    """The current resources of a reservation of a pending or running lease."""
 
     reservation_id: str
     resource_type: str
     project_id: str
     running: bool
     parameters: Mapping[str, Any]
-    #: By external id of the resource: its name, and how many units of it.
+    #: By external id of the resource: its name, and the units on it.
     names: Mapping[str, str]
     units: Mapping[str, int]
 
 
 def overbooked(url: str) -> list[str]:
-    """Every resource of which more is promised at some instant than it has, class by class."""
+    """Return every resource with more promised at some instant than it has, by class."""
     with _connected(url) as connection:
         capacities = {
             number: _document(capacity)
@@ -116,7 +116,7 @@ def overbooked(url: str) -> list[str]:
     found = []
     for (resource, name), changes in sorted(steps.items()):
         level = highest = 0
-        for _, change in sorted(changes):  # at one instant what ends goes first
+        for _, change in sorted(changes):  # at equal times the release comes first
             level += change
             highest = max(highest, level)
         if highest > capacities[resource].get(name, 0):
@@ -127,7 +127,7 @@ def overbooked(url: str) -> list[str]:
 
 
 def overlaps(url: str) -> list[str]:
-    """Every two allocations of one resource that share an instant."""
+    """Return every two exclusive allocations of one resource that overlap."""
     with _connected(url) as connection:
         return [
             f"allocations {first} and {second} have resource {resource} at the same time"
@@ -136,9 +136,9 @@ def overlaps(url: str) -> list[str]:
 
 
 def faults(url: str, *, now: datetime | None = None) -> list[str]:
-    """Everything that must never be, in words; empty for a sound ledger.
+    """Return all violated rules as texts; empty for a sound ledger.
 
-    With ``now``, leases whose end has passed may lack resources: a change of one that never started gives them back.
+    With ``now``, leases after their end may lack resources: a change of a lease that never started releases them.
     """
     found = overlaps(url) + overbooked(url)
     with _connected(url) as connection:
@@ -158,7 +158,7 @@ def faults(url: str, *, now: datetime | None = None) -> list[str]:
 
 
 def _misplaced(connection: Connection) -> list[str]:
-    """Reservations whose units lie otherwise than they asked for, or take something else."""
+    """Return reservations whose units are distributed against their rule, or have other amounts."""
     places: dict[str, Counter[int]] = {}
     affinities: dict[str, object] = {}
     wrong = []
@@ -184,7 +184,7 @@ def _misplaced(connection: Connection) -> list[str]:
 
 
 def _incomplete(row: dict[str, Any]) -> list[str]:
-    """What a reservation that waits or runs lacks, or has too much of."""
+    """Return what a pending or running reservation lacks, or has too much of."""
     parameters = _document(row["parameters"])
     least, most = (parameters.get(name, parameters.get("amount", 0)) for name in ("min", "max"))
     words = f"reservation {row['reservation_id']} of {row['lease_status']} lease {row['lease_id']}"
@@ -201,7 +201,7 @@ def _incomplete(row: dict[str, Any]) -> list[str]:
 
 
 def leases(url: str) -> dict[str, StoredLease]:
-    """All leases that were ever made."""
+    """Return all leases that were ever created."""
     reservations: dict[str, list[str]] = {}
     hosts: dict[str, list[str]] = {}
     units: dict[str, Counter[str]] = {}
@@ -230,7 +230,7 @@ def leases(url: str) -> dict[str, StoredLease]:
 
 
 def holdings(url: str) -> list[Holding]:
-    """What every reservation of a lease that waits or runs has by now: one that waits has nothing."""
+    """Return the current resources of every pending or running reservation; a pending one has none."""
     rows: dict[str, list[dict[str, Any]]] = {}
     with _connected(url) as connection:
         for row in connection.execute(text(_HOLDINGS)).mappings():
@@ -256,7 +256,7 @@ def holdings(url: str) -> list[Holding]:
 
 
 def kept(url: str) -> Counter[str]:
-    """How many units of each reservation that is over go on using what they lie in."""
+    """Return how many units of each ended reservation still use their room."""
     with _connected(url) as connection:
         rows = connection.execute(
             text("SELECT reservation_id, SUM(units) FROM allocations WHERE state = 'kept' GROUP BY reservation_id")
@@ -265,7 +265,7 @@ def kept(url: str) -> Counter[str]:
 
 
 def ends(url: str) -> dict[str, datetime]:
-    """When each lease ends, by its id."""
+    """Return the end of each lease by id."""
     with _connected(url) as connection:
         return {
             lease_id: _moment(moment) for lease_id, moment in connection.execute(text("SELECT id, ends_at FROM leases"))
@@ -273,19 +273,19 @@ def ends(url: str) -> dict[str, datetime]:
 
 
 def _document(value: Any) -> dict[str, Any]:
-    """A JSON document as a driver gives it: text, or read already."""
+    """Parse a JSON document that a driver returns as text or as a value."""
     document: dict[str, Any] = json.loads(value) if isinstance(value, str | bytes) else value
     return document
 
 
 def _moment(value: str | datetime) -> datetime:
-    """A time as a driver gives it: text, naive and in UTC, or with a zone."""
+    """Parse a time that a driver returns as text, naive in UTC, or with a zone."""
     moment = datetime.fromisoformat(value) if isinstance(value, str) else value
     return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def updates(url: str) -> Counter[str]:
-    """How many changes are told of in the history of each lease."""
+    """Return the number of changes in the history of each lease."""
     with _connected(url) as connection:
         rows = connection.execute(
             text("SELECT lease_id, COUNT(*) FROM history WHERE action = 'update' GROUP BY lease_id")
@@ -294,7 +294,7 @@ def updates(url: str) -> Counter[str]:
 
 
 def busy(url: str) -> list[str]:
-    """The leases that somebody is at, or should be: on their way from one status to another, or over and not ended."""
+    """Return the leases in a transient status, and those after their end that have not ended."""
     now = datetime.now(UTC)
     with _connected(url) as connection:
         rows = connection.execute(
@@ -308,7 +308,7 @@ def busy(url: str) -> list[str]:
 
 
 def count_by_state(url: str) -> Counter[str]:
-    """How many allocations there are in each state."""
+    """Return the number of allocations in each state."""
     with _connected(url) as connection:
         rows = connection.execute(text("SELECT state, COUNT(*) FROM allocations GROUP BY state"))
         return Counter({state: int(count) for state, count in rows})

@@ -1,6 +1,6 @@
-"""How long tests are that could go on for ever: as long as it takes to show what they are about, or longer on request.
+"""The length of tests without a natural end: as short as useful, or longer on request.
 
-``TENURE_TEST_LONG=1`` asks for all of them; the races have a number of their own, ``TENURE_TEST_RACE_OPERATIONS``.
+``TENURE_TEST_LONG=1`` makes all of them longer; the races have their own variable, ``TENURE_TEST_RACE_OPERATIONS``.
 """
 
 from __future__ import annotations
@@ -14,5 +14,5 @@ RACE_OPERATIONS = int(os.environ.get("TENURE_TEST_RACE_OPERATIONS") or (5000 if 
 
 
 def times(usual: int, long: int) -> int:
-    """How often something is done: as usual, or as often as is asked for where nobody waits."""
+    """Return how often to repeat something: by default few times, or more often on request."""
     return long if LONG else usual

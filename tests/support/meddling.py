@@ -1,4 +1,4 @@
-"""Between a driver and its cloud: counting what is changed, breaking calls off, losing answers."""
+"""Between a driver and its cloud: counting changes, interrupting calls, losing answers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _READS = frozenset({"GET", "HEAD", None})
 
 
 class Wire(HTTPAdapter, Breaker):
-    """What a session's requests go through: a request that changes something, and is answered well, is an effect."""
+    """Wraps a session's requests: a successful request that changes something is an effect."""
 
     def __init__(self) -> None:
         HTTPAdapter.__init__(self, pool_maxsize=20)
         Breaker.__init__(self, requests.ConnectionError)
-        #: The number of a change, counted from now on, of which the answer is lost; None for none.
+        #: The number of the change, counted from now on, whose answer is lost; None for no change.
         self.lose: int | None = None
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:

@@ -1,7 +1,7 @@
-"""Clients that compete for a few resources over HTTP: a process of threads that make, change and delete leases.
+"""Clients that compete for few resources over HTTP: threads of a process that create, change and delete leases.
 
-``run`` starts the process, waits for it and returns what each answer promised. The program itself needs nothing but
-the standard library: it shares no code with the service that it talks to.
+``run`` starts the process, waits for it and returns what each answer promised. The program uses only the standard
+library, and shares no code with the service.
 """
 
 from __future__ import annotations
@@ -19,59 +19,59 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-#: No answer takes longer; one that does is a failure.
+#: The timeout of a request; exceeding it is a failure.
 ANSWER_SECONDS = 60
 STEP = timedelta(minutes=10)
-#: So many leases at most are a thread's own at a time, and everybody's together.
+#: The maximum number of leases of a thread, and of all threads together.
 OWN, SHARED = 4, 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Race:
-    """What the clients do: ``operations`` in all, by ``threads`` spread over the services at ``ports``."""
+    """The parameters of a race: ``operations`` in all, by ``threads`` distributed over the services at ``ports``."""
 
     ports: Sequence[int] = ()
     tokens: Sequence[str]
     threads: int = 16
     operations: int = 10_000
     seed: int = 0
-    #: The hours ahead in which leases are planned: with few hosts, so narrow that most of it is taken.
+    #: The hours ahead in which leases are planned: few, so that most hosts are in use.
     hours: int = 12
-    #: What leases are of: the types of their reservations, each of these as likely as the others.
+    #: The types of reservations, each with the same probability.
     mixtures: Sequence[Sequence[str]] = (("physical:host",),)
-    #: Of the addresses that are asked for.
+    #: The network of the requested addresses.
     network_id: str = ""
-    #: How long a whole race may take.
+    #: The time limit of a race.
     limit_seconds: float = 570
 
 
 @dataclass
 class Promise:
-    """What the answers said of one lease."""
+    """What the answers promised for one lease."""
 
     start: str
     end: str
-    #: How many units each reservation has, by id.
+    #: The units of each reservation, by id.
     units: dict[str, int]
     #: The type of each reservation, by id.
     types: dict[str, str]
     shared: bool
     deleted: bool = False
     changes: int = 0
-    #: The ends that were granted for a lease that several threads change.
+    #: The granted ends of a lease that several threads change.
     ends: list[str] = field(default_factory=list)
 
 
 @dataclass
 class Report:
-    """What came of a race."""
+    """The result of a race."""
 
     seconds: float = 0.0
-    #: How many of each verb, with the status and the name of the error.
+    #: The number of answers by method, status and error name.
     answers: dict[str, int] = field(default_factory=dict)
-    #: By id of the lease.
+    #: By lease id.
     promises: dict[str, Promise] = field(default_factory=dict)
-    #: What no answer may be: errors of the server, time-outs, reads that contradict what was granted.
+    #: Forbidden answers: server errors, timeouts, and reads that contradict what was granted.
     wrong: list[str] = field(default_factory=list)
     slowest: float = 0.0
     median: float = 0.0
@@ -89,7 +89,7 @@ class Report:
 
 
 def run(race: Race) -> Report:
-    """Hold a race and return its report; raises where the clients themselves fail."""
+    """Run a race and return its report; raise if the clients themselves fail."""
     done = subprocess.run(
         [sys.executable, __file__],
         input=json.dumps(asdict(race)),
@@ -120,7 +120,7 @@ class _Racers:
         return any(len(mixture) > 1 for mixture in self.race.mixtures)
 
     def take(self) -> bool:
-        """Whether there is another operation to do."""
+        """Whether another operation remains."""
         with self.guard:
             self.left -= 1
             return self.left >= 0
@@ -176,7 +176,7 @@ class _Racer(threading.Thread):
             self.look(self.random.choice(self.own))
 
     def with_others(self) -> None:
-        """Change or delete what others change and delete at the same time."""
+        """Change or delete a lease that other threads change and delete at the same time."""
         lease_id = self.random.choice(self.racers.shared)
         if self.random.random() < 0.8:
             self.change(lease_id)
@@ -219,7 +219,7 @@ class _Racer(threading.Thread):
             self.own.append(lease["id"])
 
     def change(self, lease_id: str) -> None:
-        """Extend it, mostly; else shorten it, move it, or ask for another number of hosts."""
+        """Mostly extend the lease; otherwise shorten it, move it, or change its number of hosts."""
         promise = self.racers.report.promises[lease_id]
         chance = self.random.random()
         start, end = datetime.fromisoformat(promise.start), datetime.fromisoformat(promise.end)
@@ -249,14 +249,14 @@ class _Racer(threading.Thread):
             promise.ends.append(lease["end_date"])
 
     def more_or_less(self, lease_id: str) -> None:
-        """Drop one of several reservations, or add one, while nobody else changes the lease."""
+        """Drop one of several reservations, or add one, while no other thread changes the lease."""
         promise = self.racers.report.promises[lease_id]
         if len(promise.units) > 1:
             dropped = self.random.choice(sorted(promise.units))
             status, _ = self.call("DELETE", f"/v1/leases/{lease_id}/reservations/{dropped}")
             if status == 204:
                 with self.racers.guard:
-                    del promise.units[dropped]  # no change where the lease is over, and so not counted
+                    del promise.units[dropped]  # if the lease has ended this is no change, and not counted
             return
         kind = self.random.choice(self.random.choice(self.racers.race.mixtures))
         status, answer = self.call("POST", f"/v1/leases/{lease_id}/reservations", self.reservation(kind))
@@ -272,7 +272,7 @@ class _Racer(threading.Thread):
                 self.racers.report.promises[lease_id].deleted = True
 
     def look(self, lease_id: str) -> None:
-        """What was granted can be read at once."""
+        """Check that a granted lease can be read at once."""
         promise = self.racers.report.promises[lease_id]
         status, answer = self.call("GET", f"/v1/leases/{lease_id}")
         if status == 200 and answer["lease"]["end_date"] != promise.end:
@@ -283,13 +283,13 @@ class _Racer(threading.Thread):
     # --- inside
 
     def reservation(self, kind: str) -> dict[str, Any]:
-        """What is asked for of a type: so much that a few of them fill what there is."""
+        """Return a reservation of a random type, so large that a few of them fill the resources."""
         affinity = self.random.choice([None, None, True, False])
         if kind == "virtual:instance":
             size = {"vcpus": self.random.choice([8, 16, 32]), "memory_mb": 16_384, "disk_gb": 10}
             return {"resource_type": kind, "amount": self.random.randint(1, 5), "affinity": affinity, **size}
         if kind == "flavor:instance":
-            flavor = self.random.choice(["4", "5"])  # one of the two takes GPUs, of which few hosts have few
+            flavor = self.random.choice(["4", "5"])  # one of them needs GPUs, of which few hosts have few
             return {
                 "resource_type": kind,
                 "amount": self.random.randint(1, 4),
@@ -306,7 +306,7 @@ class _Racer(threading.Thread):
         return {"resource_type": kind, "min": hosts, "max": hosts}
 
     def other_amount(self, promise: Promise) -> dict[str, Any]:
-        """One reservation of the lease, with another number."""
+        """Change the amount of one reservation of the lease."""
         number = self.random.choice(sorted(promise.units))
         amount = self.random.randint(1, 3 if promise.types[number] == "physical:host" else 5)
         if promise.types[number] == "physical:host":

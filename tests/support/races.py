@@ -1,4 +1,4 @@
-"""What races are held on, and what is asked of the ledger during one and after it."""
+"""The setup of races, and the checks of the ledger during and after them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ TOKEN = "token-of-the-racers"
 
 
 def lay_out(url: str, folder: Path, hosts: int, addresses: int = 0) -> tuple[Path, Path]:
-    """A schema, a cloud with reservable hosts and addresses, a file of tokens; where the cloud and the tokens are."""
+    """Create a schema, a cloud with reservable hosts and addresses, and a token file.
+
+    Returns the paths of the cloud and of the token file.
+    """
     tokens, cloud_path = folder / "tokens.yaml", folder / "cloud.db"
     write_token_file(tokens, [TokenUser("racer", "racer", "race", "race", ("member", "reader"), TOKEN)])
     cloud = SimulatedCloud.create(cloud_path, hosts=hosts)
@@ -46,7 +49,7 @@ def lay_out(url: str, folder: Path, hosts: int, addresses: int = 0) -> tuple[Pat
 
 @contextmanager
 def watched(url: str) -> Iterator[list[str]]:
-    """Judge the ledger again and again while others write it; what was ever wrong."""
+    """Check the ledger repeatedly while others write it; return all faults."""
     found: list[str] = []
     over = threading.Event()
 
@@ -65,7 +68,7 @@ def watched(url: str) -> Iterator[list[str]]:
 
 
 def broken_promises(url: str, report: Report) -> list[str]:
-    """What an answer said and the tables do not."""
+    """Return what answers promised and the tables lack."""
     stored, ends, updates = ledger.leases(url), ledger.ends(url), ledger.updates(url)
     wrong = [f"lease {lease_id} is stored, and nobody was told" for lease_id in stored.keys() - report.promises.keys()]
     for lease_id, promise in report.promises.items():

@@ -1,4 +1,4 @@
-"""A manager with its API, in a process of its own: for tests in which several managers share one database."""
+"""A manager with its API in its own process, for tests with several managers on one database."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from tenure.store.database import Database
 from tests.support.waiting import patience
 
 THREADS = 16
-#: Often, so that the repair competes with everything else as well.
+#: Short, so that the repair competes with everything else as well.
 REPAIR = timedelta(seconds=10)
 
 
 @dataclass
 class Figures:
-    """What a manager has seen: how often its transactions met others, and how often one was tried at most."""
+    """The statistics of a manager: how often its transactions conflicted, and the highest number of attempts."""
 
     meetings: Counter[str] = field(default_factory=Counter)
     attempts: int = 1
     cpu_seconds: float = 0.0
-    #: What its database logged as an error: transactions that would have promised a resource twice.
+    #: The errors in its log: transactions that would have promised a resource twice.
     errors: list[str] = field(default_factory=list)
 
 
 @contextmanager
 def managers(url: str, cloud: Path, tokens: Path, count: int, figures: Figures) -> Iterator[list[int]]:
-    """So many managers on one database and one cloud; their ports. Adds up what they have seen in ``figures``."""
+    """Run managers on one database and one cloud; yield their ports. Adds up their statistics in ``figures``."""
     context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
         ports = []
@@ -76,7 +76,7 @@ def _stop(process: Any, connection: Connection, figures: Figures) -> None:
 
 
 def _manage(url: str, cloud: Path, tokens: Path, connection: Connection) -> None:
-    """What the process does: serve until told to stop, then tell what was seen."""
+    """Serve until stopped, then report the statistics."""
     meetings = _Meetings()
     db = Database(url)
     service = build(
@@ -105,7 +105,7 @@ def _manage(url: str, cloud: Path, tokens: Path, connection: Connection) -> None
 
 
 class _Meetings(logging.Handler):
-    """Counts how often transactions met, by what the database called it."""
+    """Counts conflicts of transactions by the database's error."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)

@@ -1,9 +1,9 @@
-"""Exchanges that were recorded with Blazar 18 on a real cloud, asked of us, and what is other with us.
+"""Exchanges that were recorded with Blazar 18 on a real cloud, repeated with Tenure, and the known differences.
 
-They are asked in their order of a cloud with the recording's first three hosts, as much ahead of their dates as they
-were then. The status and the shape of every answer are the same, and what an error says begins with the same words,
-save for the differences that are listed here; each names the words of ``docs/api/differences-from-blazar.md`` that tell
-of it, and why. A difference that is none any more is a failure as well.
+They are repeated in order on a cloud with the recording's first three hosts, with their dates moved to now. Status and
+shape of every answer must be the same, and an error must begin with the same words, except for the differences listed
+here; each names the text in ``docs/api/differences-from-blazar.md`` that explains it. A listed difference that no
+longer exists is a failure as well.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from tests.support.cloud import REPOSITORY
 
 PAGE = REPOSITORY / "docs/api/differences-from-blazar.md"
 RECORDED_AT = datetime(2026, 11, 21, 3, 25, tzinfo=UTC)
-#: How many exchanges were recorded; they are numbered in their order.
+#: The number of recorded exchanges; they are numbered in order.
 RECORDED = 201
-#: The hosts that could be reserved then.
+#: The reservable hosts of the recording.
 HOSTS = ("compute-1", "compute-2", "compute-3")
-#: Its external network, the beginning of the addresses there, and a flavor.
+#: The recording's external network, its address prefix, and a flavor.
 NETWORK = "630c66c3-7839-4fa4-b5d4-e060272a420c"
 ADDRESSES = "172.24.4."
 FLAVOR = "2aa1680d-b8e0-4596-865d-6dc224dd9622"
 
-#: Ids in what errors say.
+#: Ids in error messages.
 IDS = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=host )\d+")
 
-#: The forms of moments that answers have; any other text is a text like others.
+#: The formats of times in answers; any other text is compared as text.
 FORMS = (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}"), re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"))
 
 DATE = re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d\b")
@@ -40,7 +40,7 @@ DATE = re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d\b")
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """What was asked, by whom, and what Blazar answered."""
+    """A recorded request, its user, and Blazar's answer."""
 
     number: int
     note: str
@@ -55,14 +55,14 @@ class Exchange:
 
 
 def read_exchanges() -> list[Exchange]:
-    """All of them, in their order."""
+    """Return all exchanges in order."""
     lines = (Path(__file__).parent / "blazar-exchanges.jsonl").read_text().splitlines()
     return [Exchange(**json.loads(line)) for line in lines]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """An answer that is other on purpose: its status, and the words of the page that tell of it and why."""
+    """An intended difference: our status, and the text in the documentation that explains it."""
 
     status: int
     told: str
@@ -97,10 +97,10 @@ def _differences() -> Iterator[tuple[int, Difference]]:
             yield number, Difference(status, told)
 
 
-#: By the number of the exchange.
+#: By number of the exchange.
 DIFFERENCES: Mapping[int, Difference] = dict(_differences())
 
-#: Where an error does not begin with Blazar's words, by the number of the exchange, and what tells of it.
+#: Errors that do not begin with Blazar's words, by number of the exchange, with the text that explains it.
 TEXTS: Mapping[int, str] = {
     5: "and a hint to check one's spelling",
     16: "and a hint to check one's spelling",
@@ -110,7 +110,7 @@ TEXTS: Mapping[int, str] = {
     171: "`Policy doesn't allow blazar:oshosts:get`",
 }
 
-#: Fields that are null with one of the two only, and the words of the page that tell of it.
+#: Fields that are null in only one of them, with the text that explains it.
 NULLS: Mapping[str, str] = {
     "aggregate_id": "**`aggregate_id` is null until the lease starts**",
     "updated_at": "**`updated_at` is null until something is changed.**",
@@ -119,7 +119,7 @@ NULLS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What we answer; the names of headers are in small letters."""
+    """Our answer; header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -140,18 +140,18 @@ Ask = Callable[[str, str, str, str | None, Mapping[str, str]], Answer]
 
 @dataclass
 class Replay:
-    """Asks the exchanges, and tells where answers are others than they should be."""
+    """Repeats the exchanges, and reports different answers."""
 
     ask: Ask
-    #: How much later than the recording this is.
+    #: The time since the recording.
     later: timedelta
-    #: What of theirs is called otherwise with us; leases and what they have are added as they are made.
+    #: Our names for theirs; leases and their ids are added as they are created.
     called: dict[str, str]
     exchanges: Sequence[Exchange] = field(default_factory=read_exchanges)
     failures: list[str] = field(default_factory=list)
 
     def run(self) -> None:
-        """Ask all of them. What is wrong is in ``failures`` then."""
+        """Repeat all exchanges; problems are in ``failures`` afterwards."""
         differing: set[str] = set()
         for exchange in self.exchanges:
             self._bring_about(exchange)
@@ -164,13 +164,13 @@ class Replay:
         self.failures += [f"{name} is not null with one only any more" for name in sorted(NULLS.keys() - differing)]
 
     def register_hosts(self) -> None:
-        """Make the hosts reservable; theirs were 1, 2 and 3."""
+        """Make the hosts reservable; in the recording they were 1, 2 and 3."""
         for number, name in enumerate(HOSTS, start=1):
             host = self.make("admin", "/v1/os-hosts", {"name": name})["host"]
             self.called[f"/os-hosts/{number}"] = f"/os-hosts/{host['id']}"
 
     def make(self, who: str, path: str, body: Mapping[str, Any]) -> Any:
-        """What is made by a request beside the recording."""
+        """Create something that the recording had created outside of the exchanges."""
         headers = {"Content-Type": "application/json"}
         answer = self.ask(who, "POST", path, self._ours(json.dumps(body)), headers)
         assert answer.status == 201, answer.text
@@ -181,7 +181,7 @@ class Replay:
         assert answer.status == 204, answer.text
 
     def _ours(self, text: str) -> str:
-        """A path or a body with our names, and with dates as far ahead as they were."""
+        """Replace names in a path or a body by ours, and move dates to now."""
         words = re.compile("|".join(re.escape(theirs) for theirs in self.called))
         return DATE.sub(self._later, words.sub(lambda word: self.called[word[0]], text))
 
@@ -189,7 +189,7 @@ class Replay:
         return f"{datetime.strptime(date[0], '%Y-%m-%d %H:%M') + self.later:%Y-%m-%d %H:%M}"  # noqa: DTZ007
 
     def _bring_about(self, exchange: Exchange) -> None:
-        """What the recording made before an exchange without telling."""
+        """Create what the recording had created before an exchange, outside of the exchanges."""
         match exchange.number:
             case 75:
                 here = '["==", "$hypervisor_hostname", "compute-2"]'
@@ -209,7 +209,7 @@ class Replay:
                     self.delete(f"/v1/leases/{lease['id']}")
 
     def _book(self, who: str, shown: Mapping[str, Any], **other: Any) -> None:
-        """Make a lease of theirs as it was shown, but for what is ``other`` in its reservations."""
+        """Create a lease as the recording shows it, except for ``other`` values in its reservations."""
         named = {
             "physical:host": ["min", "max", "hypervisor_properties", "resource_properties"],
             "virtual:instance": ["vcpus", "memory_mb", "disk_gb", "amount", "affinity", "resource_properties"],
@@ -269,7 +269,7 @@ class Replay:
             yield f"said: {theirs}"
 
     def _forget(self, exchange: Exchange) -> None:
-        """Delete a lease that was made and is not spoken of any more: the recording did so without telling."""
+        """Delete a lease that the recording had deleted outside of the exchanges."""
         if (exchange.method, exchange.path, exchange.status) != ("POST", "/v1/leases", 201):
             return
         theirs = exchange.response["lease"]["id"]
@@ -288,7 +288,7 @@ def _headers(exchange: Exchange, answer: Answer) -> Iterator[str]:
 
 
 def shapes(theirs: Any, ours: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """Where the one has another form than the other, and how. Of lists, one of ours has the form of their first."""
+    """Yield the differences between the shapes of two values. Items of our lists are compared with their first item."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         for name in sorted(theirs.keys() | ours.keys()):
             path = f"{where}.{name}" if where else name
@@ -312,7 +312,7 @@ def shapes(theirs: Any, ours: Any, where: str = "") -> Iterator[tuple[str, str]]
 
 
 def pair(theirs: Any, ours: Any, called: dict[str, str]) -> None:
-    """Remember which of our ids stands for which of theirs."""
+    """Record which of our ids stands for which of theirs."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         for name, value in theirs.items():
             if name == "id" and isinstance(value, str) and len(value) == 36:

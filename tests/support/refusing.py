@@ -1,4 +1,4 @@
-"""A message bus that lets nobody in."""
+"""A message bus that refuses all logins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TEXT = b"ACCESS_REFUSED - Login was refused"
 
 
 class RefusingBus:
-    """Speaks as much of AMQP 0-9-1 as it takes to refuse a login, and counts."""
+    """Speaks enough AMQP 0-9-1 to refuse a login, and counts them."""
 
     def __init__(self) -> None:
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -27,7 +27,7 @@ class RefusingBus:
         return f"rabbit://tenure:secret-0815@127.0.0.1:{self._server.getsockname()[1]}/"
 
     def wait_for_logins(self, number: int) -> None:
-        """Wait until so many have tried."""
+        """Wait for this number of login attempts."""
         wait_for(lambda: f"{number} logins after {self.logins}", lambda: self.logins >= number)
 
     def serve(self) -> None:
@@ -46,7 +46,7 @@ class RefusingBus:
 
 
 def refuse(connection: socket.socket) -> bool:
-    """Refuse who has connected; whether he has tried to log in."""
+    """Refuse a client; return whether it has tried to log in."""
     if len(_read(connection, 8)) < 8:
         return False
     connection.sendall(_frame(_START, b"\0\x09" + bytes(4) + _long(b"PLAIN AMQPLAIN") + _long(b"en_US")))
@@ -70,7 +70,7 @@ def _frame(method: tuple[int, int], arguments: bytes) -> bytes:
 
 
 def _read(connection: socket.socket, size: int) -> bytes:
-    """So many bytes, fewer where the other side has gone."""
+    """Read this number of bytes, fewer if the client has disconnected."""
     data = b""
     while len(data) < size and (more := connection.recv(size - len(data))):
         data += more
@@ -79,7 +79,7 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 @contextmanager
 def refusing_bus() -> Iterator[RefusingBus]:
-    """One that serves until the end of the block."""
+    """Run a refusing bus until the end of the block."""
     bus = RefusingBus()
     serving = threading.Thread(target=bus.serve, daemon=True)
     serving.start()

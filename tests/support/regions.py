@@ -1,4 +1,4 @@
-"""Two simulated clouds under one Tenure, a region each."""
+"""Two simulated clouds under one service, one for each region."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HOSTS = 2
 
 @dataclass
 class Regions(World):
-    """Two simulated clouds with hosts of the same ids; ``cloud`` is that of the home region."""
+    """Two simulated clouds with hosts of the same ids; ``cloud`` is the home region's."""
 
     south: SimulatedCloud
 
@@ -45,7 +45,7 @@ class Regions(World):
         return self.leases.create(OWNER, LeaseRequest("both", begin, begin + timedelta(hours=1), reservations=wanted))
 
     def host_in(self, region: str) -> Lease:
-        """A lease of a host there, for an hour from now."""
+        """Book a lease of a host in this region, in an hour."""
         begin = self.clock.now()
         wanted = (replace(reservation(1, 1), region=region),)
         return self.leases.create(OWNER, LeaseRequest("one", begin, begin + timedelta(hours=1), reservations=wanted))
@@ -54,13 +54,13 @@ class Regions(World):
         return self.leases.get(OWNER, lease.id).status
 
     def free(self) -> tuple[int, int]:
-        """How many hosts of each region nobody has."""
+        """Return the number of free hosts in each region."""
         return len(self.cloud.world.pool()), len(self.south.world.pool())
 
 
 @contextmanager
 def open_regions(place: str | Path, *, workers: int = 0) -> Iterator[Regions]:
-    """A service with two regions, ``HOSTS`` reservable hosts in each, on a database as ``open_world`` takes it."""
+    """Open a service with two regions, ``HOSTS`` reservable hosts in each; the database is as in ``open_world``."""
     clock = SimulatedClock(NOW)
     db = Database(url_in(place), clock=clock)
     schemas.lay_out(db)

@@ -1,4 +1,4 @@
-"""A message bus that is reached through a relay, which refuses logins, loses connections or goes away on demand."""
+"""A relay of a message bus that refuses logins, loses connections or disappears on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.waiting import patience
 
 
 class Relay:
-    """Between clients and the message bus at ``url``; until it is told otherwise it passes everything on."""
+    """Passes everything between clients and the message bus at ``url`` unless told otherwise."""
 
     def __init__(self, url: str) -> None:
         self._bus = urlsplit(url)
@@ -22,22 +22,22 @@ class Relay:
         self._cut_after: bytes | None = None
         #: Whether logins are refused.
         self.refuses = False
-        #: How often a connection was lost because of what was sent.
+        #: How many connections were closed because of a message.
         self.cuts = 0
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
+        """Return the relay's URL for clients."""
         address = f"{self._bus.username}:{self._bus.password}@127.0.0.1:{self._server.getsockname()[1]}"
         return urlunsplit(("rabbit", address, self._bus.path, "", ""))
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """Return the number of connected clients."""
         return sum(client.fileno() >= 0 for client in self._open[::2])
 
     def cut_after(self, words: bytes) -> None:
-        """Pass on the next thing that is sent with these words, and lose the connection before its confirmation."""
+        """Pass on the next message with these words, and close the connection before its confirmation."""
         self._cut_after = words
 
     def serve(self) -> None:
@@ -46,7 +46,7 @@ class Relay:
                 threading.Thread(target=self._attend, args=(self._server.accept()[0],), daemon=True).start()
 
     def go_away(self) -> None:
-        """Lose all connections, and let nobody connect any more."""
+        """Close all connections, and refuse new ones."""
         with suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
@@ -69,7 +69,7 @@ class Relay:
                     self._cut_after = None
                     deaf.set()
                     bus.sendall(data)
-                    confirmed.wait(patience(10))  # a bus that loses a connection need not do what was sent last
+                    confirmed.wait(patience(10))  # the bus may drop the last message of a lost connection
                     self.cuts += 1
                     bus.settimeout(5)
                     bus.shutdown(socket.SHUT_WR)
@@ -99,7 +99,7 @@ def _end(connection: socket.socket) -> None:
 
 @contextmanager
 def relay_to(url: str) -> Iterator[Relay]:
-    """One that serves until the end of the block."""
+    """Run a relay until the end of the block."""
     relay = Relay(url)
     serving = threading.Thread(target=relay.serve, daemon=True)
     serving.start()

@@ -1,6 +1,6 @@
-"""Tenure beside the testbed's cloud, as an operator has it there: its processes, its entry in the catalogue, its hosts.
+"""Tenure beside the testbed's cloud, as operators run it: its processes, its entry in the catalogue, its hosts.
 
-All of it is taken away at the end, and the cloud is as it was, whatever a test has left behind.
+Everything is removed at the end, so that the cloud is as before, whatever a test has left.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ _COMPUTE = "2.87"
 
 
 def have_testbed(*arguments: str) -> None:
-    """Have the testbed do something: ``have_testbed("stop", "keystone")``."""
+    """Run an action of the testbed: ``have_testbed("stop", "keystone")``."""
     subprocess.run([REPOSITORY / "testbed/cloud", *arguments], check=True, capture_output=True, timeout=COMMAND_SECONDS)
 
 
 def moment(**later: float) -> str:
-    """A moment from now on, as API 1.1 takes it: ``moment(seconds=20)``."""
+    """Return a time from now on in the format of API 1.1: ``moment(seconds=20)``."""
     return f"{datetime.now(UTC) + timedelta(**later):%Y-%m-%dT%H:%M:%S.%fZ}"
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server of Nova."""
+    """A server in Nova."""
 
     nova: Nova
     id: str
 
     def show(self) -> dict[str, Any] | None:
-        """What Nova says of it, None when it is gone."""
+        """Return Nova's description of it, None if it is deleted."""
         answer = self.nova.api.get(f"/servers/{self.id}", raise_exc=False)
         return None if answer.status_code == 404 else dict(answer.json()["server"])
 
     def place(self) -> str:
-        """The host on which it runs, once it does; or the fault, with what Nova's scheduler said last."""
+        """Return its host once it runs; or its fault, with the scheduler's last message."""
 
         def settled() -> dict[str, Any] | None:
             found = self.show()
@@ -86,7 +86,7 @@ class Server:
 
 @dataclass
 class Nova:
-    """Nova, Placement and Glance as the administrator sees them; servers are booted by whomever one says."""
+    """Nova, Placement and Glance as the administrator sees them; servers are booted by a given user."""
 
     cloud: Cloud
     admin: Session
@@ -103,7 +103,7 @@ class Nova:
         return {aggregate["name"]: aggregate for aggregate in self.api.get("/os-aggregates").json()["aggregates"]}
 
     def members(self, aggregate: str) -> set[str] | None:
-        """The hosts in an aggregate, None where there is none of that name."""
+        """Return the hosts in an aggregate, None if it does not exist."""
         found = self.aggregates().get(aggregate)
         return None if found is None else set(found["hosts"])
 
@@ -114,19 +114,19 @@ class Nova:
         }
 
     def flavor(self, name: str) -> str:
-        """The id of one of the cloud's own flavors."""
+        """Return the id of one of the cloud's own flavors."""
         return str(
             next(flavor["id"] for flavor in self.api.get("/flavors").json()["flavors"] if flavor["name"] == name)
         )
 
     def boot(self, by: Session, *, zone: str | None = None, flavor: str | None = None, **hints: str) -> Server:
-        """Ask for a server. With a zone such as ``nova:compute-1``, an administrator forces it onto that host."""
+        """Boot a server. With a zone such as ``nova:compute-1``, an administrator forces it onto that host."""
         made = self._boot(by, flavor, hints, {"availability_zone": zone} if zone else {})["server"]
         self.booted.append(Server(self, made["id"]))
         return self.booted[-1]
 
     def boot_many(self, by: Session, count: int, *, flavor: str) -> list[Server]:
-        """Ask for so many servers at once."""
+        """Boot this number of servers at once."""
         made = self._boot(by, flavor, {}, {"min_count": count, "return_reservation_id": True})["reservation_id"]
         found = self.api.get(f"/servers?all_tenants=1&reservation_id={made}").json()["servers"]
         assert len(found) == count
@@ -156,7 +156,7 @@ class Nova:
             server.wait_until_gone()
 
     def release(self, groups: Collection[str], hosts: Collection[str]) -> None:
-        """Take these hosts out of everything, with what runs there, and delete the aggregates of these names."""
+        """Remove these hosts from all aggregates, delete their servers, and delete the aggregates with these names."""
         for name, found in self.aggregates().items():
             for host in set(found["hosts"]) & set(hosts):
                 for server in self.api.get(f"/servers?all_tenants=1&host={host}").json()["servers"]:
@@ -168,7 +168,7 @@ class Nova:
 
 @dataclass
 class Site:
-    """A deployment beside the cloud, whose endpoint the catalogue names."""
+    """A deployment beside the cloud, with its endpoint in the catalogue."""
 
     cloud: Cloud
     nova: Nova
@@ -179,7 +179,7 @@ class Site:
     database: str
 
     def api(self, session: Session, version: str | None = "1.1", *, number: int = 0) -> Adapter:
-        """The reservation service for an account, by one of its APIs.
+        """Return a client of the reservation service for an account, by one of its APIs.
 
         Refusals are answers like others: nothing is raised for them.
         """
@@ -196,7 +196,7 @@ class Site:
         return self.api(self.nova.admin)
 
     def register(self, *names: str) -> dict[str, str]:
-        """Make hosts reservable; their ids by their names."""
+        """Make hosts reservable; return their ids by name."""
         return {name: answered(self.admin.post("/os-hosts", json={"name": name}), 201)["host"]["id"] for name in names}
 
     def book(
@@ -209,7 +209,10 @@ class Site:
         seconds: float = 3600,
         **more: object,
     ) -> Lease:
-        """A lease of so many hosts, or of the one named, from ``start`` until so many seconds from now."""
+        """Book a lease of this number of hosts, or of the named one.
+
+        It lasts from ``start`` until this number of seconds from now.
+        """
         reservation = {
             "resource_type": "physical:host",
             "min": hosts,
@@ -226,7 +229,7 @@ class Site:
         seconds: float = 3600,
         **more: object,
     ) -> Lease:
-        """A lease of these reservations, from ``start`` until so many seconds from now."""
+        """Book a lease of these reservations, from ``start`` until this number of seconds from now."""
         body = {
             "name": "of-a-test",
             "start_date": start,
@@ -247,14 +250,14 @@ class Site:
         wait_for("their aggregates to go", lambda: not set(groups) & self.nova.aggregates().keys())
 
     def clear(self) -> None:
-        """Delete all leases and then all hosts; wait until the cloud has what was theirs."""
+        """Delete all leases and then all hosts; wait until the cloud has returned them."""
         self.delete_leases()
         for path, name in (("/os-hosts", "hosts"), ("/floatingips", "floatingips")):
             for item in answered(self.admin.get(path), 200)[name]:
                 answered(self.admin.delete(f"{path}/{item['id']}"), 204)
 
     def end(self) -> None:
-        """Take everything away; where the service does not, take it from under it, and raise what it raised."""
+        """Remove everything; if the service does not, remove it directly in the cloud, and raise its error."""
         try:
             self.nova.delete_booted()
             self.clear()
@@ -270,7 +273,7 @@ class Site:
         return found
 
     def leases(self) -> list[dict[str, Any]]:
-        """The leases of all projects."""
+        """Return the leases of all projects."""
         return list(answered(self.admin.get("/leases"), 200)["leases"])
 
 
@@ -283,14 +286,14 @@ class Lease:
     reservation: str
 
     def seen_by(self, api: Adapter) -> Lease:
-        """The same lease for somebody else."""
+        """Return the same lease for another user."""
         return replace(self, api=api)
 
     def show(self) -> dict[str, Any]:
         return dict(answered(self.api.get(f"/leases/{self.id}"), 200)["lease"])
 
     def show_reservation(self) -> dict[str, Any]:
-        """Its first reservation."""
+        """Return its first reservation."""
         return dict(self.show()["reservations"][0])
 
     def hosts(self, status: str = "held") -> set[str]:
@@ -304,7 +307,7 @@ class Lease:
         answered(self.api.delete(f"/leases/{self.id}"), 204)
 
     def wait_until_gone(self) -> None:
-        """Wait until it is deleted, and what was its own with it."""
+        """Wait until it is deleted, with everything in the cloud."""
         wait_for(f"lease {self.id} to go", lambda: self.api.get(f"/leases/{self.id}").status_code == 404)
 
     def wait(self, status: str, *, seconds: float = SECONDS) -> dict[str, Any]:
@@ -323,7 +326,7 @@ class Lease:
 
 
 def answered(answer: Any, status: int) -> Any:
-    """The document of an answer that has this status."""
+    """Return the document of an answer with this status."""
     assert answer.status_code == status, f"{answer.status_code} {answer.text}"
     return answer.json() if answer.content else None
 
@@ -338,7 +341,7 @@ def open_site(
     options: Options | None = None,
     database: str | None = None,
 ) -> Iterator[Site]:
-    """So many managers and APIs on the database at the URL, or on a fresh one of the testbed's own server.
+    """Start managers and APIs on the database at the URL, or on a new one of the testbed's own server.
 
     ``options`` are added to those that a deployment beside the testbed needs, or replace them.
     """
@@ -363,7 +366,7 @@ def open_site(
 
 
 def named_in_catalogue(cloud: Cloud) -> str | None:
-    """The address of the reservation service in the catalogue, None where there is none."""
+    """Return the address of the reservation service in the catalogue, or None."""
     session = cloud.session("admin")
     assert isinstance(session.auth, V3Password)
     catalogue = session.auth.get_access(session).service_catalog
@@ -371,13 +374,13 @@ def named_in_catalogue(cloud: Cloud) -> str | None:
 
 
 def name_in_catalogue(url: str | None) -> None:
-    """Have the catalogue name that address for the reservation service, or none."""
+    """Set or remove the address of the reservation service in the catalogue."""
     if testbed_main(["endpoint", *([url] if url else [])]):
         raise AssertionError("the catalogue could not be changed")
 
 
 def delete_queues(names: Iterable[str], bus_url: str = RABBITMQ_URL) -> None:
-    """Delete queues of a message bus, with what is in them; those that are not there are no error."""
+    """Delete queues of a message bus with their messages; missing queues are ignored."""
     with Connection(urlsplit(bus_url)._replace(scheme="amqp").geturl(), connect_timeout=patience()) as bus:
         for name in names:
             bus.default_channel.queue_delete(name)

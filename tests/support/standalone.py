@@ -1,4 +1,4 @@
-"""The standalone service as a process of its own, as a user runs it."""
+"""The standalone service in its own process, as a user runs it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Caller:
     version: str = "1.1"
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        """The status and the document of an answer; raises ``OSError`` or ``HTTPException`` where there is none."""
+        """Return the status and the document of an answer; raise ``OSError`` or ``HTTPException`` if there is none."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=patience())
         headers = {"X-Auth-Token": self.token, "OpenStack-API-Version": f"reservation {self.version}"}
         if body is not None:
@@ -58,9 +58,10 @@ class Caller:
         before_end: str = "snapshot",
         others: Sequence[Mapping[str, object]] = (),
     ) -> tuple[int, Any]:
-        """Ask for a lease that starts ``delay`` seconds from now; ``before_end`` comes ``notice`` seconds from now.
+        """Request a lease that starts ``delay`` seconds from now; ``before_end`` comes ``notice`` seconds from now.
 
-        It is of so many hosts, if of any, and of ``others``. The status, and the lease or the refusal.
+        It has this number of hosts, if any, and the reservations ``others``. Returns the status, and the lease or the
+        refusal.
         """
         now = datetime.now(UTC)
         whole = [{"resource_type": "physical:host", "min": hosts, "max": hosts, "before_end": before_end}]
@@ -81,7 +82,7 @@ class Caller:
         return answer["lease"]
 
     def wait_for_status(self, lease_id: str, *wanted: str) -> Any:
-        """The lease when it has one of these statuses."""
+        """Wait until the lease has one of these statuses, and return it."""
 
         def settled() -> Any:
             lease = self.lease(lease_id)
@@ -111,28 +112,28 @@ class Standalone:
         return next(account["token"] for account in users if account["user_name"] == user)
 
     def environment(self, cloud: str) -> dict[str, str]:
-        """The environment of a client that talks to it as ``tenure-admin`` or ``tenure-demo``."""
+        """Return the environment of a client that authenticates as ``tenure-admin`` or ``tenure-demo``."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
         return {**kept, "OS_CLIENT_CONFIG_FILE": str(self.data_dir / "clouds.yaml"), "OS_CLOUD": cloud}
 
     def caller(self, user: str = "demo", version: str = "1.1") -> Caller:
-        """Somebody who talks to it."""
+        """Return a client of the service."""
         port = urlsplit(self.url).port
         assert port is not None
         return Caller(port, self.token(user), version)
 
     @property
     def log(self) -> str:
-        """What it has logged, all its lives together."""
+        """Return the log of all its processes."""
         return log_of(self.data_dir).read_text()
 
     def stop(self) -> int:
-        """End it as an operator does; its exit code."""
+        """Stop it as an operator does; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.ended()
 
     def ended(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for its end; return the exit code."""
         code = self.process.wait(timeout=patience())
         if self.process.stdout is not None:
             self.process.stdout.close()
@@ -152,7 +153,7 @@ def launch(
     port: int = 0,
     regions: Sequence[str] = (),
 ) -> subprocess.Popen[str] | Forked:
-    """Start a process and wait for nothing: the program with its first arguments, forked, or a command as it is."""
+    """Start a process without waiting: the program with its first arguments, forked, or a command as it is."""
     more = ["--regions", ",".join(regions)] if regions else []
     arguments = ["--port", str(port), "--data-dir", str(data_dir), "--hosts", str(hosts), *more]
     if command is None:

@@ -1,4 +1,4 @@
-"""What a deployment needs that is started elsewhere than the tests: all of it on ports of the loopback."""
+"""The services that a deployment needs and the tests do not start: on ports of the loopback."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Surroundings:
     options: Options
 
     def caller(self, *roles: str) -> Caller:
-        """A user of the project ``OWNER`` with these roles."""
+        """Return a user of the project ``OWNER`` with these roles."""
         return Caller(self.port, self.cloud.issue(f"user-of-{OWNER}", OWNER, roles))
 
     def is_well(self) -> bool:
-        """Whether the API answers, and says that all is well."""
+        """Whether the API answers, and says that everything is well."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/healthcheck", timeout=patience()) as answer:
                 return int(answer.status) == 200
@@ -45,7 +45,7 @@ class Surroundings:
 
 @contextmanager
 def open_surroundings(bus: str, fresh_database: FreshDatabase) -> Iterator[Surroundings]:
-    """The surroundings of one manager and one API, on PostgreSQL; the database has no schema yet."""
+    """Open the surroundings of one manager and one API, on PostgreSQL; the database has no schema yet."""
     topic, port = f"tenure_{uuid4().hex[:8]}", free_port()
     with ExitStack() as stack:
         url = make_url(stack.enter_context(fresh_database(POSTGRESQL)))

@@ -1,4 +1,4 @@
-"""A whole service to test against: a clock that is moved by hand, a simulated cloud, a database."""
+"""A complete service for tests: a clock that is moved by hand, a simulated cloud, and a database."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ STRANGER = Actor("other-user", "other-project", frozenset({"member", "reader"}))
 
 @cache
 def installed_types() -> ResourceTypes:
-    """Return the resource types that are installed, the same for every world: they keep nothing."""
+    """Return the installed resource types, the same for every world: they have no state."""
     return load_types()
 
 
 @cache
 def default_policies() -> Policies:
-    """Return the policies that hold where an operator has configured none."""
+    """Return the default policies."""
     return Policies()
 
 
 @dataclass
 class World:
-    """Everything that a scenario moves and looks at."""
+    """A service with its clock, cloud and database."""
 
     service: Service
     clock: SimulatedClock
@@ -70,7 +70,7 @@ class World:
         return self.service.engine
 
     def pass_time(self, step: timedelta) -> None:
-        """Let time pass: the engine does everything that becomes due on the way, at its due time."""
+        """Let time pass: the engine carries out all events at their due time."""
         self.pass_until(self.clock.now() + step)
 
     def pass_until(self, end: datetime) -> None:
@@ -82,7 +82,7 @@ class World:
         self.engine.settle()
 
     def book(self, hosts: int | tuple[int, int] = 1, *, start=0.0, hours=1.0, actor: Actor = OWNER, **parameters):
-        """A lease of hosts, ``start`` hours from now."""
+        """Book a lease of hosts that starts in ``start`` hours."""
         minimum, maximum = hosts if isinstance(hosts, tuple) else (hosts, hosts)
         name = parameters.pop("name", "lease")
         wanted = reservation(minimum, maximum, **parameters)
@@ -97,13 +97,16 @@ class World:
         name: str = "lease",
         **fields: Any,
     ) -> Lease:
-        """A lease of these reservations, ``start`` hours from now; ``fields`` are others of its request."""
+        """Book a lease of these reservations that starts in ``start`` hours.
+
+        ``fields`` are further fields of the request.
+        """
         begin = self.clock.now() + timedelta(hours=start)
         end = begin + timedelta(hours=hours)
         return self.leases.create(actor, LeaseRequest(name, begin, end, reservations=reservations, **fields))
 
     def reserve_on(self, number: int, *reservations: ReservationRequest, **fields: Any) -> Lease:
-        """A lease as ``reserve`` makes it, on the host of that number, where it stays until something moves it."""
+        """Book a lease as ``reserve`` does, on the host with that number; it stays there until something moves it."""
         with self.db.read() as tx:
             others = [resource.external_id for resource in tx.resources.page(ResourceQuery(HOST, 100))]
         others = [other for other in others if other != str(number)]
@@ -115,7 +118,7 @@ class World:
         return lease
 
     def resize(self, *vcpus: int) -> None:
-        """Have hosts with so many processors, in order, and more memory than anything in a test asks for."""
+        """Set the VCPUs of the hosts, in order, with more memory than any test needs."""
         with self.db.read() as tx:
             found = sorted(tx.resources.page(ResourceQuery(HOST, 100)), key=lambda resource: resource.id)
         for host, count in zip(found, vcpus, strict=True):
@@ -124,26 +127,26 @@ class World:
             self.db.write(partial(_describe, host=host, described=described, now=self.clock.now()))
 
     def units(self, lease: Lease) -> list[tuple[str, int]]:
-        """On which hosts the lease has how many units, allocation by allocation."""
+        """Return the hosts and units of the lease's allocations."""
         with self.db.read() as tx:
             allocations = tx.allocations.of_reservations([reservation.id for reservation in lease.reservations])
             known = tx.resources.by_ids({allocation.resource_id for allocation in allocations})
         return sorted((known[allocation.resource_id].name, allocation.units) for allocation in allocations)
 
     def change(self, lease: Lease, place: int = 0, **parameters: object) -> Lease:
-        """Give the reservation at that place of the lease other parameters, as its owner."""
+        """Change parameters of the lease's reservation at that position, as its owner."""
         changes = (ReservationChange(lease.reservations[place].id, parameters),)
         return self.leases.update(OWNER, lease.id, LeaseChange(reservations=changes))
 
     def boot(self, lease: Lease, place: int = 0, *, host: str | None = None) -> str:
-        """Boot a server of the lease's owner in the reservation at that place; its id."""
+        """Boot a server of the lease's owner in the reservation at that position; return its id."""
         chosen = lease.reservations[place]
         if chosen.resource_type == HOST:
             return self.cloud.world.boot_server(lease.project_id, reservation_id=chosen.id, host=host)
         return self.cloud.world.instances.boot(lease.project_id, chosen.id, host=host)
 
     def teardown_lasts(self, lease: Lease, *, until: datetime) -> None:
-        """Have the cloud take until then to give back what the first reservation of the lease holds."""
+        """Let the cloud take until then to take back the lease's first reservation."""
         slow = Fault(FaultKind.SLOW, verb="ensure_ended", reservation_id=lease.reservations[0].id, until=until)
         self.cloud.inject(slow)
 
@@ -177,19 +180,19 @@ def reservation(minimum: int, maximum: int, **parameters: object) -> Reservation
 
 
 def instance_reservation(amount: int = 1, **parameters: object) -> ReservationRequest:
-    """Instances of one processor and 1 GiB, unless the parameters say otherwise."""
+    """Return a request for instances, by default of one VCPU and 1 GiB."""
     size = {"vcpus": 1, "memory_mb": 1024, "disk_gb": 0, "affinity": None, "resource_properties": ""}
     return ReservationRequest("virtual:instance", {**size, "amount": amount, **parameters})
 
 
 def address_reservation(amount: int = 1, *required: str, **parameters: object) -> ReservationRequest:
-    """Floating IPs of the simulated cloud's public network, these among them."""
+    """Return a request for floating IPs of the simulated cloud's public network, with these required ones."""
     wanted = {"network_id": PUBLIC_NETWORK, "amount": amount, "required_floatingips": list(required)}
     return ReservationRequest("virtual:floatingip", {**wanted, **parameters})
 
 
 def url_in(place: str | Path) -> str:
-    """The URL of a database: ``place`` itself, unless it is a folder, in which there is one of SQLite then."""
+    """Return the URL of a database: ``place`` itself, or for a folder, of an SQLite database in it."""
     return place if isinstance(place, str) else f"sqlite:///{place / 'tenure.db'}"
 
 
@@ -205,7 +208,7 @@ def open_world(
     answer_seconds: float = 30.0,
     filters: Mapping[str, EnforcementFilter] = MappingProxyType({}),
 ) -> Iterator[World]:
-    """A service with ``hosts`` reservable hosts, on the database at a URL or on one of SQLite in a folder."""
+    """Open a service with ``hosts`` reservable hosts, on the database at a URL or on an SQLite database in a folder."""
     clock = SimulatedClock(NOW)
     db = database(url_in(place), clock=clock)
     schemas.lay_out(db)
