@@ -69,7 +69,7 @@ def leftover_orders(tx: Transaction, reservation_ids: Collection[str]) -> Iterat
     reservations = tx.leases.reservations_by_ids(reservation_ids)
     lease_ids = {reservation.lease_id for reservation in reservations.values()}
     leases = {lease.id: lease for lease in tx.leases.by_ids(lease_ids, deleted=True)}
-    spared = frozenset[str]().union(*(given_up(tx, lease) for lease in leases.values()))
+    spared = frozenset[str]().union(*(given_up_reservations(tx, lease) for lease in leases.values()))
     had: dict[str, set[int]] = {}
     for allocation in tx.allocations.of_reservations(reservations):
         had.setdefault(allocation.reservation_id, set()).add(allocation.resource_id)
