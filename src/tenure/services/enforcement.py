@@ -244,7 +244,7 @@ class Enforcement:
 
     def _spoken_for_by_others(self, mine: object) -> list[Choice]:
         with self._guard:
-            return [choice for who, chosen in self._spoken_for.items() if who is not mine for choice in chosen]
+            return [choice for request, chosen in self._spoken_for.items() if request is not mine for choice in chosen]
 
     @contextmanager
     def _take_place(self) -> Iterator[bool]:

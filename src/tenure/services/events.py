@@ -501,7 +501,7 @@ class EventService:
         """Return the current resources of a lease as orders for a driver."""
         with self._db.read() as tx:
             lease = tx.leases.get(lease_id)
-            return tuple(orders_of(tx, [lease], held_only=False)) if lease else ()
+            return tuple(orders_of(tx, [lease], pinned_only=False)) if lease else ()
 
     def kept(self, inventory: str) -> list[Order]:
         """Return the orders of ended reservations that still keep something on resources of that type."""
@@ -546,7 +546,7 @@ class EventService:
             with self._db.read() as tx:
                 found = tx.leases.by_ids(ids[first : first + _AT_ONCE])
                 active = [lease for lease in found if lease.status is LeaseStatus.ACTIVE]
-                orders = list(orders_of(tx, active, held_only=False))
+                orders = list(orders_of(tx, active, pinned_only=False))
             yield from (order for order in orders if order.resource_type in kinds and region in {None, order.region})
 
     def unheld(self, inventory: str, *, region: str | None = None) -> list[ResourceRef]:
@@ -705,7 +705,7 @@ class EventService:
         near = stored.event.event_type in _RUN_ACTIONS
         actions = pending_actions(tx, self._types, lease, at_the_end=ends) if near else {}
         at_the_end = bool(actions) and ends
-        orders: Iterable[Order] = orders_of(tx, [lease], held_only=ends, without=without)
+        orders: Iterable[Order] = orders_of(tx, [lease], pinned_only=ends, without=without)
         if stored.event.event_type is EventType.HOLD:
             over = lease.reservations if _is_search_for_remains(EventType.HOLD, lease) else ()
             orders = leftover_orders(tx, [reservation.id for reservation in over])
@@ -826,10 +826,10 @@ class EventService:
     def _pinned_ids(self, tx: Transaction, work: Work, external_ids: Collection[str]) -> list[int]:
         """Return the ids of the lease's pinned resources that have these external ids."""
         allocations = tx.allocations.of_reservations([order.reservation_id for order in work.orders])
-        held = tx.resources.by_ids(
+        pinned = tx.resources.by_ids(
             allocation.resource_id for allocation in allocations if allocation.state is AllocationState.HELD
         )
-        return [resource_id for resource_id, resource in held.items() if resource.external_id in external_ids]
+        return [resource_id for resource_id, resource in pinned.items() if resource.external_id in external_ids]
 
     def _lease(self, tx: Transaction, work: Work) -> Lease:
         return self._lease_of(tx, work.lease.id)

@@ -185,8 +185,8 @@ class Healer:
         """Return the failed allocations among these, each with the reason."""
         found: dict[int, Reason] = {}
         for part, resource in parts:
-            held = part.state is AllocationState.HELD
-            if not (resource.health.works if held else resource.health is ResourceHealth.WELL):
+            is_pinned = part.state is AllocationState.HELD
+            if not (resource.health.works if is_pinned else resource.health is ResourceHealth.WELL):
                 found[part.id] = self._reason(
                     reservation, resource, f"is {_WORDS[resource.health]}", str(resource.health_reason)
                 )

@@ -59,8 +59,8 @@ from tenure.services.changes import (
 from tenure.services.commitments import notify_ended
 from tenure.services.context import ENDED, Authorize, CloudActions, Rules, apply, new_id, notify, require, write_history
 from tenure.services.enforcement import Enforcement
-from tenure.services.holds import check_confirmed, confirmation_deadline, search_for_remains
 from tenure.services.planning import Planner
+from tenure.services.provisional import check_confirmed, confirmation_deadline, search_for_remains
 from tenure.services.survey import found_before, is_large, survey
 from tenure.services.trusts import Need, Trusts
 from tenure.services.undoing import promise

@@ -16,11 +16,11 @@ from tenure.store.database import Transaction
 
 
 def orders_of(
-    tx: Transaction, leases: Sequence[Lease], *, held_only: bool, without: Collection[int] = ()
+    tx: Transaction, leases: Sequence[Lease], *, pinned_only: bool, without: Collection[int] = ()
 ) -> Iterator[Order]:
     """Yield the orders of the leases' reservations, without the allocations in ``without``; uses two statements in all.
 
-    With ``held_only``, reservations without pinned allocations and without created cloud resources are left out.
+    With ``pinned_only``, reservations without pinned allocations and without created cloud resources are left out.
     """
     reservation_ids = [reservation.id for lease in leases for reservation in lease.reservations]
     allocations = tx.allocations.of_reservations(reservation_ids, planned=False)
@@ -37,7 +37,7 @@ def orders_of(
     for lease in leases:
         for reservation in lease.reservations:
             if reservation.status is not ReservationStatus.DELETED and (
-                reservation.id in pinned or _has_cloud_resources(reservation) or not held_only
+                reservation.id in pinned or _has_cloud_resources(reservation) or not pinned_only
             ):
                 own = pinned.get(reservation.id, {})
                 returning = [

@@ -21,7 +21,7 @@ from tenure.domain.period import ENDLESS
 from tenure.domain.reason import Reason
 from tenure.services.commitments import notify_ended, notify_updated
 from tenure.services.context import Rules, apply, columns_of, notify, write_history
-from tenure.services.holds import search_for_remains
+from tenure.services.provisional import search_for_remains
 from tenure.services.user_events import restore_events
 from tenure.store.database import Transaction
 
@@ -151,7 +151,7 @@ def end_with_the_lease(
     the time after it may be promised to another lease.
     """
     until = lease.ends_at + rules.cleaning_time
-    held = [
+    pinned = [
         allocation.id
         for allocation in tx.allocations.of_reservations([reservation.id for reservation in lease.reservations])
         if allocation.state is AllocationState.HELD
@@ -159,7 +159,7 @@ def end_with_the_lease(
         and allocation.period.start < until
         and (allocation.period.end != ENDLESS or allocation.id in ending)
     ]
-    tx.allocations.shorten(held, until)
+    tx.allocations.shorten(pinned, until)
 
 
 def ids_in(payload: Mapping[str, Any], name: str) -> frozenset[int]:
