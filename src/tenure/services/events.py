@@ -576,17 +576,17 @@ class EventService:
                 wanted.update(ids)
         return wanted
 
-    def show_drift(self, reservation_id: str, what: str) -> bool:
+    def show_drift(self, reservation_id: str, text: str) -> bool:
         """Show a difference that nothing repairs on a running lease; return False if it is shown already."""
 
         def show(tx: Transaction) -> bool:
             now = tx.now()
             found = tx.leases.reservations_by_ids([reservation_id]).get(reservation_id)
             lease = tx.leases.get(found.lease_id, lock=True) if found else None
-            if lease is None or lease.status is not LeaseStatus.ACTIVE or lease.status_reason == what:
+            if lease is None or lease.status is not LeaseStatus.ACTIVE or lease.status_reason == text:
                 return False
-            tx.leases.change(lease, now=now, **columns_of(Reason(what)))
-            write_history(tx, lease.id, "drift", lease.status, lease.status, actor=ENGINE, now=now, reason=what)
+            tx.leases.change(lease, now=now, **columns_of(Reason(text)))
+            write_history(tx, lease.id, "drift", lease.status, lease.status, actor=ENGINE, now=now, reason=text)
             return True
 
         return self._db.write(show)

@@ -60,9 +60,9 @@ class InventoryService:
             if current is None:
                 gone.append(resource.name)
                 continue
-            what = _differences(resource, current)
-            if what:
-                changes.append(Change(resource.external_id, resource.name, what))
+            differences = _differences(resource, current)
+            if differences:
+                changes.append(Change(resource.external_id, resource.name, differences))
                 if not dry_run:
                     self._describe(resource_type, current)
         return SyncReport(seen, tuple(changes), tuple(gone))

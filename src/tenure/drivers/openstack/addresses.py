@@ -117,23 +117,23 @@ class Addresses:
     def drift(self, orders: Sequence[Order], pooled: Sequence[ResourceRef]) -> Iterator[Drift]:
         found = self._network.floating_ips()
         at = {address_id(floating_ip.network_id, floating_ip.address): floating_ip for floating_ip in found}
-        held: dict[str, list[FloatingIP]] = defaultdict(list)
+        by_reservation: dict[str, list[FloatingIP]] = defaultdict(list)
         for floating_ip in found:
             for name in _reservations(floating_ip):
-                held[name].append(floating_ip)
+                by_reservation[name].append(floating_ip)
         for order in orders:
             wanted = {resource.external_id for resource in order.resources}
             for resource in order.resources:
-                what = _difference(order, resource, at.get(resource.external_id))
-                if what is not None:
-                    yield Drift(order.reservation_id, resource, what)
-            for floating_ip in held[order.reservation_id]:
+                text = _difference(order, resource, at.get(resource.external_id))
+                if text is not None:
+                    yield Drift(order.reservation_id, resource, text)
+            for floating_ip in by_reservation[order.reservation_id]:
                 strange = ResourceRef(address_id(floating_ip.network_id, floating_ip.address), floating_ip.address)
                 if strange.external_id not in wanted:
-                    what = (
+                    text = (
                         f"{floating_ip.address} is tagged for reservation {order.reservation_id}, which has it no more"
                     )
-                    yield Drift(order.reservation_id, strange, what)
+                    yield Drift(order.reservation_id, strange, text)
         for resource in pooled:
             taken = at.get(resource.external_id)
             if taken is not None and not _reservations(taken):

@@ -106,7 +106,7 @@ class Placement:
             return Usage()
         tree = self._get("/resource_providers", {"in_tree": root["uuid"]})["resource_providers"]
         paths = [
-            f"/resource_providers/{provider['uuid']}/{what}" for provider in tree for what in ("inventories", "usages")
+            f"/resource_providers/{provider['uuid']}/{kind}" for provider in tree for kind in ("inventories", "usages")
         ]
         found = Usage()
         for answer in self._calls.send_all([Request("placement", "GET", path, microversion=VERSION) for path in paths]):
@@ -174,18 +174,18 @@ class Placement:
         asked += [(provider, "traits") for provider in providers if provider["uuid"] not in traits]
         answers = self._calls.send_all(
             [
-                Request("placement", "GET", f"/resource_providers/{provider['uuid']}/{what}", microversion=VERSION)
-                for provider, what in asked
+                Request("placement", "GET", f"/resource_providers/{provider['uuid']}/{kind}", microversion=VERSION)
+                for provider, kind in asked
             ]
         )
         found: dict[str, Stock] = defaultdict(Stock)
-        for (provider, what), answer in zip(asked, answers, strict=True):
+        for (provider, kind), answer in zip(asked, answers, strict=True):
             if isinstance(answer, CloudNotFound):
                 continue  # the provider was deleted meanwhile
             if isinstance(answer, CloudError):
                 raise answer
             stock = found[provider["root_provider_uuid"]]
-            if what == "traits":
+            if kind == "traits":
                 stock.traits.update(answer["traits"])
                 continue
             stock.traits.update(traits.get(provider["uuid"], ()))
