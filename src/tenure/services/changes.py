@@ -1,4 +1,4 @@
-"""Changing a lease: which change is possible when, and what it does to the ledger."""
+"""Changes of a lease: which of them are possible when, and what they do to the ledger."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ from tenure.services.user_events import check_events, replace_events
 from tenure.store.database import Transaction
 from tenure.store.events import StoredEvent
 
-#: No lease is shorter. One that waits may be given its start as its end, as in Blazar: it holds nothing then.
+#: The shortest lease. A lease that waits may get its start as its end, as in Blazar; it then has no allocations.
 SHORTEST = timedelta(seconds=1)
-#: Of how many properties it is looked whether they are numbers, where a request holds them against texts.
+#: How many properties of a request are checked for being numbers, if the request compares them with texts.
 MOST_NAMES = 64
 
 
 def resolve(when: When, now: datetime) -> datetime:
-    """The instant that a date stands for."""
+    """Return the instant of a requested date."""
     if when is Moment.NOW:
         return now.replace(microsecond=0)
     if when is Moment.THIS_MINUTE:
@@ -66,18 +66,18 @@ def resolve(when: When, now: datetime) -> datetime:
 
 
 def check_notice(notice_at: datetime, starts_at: datetime, ends_at: datetime) -> datetime:
-    """The moment before the end, strictly inside the lease; raises ``OutOfLease``."""
+    """Return the time of the action before the end; raise ``OutOfLease`` unless it is strictly inside the lease."""
     if not starts_at < notice_at < ends_at:
         raise OutOfLease
     return notice_at
 
 
-def check_asked_for(
+def check_private(
     tx: Transaction, rules: Rules, inventory: str, names: Collection[str], position: int, *, seen: bool
 ) -> None:
-    """Raise ``InvalidParameter`` where a property is asked for that is private, by somebody who cannot see it.
+    """Raise ``InvalidParameter`` if the caller asks for a private property without being allowed to see it.
 
-    Its value could be found out by asking again and again.
+    Repeated requests would reveal its value.
     """
     if seen or rules.private_asked_for or not names:
         return
@@ -97,10 +97,11 @@ def check_values(
     *,
     known: set[tuple[str, str]] | None = None,
 ) -> None:
-    """Raise ``InvalidParameter`` where a property that is a number everywhere is held against what is none.
+    """Raise ``InvalidParameter`` if a property that is a number on all resources is compared with a text.
 
-    As text ``512000`` is more than ``1t``, so that the request would get what it did not ask for. Looked at are the
-    first ``MOST_NAMES`` properties of a request: ``known`` are those of its reservations before, and gets these.
+    As a text, ``512000`` is greater than ``1t``, so the request would get resources that it did not ask for. Only the
+    first ``MOST_NAMES`` properties of a request are checked: ``known`` has those that were checked for its earlier
+    reservations, and is extended.
     """
     known = set() if known is None else known
     for comparison in asked if demand.names_are_asked else ():
@@ -116,35 +117,35 @@ def check_values(
 
 
 def check_length(rules: Rules, starts_at: datetime, ends_at: datetime) -> None:
-    """Raise ``InvalidParameter`` for a lease that is over before anything can be handed over, or lasts too long."""
+    """Raise ``InvalidParameter`` for a lease that is too short to be started, or longer than allowed."""
     check_shortest(starts_at, ends_at)
     check_longest(rules, starts_at, ends_at)
 
 
 def check_shortest(starts_at: datetime, ends_at: datetime) -> None:
-    """Raise ``InvalidParameter`` for a lease that is over before anything can be handed over."""
+    """Raise ``InvalidParameter`` for a lease that is too short to be started."""
     if ends_at - starts_at < SHORTEST:
         raise InvalidParameter("A lease lasts for a second at least.", field="end_date")
 
 
 def check_longest(rules: Rules, starts_at: datetime, ends_at: datetime) -> None:
-    """Raise ``InvalidParameter`` for a lease that lasts longer than any may."""
+    """Raise ``InvalidParameter`` for a lease that is longer than allowed."""
     if rules.longest_lease is not None and ends_at - starts_at > rules.longest_lease:
         days = rules.longest_lease / timedelta(days=1)
         raise InvalidParameter(f"A lease lasts for {days:g} days at most.", field="end_date")
 
 
 def placed_demand(types: ResourceTypes, reservation: Reservation | ReservationRequest, position: int) -> Demand:
-    """What a reservation asks of the ledger; raises ``InvalidParameter`` that names the reservation's field."""
-    with named_by_place(position):
+    """Return the demand of a reservation; errors name its field by its position in the request."""
+    with errors_at_position(position):
         return demand_of(types, reservation)
 
 
 def bind(tx: Transaction, reservation_id: str, demand: Demand, position: int) -> bool:
-    """Let the reservation be the one that is about what its demand names; False where that is nothing new.
+    """Bind the reservation to the subject of its demand; return False if it was bound to it already.
 
-    A lease that its server was given of itself gives way. Raises ``Conflict`` where another is, and
-    ``InvalidParameter`` where that is one of the same lease.
+    A default lease of the subject gives way. Raises ``Conflict`` if another reservation is bound to the subject, and
+    ``InvalidParameter`` if that reservation belongs to the same lease.
     """
     if demand.subject is None:
         return False
@@ -157,8 +158,8 @@ def bind(tx: Transaction, reservation_id: str, demand: Demand, position: int) ->
 
 
 @contextmanager
-def named_by_place(position: int) -> Iterator[None]:
-    """What a type finds wrong with a reservation, named by the reservation's place in the request."""
+def errors_at_position(position: int) -> Iterator[None]:
+    """Add the position of a reservation in the request to the field of errors."""
     try:
         yield
     except (InvalidParameter, InvalidState) as error:
@@ -167,12 +168,12 @@ def named_by_place(position: int) -> Iterator[None]:
         raise
 
 
-#: What was asked of the cloud for a request, by what was wanted.
+#: The facts that the cloud has given for a request.
 Facts = Mapping[Wanted, Mapping[str, object]]
 
 
 def complete(kind: ResourceType, parameters: Mapping[str, object], facts: Facts) -> Mapping[str, object]:
-    """The parameters, with what their type must know of the cloud."""
+    """Return the parameters with the fact that their type needs of the cloud."""
     wanted = kind.wanted(parameters)
     if wanted is None:
         return parameters
@@ -181,8 +182,8 @@ def complete(kind: ResourceType, parameters: Mapping[str, object], facts: Facts)
     return kind.complete(parameters, facts[wanted])
 
 
-def news(reservation: Reservation, asked: ReservationChange | None) -> dict[str, object]:
-    """What a change asks for, but for what clients send back as they were shown it."""
+def changed_parameters(reservation: Reservation, asked: ReservationChange | None) -> dict[str, object]:
+    """Return the changed parameters, without values that clients send back as they were shown them."""
     given = {} if asked is None else asked.parameters
     shown = reservation.effects
     return {name: value for name, value in given.items() if name not in shown or shown[name] != value}
@@ -194,20 +195,20 @@ class _Dates:
 
     starts_at: datetime
     ends_at: datetime
-    notice_at: datetime | None  # None leaves the notice as far before the end as it is
+    notice_at: datetime | None  # None keeps its distance from the end
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What a change asks of one reservation."""
+    """The change of a single reservation."""
 
     reservation: Reservation
-    #: Where who asks finds the reservation.
+    #: The position of the reservation in the request.
     position: int
     parameters: Mapping[str, object]
     before: Demand
     demand: Demand
-    #: Whether it asks for another number, so that a running one may get more.
+    #: Whether a parameter changes by which a running reservation may grow.
     grows: bool
 
     @property
@@ -217,26 +218,26 @@ class _Part:
 
 @dataclass(slots=True)
 class _Outcome:
-    """What a change of the reservations has done to the ledger."""
+    """The effects of a change on the ledger."""
 
-    #: What a running lease got, by reservation, so that it can be undone when the cloud refuses.
+    #: New allocations of a running lease, by reservation; they are undone if the cloud refuses.
     added: dict[str, list[int]] = field(default_factory=dict)
     parameters_before: dict[str, Mapping[str, object]] = field(default_factory=dict)
-    #: The allocations that end earlier from now on, by their new end.
+    #: Allocations that get an earlier end, by the new end.
     shorter: dict[datetime, list[int]] = field(default_factory=dict)
-    #: Which allocations lasted beyond the end and do so no more, and which do so from now on.
+    #: Allocations that were to last beyond the end of the lease and are no longer, and new ones that are.
     ending: list[int] = field(default_factory=list)
     lasting: list[int] = field(default_factory=list)
-    #: Whether the plan was given its dates as a whole, so that nothing is left to be done for a reservation.
+    #: Whether all plans got the new dates at once, so that the single reservations need no change.
     rescheduled: bool = False
-    #: The reservations that are about something from now on that they were not about before.
+    #: Reservations that were bound to a subject.
     bound: list[str] = field(default_factory=list)
-    #: Whether something of the owner's bears in the cloud when the lease ends, and that is another time now.
+    #: Whether a server of the owner has the end of the lease in its metadata, and the end changes.
     ends_otherwise: bool = False
 
 
 class LeaseChanger:
-    """Changes one lease in one transaction."""
+    """Changes a lease in a single transaction."""
 
     def __init__(
         self,
@@ -250,7 +251,7 @@ class LeaseChanger:
         sees: bool = True,
         budget: Budget | None = None,
     ) -> None:
-        """``budget`` is the time for finding room in all attempts; each attempt has all of it unless given."""
+        """``budget`` is the search time of all attempts together; without it, each attempt has the full time."""
         self._tx = tx
         self._budget = budget or Budget(rules.planning_time)
         #: Whether the actor sees private properties.
@@ -262,11 +263,11 @@ class LeaseChanger:
         self._now = now
         self._outcome = _Outcome()
         self._events_before: Mapping[str, object] | None = None
-        #: The due dates that events had before, by their ids.
+        #: The earlier due dates of events, by event id.
         self._due_before: dict[str, str] = {}
 
     def apply(self, lease: Lease, change: LeaseChange) -> tuple[Lease, str | None, str]:
-        """Make the change; the lease, and the claimed event (id, token) that the cloud must follow, if it must."""
+        """Change the lease; return it with the id and token of the claimed event for the cloud's part, if any."""
         if change.only_name:
             self._tx.leases.change(lease, now=self._now, name=change.name)
             self._note(lease, f"name: {lease.name} → {change.name}")
@@ -278,43 +279,44 @@ class LeaseChanger:
         if change.before_end_at is not None:
             self._check_notice_open(events)
         moved = (dates.starts_at, dates.ends_at) != (lease.starts_at, lease.ends_at)
-        places = {one.reservation_id: place for place, one in enumerate(change.reservations)}
+        positions = {asked.reservation_id: position for position, asked in enumerate(change.reservations)}
         parts = [
-            self._part(lease, reservation, places.get(reservation.id, number), changes.get(reservation.id))
-            for number, reservation in enumerate(lease.reservations)
+            self._part(lease, reservation, positions.get(reservation.id, index), changes.get(reservation.id))
+            for index, reservation in enumerate(lease.reservations)
             if (moved or reservation.id in changes) and reservation.status is not ReservationStatus.DELETED
         ]
         self._change_parts(lease, parts, dates)
         if change.events is not None:
             check_events(change.events, dates.starts_at, dates.ends_at)
             self._events_before = replace_events(self._tx, lease.id, change.events, events, self._now)
-            events = [one for one in events if one.event.event_type is not EventType.NOTIFY]
+            events = [stored for stored in events if stored.event.event_type is not EventType.NOTIFY]
         if moved or change.before_end_at is not None:
             self._move_events(lease, dates, events)
         return self._finish(lease, change, dates)
 
     def confirm(self, lease: Lease, changes: tuple[ReservationChange, ...]) -> tuple[str | None, str]:
-        """Make a lease that is held one that waits for its start, with what only now is known of its reservations.
+        """Confirm a provisional lease, with changes of its reservations.
 
-        The claimed event with which the cloud must make what clients see of it, if it must; the lease is made when
-        that is done. Raises ``InvalidState`` for one whose end has come.
+        Return the id and token of the claimed event that prepares the lease in the cloud, if it needs that; the lease
+        is confirmed when the event is done. Raises ``InvalidState`` if the end of the lease has come.
         """
         if lease.ends_at <= self._now:
             raise InvalidState("The lease has come to its end before it was confirmed.")
-        hold = [one.event.id for one in self._tx.events.of_lease(lease.id) if one.event.event_type is EventType.HOLD]
-        # Whoever is about to unmake it finds his claim gone.
+        stored_events = self._tx.events.of_lease(lease.id)
+        hold = [stored.event.id for stored in stored_events if stored.event.event_type is EventType.HOLD]
+        # A worker that is about to delete the lease loses its claim.
         done = EventStatus.DONE.value
         self._tx.events.change(hold, now=self._now, status=done, ready_at=None, claim_token=None)
-        asked = self._match(lease, changes)
-        places = {one.reservation_id: place for place, one in enumerate(changes)}
+        matched = self._match(lease, changes)
+        positions = {asked.reservation_id: position for position, asked in enumerate(changes)}
         parts = [
-            self._part(lease, reservation, places[reservation.id], asked[reservation.id])
+            self._part(lease, reservation, positions[reservation.id], matched[reservation.id])
             for reservation in lease.reservations
-            if reservation.id in asked
+            if reservation.id in matched
         ]
         self._change_parts(lease, parts, _Dates(lease.starts_at, lease.ends_at, None))
         confirmed = self._again(lease)
-        if any(self._types[one.resource_type].is_prepared(one.parameters) for one in confirmed.reservations):
+        if any(self._is_prepared(reservation) for reservation in confirmed.reservations):
             self._tx.leases.change(lease, now=self._now)
             write_history(self._tx, lease.id, "confirm", lease.status, lease.status, actor=self._actor, now=self._now)
             return self._claimed(lease, EventType.PREPARE)
@@ -324,7 +326,7 @@ class LeaseChanger:
         return None, ""
 
     def drop(self, lease: Lease, reservation: Reservation) -> tuple[str | None, str]:
-        """Give one reservation back; the claimed event that the cloud must follow, if it must."""
+        """Drop a reservation; return the id and token of the claimed event for the cloud's part, if there is one."""
         if lease.status not in {LeaseStatus.PENDING, LeaseStatus.ACTIVE}:
             raise InvalidState(f"A reservation of a lease that is {lease.status} cannot be dropped.")
         if lease.status is LeaseStatus.PENDING:
@@ -337,7 +339,7 @@ class LeaseChanger:
         return self._follow(lease, payload={"dropped": [reservation.id]}, reason=f"drop {reservation.id}")
 
     def add(self, lease: Lease, reservation: Reservation, *, checks_values: bool = False) -> tuple[str | None, str]:
-        """Give the lease one more reservation; the claimed event that the cloud must follow, if it must.
+        """Add a reservation; return the id and token of the claimed event for the cloud's part, if there is one.
 
         ``checks_values`` as in ``ReservationRequest``.
         """
@@ -346,10 +348,10 @@ class LeaseChanger:
         if lease.ends_at <= lease.starts_at:
             raise InvalidState("A lease that lasts for no time gets no reservation.")
         check_one_more(lease)
-        check_sizes([one.parameters for one in (*lease.reservations, reservation)])
+        check_sizes([each.parameters for each in (*lease.reservations, reservation)])
         position = len(lease.reservations)
         demand = placed_demand(self._types, reservation, position)
-        self._check_asked_for(demand, demand.expression.names, position)
+        self._check_private(demand, demand.expression.names, position)
         if checks_values:
             check_values(self._tx, demand, demand.expression.comparisons, position)
         self._tx.leases.add_reservations([reservation], first=position)
@@ -375,9 +377,12 @@ class LeaseChanger:
         self._tx.leases.change(lease, now=self._now)
         self._note(lease, what)
         notify(self._tx, "lease.update", self._again(lease), now=self._now)
-        if self._types[reservation.resource_type].is_prepared(reservation.parameters):
+        if self._is_prepared(reservation):
             return self._claimed(lease, EventType.PREPARE)
         return None, ""
+
+    def _is_prepared(self, reservation: Reservation) -> bool:
+        return self._types[reservation.resource_type].is_prepared(reservation.parameters)
 
     # --- what may change
 
@@ -416,11 +421,19 @@ class LeaseChanger:
         return _Dates(starts_at, ends_at, notice_at)
 
     def _match(self, lease: Lease, changes: tuple[ReservationChange, ...]) -> dict[str, ReservationChange]:
-        """The changes by reservation; raises where one names none of this lease, or another type."""
-        known = {one.id: one for one in lease.reservations if one.status is not ReservationStatus.DELETED}
+        """Return the changes by reservation; raise if a change names another lease's reservation, or another type."""
+        known = {
+            reservation.id: reservation
+            for reservation in lease.reservations
+            if reservation.status is not ReservationStatus.DELETED
+        }
         if any(not change.reservation_id for change in changes):
             raise MissingParameter("reservation ID")
-        unknown = {place: one.reservation_id for place, one in enumerate(changes) if one.reservation_id not in known}
+        unknown = {
+            position: change.reservation_id
+            for position, change in enumerate(changes)
+            if change.reservation_id not in known
+        }
         if unknown:
             raise InvalidParameter(
                 f"Please enter valid reservation IDs. Invalid reservation IDs are: {', '.join(unknown.values())}",
@@ -428,9 +441,9 @@ class LeaseChanger:
             )
         if len({change.reservation_id for change in changes}) != len(changes):
             raise InvalidParameter("A reservation is named twice", field="reservations")
-        for place, change in enumerate(changes):
+        for position, change in enumerate(changes):
             if change.resource_type not in {None, known[change.reservation_id].resource_type}:
-                field = f"reservations[{place}].resource_type"
+                field = f"reservations[{position}].resource_type"
                 raise InvalidParameter("resource_type cannot be updated", field=field)
         return {change.reservation_id: change for change in changes}
 
@@ -442,28 +455,28 @@ class LeaseChanger:
     # --- the ledger
 
     def _part(self, lease: Lease, reservation: Reservation, position: int, asked: ReservationChange | None) -> _Part:
-        """What is asked of a reservation by a change; raises what its type finds wrong with it."""
+        """Return the change of a reservation; raise the errors that its type finds."""
         kind = self._types[reservation.resource_type]
         parameters = reservation.parameters
         before = demand = placed_demand(self._types, reservation, position)
-        given = news(reservation, asked)
+        given = changed_parameters(reservation, asked)
         if given:
-            with named_by_place(position):
+            with errors_at_position(position):
                 parameters = kind.merge(reservation.parameters, given, running=lease.status is LeaseStatus.ACTIVE)
                 parameters = complete(kind, parameters, self._facts)
             demand = placed_demand(self._types, replace(reservation, parameters=parameters), position)
             old = set(before.expression.comparisons)
             new = [comparison for comparison in demand.expression.comparisons if comparison not in old]
-            self._check_asked_for(demand, {comparison.name for comparison in new}, position)
+            self._check_private(demand, {comparison.name for comparison in new}, position)
             if asked is not None and asked.checks_values:
                 check_values(self._tx, demand, new, position)
         return _Part(reservation, position, parameters, before, demand, bool(kind.growing & given.keys()))
 
-    def _check_asked_for(self, demand: Demand, names: Collection[str], position: int) -> None:
-        check_asked_for(self._tx, self._rules, demand.inventory, names, position, seen=self._sees)
+    def _check_private(self, demand: Demand, names: Collection[str], position: int) -> None:
+        check_private(self._tx, self._rules, demand.inventory, names, position, seen=self._sees)
 
     def _change_parts(self, lease: Lease, parts: Sequence[_Part], dates: _Dates) -> None:
-        """Make the change in the ledger: first what asks for no more, and then the hardest first."""
+        """Change the ledger: first the reservations that ask for no more, then the others, the hardest first."""
         if not parts:
             return
         changed = {part.reservation.id: part.parameters for part in parts}
@@ -479,15 +492,15 @@ class LeaseChanger:
             budget=self._budget,
         )
         order = hardest_first([part.demand for part in parts])
-        order.sort(key=lambda number: not parts[number].asks_for_no_more)
+        order.sort(key=lambda index: not parts[index].asks_for_no_more)
 
         def begin(_order: Sequence[int]) -> None:
             self._outcome = _Outcome(rescheduled=self._reschedule(planner, lease, parts, dates))
 
-        def place(number: int) -> None:
+        def place(index: int) -> None:
             if not self._outcome.rescheduled:
                 self._budget.spend(self._tx)
-            self._change_part(planner, lease, parts[number], dates)
+            self._change_part(planner, lease, parts[index], dates)
 
         demands = [part.demand for part in parts]
         self._budget.large = is_large(demands)
@@ -503,7 +516,7 @@ class LeaseChanger:
             allocations, versions = self._tx.allocations.with_versions([reservation.id])
             planner.touch(versions)
             if lease.status is LeaseStatus.ACTIVE:
-                self._change_held(planner, part, allocations, dates, prolonged=dates.ends_at > lease.ends_at)
+                self._change_pinned(planner, part, allocations, dates, prolonged=dates.ends_at > lease.ends_at)
             else:
                 self._change_plan(planner, lease, part, allocations, dates)
         if part.parameters != reservation.parameters:
@@ -511,9 +524,9 @@ class LeaseChanger:
             self._tx.leases.change_reservations([reservation.id], now=self._now, parameters=dict(part.parameters))
 
     def _reschedule(self, planner: Planner, lease: Lease, parts: Sequence[_Part], dates: _Dates) -> bool:
-        """Give the whole plan of a waiting lease other dates, where it is; False, with nothing done, if that cannot be.
+        """Give all plans of a waiting lease new dates on their resources; return False, with no change, if that fails.
 
-        That takes one search for each stretch of time that is new, not one for each reservation.
+        It takes a search for each stretch of time that is added, instead of one for each reservation.
         """
         period = self._time_of_plan(dates)
         if lease.status is LeaseStatus.ACTIVE or period is None:
@@ -535,7 +548,7 @@ class LeaseChanger:
                 for stretch in span.without(before):
                     gained.setdefault(stretch, []).append(Choice(part.demand, stretch, units))
         if any(stretch.overlaps(other) for stretch, other in combinations(gained, 2)):
-            return False  # what has room in each of these may not have it in both
+            return False  # room in each of these stretches does not mean room in both
         for choices in gained.values():
             versions = self._tx.allocations.versions_of(choices, now=self._now)
             if not versions:
@@ -548,16 +561,16 @@ class LeaseChanger:
         return True
 
     def _time_of_plan(self, dates: _Dates) -> Period | None:
-        """How long what is planned for a lease with these dates is its; None where it will never hold anything."""
+        """Return the period of the plans of a lease with these dates; None if it never has any allocation."""
         start, end = max(dates.starts_at, self._now), dates.ends_at + self._rules.cleaning_time
         return Period(start, end) if start < dates.ends_at else None
 
     def _change_plan(
         self, planner: Planner, lease: Lease, part: _Part, allocations: list[Allocation], dates: _Dates
     ) -> None:
-        """Plan again: keep the resources that still serve, give the others back, add what is missing.
+        """Plan a reservation again: keep the resources that still fit, release the others, and add missing ones.
 
-        A change that asks for no more than the reservation has keeps them whether they serve or not.
+        A change that asks for no more than the reservation has keeps its resources even if they no longer fit.
         """
         reservation, position, demand = part.reservation, part.position, part.demand
         period = self._time_of_plan(dates)
@@ -565,7 +578,7 @@ class LeaseChanger:
             self._tx.allocations.remove_planned([reservation.id])
             return
         if lease.starts_at <= dates.starts_at and dates.ends_at <= lease.ends_at:
-            times = _within(demand.span(period), allocations)  # of no more time, not for cleaning either
+            times = _within(demand.span(period), allocations)  # adds no time, not even for cleaning
         else:
             span = demand.span(period)
             times = {allocation.id: span for allocation in allocations if allocation.period.covers(span)}
@@ -573,7 +586,7 @@ class LeaseChanger:
             self._keep_plan(planner, part, allocations, times, period)
             return
         if not demand.exclusive:
-            # Parts may lie anywhere: they are placed anew, where they were if that is the best place still.
+            # Parts are placed anew; they stay where they are if that is still the best place.
             self._tx.allocations.remove_planned([reservation.id])
             planner.book(reservation.id, demand, period, position=position)
             return
@@ -583,21 +596,24 @@ class LeaseChanger:
         )
         planner.touch(good)
         named = self._tx.resources.ids_of(demand.inventory, demand.named, region=demand.region)
-        lost = len(demand.named) - len(named.keys() & good)  # for which there must be a place, so that they are missed
-        kept = sorted(good, key=lambda number: (number not in named, number))[: max(0, demand.maximum - lost)]
-        self._tx.allocations.remove([one.id for number, one in mine.items() if number not in kept])
-        self._tx.allocations.reschedule([mine[number] for number in kept], period)
+        lost = len(demand.named) - len(
+            named.keys() & good
+        )  # leaves room for them, so that booking reports them missing
+        kept = sorted(good, key=lambda resource_id: (resource_id not in named, resource_id))
+        kept = kept[: max(0, demand.maximum - lost)]
+        self._tx.allocations.remove([plan.id for resource_id, plan in mine.items() if resource_id not in kept])
+        self._tx.allocations.reschedule([mine[resource_id] for resource_id in kept], period)
         missing = demand.maximum - len(kept)
         if missing:
             rest = replace(demand, minimum=max(0, demand.minimum - len(kept)), maximum=missing)
             planner.book(reservation.id, rest, period, position=position, without=kept, requested=demand.minimum)
 
     def _has_enough(self, part: _Part, allocations: Collection[Allocation]) -> bool:
-        """Whether the allocations of a reservation have all that it asks for now, but for time."""
+        """Whether the allocations of a reservation meet the new demand, apart from the period."""
         before, demand = part.before, part.demand
-        if sum(one.units for one in allocations) < demand.minimum or not demand.is_within(before):
+        if sum(allocation.units for allocation in allocations) < demand.minimum or not demand.is_within(before):
             return False
-        ids = {one.resource_id for one in allocations}  # a smaller unit may be one that the cloud does not hand out
+        ids = {allocation.resource_id for allocation in allocations}  # a provider may refuse smaller units
         return demand.amounts == before.amounts or ids == self._tx.allocations.matching(demand.part(1), ids)
 
     def _keep_plan(
@@ -608,10 +624,10 @@ class LeaseChanger:
         times: Mapping[int, Period],
         period: Period,
     ) -> None:
-        """Keep as many units as are asked for, for as long as ``times`` says by allocation, and give the rest back.
+        """Keep as many units as the demand asks for, for the period in ``times`` by allocation, and release the rest.
 
-        What is named is kept first, then what serves. What does not serve moves where there is room elsewhere, and
-        stays where there is none. What may be more is looked for throughout the ``period``.
+        Named resources are kept first, then those that fit. Plans on resources that do not fit move if there is room
+        elsewhere, and stay otherwise. Further units are booked for the whole ``period``.
         """
         reservation, demand = part.reservation, part.demand
         units = units_by_resource(allocations)
@@ -637,21 +653,21 @@ class LeaseChanger:
         for allocation in kept:
             if allocation.resource_id not in good:
                 planner.relocate(allocation, demand, without=taken)
-        if left:  # of what may be more
+        if left:
             rest = replace(demand, minimum=0, maximum=left)
             planner.book(reservation.id, rest, period, position=part.position, without=taken, requested=demand.minimum)
 
-    def _change_held(
+    def _change_pinned(
         self, planner: Planner, part: _Part, allocations: list[Allocation], dates: _Dates, *, prolonged: bool
     ) -> None:
-        """Change what is running: nothing that is held may be lost, and only more can be added."""
+        """Change a running reservation: its pinned allocations stay, and it can only grow."""
         reservation, position, demand = part.reservation, part.position, part.demand
-        held = [one for one in allocations if one.state is AllocationState.HELD]
-        units = units_by_resource(held)
+        pinned = [allocation for allocation in allocations if allocation.state is AllocationState.HELD]
+        units = units_by_resource(pinned)
         kept = units.total()
         end = dates.ends_at + self._rules.cleaning_time
-        latest = max((one.period.start for one in held), default=self._now)
-        # From now on only: who had a resource before this reservation got it is of no interest.
+        latest = max((allocation.period.start for allocation in pinned), default=self._now)
+        # From now on only: earlier uses of the resources do not matter.
         until = max(end, self._now, latest + TICK)
         period = demand.span(Period(max(latest, min(self._now, until - TICK)), until))
         if kept > demand.maximum:
@@ -659,16 +675,19 @@ class LeaseChanger:
                 planner.shortfall(demand, period, position=position, kept=kept, requested=demand.maximum),
                 field=f"reservations[{position}]",
             )
-        # A change that leaves the end where it is, or has it earlier, takes no more time: not for cleaning, either.
+        # A change to the same or an earlier end adds no time, not even for cleaning.
         more_time = prolonged or demand.lasting
-        longer = [one for one in held if one.period.end < period.end] if more_time else []
+        longer = [allocation for allocation in pinned if allocation.period.end < period.end] if more_time else []
         if longer:
             self._lengthen(planner, part, longer, units, period)
-        # Not yet: where the cloud must agree, nothing else gets what would be given up before it has.
-        self._outcome.shorter.setdefault(period.end, []).extend(one.id for one in held if one.period.end > period.end)
-        lasted = [one.id for one in held if one.period.end == ENDLESS]
+        # Applied last: if the cloud must follow the change, nothing is released before it has.
+        self._outcome.shorter.setdefault(period.end, []).extend(
+            allocation.id for allocation in pinned if allocation.period.end > period.end
+        )
+        lasted = [allocation.id for allocation in pinned if allocation.period.end == ENDLESS]
         self._outcome.ending += [] if demand.lasting else lasted
-        self._outcome.lasting += [one.id for one in held if one.id not in lasted] if demand.lasting else []
+        if demand.lasting:
+            self._outcome.lasting += [allocation.id for allocation in pinned if allocation.id not in lasted]
         if part.grows and kept < demand.maximum and dates.ends_at > self._now:
             rest = replace(demand, minimum=max(0, demand.minimum - kept), maximum=demand.maximum - kept)
             added = planner.book(
@@ -688,10 +707,10 @@ class LeaseChanger:
     def _lengthen(
         self, planner: Planner, part: _Part, longer: Sequence[Allocation], units: Mapping[int, int], period: Period
     ) -> None:
-        """Have these allocations last as long as the period; ``units`` is what the reservation holds, by resource.
+        """Extend these allocations to the end of the period; ``units`` are those of the reservation, by resource.
 
-        Where plans are in the way, they move, perhaps to what is left beside another of these: each is in the ledger
-        until its new end before the next plan moves.
+        Plans in the way move, perhaps to room beside another of these allocations. So each allocation is extended in
+        the ledger before the next plan moves.
         """
         reservation, demand, kept = part.reservation, part.demand, sum(units.values())
         taken = {allocation.resource_id: units[allocation.resource_id] for allocation in longer}
@@ -700,7 +719,7 @@ class LeaseChanger:
             demand, extension, taken, ignoring=reservation.id, keep_unreservable=True
         )
         planner.touch(good)
-        lost = {number: count for number, count in taken.items() if number not in good}
+        lost = {resource_id: count for resource_id, count in taken.items() if resource_id not in good}
         if not lost:
             self._tx.allocations.lengthen(longer, period.end, now=self._now)
             return
@@ -710,16 +729,16 @@ class LeaseChanger:
         )
         free = [allocation for allocation in longer if allocation.resource_id in good]
         self._tx.allocations.lengthen(free, period.end, now=self._now)
-        for number, count in sorted(lost.items()):
-            if not planner.clear(demand, extension, {number: count}, ignoring=reservation.id, without=lost):
+        for resource_id, count in sorted(lost.items()):
+            if not planner.clear(demand, extension, {resource_id: count}, ignoring=reservation.id, without=lost):
                 raise refusal
-            behind = [allocation for allocation in longer if allocation.resource_id == number]
+            behind = [allocation for allocation in longer if allocation.resource_id == resource_id]
             self._tx.allocations.lengthen(behind, period.end, now=self._now)
 
     # --- events and status
 
     def _move_events(self, lease: Lease, dates: _Dates, events: list[StoredEvent]) -> None:
-        """Move what is still to come with the dates; what has run does not run again."""
+        """Move the events to come along with the dates; events that have run do not run again."""
         for stored in events:
             event = stored.event
             if event.status is not EventStatus.UNDONE or stored.claim_token is not None:
@@ -728,7 +747,9 @@ class LeaseChanger:
             if due_at is not None and due_at != event.due_at:
                 self._due_before[event.id] = event.due_at.isoformat()
                 self._tx.events.change([event.id], now=self._now, due_at=due_at, ready_at=due_at, attempts=0)
-        if dates.notice_at is not None and all(one.event.event_type is not EventType.BEFORE_END for one in events):
+        if dates.notice_at is not None and all(
+            stored.event.event_type is not EventType.BEFORE_END for stored in events
+        ):
             event = Event(new_id(), lease.id, EventType.BEFORE_END, dates.notice_at, EventStatus.UNDONE, 0, self._now)
             self._tx.events.add([event])
 
@@ -775,18 +796,18 @@ class LeaseChanger:
         changed = self._again(lease)
         notify(self._tx, "lease.update", changed, now=self._now)
         if self._outcome.ends_otherwise:
-            request_mending(self._tx, changed, now=self._now)  # a running one, whenever the cloud has time for it
+            request_mending(self._tx, changed, now=self._now)  # writes the new end to the metadata
         if lease.status is LeaseStatus.PENDING and any(
-            self._types[one.resource_type].is_prepared(parameters)
-            for one in changed.reservations
-            if one.id in self._outcome.parameters_before
-            for parameters in (one.parameters, self._outcome.parameters_before[one.id])
+            self._types[reservation.resource_type].is_prepared(parameters)
+            for reservation in changed.reservations
+            if reservation.id in self._outcome.parameters_before
+            for parameters in (reservation.parameters, self._outcome.parameters_before[reservation.id])
         ):
             return changed, *self._claimed(lease, EventType.PREPARE)
         return changed, None, ""
 
     def _follow(self, lease: Lease, *, payload: Mapping[str, object], reason: str, **values: Any) -> tuple[str, str]:
-        """Have the cloud follow a change of a running lease: an event that whoever asked carries out at once."""
+        """Add the event by which the cloud follows a change of a running lease, claimed by the caller."""
         claimed = self._claimed(lease, EventType.UPDATE, payload)
         apply(self._tx, lease, Action.UPDATE, actor=self._actor, now=self._now, **values)
         self._note(lease, reason, status=LeaseStatus.UPDATING)
@@ -795,12 +816,14 @@ class LeaseChanger:
     def _claimed(
         self, lease: Lease, event_type: EventType, payload: Mapping[str, object] | None = None
     ) -> tuple[str, str]:
-        """A new event for whoever asks to carry out: its id and the token of his claim."""
+        """Add an event that the caller carries out; return its id and the token of the claim."""
         token = new_id()
         now = self._tx.now()
-        at_work = (one for one in self._tx.events.of_lease(lease.id) if one.event.event_type is not EventType.NOTIFY)
-        if any(one.claim_token and one.ready_at and one.ready_at > now for one in at_work):
-            raise LeaseBusy(lease.status)  # the cloud is doing something for it: what is due before its end
+        others = [
+            stored for stored in self._tx.events.of_lease(lease.id) if stored.event.event_type is not EventType.NOTIFY
+        ]
+        if any(stored.claim_token and stored.ready_at and stored.ready_at > now for stored in others):
+            raise LeaseBusy(lease.status)  # a worker carries out another event of the lease
         event = Event(new_id(), lease.id, event_type, now, EventStatus.IN_PROGRESS, 1, self._now)
         self._tx.events.add([event], claim=(token, now + self._rules.claim_time), payload=payload)
         return event.id, token
@@ -815,7 +838,7 @@ class LeaseChanger:
         return fresh
 
     def _describe(self, lease: Lease, change: LeaseChange, dates: _Dates) -> str:
-        """What changed, in words for the history."""
+        """Return the change in words, for the history."""
         parts = []
         if change.name is not None and change.name != lease.name:
             parts.append(f"name: {lease.name} → {change.name}")
@@ -827,16 +850,16 @@ class LeaseChanger:
             parts.append(f"before_end_date: {dates.notice_at.isoformat()}")
         if change.events is not None:
             parts.append(f"events: {len(change.events)} of the owner's")
-        for one in change.reservations:
-            given = sorted(name for name, value in one.parameters.items() if value is not None)
-            parts.append(f"reservation {one.reservation_id}: {', '.join(given)}")
+        for asked in change.reservations:
+            given = sorted(name for name, value in asked.parameters.items() if value is not None)
+            parts.append(f"reservation {asked.reservation_id}: {', '.join(given)}")
         return "; ".join(parts) or "nothing"
 
 
 def _within(period: Period, allocations: Iterable[Allocation]) -> dict[int, Period]:
-    """The time of each allocation that lies in the period, by its id; of those only that have any."""
+    """Return the part of each allocation's period that lies in ``period``, by allocation id, if there is any."""
     times = {
         allocation.id: (max(allocation.period.start, period.start), min(allocation.period.end, period.end))
         for allocation in allocations
     }
-    return {number: Period(start, end) for number, (start, end) in times.items() if start < end}
+    return {allocation_id: Period(start, end) for allocation_id, (start, end) in times.items() if start < end}

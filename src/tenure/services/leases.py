@@ -46,13 +46,13 @@ from tenure.services.changes import (
     Facts,
     LeaseChanger,
     bind,
-    check_asked_for,
+    changed_parameters,
     check_length,
     check_notice,
+    check_private,
     check_values,
     complete,
-    named_by_place,
-    news,
+    errors_at_position,
     placed_demand,
     resolve,
 )
@@ -264,7 +264,7 @@ class LeaseService:
         position = len(seen.reservations)
         request = self._in_region(request, position)
         facts = self._facts(actor, request, position)
-        with named_by_place(position):
+        with errors_at_position(position):
             parameters = complete(self._types[request.resource_type], request.parameters, facts)
         request = replace(request, parameters=parameters)
         reservation = self._new_reservation(lease_id, request, now, reservation_id)
@@ -405,7 +405,7 @@ class LeaseService:
                 continue
             try:
                 after = self._types[reservation.resource_type].merge(
-                    reservation.parameters, news(reservation, asked), running=False
+                    reservation.parameters, changed_parameters(reservation, asked), running=False
                 )
             except TenureError:
                 continue  # the changer reports this error
@@ -432,7 +432,7 @@ class LeaseService:
         known: set[tuple[str, str]] = set()
         with self._db.read() as tx:
             for position, (request, demand) in enumerate(zip(requests, demands, strict=True)):
-                check_asked_for(tx, self._rules, demand.inventory, demand.expression.names, position, seen=seen)
+                check_private(tx, self._rules, demand.inventory, demand.expression.names, position, seen=seen)
                 if request.checks_values:
                     check_values(tx, demand, demand.expression.comparisons, position, known=known)
 
@@ -522,7 +522,7 @@ class LeaseService:
         completed = []
         for position, reservation in enumerate(request.reservations):
             facts = self._facts(actor, reservation, position)
-            with named_by_place(position):
+            with errors_at_position(position):
                 completed.append(
                     replace(
                         reservation,
