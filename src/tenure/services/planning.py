@@ -1,4 +1,4 @@
-"""Finding room in the ledger, inside a transaction: shared by creating, changing and moving."""
+"""The search for room in the ledger, inside a transaction: for new leases, changes and moves."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from tenure.store.conditions import Fixed
 from tenure.store.conflict import Overtaken
 from tenure.store.database import Transaction
 
-#: How many resources are looked at when plans must move to make room.
+#: How many resources are considered when plans must move to make room.
 ROOM_SAMPLE = 32
-#: Of how many resources a request for still more is held against their number before any is looked at.
+#: A request for more resources than this is first compared with their number.
 MANY = 1000
-#: How many searches for another place for a plan may find none before a request is refused: one for each of these.
+#: How many searches for another place of a plan may fail before a request is refused.
 FRUITLESS = ROOM_SAMPLE
-#: In how many orders the reservations of a lease are placed before the lease is refused.
+#: How many orders of its reservations are tried before a lease is refused.
 ORDERS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Nowhere:
-    """Nothing has room for the demand throughout the period, but perhaps what is ``excluded``, where nobody looked."""
+    """No resource has room for the demand in the whole period, except perhaps the ``excluded`` resources."""
 
     demand: Demand
     period: Period
@@ -44,15 +44,15 @@ class _Nowhere:
     def covers(
         self, plan: Allocation, demand: Demand, start: datetime, *, amounts: Capacity, without: Collection[int]
     ) -> bool:
-        """Whether so much of a plan, which goes to nothing that is ``without``, has nowhere to go either."""
+        """Whether these amounts of a plan, which must not move to resources in ``without``, have no room either."""
         other = self.demand
         return (
             other.inventory == demand.inventory
             and other.region == demand.region
             and other.exclusive == demand.exclusive
-            # Beside a plan for parts there may be room for another; what is had as a whole has room for nobody.
+            # Beside a plan for parts there may be room for another plan; a whole resource has no such room.
             and (demand.exclusive or self.excluded <= {plan.resource_id, *without})
-            # What is too large for the cloud to hand out, or too small, may be one of these and not of the other.
+            # The limits of providers may refuse the units of one demand and admit those of the other.
             and (demand.exclusive or other.at_once == demand.at_once)
             and amounts.fits(other.amounts.times(other.units_together))
             and set(demand.expression.terms).issuperset(other.expression.terms)
@@ -64,15 +64,15 @@ class _Nowhere:
 
 
 class Stuck(Exception):
-    """Something that must move cannot."""
+    """A plan that must move cannot."""
 
 
 class Planner:
-    """The choices of one transaction, and the versions that they rest on.
+    """The choices of a transaction, and the versions of the resources that they depend on.
 
-    A version is raised as soon as something rests on it, before anything is written to the ledger: whoever wants the
-    same resource at the same time waits at its row, finds another version, and begins anew. Were it raised in the end,
-    each would wait for what the other has written.
+    A version is raised as soon as a choice depends on it, before the ledger is written: another transaction that wants
+    the same resource waits for its row, finds a new version, and starts again. If versions were raised at the end, two
+    transactions could wait for each other's writes.
     """
 
     def __init__(
@@ -85,33 +85,33 @@ class Planner:
         notice: timedelta = timedelta(0),
         budget: Budget | None = None,
     ) -> None:
-        """``budget`` is the time of the request that this is for; what the engine does takes as long as it takes."""
+        """``budget`` is the search time of the request; without it, as for the engine, the time is unlimited."""
         self._tx = tx
         self._budget = budget
         self._types = types
         self._now = now
-        #: Who is in the way of what starts soon was told already, so that this moves for nobody.
+        #: Plans that start soon do not move: preemptible servers in their way have been notified.
         self._fixed = Fixed(now + notice if notice else None)
         highest = tx.resources.highest_id()
         self._turn = turn % highest + 1 if highest else 0
-        #: The versions of what was touched, as this transaction has raised them.
+        #: The versions that this transaction has raised.
         self._raised: dict[int, int] = {}
-        #: Where this transaction has put plans; what was read of these resources before may be out of date.
+        #: Resources to which this transaction has moved plans; earlier reads of these may be out of date.
         self._filled: set[int] = set()
-        #: For what nothing was free when it was looked for last; forgotten when a plan moves.
+        #: Demands for which the last search found no room; forgotten when a plan moves.
         self._nowhere: list[_Nowhere] = []
-        #: Where the units of a reservation that are to stay together go, as soon as one of them has moved.
+        #: The new resource of reservations whose units stay together, once a unit has moved.
         self._gathered: dict[str, int] = {}
-        #: The highest id of the rows that this transaction has locked.
+        #: The highest id of the locked rows.
         self._highest = max(tx.hold({kind.inventory for kind in types}), default=0)
 
     def book_surveyed(
         self, reservation_ids: Sequence[str], chosen: Mapping[int, Choice], *, missing: int = 0
     ) -> set[int]:
-        """Book what a survey has chosen for these reservations, by their places, if all of it is to be had still.
+        """Book the choices of a survey, by the positions of the reservations, if all of them are still free.
 
-        The places that are booked: all that were chosen, or none. Where the survey found no room for some, how many are
-        ``missing``, what takes long follows, so that others need not wait for this as well: it is interrupted as that.
+        Return the booked positions: all of them, or none. ``missing`` is the number of reservations for which the
+        survey found no room. If there are any, a long search follows, and this one gives way to others like it.
         """
         interrupt = self._spend if missing else lambda: None
         interrupt()
@@ -127,12 +127,12 @@ class Planner:
         return set(chosen)
 
     def _spend(self) -> None:
-        """Go on looking. Raises what ``Budget.spend`` does."""
+        """Continue the search; raise the errors of ``Budget.spend``."""
         if self._budget is not None:
             self._budget.spend(self._tx)
 
     def pick(self, found: Iterable[Candidate], demand: Demand, period: Period) -> list[Place]:
-        """Where it goes, of the resources that were found to have room."""
+        """Return the best places among the candidates."""
         return choose(found, demand, period, turn=self._turn)
 
     def _choose(
@@ -145,7 +145,7 @@ class Planner:
         without: Collection[int],
         only: Collection[int] | None,
     ) -> list[Place]:
-        """Where a reservation goes, of what has room; where this transaction was told to, if that still can be."""
+        """Return the places for a reservation: the preferred ones of the transaction if they are still free."""
         self._spend()
         search = partial(
             self._tx.allocations.candidates, demand, period, now=self._now, turn=self._turn, without=without
@@ -164,17 +164,17 @@ class Planner:
         return self.pick(found, demand, period)
 
     def touch(self, versions: Mapping[int, int]) -> None:
-        """Rest the decision on these versions, too; raises ``Overtaken`` where somebody was faster."""
-        if any(self._raised.get(number, version) != version for number, version in versions.items()):
+        """Make the choices depend on these versions; raise ``Overtaken`` if another transaction has raised them."""
+        if any(self._raised.get(resource_id, version) != version for resource_id, version in versions.items()):
             raise Overtaken
-        new = {number: version for number, version in versions.items() if number not in self._raised}
+        new = {resource_id: version for resource_id, version in versions.items() if resource_id not in self._raised}
         if not new:
             return
-        # Nobody who holds a row waits for one before it: no two can wait for each other.
+        # A transaction never waits for a row before one that it has locked, so there are no deadlocks.
         with self._budget.waiting() if self._budget is not None else nullcontext():
             self._tx.resources.raise_versions(new, wait=self._highest < min(new))
         self._highest = max(self._highest, *new)
-        self._raised.update({number: version + 1 for number, version in new.items()})
+        self._raised.update({resource_id: version + 1 for resource_id, version in new.items()})
 
     def book(
         self,
@@ -189,12 +189,12 @@ class Planner:
         state: AllocationState = AllocationState.PLANNED,
         only: Collection[int] | None = None,
     ) -> list[int]:
-        """Assign between ``demand.minimum`` and ``demand.maximum`` units to the reservation; the new allocations' ids.
+        """Allocate between ``demand.minimum`` and ``demand.maximum`` units; return the ids of the new allocations.
 
-        ``without`` is what it has already: nothing is added there, and what is named need not be anywhere else.
-        Plans of leases that have not started are moved where that makes the room that is missing. Raises
-        ``NotEnoughResources`` with the counts of each stage where it does not, and ``Overtaken`` where others have
-        given back enough in the meantime.
+        ``without`` are the resources that the reservation has already: no units are added there, and named resources
+        among them are not required again. Plans of leases that have not started move if that makes the missing room.
+        Raises ``NotEnoughResources`` with the counts of each stage if it does not, and ``Overtaken`` if enough
+        resources have become free in the meantime.
         """
         if not demand.maximum:
             return []
@@ -203,7 +203,7 @@ class Planner:
             hopeless = self._shortfall(
                 demand, period, position=position, without=without, requested=requested, kept=kept
             )
-            if hopeless.matching < demand.minimum:  # nothing is locked for that, nor searched one by one
+            if hopeless.matching < demand.minimum:  # refused without locks or a search
                 raise NotEnoughResources(hopeless, field=f"reservations[{position}].{demand.parameter}")
         named = self._tx.resources.ids_of(demand.inventory, demand.named, region=demand.region)
         if wanted := set(named).difference(without):
@@ -225,7 +225,7 @@ class Planner:
                 demand, period, position=position, without=without, requested=requested, kept=kept
             )
             if shortfall.free >= demand.minimum and only is None and not lacking:
-                raise Overtaken  # as many have come free since they were looked for
+                raise Overtaken  # enough have become free since the search
             if lacking and shortfall.free >= demand.minimum:
                 shortfall = replace(shortfall, naming=demand.naming)
             raise NotEnoughResources(
@@ -252,15 +252,15 @@ class Planner:
         without: Collection[int],
         only: Collection[int] | None,
     ) -> tuple[Counter[int], list[int]]:
-        """Take these units, which are too few, and those for which plans of others move.
+        """Allocate these units, which are too few, and more units for which other plans move.
 
-        All units, and the ids of the new allocations. Where plans can move only to what these units take, a plan moves
-        first: then the units are others, and not taken yet. Where there is no room either way, the units are those
-        that were given, and neither taken.
+        Return all units, and the ids of the new allocations. If plans can move only to room that these units would
+        take, a plan moves first: the returned units are then different ones, and not allocated yet. If there is no
+        room either way, the given units are returned, and not allocated.
         """
         missing = demand.minimum - units.total()
         with suppress(Stuck), self._tentatively():
-            added = self._take(reservation_id, demand, period, units, state=state)  # so that plans go beside them
+            added = self._take(reservation_id, demand, period, units, state=state)  # so that plans move beside them
             self._spend()
             full = [*without, *units] if demand.spread is Spread.APART else without
             more = Counter[int]()
@@ -286,11 +286,11 @@ class Planner:
         only: Collection[int] | None = None,
         closed: Collection[int] = (),
     ) -> list[Place]:
-        """Move a plan so that all units fit, which do not fit as things are: where they fit then.
+        """Move a plan so that all units of the demand fit; return their places.
 
-        The plan may take the room of some units where it makes room for more elsewhere. A bounded number of plans are
-        considered, for each the target that has room for the fewest units. Nothing has moved where there is no such
-        plan.
+        The plan may take the room of some units if it makes room for more elsewhere. A bounded number of plans is
+        considered, each with the target that has room for the fewest units. If no such plan exists, none moves, and the
+        list is empty.
         """
         fixed = replace(self._fixed, reservation_id=asking)
         blocked = self._tx.allocations.blocked_by_plans(
@@ -336,10 +336,10 @@ class Planner:
         *,
         closed: Collection[int],
     ) -> tuple[Candidate | None, int]:
-        """Where a plan can move so that the fewest units of a demand lose their room, and how many these are.
+        """Return the target of a plan that takes the room of the fewest units of a demand, and their number.
 
-        ``plan_demand`` is what the reservation of the plan asks for, ``free`` says for how many units of the demand
-        each resource has room. Nothing is moved to what is ``closed``.
+        ``plan_demand`` is the demand of the plan's own reservation. ``free`` is the number of units of the demand that
+        fit on each resource. Resources in ``closed`` are no targets.
         """
         if plan.period.end <= self._now or self.is_required(plan, plan_demand):
             return None, 0
@@ -364,43 +364,43 @@ class Planner:
         *,
         begin: Callable[[Sequence[int]], object] = lambda _order: None,
     ) -> None:
-        """Call ``place`` with the place of each demand, in this order, where each may take what a later one needs.
+        """Call ``place`` with the index of each demand, in this order; each may take room that a later one needs.
 
-        Where a demand finds no room, all is taken back and placed anew with that demand ahead of the others, in a
-        bounded number of orders: what is hard to place moves to the front ("Squeaky wheel" optimization, Joslin and
-        Clements, 1999). Equal demands are not placed in another order. ``begin`` is called with each order. Raises the
-        ``NotEnoughResources`` of the first order where none serves.
+        If a demand finds no room, everything is undone and placed again with that demand first, in a bounded number of
+        orders: demands that are hard to place move to the front ("Squeaky wheel" optimization, Joslin and Clements,
+        1999). Orders that differ only in equal demands are tried once. ``begin`` is called with each order. Raises the
+        ``NotEnoughResources`` of the first order if no order succeeds.
         """
         if len(order) == 1:
             begin(order)
             place(order[0])
             return
         if self._budget is not None:
-            self._budget.refusal = None  # of an attempt that was taken back
+            self._budget.refusal = None  # of an attempt that was undone
         first_equal = [demands.index(demand) for demand in demands]
         tried: set[tuple[int, ...]] = set()
         refusal: NotEnoughResources | None = None
         following = tuple(order)
-        while (kinds := tuple(first_equal[number] for number in following)) not in tried and len(tried) < ORDERS:
+        while (kinds := tuple(first_equal[index] for index in following)) not in tried and len(tried) < ORDERS:
             tried.add(kinds)
-            number = 0
+            index = 0
             try:
                 with self._tentatively():
                     begin(following)
-                    for number in following:
-                        place(number)
+                    for index in following:
+                        place(index)
                     return
             except NotEnoughResources as error:
                 refusal = refusal or error
                 if self._budget is not None:
                     self._budget.refusal = refusal
-                following = (number, *(other for other in following if other != number))
+                following = (index, *(other for other in following if other != index))
         if refusal is not None:
             raise refusal
 
     @contextmanager
     def _tentatively(self) -> Iterator[None]:
-        """Take back what is done inside where that raises, the versions that were raised as well."""
+        """Undo the block if it raises, including the raised versions."""
         raised, gathered, nowhere = dict(self._raised), dict(self._gathered), list(self._nowhere)
         try:
             with self._tx.session.begin_nested():
@@ -418,10 +418,10 @@ class Planner:
         ignoring: str | None,
         without: Collection[int],
     ) -> bool:
-        """Move the plans of others off, until these resources have room for so many units; whether all of them do.
+        """Move plans off these resources until they have room for so many units; return whether all of them have.
 
-        What the reservation ``ignoring`` has does not count. Nothing is put on the resources in ``without``, which the
-        caller is about to take for longer.
+        Allocations of the reservation ``ignoring`` do not count. No plan moves to the resources in ``without``, whose
+        allocations the caller is about to extend.
         """
         self._nowhere = []
         return all(
@@ -454,9 +454,9 @@ class Planner:
     def replace(
         self, allocation: Allocation, demand: Demand, *, without: Collection[int] = (), make_room: bool = False
     ) -> int | None:
-        """Move one allocation to another resource that has room for it from now on; its id, None where none has.
+        """Move an allocation to another resource that has room for it from now on; return the resource's id, or None.
 
-        With ``make_room`` also to one that has once the plans of others have moved.
+        With ``make_room``, other plans may move to make the room.
         """
         if allocation.period.end <= self._now:
             return None
@@ -467,25 +467,25 @@ class Planner:
         return found
 
     def _put(self, allocation: Allocation, demand: Demand, resource_id: int) -> None:
-        """Have an allocation on another resource from now on, which has room for it and is touched."""
+        """Move an allocation, from now on, to another resource that has room for it and is touched."""
         self._tx.allocations.move(allocation, resource_id, start=self._from_now_on(allocation).start)
         self._filled.add(resource_id)
         self._nowhere.clear()
         self._gather(allocation, demand, resource_id)
 
     def _gather(self, allocation: Allocation, demand: Demand, resource_id: int) -> None:
-        """Have the units of a reservation that stay together follow an allocation to where it goes."""
+        """Let the units of a reservation that stay together follow an allocation to its new resource."""
         if demand.spread is Spread.TOGETHER:
             self._gathered[allocation.reservation_id] = resource_id
 
     def _from_now_on(self, allocation: Allocation) -> Period:
-        """What is left of the time of an allocation that has not ended."""
+        """Return the rest of the period of an allocation that has not ended."""
         return Period(max(allocation.period.start, self._now), allocation.period.end)
 
     def relocate(self, allocation: Allocation, demand: Demand, *, without: Collection[int]) -> int | None:
-        """Move an allocation as ``replace`` does: as a whole, or its units to several resources, or by moving others.
+        """Move an allocation as a whole, or its units to several resources, or either of these by moving other plans.
 
-        The id of a resource that it has then; None, with nothing moved, where there is no room for all of it.
+        Return the id of a new resource; or None, with nothing moved, if there is no room for all of it.
         """
         found = self.replace(allocation, demand, without=without)
         if found is None:
@@ -497,9 +497,9 @@ class Planner:
     def duplicate(
         self, allocation: Allocation, demand: Demand, period: Period, *, without: Collection[int]
     ) -> tuple[int, int] | None:
-        """Assign as much as the allocation has once more, elsewhere, for the period; to be held at once.
+        """Allocate the same amount again on another resource for the period, pinned at once.
 
-        The id of the new allocation and that of its resource, None where there is none to be had.
+        Return the id of the new allocation and that of its resource, or None if there is no room.
         """
         period = demand.span(period)
         found = self._find(allocation, demand, period, without=without, make_room=True)
@@ -514,7 +514,7 @@ class Planner:
     def _find(
         self, allocation: Allocation, demand: Demand, period: Period, *, without: Collection[int], make_room: bool
     ) -> int | None:
-        """Another resource with room for what the allocation has, touched; None where there is none that will do."""
+        """Return another resource with room for the allocation, touched; or None."""
         if self.is_required(allocation, demand):
             return None
         place = self._place_for(allocation, demand, period, without=without)
@@ -526,7 +526,7 @@ class Planner:
             part = demand.part(self._units_that_move(allocation, demand))
             gathered = self._gathered.get(allocation.reservation_id)
             closed = {allocation.resource_id, *without}
-            excluded = closed | self._apart_from(allocation, demand)  # to which others may move all the same
+            excluded = closed | self._apart_from(allocation, demand)  # other plans may move to these
             only = None if gathered is None else [gathered]
             made = self._make_room(part, period, part.minimum, without=excluded, closed=closed, only=only)
             found, _ = next(made, (None, 0))
@@ -535,7 +535,7 @@ class Planner:
     def _place_for(
         self, allocation: Allocation, demand: Demand, period: Period, *, without: Collection[int]
     ) -> Place | None:
-        """Another resource that has room for an allocation throughout the period: the best."""
+        """Return the best other resource that has room for an allocation in the whole period, or None."""
         part = demand.part(self._units_that_move(allocation, demand))
         found = self._targets(allocation, demand, period, without=without)
         return next(iter(self.pick(found, part, period)), None)
@@ -543,7 +543,7 @@ class Planner:
     def _targets(
         self, allocation: Allocation, demand: Demand, period: Period, *, without: Collection[int]
     ) -> list[Candidate]:
-        """Other resources, a bounded number, each of which has room for an allocation throughout the period."""
+        """Return a bounded number of other resources that have room for an allocation in the whole period."""
         self._spend()
         gathered = self._gathered.get(allocation.reservation_id)
         part = demand.part(self._units_that_move(allocation, demand))
@@ -556,30 +556,30 @@ class Planner:
             without={allocation.resource_id, *without, *apart},
             only=None if gathered is None else [gathered],
         )
-        if not found and not apart and gathered is None:  # others may go to where this one must not
+        if not found and not apart and gathered is None:  # otherwise other plans may still find room
             self._nowhere.append(_Nowhere(part, period, frozenset({allocation.resource_id, *without})))
         return found
 
     def _units_that_move(self, allocation: Allocation, demand: Demand) -> int:
-        """For how many units there must be room where an allocation goes: for all that are to stay together with it."""
+        """Return for how many units a target needs room: for all units that stay together with the allocation."""
         if demand.spread is not Spread.TOGETHER or allocation.reservation_id in self._gathered:
             return allocation.units
         mine, _ = self._tx.allocations.with_versions([allocation.reservation_id])
-        return sum(one.units for one in mine)
+        return sum(other.units for other in mine)
 
     def is_required(self, allocation: Allocation, demand: Demand) -> bool:
-        """Whether the reservation names this very resource, so that no other is as good."""
+        """Whether the reservation names the resource of the allocation, so that no other resource will do."""
         return allocation.resource_id in self._tx.resources.ids_of(demand.inventory, demand.named, region=demand.region)
 
     def _apart_from(self, allocation: Allocation, demand: Demand) -> set[int]:
-        """The resources of its reservation that an allocation must not share. An exclusive one shares none anyway."""
+        """Return the resources of the reservation's other allocations if its units must be apart."""
         if demand.exclusive or demand.spread is not Spread.APART:
             return set()
         mine, _ = self._tx.allocations.with_versions([allocation.reservation_id])
-        return {one.resource_id for one in mine if one.id != allocation.id}
+        return {other.resource_id for other in mine if other.id != allocation.id}
 
     def shortfall(self, demand: Demand, period: Period, *, position: int, kept: int, requested: int) -> Shortfall:
-        """Why a started reservation cannot have what was asked."""
+        """Return the shortfall of a change of a started reservation."""
         return self._shortfall(demand, period, position=position, without=(), requested=requested, kept=kept)
 
     def _make_room(
@@ -593,24 +593,24 @@ class Planner:
         closed: Collection[int] = (),
         asking: str | None = None,
     ) -> Iterator[tuple[int, int]]:
-        """Make room for up to ``missing`` units by moving plans elsewhere: on which resource, and for how many.
+        """Make room for up to ``missing`` units by moving plans; yield the resources, with the number of units.
 
-        No room is made on the resources in ``without``, and nothing is moved to those in ``closed``. A resource comes
-        several times where several units need plans to move. Plans may move to what is left where room was made before:
-        the caller must have taken the units of a step before the next step. What is planned for the reservation that
-        is ``asking`` does not move.
+        No room is made on the resources in ``without``, and no plan moves to those in ``closed``. A resource is yielded
+        several times if several units need plans to move. Plans may move to the rest of a resource where room was made
+        before, so the caller must allocate the units of a step before the next step. Plans of the reservation
+        ``asking`` do not move.
         """
         fixed = replace(self._fixed, reservation_id=asking)
         blocked = self._tx.allocations.blocked_by_plans(
             demand, period, now=self._now, fixed=fixed, without=without, only=only, limit=ROOM_SAMPLE + missing
         )
         if blocked and self._nowhere and demand.expression.terms:
-            # Where nothing at all is free, no plan that lasts as long can move: one look instead of one for each.
+            # If nothing at all is free, no plan of the same length can move: one search instead of one per plan.
             anything = replace(demand.part(1), expression=Expression(()), required=frozenset(), forbidden=frozenset())
             if not self._tx.allocations.candidates(anything, period, now=self._now, turn=self._turn, without=closed):
                 self._nowhere.append(_Nowhere(anything, period, frozenset(closed)))
         demands = self._demands(plan for _, plans in blocked.values() for plan in plans)
-        holds_one = demand.exclusive or demand.spread is Spread.APART
+        has_a_single_unit = demand.exclusive or demand.spread is Spread.APART
         for resource_id, (version, plans) in blocked.items():
             outdated = resource_id in self._filled
             fits = None if demand.exclusive else partial(self._has_room, resource_id, demand, period)
@@ -624,15 +624,15 @@ class Planner:
                     if resource_id not in again:
                         break
                     version, plans = again[resource_id]
-                    demands |= self._demands(plans)  # also of those that others have just put there
+                    demands |= self._demands(plans)  # including plans that have just moved there
                 if not self._move_all(resource_id, version, plans, demands, fits, sufficient, without=closed):
                     break
                 count = min(missing, self._units_on(resource_id, demand, period))
                 missing -= count
                 yield resource_id, count
-                if holds_one:
+                if has_a_single_unit:
                     break
-                outdated = True  # some plans have moved, and the units are taken
+                outdated = True  # plans have moved, and the units are allocated
 
     def _has_room(self, resource_id: int, demand: Demand, period: Period) -> bool:
         return bool(self._tx.allocations.candidates(demand, period, now=self._now, turn=self._turn, only=[resource_id]))
@@ -646,7 +646,7 @@ class Planner:
         *,
         ignoring: str | None = None,
     ) -> list[Allocation]:
-        """Those of the plans on a resource each of which makes room enough by moving alone, of a bounded number."""
+        """Return the plans, of a bounded number, that make enough room on a resource by moving alone."""
         if len(plans) == 1:
             return []  # there is no choice
         room = self._tx.allocations.rooms(period, [resource_id], ignoring=ignoring, now=self._now)[resource_id]
@@ -659,7 +659,7 @@ class Planner:
     def _make_room_on(
         self, resource_ids: Collection[int], part: Demand, period: Period, *, without: Collection[int]
     ) -> None:
-        """Move plans off these resources where they are in the way, to others than these."""
+        """Move plans off these resources to other resources, as far as they are in the way."""
         found = self._tx.allocations.candidates(part, period, now=self._now, turn=self._turn, only=resource_ids)
         lacking = set(resource_ids) - {candidate.resource_id for candidate in found}
         if lacking:
@@ -667,23 +667,25 @@ class Planner:
             list(self._make_room(part, period, len(lacking), without=without, closed=closed, only=lacking))
 
     def _units_on(self, resource_id: int, demand: Demand, period: Period) -> int:
-        """For how many units the resource has room, of those that the demand may put there."""
+        """Return how many units of the demand may go to the resource and have room there."""
         if demand.spread is Spread.APART:
             return 1
         found = self._tx.allocations.candidates(demand, period, now=self._now, turn=self._turn, only=[resource_id])
-        return sum(one.units for one in found)
+        return sum(candidate.units for candidate in found)
 
     def _demands(self, plans: Iterable[Allocation]) -> dict[str, Demand]:
-        """What the reservations of these plans ask for."""
+        """Return the demands of the plans' reservations, by reservation id."""
         reservations = self._tx.leases.reservations_by_ids({plan.reservation_id for plan in plans})
-        return {number: demand_of(self._types, reservation) for number, reservation in reservations.items()}
+        return {
+            reservation_id: demand_of(self._types, reservation) for reservation_id, reservation in reservations.items()
+        }
 
     def _has_nowhere_to_go(
         self, plan: Allocation, demand: Demand, *, without: Collection[int], whole: bool = True
     ) -> bool:
-        """Whether it is known already that nothing has room for as long and as much as the plan asks for.
+        """Whether earlier searches show that no resource has room for the plan in its whole period.
 
-        Or, unless the ``whole`` of it must go, for one of its units.
+        Unless the ``whole`` plan must move, that is asked of a single unit.
         """
         start = max(plan.period.start, self._now)
         amounts = plan.amounts if whole else demand.amounts
@@ -702,15 +704,15 @@ class Planner:
         *,
         without: Collection[int],
     ) -> bool:
-        """Move these plans off the resource: all of them, or as many as must go until something ``fits``; or none.
+        """Move these plans off the resource: all of them, or until ``fits`` is true; or none. Return whether it worked.
 
-        A plan that is ``sufficient`` moves alone if it can: no other plan then takes the place that it can go to.
+        A ``sufficient`` plan moves alone if it can, so that no other plan takes its target.
         """
         if fits is None:
             if any(self._has_nowhere_to_go(plan, demands[plan.reservation_id], without=without) for plan in plans):
                 return False
             if plans and not self._could_move(plans[0], demands[plans[0].reservation_id], without=without):
-                return False  # before anything is locked: most searches for room find none
+                return False  # before any lock: most searches for room fail
         try:
             with self._tentatively():
                 self.touch({resource_id: version})
@@ -730,7 +732,7 @@ class Planner:
             return False
 
     def _move(self, plan: Allocation, demand: Demand, *, without: Collection[int], whole: bool) -> bool:
-        """Move a plan elsewhere; some of its units where not the ``whole`` of it must go and they may lie anywhere."""
+        """Move a plan; or some of its units, if they may lie anywhere and the ``whole`` plan need not move."""
         whole = whole or demand.spread is not Spread.ANY
         if self._has_nowhere_to_go(plan, demand, without=without, whole=whole):
             return False
@@ -741,10 +743,10 @@ class Planner:
     def scatter(
         self, plan: Allocation, demand: Demand, *, without: Collection[int], make_room: bool = False
     ) -> int | None:
-        """Move all units of a plan that may lie anywhere, to several resources if need be.
+        """Move all units of a plan whose units may lie anywhere, to several resources if needed.
 
-        One of these, None with nothing moved where there is no room for all of them. With ``make_room`` also to those
-        that have room once the plans of others have moved.
+        Return the id of one of these; or None, with nothing moved, if there is no room for all units. With
+        ``make_room``, other plans may move to make the room.
         """
         if demand.spread is not Spread.ANY or plan.state is not AllocationState.PLANNED or plan.period.end <= self._now:
             return None
@@ -760,7 +762,7 @@ class Planner:
             return self._scatter_behind_a_move(plan, demand, without={plan.resource_id, *without})
 
     def _scatter_rest(self, plan: Allocation, demand: Demand, units: Counter[int], *, without: Collection[int]) -> None:
-        """Move what is left of a plan to where room can be made; ``units`` is what has moved, and where."""
+        """Move the rest of a plan to resources where room can be made; ``units`` has the units that have moved."""
         left = plan.units - units.total()
         rest = replace(plan, units=left, amounts=demand.amounts.times(left))
         period = self._from_now_on(plan)
@@ -776,7 +778,7 @@ class Planner:
         self._nowhere.clear()
 
     def _scatter_behind_a_move(self, plan: Allocation, demand: Demand, *, without: Collection[int]) -> int | None:
-        """Move all units of a plan to where there is room for them after the plan of another reservation has moved."""
+        """Move all units of a plan after moving a plan of another reservation."""
         period = self._from_now_on(plan)
         some = replace(demand, minimum=plan.units, maximum=plan.units, named=())
         places = self._move_first(some, period, asking=plan.reservation_id, without=without, closed=without)
@@ -792,7 +794,7 @@ class Planner:
     def _scatter(
         self, plan: Allocation, demand: Demand, *, without: Collection[int], at_least: int = 1
     ) -> dict[int, int]:
-        """Move as many units of a plan as there is room for elsewhere; how many where, none where it is fewer."""
+        """Move the units of a plan that have room elsewhere, if these are ``at_least`` so many; return their places."""
         if plan.period.end <= self._now:
             return {}
         self._spend()
