@@ -558,9 +558,12 @@ class AllocationStore:
 
     def reschedule(self, allocations: Collection[Allocation], period: Period) -> None:
         """Move allocations to another period. The caller has checked that there is room, and raised the versions."""
+        by_period: dict[Period, list[int]] = {}
         for allocation in allocations:
-            for gained in period.without(allocation.period):
-                self._gains.add([allocation.resource_id], gained)
+            by_period.setdefault(allocation.period, []).append(allocation.resource_id)
+        for before, resource_ids in by_period.items():
+            for gained in period.without(before):
+                self._gains.add(resource_ids, gained)
         ids = [allocation.id for allocation in allocations]
         self._set_period(ids, sql_true(), {"starts_at": period.start, "ends_at": period.end})
 
@@ -864,14 +867,15 @@ def _fitting_units(demand: Demand, rooms: Collection[int]) -> int:
 
 
 def _allocation(row: Any) -> Allocation:
-    """Return the allocation in a row of the columns ``_ALLOCATION``."""
+    """Return the allocation in a row that begins with the columns ``_ALLOCATION``."""
+    allocation_id, resource_id, reservation_id, starts_at, ends_at, state, amounts, exclusive, units, *_ = row
     return Allocation(
-        id=row.id,
-        resource_id=row.resource_id,
-        reservation_id=row.reservation_id,
-        period=Period(row.starts_at, row.ends_at),
-        state=AllocationState(row.state),
-        amounts=capacity_of(row.amounts),
-        exclusive=row.exclusive,
-        units=row.units,
+        id=allocation_id,
+        resource_id=resource_id,
+        reservation_id=reservation_id,
+        period=Period(starts_at, ends_at),
+        state=AllocationState(state),
+        amounts=capacity_of(amounts),
+        exclusive=exclusive,
+        units=units,
     )
