@@ -1,9 +1,8 @@
-"""What a cloud must offer so that Tenure can promise its resources.
+"""The contract between Tenure and the drivers of clouds.
 
-Everything here may be called again at any time, by any worker, also after a crash in the middle of a call or after an
-answer that was lost: a verb that starts with ``ensure`` makes something so, whatever was there before, and doing it
-again changes nothing. A driver knows neither the database nor the API. ``tenure.testing`` has suites of tests for it,
-which the drivers of others pass as well.
+Any worker may repeat any call at any time, also after a crash during the call or after a lost answer. Methods whose
+names start with ``ensure`` are therefore idempotent: they establish a state, whatever the state before. A driver knows
+neither the database nor the API. ``tenure.testing`` has test suites for this contract, also for third-party drivers.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ from tenure.domain.period import Period
 from tenure.domain.reason import Reason
 from tenure.domain.resource import DiscoveredResource
 
-#: How long after the end of a hold that may still come through which was begun in it.
+#: How long after the end of a hold a boot that began within it may still complete.
 SLOWEST_BOOT: Final = timedelta(minutes=15)
 
 
 class CloudError(Exception):
-    """The root of what a driver raises; the text is for operators to read.
+    """The base class of driver errors; its text is for operators.
 
-    The owner of a lease reads it only where it is a ``Reason``, and then its ``text``; else what its class says.
+    The owner of the lease sees the ``text`` of a ``Reason``. For any other error he sees ``unexplained`` of its class.
     """
 
-    #: What the owner reads of an error that has no text for him.
+    #: The text for the owner if the error has none.
     unexplained = "The cloud did not do what was asked of it."
 
     @property
     def reason(self) -> Reason:
-        """What is said of it: to the owner of the lease, and to operators."""
+        """The texts of the error for the owner of the lease and for operators."""
         given = self.args[0] if self.args else None
         if isinstance(given, Reason):
             return given
@@ -41,15 +40,15 @@ class CloudError(Exception):
 
 
 class CloudBusy(CloudError):
-    """It did not work now and may work later: a time-out, an overload, a lost connection. Will be tried again."""
+    """A temporary failure, such as a time-out, an overload or a lost connection. The call is retried."""
 
     unexplained = "The cloud cannot do what was asked of it at the moment."
 
 
 class CloudRefused(CloudError):
-    """It will not work however often it is tried.
+    """A permanent failure. The call is not retried.
 
-    ``about`` is the fact that is wrong where a reference is made of several, such as ``floating_network_id``.
+    ``about`` is the wrong attribute if a reference consists of several, such as ``floating_network_id``.
     """
 
     unexplained = "The cloud refuses what was asked of it."
@@ -60,19 +59,19 @@ class CloudRefused(CloudError):
 
 
 class CloudNotFound(CloudRefused):
-    """The cloud does not know the thing that was named."""
+    """The cloud has no object with the given id or name."""
 
     unexplained = "The cloud does not know something that was named or is needed."
 
 
 class CloudAmbiguous(CloudRefused):
-    """The name fits several things."""
+    """Several objects have the given name."""
 
 
 class ResourceOccupied(CloudBusy):
-    """Somebody else's servers are on resources that were to be handed over, or these cannot take the owner's server.
+    """Other users' servers are on resources of the reservation, or the resources have no room for the owner's server.
 
-    Nothing was deleted, and nothing was handed over. ``resources`` maps external ids to what is in the way.
+    Nothing was deleted, and no resource was handed over. ``resources`` maps external ids to reasons.
     """
 
     unexplained = "Others still use what the lease is to have."
@@ -83,9 +82,9 @@ class ResourceOccupied(CloudBusy):
 
 
 class ResourceMissing(CloudBusy):
-    """The cloud does not know some of the resources that were to be handed over; all others were.
+    """The cloud does not know some resources of the reservation; all others were handed over.
 
-    ``resources`` maps external ids to what is known of each.
+    ``resources`` maps external ids to reasons.
     """
 
     unexplained = "The cloud does not know all that the lease is to have."
@@ -106,17 +105,22 @@ class ResourceRef:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A reservation as a driver sees it: what should be its owner's, as of now.
+    """A reservation for a driver: the resources that its owner should have now.
 
-    ``returning`` are resources that it had and has no more. Where a cloud cannot tell for which reservation a server
-    was booted, servers are deleted there and on ``resources`` only. ``trust_id`` is the trust with which to act as the
-    owner, None where there is none. ``units`` is how many units it has of each resource, by external id, and
-    ``effects`` what earlier calls have answered that they made for it. ``starts_at`` is when its lease starts; one
-    that ``is_over`` has ended in the ledger, and only what is left of it is taken back. ``hold`` is the time in which
-    its lease waited to be confirmed, where nobody did, or nothing came of that; None for all others. What is its
-    owner's is ``spared`` where the start came to nothing, or what was to be saved before the end was not: no more is
-    done with it than is needed for others to have the room. ``withdrawn`` are the parameters that a change had given it
-    which was refused: what was done for them is undone. All of it is in ``region``.
+    All of it is in ``region``.
+
+    * ``returning``: resources that the reservation had and has no longer. If a cloud cannot tell for which reservation
+      a server was booted, the driver deletes servers only on these and on ``resources``.
+    * ``trust_id``: the trust with which to act as the owner, or None.
+    * ``units``: the number of units of each resource, by external id.
+    * ``effects``: the effects that earlier calls have returned.
+    * ``starts_at``: the start of the lease.
+    * ``is_over``: the reservation has ended in the ledger; take back only its remains.
+    * ``hold``: the period in which the lease waited for its confirmation, if it was not confirmed or the confirmation
+      failed; None for all other leases.
+    * ``spared``: the start failed, or the action before the end did not save the owner's data. Do no more with the
+      owner's objects than is needed to free the room.
+    * ``withdrawn``: the parameters of a refused change; undo their effects.
     """
 
     reservation_id: str
@@ -142,23 +146,23 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a verb got: done, or still going on, with the time after which to look again.
+    """The result of a call: done, or still in progress and to be repeated after ``look_again_after``.
 
-    ``reason`` is for operators; the owner of the lease reads it only where it is a ``Reason``, and then its ``text``.
-    ``effects`` is what it made that clients are told of, such as the id of an aggregate; what is not named stays. With
-    ``awaited`` a start is not over before it is done; else it goes on while servers vanish on what is given up.
+    ``reason`` is for operators; the owner of the lease sees only the ``text`` of a ``Reason``. ``effects`` are objects
+    in the cloud that clients see, such as the id of an aggregate; effects that are not in the mapping stay as they are.
     """
 
     done: bool
     look_again_after: timedelta = timedelta(0)
     reason: Reason | str | None = None
     effects: Mapping[str, object] = field(default_factory=dict)
-    #: Whether what is not done is something that its owner was promised, so that a start waits for it.
+    #: Whether a start must wait for it, because the owner was promised it. Without it, the lease is active while
+    #: servers are still being deleted on resources that the reservation gives up.
     awaited: bool = False
 
     @property
     def told(self) -> Reason | None:
-        """What is said of what is not done: to the owner of the lease, and to operators."""
+        """The reason why the call is not done, for the owner of the lease and for operators."""
         if self.reason is None or isinstance(self.reason, Reason):
             return self.reason
         return Reason("The cloud is not done with it yet.", self.reason)
@@ -169,26 +173,26 @@ DONE = Progress(done=True)
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether a resource can serve, and if not, why.
+    """Whether a resource can be used, and the reason if not.
 
-    One that is not well may still work for who has it: the cloud's operator has closed it to everything new. It is
-    never taken away from a running lease, as one that is down may be.
+    A resource that is not ``well`` may still be one that ``works`` for its present lease: the operator of the cloud has
+    closed it to new servers. Such a resource is never taken from a running lease; a resource that is down may be.
     """
 
     well: bool
     reason: str | None = None
     works: bool = False
-    #: Whether the cloud has told it; what it did not tell this time keeps the health that it had.
+    #: Whether the cloud has reported the health. If not, the resource keeps its earlier health.
     is_known: bool = True
 
 
-#: Of a resource that the cloud may have and has not told of this time.
+#: The health of a resource that the cloud may have but did not report this time.
 UNKNOWN = Health(False, "The cloud has not told.", is_known=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """A server that has to go because its place is reserved for somebody else."""
+    """A preemptible server that must go because its place is reserved."""
 
     server_id: str
     project_id: str
@@ -197,9 +201,9 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class BootedServer:
-    """A server that somebody has booted, and whose it is; of one that ``is_gone`` only the id is known for sure.
+    """A server that a user has booted. If it ``is_gone``, only its id is certain.
 
-    ``reservation_id`` is what the server says itself of the reservation that it is of, which its owner can write.
+    ``reservation_id`` comes from the metadata of the server, which its owner can write.
     """
 
     server_id: str
@@ -213,11 +217,12 @@ class BootedServer:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Something in the cloud that is not as the ledger says.
+    """A difference between the cloud and the ledger.
 
-    With a ``reservation_id``, ``ensure_started`` with its order mends it; ``resource`` then says which resource it is
-    about, if it is about one. With a resource only, ``ensure_registered`` does. ``what`` is for people. Nothing mends
-    what ``lasts``, such as a server of the reservation that its owner has made larger than was booked: he is told.
+    With a ``reservation_id``, ``ensure_started`` with the order of that reservation repairs it; ``resource`` is then
+    the affected resource, if there is a single one. With a resource only, ``ensure_registered`` repairs it. ``what`` is
+    a description for people. A difference that ``lasts`` cannot be repaired, such as a server that its owner has
+    resized beyond the booked size; the owner is notified.
     """
 
     reservation_id: str | None
@@ -229,148 +234,154 @@ class Drift:
 class CloudDriver(Protocol):
     """A cloud.
 
-    Every method may raise ``CloudBusy`` (the engine tries again, later and later) and ``CloudRefused`` (it does not).
-    No method takes longer than the driver's ``longest_call``: what takes longer in the cloud is begun, reported as not
-    done, and asked for again. Only ``discover``, ``check`` and ``drift``, which are called under no claim, may take
-    that long for each part of what they look at.
+    Every method may raise ``CloudBusy`` (the engine retries, at growing intervals) and ``CloudRefused`` (it does not).
+    No call takes longer than ``longest_call``: a method starts a longer operation, reports it as not done, and is
+    called again. Only ``discover``, ``check`` and ``drift``, which are called without a claim, may take that long for
+    each part of the cloud.
     """
 
-    #: An upper bound of how long one call takes; the engine's claims outlive it.
+    #: An upper bound of the duration of a call; the claims of the engine last longer.
     longest_call: timedelta
 
     def discover(self, resource_type: str) -> list[DiscoveredResource]:
-        """Everything of that type that the cloud has, reservable or not, ordered by external id. Reads only."""
+        """Return all resources of the type, reservable or not, ordered by external id. Reads only."""
 
     def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
-        """The one thing whose external id, or else whose name, is ``reference``. Reads only.
+        """Return the resource whose external id or, if there is none, whose name is ``reference``. Reads only.
 
-        Raises ``CloudNotFound`` where there is none and ``CloudAmbiguous`` where the name fits several.
+        Raises ``CloudNotFound`` if no resource has it, and ``CloudAmbiguous`` if several have the name.
         """
 
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
-        """What the cloud says of something that a request names, as far as the caller may know of it. Reads only.
+        """Return the attributes of an object that a request names, if the caller may see it. Reads only.
 
-        Of kind ``flavor``: ``id``, ``name``, ``vcpus``, ``ram`` and ``swap`` in MiB, ``disk`` and ``ephemeral`` in GiB,
-        ``extra_specs``. Of kind ``server``, which must be of the caller's project: ``id``, ``name``, ``project_id``,
-        and as ``flavor`` the same of what it was booted with. Raises ``CloudNotFound``.
+        A ``flavor`` has ``id``, ``name``, ``vcpus``, ``ram`` and ``swap`` in MiB, ``disk`` and ``ephemeral`` in GiB,
+        and ``extra_specs``. A ``server``, which must belong to the caller's project, has ``id``, ``name``,
+        ``project_id``, and ``flavor`` with the attributes of the flavor that it was booted with. Raises
+        ``CloudNotFound``.
         """
 
     def ensure_registered(self, resource_type: str, resource: ResourceRef) -> None:
-        """Set the resource aside for reservations, closed to everybody else.
+        """Set the resource aside for reservations, and close it to all other use.
 
-        Raises ``ResourceOccupied`` when servers are on it that are not preemptible.
+        Raises ``ResourceOccupied`` if servers that are not preemptible are on it.
         """
 
     def ensure_unregistered(self, resource_type: str, resource: ResourceRef) -> None:
-        """Give the resource back to general use. A resource that the cloud no longer has counts as given back.
+        """Return the resource to general use. A resource that the cloud no longer has counts as returned.
 
-        Raises ``CloudBusy`` while a reservation has it, ``ResourceOccupied`` while it is set aside with servers on it.
+        Raises ``CloudBusy`` while a reservation has it, and ``ResourceOccupied`` while it is set aside and has servers.
         """
 
     def ensure_prepared(self, order: Order) -> Progress:
-        """Make what clients must see as soon as the lease exists, and tell it as ``effects``.
+        """Create the objects that clients must see before the start of the lease, and return them as ``effects``.
 
-        Nothing for types that need nothing early. A server group is made as the owner, by ``order.trust_id``. A server
-        that is to be reserved is marked with its lease, and shelved where the start is ahead.
+        Types without such objects need no action. A server group is created as the owner, with ``order.trust_id``. A
+        server that is to be reserved is marked with its lease, and shelved if the start is in the future.
         """
 
     def ensure_started(self, order: Order) -> Progress:
-        """Make exactly ``order.resources`` usable by the owner, and by nobody else.
+        """Make exactly ``order.resources`` usable, by the owner only.
 
-        All of them are when this returns; it is not done while servers of the reservation still vanish on what goes
-        back to the pool: what it held and what is not in the order any more. Foreign servers are never deleted:
-        ``ResourceOccupied``. Where the cloud does not know some resource of the order, the others are handed over, the
-        reservation keeps whatever else it has but for what is ``returning``, and ``ResourceMissing`` says which.
+        All of them are usable when this returns. It is not done while servers of the reservation are still being
+        deleted on resources that are no longer in the order and return to the pool. Servers of others are never
+        deleted; they raise ``ResourceOccupied``. If the cloud does not know a resource of the order, the others are
+        handed over, the reservation keeps its other resources except the ``returning`` ones, and ``ResourceMissing``
+        names the missing.
         """
 
     def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
-        """Have preemptible servers that are in the way of an order gone by the deadline, when it starts.
+        """Remove preemptible servers that are in the way of an order by the deadline, which is its start.
 
-        Asked for again every few seconds from some time before: each such server is told once (its metadata say by when
-        it goes), shut down softly when half of that time is left, and deleted shortly before the deadline, so that the
-        start is not late. In the way are those on hosts that the order takes as a whole, and of those on hosts that it
-        takes parts of only as many as it needs the room of, beside what runs there and what is wanted there by the
-        orders ``ahead`` of it, which start no later and have not started. ``ensure_started`` deletes at once what is
-        left. All that it knows to be in the way, told by this call or before. Nothing where the cloud has no such
-        servers.
+        The engine repeats the call every few seconds from some time before the deadline. Each such server is notified
+        once (its metadata contain the time of its deletion), shut down softly when half of its notice is left, and
+        deleted shortly before the deadline, so that the start is not late. ``ensure_started`` deletes the remaining
+        ones at once.
+
+        On hosts that the order takes as a whole, all preemptible servers are in the way. On hosts of which it takes
+        parts, only as many are as it needs the room of, beside the servers that run there and the demand of the orders
+        ``ahead``, which start no later and have not started. Return all servers known to be in the way, notified by
+        this call or earlier; none if the cloud has no preemptible servers.
         """
 
     def before_end(self, order: Order, action: str) -> Progress:
-        """Do what was asked for before the end (``snapshot``, ``last_snapshot``); not done while images are saved.
+        """Perform the action before the end (``snapshot``, ``last_snapshot``); not done while images are being saved.
 
-        Nothing of the reservation is taken back before it is done or given up. Doing it again makes no second image.
+        No resource is taken back before the action is done or given up. A repeated call creates no second image.
         """
 
     def ensure_ended(self, order: Order) -> Progress:
-        """Take everything back: delete the lease's servers, then return the resources to the pool.
+        """Delete the servers of the reservation, then return its resources to the pool.
 
-        Works for a reservation that never started, that started in part, and that is already ended. Not done while
-        servers are still vanishing; ``order.resources`` are not handed to anybody before it is done.
+        Works also for a reservation that never started, started in part, or has already ended. Not done while servers
+        are still being deleted; ``order.resources`` are not handed over again before it is done.
         """
 
     def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
-        """How many units there still are of what is kept of each of these reservations, which are over. Reads only.
+        """Return the remaining kept units of each of these ended reservations, by reservation id. Reads only.
 
-        By reservation; none of what is missing here. Complete or an error: what is not there any more is given to
-        others. The number of calls does not grow with the number of orders.
+        A reservation that is missing in the answer has none. The answer is complete, or the call raises an error: units
+        that no longer exist are given to other reservations. The number of requests to the cloud does not grow with the
+        number of orders.
         """
 
     def servers(self, since: datetime) -> Iterable[BootedServer]:
-        """The servers of all projects that were booted since then, and those of any age that went since. Reads only.
+        """Return the servers of all projects that were booted or deleted since then. Reads only.
 
-        But for those on what is reserved as a whole, and those of reservations of instances. Some may be told that have
-        gone before.
+        Servers on resources that are reserved as a whole, and servers of instance reservations, are left out. Servers
+        that were deleted earlier may be included.
         """
 
     def held(self, resource_type: str) -> Iterable[str]:
-        """The names of everything in the cloud that looks like the effect of a reservation of ours. Reads only.
+        """Return the names of all objects in the cloud that look like effects of our reservations. Reads only.
 
-        Of what is named so, take back only what the ledger knows to be over: others may use the same cloud.
+        The caller takes back only those of reservations that the ledger knows to be over: other services may use the
+        same cloud.
         """
 
     def check(self, resource_type: str, registered: Iterable[ResourceRef] = ()) -> Mapping[str, Health]:
-        """The health of every resource of the type, by external id. Reads only.
+        """Return the health of every resource of the type, by external id. Reads only.
 
-        ``registered`` are those of the ledger, read when they are looked at: a driver whose cloud has a list of its own
-        need not look. Complete or an error: a resource that is missing here counts as gone. ``UNKNOWN`` are those that
-        did not arrive while others did.
+        ``registered`` are the resources of the ledger, read from the database on iteration: a driver whose cloud has
+        its own list need not iterate. The answer is complete, or the call raises an error: a missing resource counts as
+        gone. Resources that the cloud did not report while it reported others are ``UNKNOWN``.
         """
 
     def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
-        """What in the cloud is not as the ledger says. Reads only.
+        """Return the differences between the cloud and the ledger. Reads only.
 
-        ``orders`` are the started reservations, ``pooled`` the registered resources that nobody holds. The number of
-        calls does not grow with the number of orders. What the cloud does not have at all is the business of
-        ``check``, reservations that nobody should have that of ``held``.
+        ``orders`` are the started reservations, ``pooled`` the registered resources without a reservation. The number
+        of requests to the cloud does not grow with the number of orders. ``check`` reports resources that the cloud
+        does not have, and ``held`` reservations that should not exist.
         """
 
     def delegate(self, actor: Actor) -> str:
-        """Have the caller trust us, with the roles he has in his project; the id of the trust.
+        """Create a trust of the caller in the service, with his roles in his project; return its id.
 
-        Each call makes another one. Raises ``CloudRefused`` where the cloud does not let the caller, and for a caller
+        Each call creates another trust. Raises ``CloudRefused`` if the cloud does not permit it, and for a caller
         without a token.
         """
 
     def revoke(self, trust_id: str) -> None:
-        """Forget a trust. One that is gone is no error."""
+        """Delete a trust. A missing trust is no error."""
 
 
 @runtime_checkable
 class Federation(Protocol):
-    """A driver that is made of several, each of which may fail while the others work."""
+    """A driver that consists of several drivers, each of which may fail while the others work."""
 
     def parts(self, resource_type: str) -> Mapping[str | None, CloudDriver]:
-        """Who has resources of that type, by region; None where one has those of all regions."""
+        """Return the drivers that have resources of the type, by region; a driver for all regions has the key None."""
 
     def delegate_in(self, actor: Actor, regions: Collection[str]) -> str:
-        """``delegate`` in each of these regions, or in none: the trusts are one text."""
+        """Create a trust in each of these regions, or in none; return them joined in a single text."""
 
 
 def trust_in(driver: CloudDriver, actor: Actor, regions: Collection[str]) -> str:
-    """A new trust of the caller in these regions, where there are any. Raises what ``CloudDriver.delegate`` does."""
+    """Create a trust of the caller, in these regions if there are any. Raises what ``CloudDriver.delegate`` does."""
     return driver.delegate_in(actor, regions) if isinstance(driver, Federation) else driver.delegate(actor)
 
 
 def parts_of(driver: CloudDriver, resource_type: str) -> Mapping[str | None, CloudDriver]:
-    """Whom to ask one by one about all resources of a type, so that what fails is only what does not answer."""
+    """Return the drivers to ask separately about all resources of a type, so that a failure affects only its region."""
     return driver.parts(resource_type) if isinstance(driver, Federation) else {None: driver}

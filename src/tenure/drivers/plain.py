@@ -1,4 +1,4 @@
-"""What a driver answers that has nothing to say to a verb."""
+"""A base class for drivers, with default answers for most methods of the contract."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from tenure.drivers.contract import (
 
 
 class PlainDriver(ABC):
-    """A ``CloudDriver`` of which only what there is, what a start does and what an end does is still to be written.
+    """A ``CloudDriver`` that lacks only ``discover``, ``ensure_started`` and ``ensure_ended``.
 
-    Every other verb has the answer of a cloud in which nothing has to be done for it. A driver for one type, or a few,
-    begins here and adds what its things need: ``held`` at least, where an end can be interrupted, so that what is left
-    over is found.
+    Every other method answers like a cloud that needs no action. A driver for a few types inherits from it and
+    overrides what its types need: at least ``held``, if an end can be interrupted, so that remains in the cloud are
+    found.
     """
 
     longest_call = timedelta(seconds=30)
-    #: The kinds of things that requests name and that ``fetch`` knows.
+    #: The kinds of objects that ``fetch`` knows.
     kinds: frozenset[str] = frozenset()
 
     @abstractmethod
@@ -49,10 +49,10 @@ class PlainDriver(ABC):
         """As ``CloudDriver.ensure_ended``."""
 
     def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
-        """The one of those discovered whose external id, or else whose name, is ``reference``."""
+        """Return the discovered resource whose external id or, if there is none, whose name is ``reference``."""
         known = self.discover(resource_type)
-        found = [one for one in known if one.external_id == reference] or [
-            one for one in known if one.name == reference
+        found = [resource for resource in known if resource.external_id == reference] or [
+            resource for resource in known if resource.name == reference
         ]
         if not found:
             raise CloudNotFound(Reason(f"There is no {reference}."))
@@ -63,10 +63,10 @@ class PlainDriver(ABC):
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
         raise CloudNotFound(Reason(f"There is no {kind} {reference}."))
 
-    def ensure_registered(self, resource_type: str, resource: ResourceRef) -> None:  # noqa: B027  # nothing is what it does
+    def ensure_registered(self, resource_type: str, resource: ResourceRef) -> None:  # noqa: B027  # no action is the default
         pass
 
-    def ensure_unregistered(self, resource_type: str, resource: ResourceRef) -> None:  # noqa: B027  # nothing is what it does
+    def ensure_unregistered(self, resource_type: str, resource: ResourceRef) -> None:  # noqa: B027  # no action is the default
         pass
 
     def ensure_prepared(self, order: Order) -> Progress:
@@ -88,8 +88,8 @@ class PlainDriver(ABC):
         return ()
 
     def check(self, resource_type: str, registered: Iterable[ResourceRef] = ()) -> Mapping[str, Health]:
-        """All that is discovered is well."""
-        return {one.external_id: Health(well=True) for one in self.discover(resource_type)}
+        """Report every discovered resource as well."""
+        return {resource.external_id: Health(well=True) for resource in self.discover(resource_type)}
 
     def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
         return ()
@@ -97,5 +97,5 @@ class PlainDriver(ABC):
     def delegate(self, actor: Actor) -> str:
         raise CloudRefused(Reason("Nothing can be done in somebody's name here."))
 
-    def revoke(self, trust_id: str) -> None:  # noqa: B027  # nothing is what it does
+    def revoke(self, trust_id: str) -> None:  # noqa: B027  # no action is the default
         pass

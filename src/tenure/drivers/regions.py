@@ -1,4 +1,4 @@
-"""Several clouds side by side, each a region of its own."""
+"""Drivers for several clouds, each of which is a region."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: When it is seen again whether a region has a place for an attempt; nobody has one for longer than its calls may last.
+#: When to try again if all places of a region are taken. A place is taken for the longest duration of a call at most.
 _SOON: Final = timedelta(seconds=1)
 
 
 class _Places:
-    """For so many attempts at a time to do one thing in a region; for any number where none is said."""
+    """A limit for concurrent attempts of a kind in a region; no limit if ``places`` is None."""
 
-    def __init__(self, what: str, places: int | None) -> None:
-        self._what = what
+    def __init__(self, attempts: str, places: int | None) -> None:
+        self._attempts = attempts
         self._places = places
         self._free = threading.Semaphore(places or 0)
 
     def attempt(self, act: Callable[[], Progress]) -> Progress:
-        """What comes of an attempt; without a place none is made, which is no failure."""
+        """Run the attempt if a place is free; otherwise report it as not done, which is no failure."""
         if self._places is None:
             return act()
         if not self._free.acquire(blocking=False):
-            reason = Reason(f"{self._places} {self._what} are under way there, as many as one region may have.")
+            reason = Reason(f"{self._places} {self._attempts} are under way there, as many as one region may have.")
             return Progress(False, _SOON, reason, awaited=True)
         try:
             return act()
@@ -60,13 +60,13 @@ class _Places:
 
 
 class RegionDriver:
-    """A ``CloudDriver`` for one region: what a cloud calls something, is what the ledger calls it there.
+    """A ``CloudDriver`` for a single region, which translates between the ids of the ledger and those of the cloud.
 
-    The cloud's driver below it knows nothing of regions, and sees the ids that its cloud gives. Those of the ``home``
-    region are the same in the ledger; the others have the region's name before them.
+    The driver of the cloud knows no regions. Ids of the ``home`` region are the same in the ledger; ids of other
+    regions have the name of the region as a prefix in the ledger.
 
-    ``places`` is how many attempts to hand over, to take back and to prepare there may be at a time, of each so many:
-    fewer than there are workers, so that a region that hangs leaves some to the others.
+    ``places`` is the maximum of concurrent attempts to hand over, and likewise to take back and to prepare. It is less
+    than the number of workers, so that a region that hangs leaves workers to the others.
     """
 
     def __init__(self, region: str, cloud: CloudDriver, *, home: bool, places: int | None = None) -> None:
@@ -81,12 +81,12 @@ class RegionDriver:
 
     def discover(self, resource_type: str) -> list[DiscoveredResource]:
         with self._named():
-            found = [self._outside(one) for one in self._cloud.discover(resource_type)]
-        return sorted(found, key=lambda one: one.external_id)
+            found = [self._discovered(resource) for resource in self._cloud.discover(resource_type)]
+        return sorted(found, key=lambda resource: resource.external_id)
 
     def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
         with self._named():
-            return self._outside(self._cloud.look_up(resource_type, unqualified(self.region, reference)))
+            return self._discovered(self._cloud.look_up(resource_type, unqualified(self.region, reference)))
 
     def fetch(self, kind: str, reference: str, actor: Actor) -> Mapping[str, object]:
         with self._named():
@@ -109,10 +109,10 @@ class RegionDriver:
             return self._starting.attempt(lambda: self._cloud.ensure_started(self._order(order)))
 
     def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
-        beside = [self._order(one) for one in ahead if one.region == order.region]
+        ahead = [self._order(earlier) for earlier in ahead if earlier.region == order.region]
         with self._named():
-            gone = self._cloud.make_way(self._order(order), deadline=deadline, ahead=beside)
-        return [replace(one, resource=self._ref(one.resource)) for one in gone]
+            servers = self._cloud.make_way(self._order(order), deadline=deadline, ahead=ahead)
+        return [replace(server, resource=self._ref(server.resource)) for server in servers]
 
     def before_end(self, order: Order, action: str) -> Progress:
         with self._named():
@@ -124,11 +124,11 @@ class RegionDriver:
 
     def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
         with self._named():
-            return self._cloud.remaining(resource_type, [self._order(one) for one in orders])
+            return self._cloud.remaining(resource_type, [self._order(order) for order in orders])
 
     def servers(self, since: datetime) -> Iterable[BootedServer]:
         with self._named():
-            return [replace(one, region=self.region) for one in self._cloud.servers(since)]
+            return [replace(server, region=self.region) for server in self._cloud.servers(since)]
 
     def held(self, resource_type: str) -> Iterable[str]:
         with self._named():
@@ -136,13 +136,15 @@ class RegionDriver:
 
     def check(self, resource_type: str, registered: Iterable[ResourceRef] = ()) -> Mapping[str, Health]:
         with self._named():
-            found = self._cloud.check(resource_type, (self._inside(one) for one in registered))
-        return {qualified(self._prefix, number): health for number, health in found.items()}
+            found = self._cloud.check(resource_type, (self._inside(resource) for resource in registered))
+        return {qualified(self._prefix, external_id): health for external_id, health in found.items()}
 
     def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
         with self._named():
-            found = self._cloud.drift(resource_type, map(self._order, orders), [self._inside(one) for one in pooled])
-        return [one if one.resource is None else replace(one, resource=self._ref(one.resource)) for one in found]
+            drifts = self._cloud.drift(resource_type, map(self._order, orders), list(map(self._inside, pooled)))
+        return [
+            drift if drift.resource is None else replace(drift, resource=self._ref(drift.resource)) for drift in drifts
+        ]
 
     def delegate(self, actor: Actor) -> str:
         with self._named():
@@ -152,8 +154,8 @@ class RegionDriver:
         with self._named():
             self._cloud.revoke(trust_id)
 
-    def _outside(self, found: DiscoveredResource) -> DiscoveredResource:
-        return replace(found, region=self.region, external_id=qualified(self._prefix, found.external_id))
+    def _discovered(self, resource: DiscoveredResource) -> DiscoveredResource:
+        return replace(resource, region=self.region, external_id=qualified(self._prefix, resource.external_id))
 
     def _inside(self, resource: ResourceRef) -> ResourceRef:
         return replace(resource, region="", external_id=unqualified(self._prefix, resource.external_id))
@@ -167,17 +169,17 @@ class RegionDriver:
             region="",
             resources=tuple(map(self._inside, order.resources)),
             returning=tuple(map(self._inside, order.returning)),
-            units={unqualified(self._prefix, number): count for number, count in order.units.items()},
+            units={unqualified(self._prefix, external_id): count for external_id, count in order.units.items()},
         )
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """What goes wrong, with the region in which it does, and resources by the ids that the ledger has."""
+        """Add the region to the reasons of errors, and translate the ids of their resources to those of the ledger."""
         try:
             yield
         except (ResourceOccupied, ResourceMissing) as error:
-            found = {qualified(self._prefix, number): reason for number, reason in error.resources.items()}
-            named = type(error)(found)
+            reasons = {qualified(self._prefix, external_id): reason for external_id, reason in error.resources.items()}
+            named = type(error)(reasons)
             named.args = (named.reason.after(f"Region {self.region}: "),)
             raise named from error
         except CloudError as error:
@@ -186,22 +188,22 @@ class RegionDriver:
 
 
 class RegionRouter:
-    """A ``CloudDriver`` over one for each region; the first is the home region.
+    """A ``CloudDriver`` for several regions, each with its own driver; the first is the home region.
 
-    What an order is about is in one region, and is done by that region's driver, whatever ails the others. What is
-    asked of all regions at once fails where one does not answer; ``parts`` is for asking them one by one.
+    An order is in a single region and goes to the driver of that region, whatever the state of the others. A call for
+    all regions fails if a single region does not answer; ``parts`` is for asking them separately.
 
-    ``workers`` is how many attempts of a kind are made at a time; where there are several regions, one has three
-    quarters of them at most.
+    ``workers`` is the number of concurrent attempts of a kind; if there are several regions, each has three quarters of
+    them at most.
     """
 
     def __init__(self, clouds: Mapping[str, CloudDriver], *, workers: int = 0) -> None:
         self._home = next(iter(clouds))
         places = max(1, workers * 3 // 4) if workers > 1 and len(clouds) > 1 else None
         self._regions = {
-            name: RegionDriver(name, one, home=name == self._home, places=places) for name, one in clouds.items()
+            name: RegionDriver(name, cloud, home=name == self._home, places=places) for name, cloud in clouds.items()
         }
-        self.longest_call: timedelta = max(one.longest_call for one in clouds.values())
+        self.longest_call: timedelta = max(cloud.longest_call for cloud in clouds.values())
 
     def parts(self, resource_type: str) -> Mapping[str | None, CloudDriver]:
         found: dict[str | None, CloudDriver] = {}
@@ -209,8 +211,8 @@ class RegionRouter:
         return found
 
     def discover(self, resource_type: str) -> list[DiscoveredResource]:
-        found = [one for region in self._regions.values() for one in region.discover(resource_type)]
-        return sorted(found, key=lambda one: one.external_id)
+        found = [resource for region in self._regions.values() for resource in region.discover(resource_type)]
+        return sorted(found, key=lambda resource: resource.external_id)
 
     def look_up(self, resource_type: str, reference: str) -> DiscoveredResource:
         return self._named_by(reference).look_up(resource_type, reference)
@@ -240,14 +242,14 @@ class RegionRouter:
         return self._at(order.region).ensure_ended(self._entrusted(order))
 
     def remaining(self, resource_type: str, orders: Iterable[Order]) -> Mapping[str, int]:
-        by_region = self._sorted(orders, lambda one: one.region)
-        found: dict[str, int] = {}
-        for name, kept in by_region.items():
-            found |= self._at(name).remaining(resource_type, kept) if kept else {}
-        return found
+        by_region = self._sorted(orders, lambda order: order.region)
+        units: dict[str, int] = {}
+        for name, ended in by_region.items():
+            units |= self._at(name).remaining(resource_type, ended) if ended else {}
+        return units
 
     def servers(self, since: datetime) -> Iterable[BootedServer]:
-        """Those of all regions, but for regions that do not answer."""
+        """Return the servers of all regions that answer."""
         found: list[BootedServer] = []
         for region in self._regions.values():
             try:
@@ -260,27 +262,27 @@ class RegionRouter:
         return [name for region in self._regions.values() for name in region.held(resource_type)]
 
     def check(self, resource_type: str, registered: Iterable[ResourceRef] = ()) -> Mapping[str, Health]:
-        by_region = self._sorted(registered, lambda one: one.region)
+        by_region = self._sorted(registered, lambda resource: resource.region)
         found: dict[str, Health] = {}
         for name, region in self._regions.items():
             found |= region.check(resource_type, by_region[name])
         return found
 
     def drift(self, resource_type: str, orders: Iterable[Order], pooled: Iterable[ResourceRef]) -> Sequence[Drift]:
-        running = self._sorted(orders, lambda one: one.region)
-        unheld = self._sorted(pooled, lambda one: one.region)
+        orders_in = self._sorted(orders, lambda order: order.region)
+        pooled_in = self._sorted(pooled, lambda resource: resource.region)
         return [
-            one
+            drift
             for name, region in self._regions.items()
-            for one in region.drift(resource_type, running[name], unheld[name])
+            for drift in region.drift(resource_type, orders_in[name], pooled_in[name])
         ]
 
     def delegate(self, actor: Actor) -> str:
-        """A trust at home."""
+        """Create a trust in the home region."""
         return self.delegate_in(actor, (self._home,))
 
     def delegate_in(self, actor: Actor, regions: Collection[str]) -> str:
-        """A trust in each of these regions; none where one of them does not let the caller, or does not answer."""
+        """Create a trust in each of these regions, or in none if one of them refuses or does not answer."""
         trusts: dict[str, str] = {}
         try:
             for name in sorted(regions):
@@ -298,7 +300,7 @@ class RegionRouter:
             LOG.warning("trust %s is of no use and could not be deleted: %s", trust_id, error)
 
     def revoke(self, trust_id: str) -> None:
-        """Forget a trust in each region. Raises what the first one does that does not, after all were asked."""
+        """Delete the trusts in all regions, then raise the first error, if any."""
         errors: list[CloudError] = []
         for name, trust in self._trusts(trust_id).items():
             if name not in self._regions:
@@ -317,24 +319,24 @@ class RegionRouter:
         return self._regions[name]
 
     def _named_by(self, reference: str) -> RegionDriver:
-        """The region in which something is called so."""
+        """Return the region of a reference."""
         for name, region in self._regions.items():
             if unqualified(name, reference) != reference:
                 return region
         raise CloudNotFound(Reason(f"{reference} is in no region that there is."))
 
     def _entrusted(self, order: Order) -> Order:
-        """The order with the trust that its owner has given us in its region."""
+        """Return the order with the trust of its owner in its region."""
         if order.trust_id is None:
             return order
         return replace(order, trust_id=self._trusts(order.trust_id).get(order.region or self._home))
 
     def _trusts(self, trust_id: str) -> dict[str, str]:
-        """The trusts of a lease by region; what was given before there were regions was given at home."""
+        """Return the trusts of a lease by region; a trust without a region belongs to the home region."""
         return {name or self._home: trust for name, trust in trusts_in(trust_id).items()}
 
-    def _sorted(self, things: Iterable[T], region_of: Callable[[T], str]) -> dict[str, list[T]]:
-        found: dict[str, list[T]] = {name: [] for name in self._regions}
-        for one in things:
-            found.setdefault(region_of(one) or self._home, []).append(one)
-        return found
+    def _sorted(self, items: Iterable[T], region_of: Callable[[T], str]) -> dict[str, list[T]]:
+        by_region: dict[str, list[T]] = {name: [] for name in self._regions}
+        for item in items:
+            by_region.setdefault(region_of(item) or self._home, []).append(item)
+        return by_region

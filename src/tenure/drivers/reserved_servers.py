@@ -1,4 +1,4 @@
-"""How reserved servers are marked, in whatever cloud, and what becomes of them at the end."""
+"""How reserved servers are marked, and their fate at the end, in any cloud."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tenure.domain.capacity import Capacity
 from tenure.domain.footprint import footprint_of
 from tenure.drivers.contract import SLOWEST_BOOT, Order
 
-#: The type of reservations of one server that is there already, or is named later.
+#: The type of reservations for a single server, which exists already or is named later.
 SERVER: Final = "virtual:server"
-#: In a server's metadata: whose it is while it is reserved, what becomes of it when, and where it was woken.
+#: Metadata keys of a reserved server: its lease and reservation, its fate at the end, and the host of its wake-up.
 LEASE: Final = "tenure:lease"
 RESERVATION: Final = "tenure:reservation"
 RESERVED: Final = "tenure:reserved"
@@ -20,20 +20,20 @@ AT_END: Final = "tenure:at_end"
 ENDS_AT: Final = "tenure:ends_at"
 WOKEN: Final = "tenure:woken"
 MARKS: Final = (LEASE, RESERVATION, RESERVED, AT_END, ENDS_AT, WOKEN)
-#: The tag that all reserved servers bear, by which they are found among all servers of a cloud.
+#: The tag by which reserved servers are found among all servers of a cloud.
 TAG: Final = RESERVED
-#: Where a server was woken that stays in its place.
+#: The value of ``WOKEN`` for a server that stays in its place.
 IN_PLACE: Final = "in place"
-#: In the metadata of a reservation's aggregate: which server its hosts are open to.
+#: Metadata key of a reservation's aggregate: the server that may use its hosts.
 OPEN_TO: Final = "tenure:server"
-#: How far the clocks of a cloud and ours may be apart.
+#: The largest expected difference between the clocks of the cloud and of this service.
 CLOCKS_DIFFER: Final = timedelta(seconds=10)
-#: Under which name it is kept that the server of the reservation bears its marks.
+#: The effect of a reservation whose server has its marks: the id of the server.
 ADOPTED: Final = "adopted_server_id"
 
 
 def marks_of(order: Order) -> dict[str, str]:
-    """What the metadata of the order's server say."""
+    """Return the metadata of the order's server."""
     return {
         LEASE: order.lease_id,
         RESERVATION: order.reservation_id,
@@ -45,28 +45,28 @@ def marks_of(order: Order) -> dict[str, str]:
 
 
 def tags_of(order: Order) -> tuple[str, str]:
-    """The tags of the order's server, but for one in its place, which is not looked for among all."""
+    """Return the tags of the order's server. A server that stays in its place gets none, as no search needs them."""
     return TAG, f"{LEASE}={order.lease_id}"
 
 
 def metadata_of(order: Order) -> dict[str, str]:
-    """What the metadata of the order's aggregate say."""
+    """Return the metadata of the order's aggregate."""
     named = named_server(order)
     return {RESERVATION: order.reservation_id, LEASE: order.lease_id} | ({} if named is None else {OPEN_TO: named})
 
 
 def named_server(order: Order) -> str | None:
-    """The id of the server that the order is about, None where that is not named yet."""
+    """Return the id of the order's server, or None if it is not named yet."""
     named = order.parameters.get("server_id")
     return None if named is None else str(named)
 
 
 def is_its_own(order: Order, server_id: str, metadata: Mapping[str, str], created_at: datetime | None) -> bool:
-    """Whether a server of the order's project is the reservation's, and not one that only says so.
+    """Whether a server of the order's project belongs to the reservation.
 
-    Everybody can write metadata. So of what the marks say only as much counts as cannot be done by them alone: a server
-    that is named is the one of that id, and where none is named it is one that was booted while the lease was held.
-    What is over has no server that it never had.
+    The marks alone are no proof, because users can write metadata. If the order names a server, only the server with
+    that id belongs to it. If it names none, a marked server belongs to it if it was booted while the lease was held. An
+    ended reservation has only the server that it had before.
     """
     named, is_marked = named_server(order), metadata.get(RESERVATION) == order.reservation_id
     if named is not None:
@@ -75,7 +75,7 @@ def is_its_own(order: Order, server_id: str, metadata: Mapping[str, str], create
 
 
 def was_booted_for(order: Order, created_at: datetime | None) -> bool:
-    """Whether a server was booted while the order's lease was held, and that came to nothing."""
+    """Whether a server was booted while the order's lease was held, and the lease was not confirmed."""
     if order.hold is None or created_at is None:
         return False
     return order.hold.start - CLOCKS_DIFFER <= created_at <= order.hold.end + SLOWEST_BOOT
@@ -87,16 +87,16 @@ def is_in_place(order: Order) -> bool:
 
 
 def is_woken(order: Order, host: str, metadata: Mapping[str, str]) -> bool:
-    """Whether the server was woken there for this reservation: an earlier one may have left its marks."""
+    """Whether the server was woken on the host for this reservation, and not for an earlier one that left its marks."""
     return metadata.get(WOKEN) == host and metadata.get(RESERVATION) == order.reservation_id
 
 
 def fate_of(order: Order, server_id: str, created_at: datetime | None) -> str:
-    """What becomes of a server when its reservation is taken back; an empty text where nothing does.
+    """Return the action for a server when its reservation is taken back, or an empty text if it stays as it is.
 
-    One that was booted for a reservation which was never confirmed, or not to the end, goes. One that was to be
-    reserved and never was stays as it is, and so does one that is to be kept, as soon as the reservation is over. One
-    that is spared leaves its room, and that is all.
+    A server that was booted for a reservation whose confirmation never came, or failed, is deleted. A server that was
+    named but never reserved stays as it is; so does a server that is to be kept, once the reservation is over. A spared
+    server only leaves its room.
     """
     if named_server(order) is None:
         return "delete"
@@ -111,7 +111,7 @@ def fate_of(order: Order, server_id: str, created_at: datetime | None) -> str:
 
 
 def excess_of(order: Order, taken: Capacity) -> str | None:
-    """What a server that takes so much takes more than was booked for it, in words; None where it takes no more."""
+    """Describe by how much a server that uses ``taken`` exceeds the booked size; None if it does not."""
     booked = size_of(order.parameters)
     larger = [
         f"{amount} {name} instead of {booked.get(name, 0)}"
@@ -122,7 +122,7 @@ def excess_of(order: Order, taken: Capacity) -> str | None:
 
 
 def size_of(parameters: Mapping[str, object]) -> Capacity:
-    """What the server of a reservation takes of its host."""
+    """Return the amounts that the server of a reservation uses of its host."""
     source = parameters.get("source")
     if isinstance(source, Mapping):
         return footprint_of(source).amounts

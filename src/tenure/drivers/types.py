@@ -1,4 +1,4 @@
-"""A cloud, and beside it the drivers that types by others bring for what only they know."""
+"""The driver of a cloud together with the drivers that third-party resource types bring along."""
 
 from __future__ import annotations
 
@@ -23,26 +23,27 @@ from tenure.drivers.contract import (
 
 
 class TypeDriver(CloudDriver, Protocol):
-    """A driver for the resources of an inventory; ``PlainDriver`` is one to begin with."""
+    """A driver for the resources of an inventory; ``PlainDriver`` is a base class for it."""
 
-    #: The kinds of things that requests name and that ``fetch`` knows.
+    #: The kinds of objects that ``fetch`` knows.
     kinds: frozenset[str]
 
 
 class TypeRouter:
-    """A ``CloudDriver`` that asks for each resource type whoever drives it.
+    """A ``CloudDriver`` that forwards each call to the driver of the resource type.
 
-    ``own`` are the drivers of types, by the names of these types and of their inventories; ``cloud`` has all others.
+    ``own`` are the drivers of single types, by the names of these types and of their inventories; ``cloud`` drives all
+    other types.
     """
 
     def __init__(self, cloud: CloudDriver, own: Mapping[str, TypeDriver]) -> None:
         self._cloud = cloud
         self._own = dict(own)
-        self.longest_call: timedelta = max(one.longest_call for one in (cloud, *own.values()))
+        self.longest_call: timedelta = max(driver.longest_call for driver in (cloud, *own.values()))
         self._by_kind = {kind: driver for driver in own.values() for kind in driver.kinds}
 
     def driver_of(self, resource_type: str) -> CloudDriver:
-        """Who drives a resource type, or an inventory."""
+        """Return the driver of a resource type, or of an inventory."""
         return self._own.get(resource_type, self._cloud)
 
     def parts(self, resource_type: str) -> Mapping[str | None, CloudDriver]:
@@ -71,8 +72,8 @@ class TypeRouter:
 
     def make_way(self, order: Order, *, deadline: datetime, ahead: Iterable[Order] = ()) -> Sequence[Preempted]:
         driver = self.driver_of(order.resource_type)
-        beside = [one for one in ahead if self.driver_of(one.resource_type) is driver]
-        return driver.make_way(order, deadline=deadline, ahead=beside)
+        ahead = [earlier for earlier in ahead if self.driver_of(earlier.resource_type) is driver]
+        return driver.make_way(order, deadline=deadline, ahead=ahead)
 
     def before_end(self, order: Order, action: str) -> Progress:
         return self.driver_of(order.resource_type).before_end(order, action)
