@@ -1,6 +1,6 @@
-"""The shapes of answers: how the document of an answer is built from what an operation returns, and its model.
+"""The shapes of answers: they build the document of an answer from the result of an operation.
 
-A shape knows the model of the thing that it shows; the model writes the thing (``Answer.show``) and describes it.
+A shape has the model of the objects that it shows; the model writes an object (``Answer.show``) and describes it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ LinkTo = Callable[[str], list[Mapping[str, str]]]
 
 
 class Shape(Protocol):
-    """How the document of an answer is built."""
+    """The form of the document of an answer."""
 
     def render(self, value: Any, version: Version, next_page: LinkTo) -> Document | Iterator[bytes]:
-        """Return the document, or the pieces of its text where it is long."""
+        """Return the document, or the pieces of its text if it is long."""
 
     def document(self, version: Version) -> type[Answer]:
         """Return the model of the document."""
@@ -41,7 +41,7 @@ class Shape(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """The thing itself is the document."""
+    """The object itself is the document."""
 
     model: AnswerAt
 
@@ -54,7 +54,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class One:
-    """The document has one thing under a key."""
+    """The document has a single object under a key."""
 
     key: str
     model: AnswerAt
@@ -85,8 +85,8 @@ class Many:
 class Pages:
     """The document has a page of a list under a key, and a link to the next page. At 1.0 it has the whole list.
 
-    A list is written while it is fetched: no more than one page is in memory. The first page is fetched at once, so
-    that what is wrong with the request becomes an answer.
+    A list is written while it is fetched: at most one page is in memory. The first page is fetched at once, so that an
+    error of the request becomes an error answer.
     """
 
     key: str
@@ -120,7 +120,7 @@ def _document_of_many(key: str, model: type[Answer], *, has_links: bool) -> type
 
 
 def pages(fetch: Callable[[Q], Page[T]], first: Q, marker_of: Callable[[T], str]) -> Iterator[Page[T]]:
-    """Return the pages of a list, from the one that ``first`` asks for; each is fetched when it is asked for."""
+    """Return the pages of a list, starting with that of the query ``first``; each is fetched on demand."""
     page = fetch(first)
     yield page
     while page.marker is not None:
@@ -131,7 +131,7 @@ def pages(fetch: Callable[[Q], Page[T]], first: Q, marker_of: Callable[[T], str]
 def _page_after(page: Page[T], fetch: Callable[[Q], Page[T]], query: Q, marker_of: Callable[[T], str]) -> Page[T]:
     """Return the page after the last item of this one that is still in the list.
 
-    Raises what ``fetch`` does where all items have been taken out meanwhile.
+    Raises what ``fetch`` does if all items of this page have been deleted in the meantime.
     """
     *others, first = reversed(page.items)
     for item in others:

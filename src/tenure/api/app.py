@@ -48,11 +48,11 @@ def create_app(
     *,
     public_url: str | None = None,
 ) -> WSGIApplication:
-    """The API over ``manager``.
+    """Return the API of ``manager``.
 
-    ``authenticate`` wraps everything but discovery, health and the API's description; it tells who the caller is by
-    the headers that keystonemiddleware sets. ``public_url`` is the URL of the root as clients see it, where that
-    cannot be told from the request.
+    ``authenticate`` wraps everything except discovery, health and the description of the API; it identifies the caller
+    by the headers of keystonemiddleware. ``public_url`` is the URL of the root for clients, if the requests do not show
+    it.
     """
     operations = operations_of(tuple(types))
     links = Links(public_url)
@@ -69,7 +69,7 @@ def create_app(
 
 
 class Gate:
-    """Lets requests in: those of a version that is spoken, to what that version serves."""
+    """Admits requests whose version is supported and serves the URL."""
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
         call = call_of(req)
@@ -108,7 +108,7 @@ def _on_error(req: falcon.Request, resp: falcon.Response, error: TenureError, pa
 
 
 def _on_http_error(req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError, params: dict[str, Any]) -> None:
-    """An error that the framework found."""
+    """Answer with an error of the framework."""
     if error.headers is not None:
         resp.set_headers(error.headers)
     if isinstance(error, falcon.HTTPNotFound):

@@ -10,7 +10,7 @@ The file is YAML (or JSON, which is YAML too), readable by its owner only:
         roles: [member, reader]
         token: 9f0c1d...
 
-What passes is told to the application as keystonemiddleware tells it, by headers of the request.
+The application gets the identity of the caller in the headers of the request, as from keystonemiddleware.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MODE = 0o600
 #: A shorter token could be guessed.
 MIN_TOKEN_LENGTH = 16
 
-#: Every header that says who the caller is begins with one of these; only we may set them.
+#: The prefixes of all headers with the identity of the caller; only this service may set them.
 _IDENTITY_PREFIXES = (
     "HTTP_X_IDENTITY",
     "HTTP_X_USER",
@@ -56,12 +56,12 @@ _Word = Annotated[StrictStr, Field(min_length=1, max_length=255, pattern=r"^[\x2
 
 
 class TokenFileError(ValueError):
-    """A token file that cannot be used; the text says why, and never holds a token."""
+    """A token file that cannot be used; the text gives the reason, and never contains a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenUser:
-    """A user of the standalone service, acting in one project."""
+    """A user of the standalone service, in a project."""
 
     user_id: str
     user_name: str
@@ -99,9 +99,9 @@ def _with_implied(roles: Iterable[str]) -> tuple[str, ...]:
 def read_token_file(
     path: str | os.PathLike[str], *, known_roles: Collection[str] | None = None
 ) -> tuple[TokenUser, ...]:
-    """The users that a token file names, with the roles that theirs imply.
+    """Return the users of a token file, with their implied roles.
 
-    Raises ``TokenFileError`` where it is not safe or not understood, and for a role that is none of ``known_roles``.
+    Raises ``TokenFileError`` if the file is not safe or not valid, and for a role that is not in ``known_roles``.
     """
     try:
         with open(path, "rb") as file:
@@ -138,14 +138,14 @@ def write_token_file(path: str | os.PathLike[str], users: Iterable[TokenUser]) -
     document = {"users": [{**asdict(user), "roles": list(user.roles)} for user in users]}
     descriptor = os.open(Path(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
     with open(descriptor, "w", encoding="utf-8") as file:
-        os.fchmod(file.fileno(), MODE)  # whatever the umask is
+        os.fchmod(file.fileno(), MODE)  # independent of the umask
         yaml.safe_dump(document, file, sort_keys=False)
 
 
 class TokenFileAuth:
-    """Lets pass who shows a token of the file, and says to the application who it is.
+    """Admits requests with a token of the file, and gives the application the identity of the caller.
 
-    What a client says of its own identity is dropped. The file is read once, when the process starts.
+    Identity headers of the client are removed. The file is read once, when the process starts.
     """
 
     def __init__(
@@ -158,20 +158,20 @@ class TokenFileAuth:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         for name in [name for name in environ if name.startswith(_IDENTITY_PREFIXES)]:
             del environ[name]
-        user = self._who(environ.get("HTTP_X_AUTH_TOKEN", ""))
+        user = self._user_with(environ.get("HTTP_X_AUTH_TOKEN", ""))
         if user is None:
             return _refuse(start_response)
         environ.update(_headers(user))
         return self._app(environ, start_response)
 
-    def _who(self, token: str) -> TokenUser | None:
-        """Who has that token. It takes as long for a wrong token as for a right one, whichever it is."""
+    def _user_with(self, token: str) -> TokenUser | None:
+        """Return the user with the token. The duration does not depend on the token, right or wrong."""
         given = _digest(token)
-        found = None
+        owner = None
         for digest, user in self._users:
             if hmac.compare_digest(digest, given):
-                found = user
-        return found
+                owner = user
+        return owner
 
 
 def _digest(token: str) -> bytes:
@@ -194,7 +194,7 @@ def _headers(user: TokenUser) -> Mapping[str, str]:
 
 
 def _refuse(start_response: StartResponse) -> Iterable[bytes]:
-    """The answer that keystonemiddleware gives."""
+    """Answer like keystonemiddleware."""
     error: dict[str, Any] = {
         "code": 401,
         "title": "Unauthorized",

@@ -1,4 +1,4 @@
-"""Reading the bodies of requests: JSON objects, and nothing that hurts further in."""
+"""Reading the bodies of requests: JSON objects without values that later layers could not handle."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from tenure.api.errors import TooLarge, UnsupportedMediaType
 from tenure.api.schemas.texts import NUMBER_LIMIT
 from tenure.domain.errors import InvalidParameter
 
-#: No body is larger.
+#: The largest size of a body.
 MAX_BYTES = 1024 * 1024
-#: No body is nested deeper.
+#: The deepest nesting of a body.
 MAX_DEPTH = 32
-#: No body has more values: numbers, texts, lists and objects.
+#: The largest number of values in a body: numbers, texts, lists and objects.
 MAX_VALUES = 20_000
 
 JsonObject = dict[str, object]
 
-#: A text of JSON, also one without an end: what follows is no part of the document then.
+#: A JSON string. Without a closing quote it extends to the end of the body.
 _TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 
 
 def read_object(req: falcon.Request) -> JsonObject:
-    """The body as a JSON object; empty where there is none."""
+    """Return the body as a JSON object, which is empty if there is no body."""
     content_type = (req.content_type or "").partition(";")[0].strip().lower()
     if content_type not in ("", "application/json"):
         raise UnsupportedMediaType(content_type)
@@ -51,7 +51,7 @@ def _read(req: falcon.Request) -> bytes:
 def _parse(body: bytes) -> object:
     if not body:
         return {}
-    if _has_too_many_values(body):  # before they are made: each takes many times what it takes in the body
+    if _has_too_many_values(body):  # before parsing, as parsed values need many times their size in the body
         raise InvalidParameter(f"The body has more than {MAX_VALUES} values.", field="body")
     try:
         return json.loads(
@@ -72,7 +72,7 @@ def _parse(body: bytes) -> object:
 
 
 def _has_too_many_values(body: bytes) -> bool:
-    """Whether there are more values than may be: each but the first has a comma or a bracket of its own before it."""
+    """Whether the body has too many values: each but the first follows its own comma or opening bracket."""
     texts = 2 * MAX_VALUES  # an object's values have names
     between = _TEXT.split(body, maxsplit=texts)
     if len(between) > texts:
@@ -97,7 +97,7 @@ def _finite(text: str) -> float | _Huge:
 
 
 def _bounded(text: str) -> int | _Huge:
-    if len(text) > len(str(-NUMBER_LIMIT)):  # it takes long to read a number of a million digits
+    if len(text) > len(str(-NUMBER_LIMIT)):  # parsing a million digits takes long
         return _Huge(text)
     number = int(text)
     return number if abs(number) < NUMBER_LIMIT else _Huge(text)
@@ -118,7 +118,7 @@ _Way = tuple["_Way", str | int] | tuple[()]
 
 
 def _check(document: JsonObject) -> None:
-    """Refuse what no value, and no name, may be. Without recursion: the depth is the sender's choice."""
+    """Refuse invalid values and names. Without recursion, as the client determines the depth."""
     waiting: list[tuple[dict[str, object] | list[object], _Way, int]] = [(document, (), 0)]
     while waiting:
         group, way, depth = waiting.pop()
@@ -152,7 +152,7 @@ def _check_scalar(value: object, way: _Way, last: str | int) -> None:
 
 
 def _path(way: _Way) -> str:
-    """A way in words, such as ``reservations[1].min``."""
+    """Return a way as text, such as ``reservations[1].min``."""
     parts: list[str] = []
     while way:
         way, last = way
@@ -161,7 +161,7 @@ def _path(way: _Way) -> str:
 
 
 def _shown(name: str) -> str:
-    """A field's name as a refusal repeats it."""
+    """Return the name of a field as an error text repeats it."""
     return name[:80].encode("utf-8", "replace").decode("utf-8").replace("\0", "?")
 
 

@@ -1,4 +1,4 @@
-"""What is known of a request before it is read: its ids, its version, and who makes it."""
+"""The context of a request: its ids, its version and its actor, which are known before the body is read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenure.api.errors import NoProject, Refusal, Unauthorized
 from tenure.api.versions import OLDEST, Version, negotiate
 from tenure.domain.actor import Actor
 
-#: Where the environment of a request keeps its ``Call``.
+#: The key of the ``Call`` in the environment of a request.
 _KEY = "tenure.call"
 _REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 
@@ -23,18 +23,18 @@ Environ = dict[str, Any]
 
 @dataclass(slots=True)
 class Call:
-    """A request's ids and version, and how far it came."""
+    """The ids, the version and the progress of a request."""
 
     request_id: str
     global_request_id: str | None
-    #: None where it could not be understood; ``version_refusal`` then says why.
+    #: None if the header is not valid; ``version_refusal`` then has the reason.
     version: Version | None
     version_refusal: Refusal | None
     of_resource: bool
-    #: Whether the answer is ours, and not that of the authentication in front of us.
+    #: Whether the request has passed the authentication, so that the answer is from this application.
     reached: bool = False
     tells_version: bool = True
-    #: The pattern of the URL that it matches, empty where none does.
+    #: The route that the URL matches, or an empty text.
     route: str = ""
 
     def version_headers(self) -> list[tuple[str, str]]:
@@ -49,7 +49,7 @@ class Call:
 
 
 def open_call(environ: Environ) -> Call:
-    """Look at a new request, and keep what is found with it."""
+    """Create the ``Call`` of a new request, and store it in the environment."""
     version, refusal = None, None
     try:
         version = negotiate(environ.get("HTTP_OPENSTACK_API_VERSION"))
@@ -77,12 +77,12 @@ def call_of(req: falcon.Request) -> Call:
 
 
 def version_of(req: falcon.Request) -> Version:
-    """The version that the request is served at."""
+    """Return the version at which the request is served."""
     return call_of(req).version or OLDEST
 
 
 def actor_of(req: falcon.Request) -> Actor:
-    """Who makes the request, as the authentication in front of us says."""
+    """Return the actor of the request, from the headers of the authentication."""
     environ: Mapping[str, str] = req.env
     if environ.get("HTTP_X_IDENTITY_STATUS") != "Confirmed" or not environ.get("HTTP_X_USER_ID"):
         raise Unauthorized

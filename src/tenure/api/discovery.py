@@ -1,4 +1,4 @@
-"""The public operations: where the API is, which versions it speaks, whether it is well."""
+"""The public operations: the URL of the API, its versions and its health."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from tenure.domain.errors import Unavailable
 from tenure.domain.request import PartHealth
 
 _LOG = logging.getLogger(__name__)
-#: Parts without which leases are booked, started and ended: a load balancer is to send requests here all the same when
-#: they are unwell.
+#: Parts that leases do not depend on: a load balancer should send requests to this service even if they are unwell.
 _APART = frozenset({"notifications"})
 _PASSWORD = re.compile(r"://[^/\s]*@")
 
@@ -45,10 +44,10 @@ def _version(request: Request) -> VersionDocument:
 
 
 def _health(request: Request) -> HealthDocument:
-    """Say whether the service does its work, and whether each part is well."""
+    """Return the health of the service and of each part."""
     try:
         parts = request.manager.health()
-    except Exception as error:  # noqa: BLE001  # whatever ails it is the answer, and in the log
+    except Exception as error:  # noqa: BLE001  # any failure is the answer, and is logged
         defect = None if isinstance(error, Unavailable) else error
         _LOG.error("The manager does not say whether it is well: %s", error, exc_info=defect)
         parts = (PartHealth("manager", well=False, reason="does not answer"),)
@@ -59,7 +58,7 @@ def _health(request: Request) -> HealthDocument:
 
 
 def _shown(part: PartHealth) -> PartHealthDocument:
-    """Return a part's health, without a password that a URL in the reason has."""
+    """Return the health of a part, without passwords of URLs in the reason."""
     reason = _PASSWORD.sub("://***@", part.reason) if part.reason else None
     return PartHealthDocument(part=part.part, well=part.well, reason=reason)
 

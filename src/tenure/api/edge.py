@@ -1,4 +1,4 @@
-"""The outermost layer: ids and versions on every answer, also on those that never reach a handler."""
+"""The outermost layer: it adds ids and versions to every answer, also to answers without a handler."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: The methods that are told apart when requests are counted.
+#: The methods that are counted separately in the metrics.
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class _Answer:
-    """What an application passes to ``start_response``, kept until all of the answer is known."""
+    """The arguments of ``start_response``, kept until the whole answer is known."""
 
     def __init__(self) -> None:
         self.status = ""
@@ -49,11 +49,10 @@ class _Answer:
 
 
 class Edge:
-    """Leads a request to the public application, which has these paths, or to the authenticated one.
+    """Sends a request to the public application if it has the path, else to the authenticated one.
 
-    It completes the headers of the answer.
-
-    Both, and the authentication, must call ``start_response`` before they return.
+    Completes the headers of the answer. Both applications, and the authentication, must call ``start_response`` before
+    they return.
     """
 
     def __init__(self, public: WSGIApplication, public_paths: frozenset[str], authenticated: WSGIApplication) -> None:
@@ -81,7 +80,7 @@ class Edge:
             if method == "HEAD":
                 _close(body)
                 body = []
-            if isinstance(body, list):  # all of it is there
+            if isinstance(body, list):  # the answer is complete
                 report.end()
             else:
                 body = _Pieces(body, report)
@@ -96,7 +95,7 @@ class Edge:
 
 @dataclass(slots=True)
 class _Report:
-    """What is told of a request when its answer has ended, to the log and the metrics; told once."""
+    """Reports a request to the log and the metrics when its answer has ended, once."""
 
     call: Call
     method: str
@@ -107,7 +106,7 @@ class _Report:
     ended: bool = False
 
     def end(self, fate: str | None = None) -> None:
-        """Tell that the answer has ended: whole, unless ``fate`` says otherwise."""
+        """Report the end of the answer; ``fate`` is given unless the answer is complete."""
         if self.ended:
             return
         self.ended = True
@@ -119,7 +118,7 @@ class _Report:
 
 
 class _Pieces:
-    """An answer that is made while it is sent: each piece is made as part of its request."""
+    """An answer that is produced while it is sent; each piece is traced with the ids of its request."""
 
     def __init__(self, body: Iterable[bytes], report: _Report) -> None:
         self._body = body
@@ -142,7 +141,7 @@ class _Pieces:
                 raise
 
     def close(self) -> None:
-        """Servers call it in any case; where the end was not reached, the client has gone away."""
+        """Close the answer. Servers always call this; if the answer is not complete, the client has disconnected."""
         with traced(self._report.call.request_id, self._report.call.global_request_id):
             try:
                 _close(self._body)
@@ -151,13 +150,13 @@ class _Pieces:
 
 
 def _is_foreign_error(call: Call, answer: _Answer) -> bool:
-    """Whether the authentication has answered with an error, where the version promises errors of one form."""
+    """Whether the authentication has answered with an error, at a version whose errors have a fixed form."""
     newer = call.of_resource and call.version not in (None, OLDEST)
     return newer and not call.reached and answer.code >= HTTPStatus.BAD_REQUEST
 
 
 def _allowing_head(header: tuple[str, str]) -> tuple[str, str]:
-    """The header; HEAD is allowed wherever GET is, which the applications do not know."""
+    """Add HEAD to an ``Allow`` header with GET: the applications do not know HEAD."""
     name, value = header
     methods = [method.strip() for method in value.split(",")]
     if name.lower() == "allow" and "GET" in methods and "HEAD" not in methods:

@@ -1,4 +1,4 @@
-"""How errors look on the wire. Their HTTP statuses are known here and nowhere else."""
+"""The form of errors on the wire. Only this module knows their HTTP statuses."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tenure.domain.errors import (
 
 
 class Refusal(TenureError):
-    """A request that is refused before anything is asked of the manager."""
+    """A request that is refused before the manager is called."""
 
-    #: Whether 1.0 tells the version in such an answer.
+    #: Whether such an answer has the version headers at 1.0.
     tells_version = False
 
 
 class UnknownUrl(Refusal):
-    """Nothing is served there, or not at this version."""
+    """The URL is not served, or not at this version."""
 
     name = "NotFound"
 
@@ -51,7 +51,7 @@ class MethodNotAllowed(Refusal):
 
 
 class MalformedVersion(Refusal):
-    """The version header names this service, and no version."""
+    """The version header names this service without a valid version."""
 
     name = "InvalidParameter"
 
@@ -63,7 +63,7 @@ class MalformedVersion(Refusal):
 
 
 class VersionNotSupported(Refusal):
-    """A version that this server does not speak."""
+    """A version that this server does not support."""
 
     name = "NotAcceptable"
 
@@ -84,7 +84,7 @@ class Unauthorized(Refusal):
 
 
 class NoProject(TenureError):
-    """The caller's token is not one of a project."""
+    """The token of the caller has no project."""
 
     name = "Forbidden"
 
@@ -93,7 +93,7 @@ class NoProject(TenureError):
 
 
 class UnsupportedMediaType(Refusal):
-    """The body is said to be something else than JSON."""
+    """The content type of the body is not JSON."""
 
     name = "UnsupportedMediaType"
     tells_version = True
@@ -103,7 +103,7 @@ class UnsupportedMediaType(Refusal):
 
 
 class TooLarge(Refusal):
-    """The body is larger than any that makes sense."""
+    """The body is larger than the limit."""
 
     name = "TooLarge"
     tells_version = True
@@ -114,14 +114,14 @@ class TooLarge(Refusal):
 
 @dataclass(frozen=True, slots=True)
 class ErrorAnswer:
-    """An error as it leaves: ``tells_version`` is whether the version headers belong to it."""
+    """The answer for an error; ``tells_version`` is whether it has the version headers."""
 
     status: int
     document: Mapping[str, object]
     tells_version: bool = True
 
 
-#: The status of each error, the most specific class that is listed decides. From 1.1 on.
+#: The status of each error from 1.1 on; the most specific listed class decides.
 _STATUS: Mapping[type[TenureError], int] = {
     InvalidParameter: 400,
     MissingParameter: 400,
@@ -148,7 +148,7 @@ _STATUS: Mapping[type[TenureError], int] = {
 }
 #: The names of errors, from 1.1 on.
 ERROR_NAMES = tuple(sorted({kind.name for kind in _STATUS}))
-#: Where 1.0 differs: Blazar's codes, or those that its clients take as final.
+#: The statuses at 1.0: those of Blazar, or those that its clients regard as final.
 _STATUS_1_0: Mapping[type[TenureError], int] = {
     **_STATUS,
     NotEnoughResources: 400,
@@ -158,11 +158,11 @@ _STATUS_1_0: Mapping[type[TenureError], int] = {
     InvalidHost: 403,
     UnsupportedMediaType: 400,
 }
-#: What known clients take as final for a lease at 1.0; another code makes them try for ever.
+#: The status that known clients regard as final for a lease at 1.0; with another status they retry for ever.
 _FINAL_FOR_LEASES = 400
 _CONFLICT = 409
 
-#: What a status stands for, where the framework or the authentication chose it.
+#: The names of errors whose status comes from the framework or the authentication.
 _NAMES: Mapping[int, str] = {
     400: "InvalidParameter",
     401: "Unauthorized",
@@ -183,7 +183,7 @@ def _look_up(error: TenureError, table: Mapping[type[TenureError], int]) -> int:
 
 
 def error_answer_1_0(error: TenureError, *, of_lease: bool = False, creates: bool = False) -> ErrorAnswer:
-    """An error in Blazar's two forms: of a handled route, and of the framework around it."""
+    """Return an error in one of the two forms of Blazar: of a handled route, or of the framework around it."""
     status = _look_up(error, _STATUS_1_0)
     if status == _CONFLICT and of_lease and (creates or isinstance(error, InvalidState)):
         status = _FINAL_FOR_LEASES
@@ -193,7 +193,7 @@ def error_answer_1_0(error: TenureError, *, of_lease: bool = False, creates: boo
 
 
 def error_answer_1_1(error: TenureError) -> ErrorAnswer:
-    """An error with a stable name, the field at fault, and the reasons as data."""
+    """Return an error with a stable name, the wrong field, and the reasons as data."""
     status = _look_up(error, _STATUS)
     document: dict[str, object] = {
         "error_code": status,
@@ -208,7 +208,7 @@ def error_answer_1_1(error: TenureError) -> ErrorAnswer:
 
 
 def error_answer_without_version(error: TenureError) -> ErrorAnswer:
-    """An error of a request whose version is unknown: it can be read as 1.0 and as 1.1."""
+    """Return an error of a request whose version is unknown, readable as 1.0 and as 1.1."""
     answer = error_answer_1_1(error)
     return ErrorAnswer(answer.status, {"error": answer.status, **answer.document}, tells_version=False)
 
@@ -217,7 +217,7 @@ _LATER = "The service is not available right now; try again later."
 
 
 def foreign_error_answer(status: int) -> ErrorAnswer:
-    """An error that another part of the process decided on by its status, in the form of 1.1."""
+    """Return an error in the form of 1.1 for a status that another part of the process has chosen."""
     known: Mapping[int, TenureError] = {401: Unauthorized(), 503: Unavailable(_LATER), 404: UnknownUrl()}
     if status in known:
         return error_answer_1_1(known[status])
@@ -226,7 +226,7 @@ def foreign_error_answer(status: int) -> ErrorAnswer:
     return ErrorAnswer(status, {"error_code": status, "error_name": name, "error_message": text})
 
 
-#: What is said of an unexpected error; the log has the rest.
+#: The answers for unexpected errors; the log has the details.
 INTERNAL_1_0 = ErrorAnswer(
     500, {"error_code": 500, "error_message": "Internal Server Error", "error_name": "INTERNAL_SERVER_ERROR"}
 )

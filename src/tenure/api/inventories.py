@@ -1,6 +1,6 @@
-"""The operations of inventories: their resources, who has a part in them, and the properties that they have.
+"""The operations of inventories: their resources, the allocations of these, and their properties.
 
-They are the same for hosts, for addresses and for whatever else can be booked. What differs is a ``WireInventory``.
+They are the same for hosts, addresses and all other resources. The differences are in ``WireInventory``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from tenure.domain.resource import PropertySetting, Resource
 from tenure.resources.contract import Inventory, ResourceType
 from tenure.services.manager import Manager
 
-#: Finds what changes a resource.
+#: Returns the method of a manager that changes a resource.
 Verb = Callable[[Manager], Callable[..., ResourceChange]]
 _ALLOCATIONS_QUERY: QueryAt = by_version(AllocationQuery, AllocationListQuery)
 _PROPERTIES_QUERY: QueryAt = by_version(LenientPropertyListQuery, PropertyListQuery)
@@ -62,13 +62,13 @@ _SETTING: AnswerAt = by_version(answers.PropertySettingOf10, answers.PropertySet
 
 @cache
 def installed_inventories() -> tuple[WireInventory, ...]:
-    """The inventories that are on the wire where their type is installed, ours and others', by their entry points."""
+    """Return the inventories that the API serves if their type is installed, by their entry points."""
     points = sorted(entry_points(group="tenure.inventories"), key=lambda point: point.name)
     return tuple(point.load() for point in points)
 
 
 def inventory_operations(kinds: Iterable[ResourceType]) -> Iterator[Operation]:
-    """Return the operations of all inventories of these types that are on the wire."""
+    """Return the operations of all inventories of these types that the API serves."""
     known = {kind.stock.name: kind.stock for kind in kinds if kind.stock is not None}
     for wire in installed_inventories():
         if wire.resource_type in known:
@@ -77,7 +77,7 @@ def inventory_operations(kinds: Iterable[ResourceType]) -> Iterator[Operation]:
 
 @dataclass(frozen=True, slots=True)
 class _Changed:
-    """A resource after a change, or as it would be, and what becomes of the reservations with a part in it."""
+    """A resource after a change, or after the change that was tried, and the affected reservations."""
 
     resource: Resource
     dry_run: bool
@@ -85,7 +85,7 @@ class _Changed:
 
 
 class _InventoryOperations:
-    """The operations of one inventory."""
+    """The operations of an inventory."""
 
     def __init__(self, wire: WireInventory, stock: Inventory) -> None:
         self._wire = wire
@@ -93,28 +93,31 @@ class _InventoryOperations:
         self._type = wire.resource_type
 
     def table(self) -> Iterator[Operation]:
-        """Return all of them, in the order in which they are described."""
+        """Return all operations, in the order of their description."""
         wire, noun, nouns, since = self._wire, self._wire.noun, self._wire.nouns, self._wire.since
-        every, one = wire.path, f"{wire.path}/{{{wire.part}}}"
+        collection, resource = wire.path, f"{wire.path}/{{{wire.part}}}"
         shown, listed = One(wire.one, wire.answer), Pages(wire.many, wire.answer)
         registered = One(wire.one, wire.answer_new or wire.answer)
         query, registration = list_queries(wire.query), registration_models(wire.registration)
-        yield Operation("GET", every, f"List {nouns}", self.list, listed, query=query, since=since)
+        yield Operation("GET", collection, f"List {nouns}", self.list, listed, query=query, since=since)
         summary = f"Make a {noun} reservable"
-        yield Operation("POST", every, summary, self.register, registered, status=201, body=registration, since=since)
-        yield Operation("GET", one, f"Show a {noun}", self.get, shown, since=since)
-        yield Operation("DELETE", one, f"Take a {noun} back", self.unregister, None, since=since)
+        yield Operation(
+            "POST", collection, summary, self.register, registered, status=201, body=registration, since=since
+        )
+        yield Operation("GET", resource, f"Show a {noun}", self.get, shown, since=since)
+        yield Operation("DELETE", resource, f"Take a {noun} back", self.unregister, None, since=since)
         if wire.properties is not None:
             summary, body = f"Change a {noun}'s properties", wire.properties.models
-            yield Operation("PUT", one, summary, partial(self.update, wire.properties), shown, body=body, since=since)
+            update = partial(self.update, wire.properties)
+            yield Operation("PUT", resource, summary, update, shown, body=body, since=since)
             yield from self._of_properties()
         elif wire.lending is not None:
             summary, body = f"Change how much of a {noun} is lent", by_version(wire.lending.model)
-            yield Operation("PUT", one, summary, partial(self.lend, wire.lending), shown, body=body, since=since)
-        yield from self._of_allocations(one, max(since, wire.allocations_since))
-        leased, summary = f"/v1/leases/{{lease_id}}/{wire.many}", f"List the {nouns} of a lease"
-        had = Many(wire.many, by_version(wire.leased_answer))
-        yield Operation("GET", leased, summary, self.leased, had, since=max(since, Version.V1_1))
+            yield Operation("PUT", resource, summary, partial(self.lend, wire.lending), shown, body=body, since=since)
+        yield from self._of_allocations(resource, max(since, wire.allocations_since))
+        path, summary = f"/v1/leases/{{lease_id}}/{wire.many}", f"List the {nouns} of a lease"
+        leased = Many(wire.many, by_version(wire.leased_answer))
+        yield Operation("GET", path, summary, self.leased, leased, since=max(since, Version.V1_1))
         changed = Whole(by_version(*[self._change_model(version) for version in Version]))
         changes: Sequence[tuple[str, str, Verb, type[BaseModel]]] = (
             ("disable", f"Close a {noun} to reservations", lambda manager: manager.resources.disable, Disable),
@@ -123,7 +126,8 @@ class _InventoryOperations:
         )
         for name, summary, verb, model in changes:
             run, body = partial(self.change, verb), by_version(model)
-            yield Operation("POST", f"{one}/{name}", summary, run, changed, body=body, since=max(since, Version.V1_2))
+            path, from_1_2 = f"{resource}/{name}", max(since, Version.V1_2)
+            yield Operation("POST", path, summary, run, changed, body=body, since=from_1_2)
 
     def _of_properties(self) -> Iterator[Operation]:
         path, since = f"{self._wire.path}/properties", self._wire.since
@@ -140,16 +144,16 @@ class _InventoryOperations:
             refused_with=(404,),
         )
 
-    def _of_allocations(self, one: str, since: Version) -> Iterator[Operation]:
+    def _of_allocations(self, resource: str, since: Version) -> Iterator[Operation]:
         path, summary = f"{self._wire.path}/allocations", f"List who has a part in which {self._wire.nouns}"
         listed, shown = Pages("allocations", _ALLOCATION), One("allocation", _ALLOCATION)
         yield Operation("GET", path, summary, self.bookings, listed, query=_ALLOCATIONS_QUERY, since=since)
-        path, summary = f"{one}/allocation", f"Show who has a part in a {self._wire.noun}"
+        path, summary = f"{resource}/allocation", f"Show who has a part in a {self._wire.noun}"
         query = by_version(AllocationQuery)
         yield Operation("GET", path, summary, self.bookings_of, shown, query=query, since=since)
 
     def _change_model(self, version: Version) -> type[Answer]:
-        """Return the model of a resource after a change, or as it would be, and of what becomes of the parts in it."""
+        """Return the model of ``_Changed``."""
         shown = self._wire.answer(version)
         fields: dict[str, Any] = {
             self._wire.one: (Annotated[shown, From("resource")], ...),
@@ -159,7 +163,7 @@ class _InventoryOperations:
         return create_model(f"{shown.__name__}Change", __base__=Answer, **fields)
 
     def _id(self, request: Request) -> str:
-        """Return the id in the URL. Raises ``NotFound`` for what can be none."""
+        """Return the id in the URL. Raises ``NotFound`` if it is not a valid id."""
         return request.part(
             self._wire.part, lambda shown: self._stock.say(self._stock.missing, id=shown.replace("\0", "?"))
         )
@@ -194,10 +198,10 @@ class _InventoryOperations:
         return request.manager.leases.resources(request.actor, request.part("lease_id"), self._type)
 
     def change(self, verb: Verb, request: Request) -> _Changed:
-        """Do what ``verb`` does, which takes what the body gives by the same names."""
+        """Call the method of ``verb`` with the fields of the body as arguments."""
         given = request.given()
-        done = verb(request.manager)(request.actor, self._type, self._id(request), **given.model_dump())
-        return _Changed(done.resource, given.dry_run, done.parts)
+        change = verb(request.manager)(request.actor, self._type, self._id(request), **given.model_dump())
+        return _Changed(change.resource, given.dry_run, change.parts)
 
     def bookings(self, request: Request) -> Iterator[Page[ResourceBookings]]:
         query = request.query

@@ -1,6 +1,6 @@
-"""Authentication by Keystone: keystonemiddleware, with a bound on how long a request waits for it.
+"""Authentication by Keystone: keystonemiddleware, with a limit on the time that a request waits for it.
 
-Needs the libraries of a deployment, which a standalone service does not have.
+Needs libraries that a standalone service does not have.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-#: How long a request waits for Keystone each time, and how often it asks again, where [keystone_authtoken] does not say
-#: it: a request that comes while Keystone hangs is answered within ten seconds.
+#: The defaults for the time-out of a request to Keystone and for the number of retries in [keystone_authtoken]: while
+#: Keystone hangs, a request to this service is answered within ten seconds.
 SECONDS = 4
 RETRIES = 1
 
@@ -35,26 +35,26 @@ _AWAY = {
 
 
 class KeystoneAuth:
-    """Lets requests through to ``app`` that have a token of Keystone, as ``[keystone_authtoken]`` says.
+    """Admits requests with a valid token of Keystone to ``app``, configured by ``[keystone_authtoken]``.
 
-    Answers 401 to others, and 503 where Keystone does not vouch for anybody right now.
+    Answers 401 to other requests, and 503 if Keystone cannot validate tokens at present.
     """
 
     def __init__(self, app: WSGIApplication, conf: ConfigOpts) -> None:
         ((group, options),) = list_auth_token_opts()
         conf.register_opts(options, group=group)
-        conf.set_default("http_connect_timeout", SECONDS, group=group)  # without it, for ever
+        conf.set_default("http_connect_timeout", SECONDS, group=group)  # the default of the middleware has no limit
         conf.set_default("http_request_max_retries", RETRIES, group=group)
-        # With the catalogue, which we do not need: Nova and others do, and read what we put into the cache of tokens
-        # where they share it with us.
+        # The tokens include the catalogue, which this service does not need: Nova and other services may share the
+        # token cache, and need it.
         self._middleware: WSGIApplication = AuthProtocol(app, {"oslo_config_config": conf})
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
             return self._middleware(environ, start_response)
         except ClientException as error:
-            # The middleware takes a Keystone that it cannot connect to for one that is away, but not one that is
-            # silent, nor one that cannot let the service itself in.
+            # The middleware answers 503 itself if it cannot connect to Keystone, but not if Keystone is silent or does
+            # not accept the credentials of this service.
             LOG.critical("Keystone vouches for nobody: %s: %s", type(error).__name__, error)
         body = json.dumps(_AWAY).encode()
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]

@@ -21,12 +21,12 @@ from tenure.domain.errors import NotEnoughResources, TenureError
 from tenure.domain.lease import HistoryEntry, Lease
 from tenure.domain.request import LeaseQuery, Page
 
-#: How a field of one of a lease's reservations begins.
+#: The prefix of the fields of a reservation in the body of a lease.
 _OF_RESERVATION = re.compile(r"^reservations\[\d+\]\.?")
 
 
 def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation, ...]:
-    """Return the operations of leases, which ``schemas`` read and show at each version."""
+    """Return the operations of leases, with the schemas of each version."""
 
     def body(model: Callable[[LeaseSchemas], type[BaseModel]]) -> ModelAt:
         return lambda version: model(schemas[version])
@@ -34,20 +34,20 @@ def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation
     leases, lease = "/v1/leases", "/v1/leases/{lease_id}"
     reservations = f"{lease}/reservations"
     use, v1_1, v1_2 = _UseCases(schemas), Version.V1_1, Version.V1_2
-    one = One("lease", lambda version: schemas[version].answer)
-    every = Pages("leases", one.model)
+    shown = One("lease", lambda version: schemas[version].answer)
+    listed = Pages("leases", shown.model)
     history = Pages("history", by_version(answers.HistoryEntry, answers.HistoryEntry, answers.HistoryEntryOf12))
     create = body(lambda schemas: schemas.create_model)
     update = body(lambda schemas: schemas.update_model)
     confirm = body(lambda schemas: schemas.confirm_model)
     add = body(lambda schemas: schemas.add_model)
     return (
-        Operation("GET", leases, "List leases", use.list, every, query=by_version(Query, LeaseListQuery)),
-        Operation("POST", leases, "Make a lease", use.create, one, status=201, body=create),
-        Operation("GET", lease, "Show a lease", use.get, one),
-        Operation("PUT", lease, "Change a lease", use.update, one, body=update),
+        Operation("GET", leases, "List leases", use.list, listed, query=by_version(Query, LeaseListQuery)),
+        Operation("POST", leases, "Make a lease", use.create, shown, status=201, body=create),
+        Operation("GET", lease, "Show a lease", use.get, shown),
+        Operation("PUT", lease, "Change a lease", use.update, shown, body=update),
         Operation("DELETE", lease, "Delete a lease", use.delete, None),
-        Operation("POST", f"{lease}/confirm", "Keep a held lease", use.confirm, one, body=confirm, since=v1_2),
+        Operation("POST", f"{lease}/confirm", "Keep a held lease", use.confirm, shown, body=confirm, since=v1_2),
         Operation(
             "GET",
             f"{lease}/history",
@@ -57,13 +57,13 @@ def lease_operations(schemas: Mapping[Version, LeaseSchemas]) -> tuple[Operation
             query=by_version(HistoryQuery),
             since=v1_1,
         ),
-        Operation("POST", reservations, "Add a reservation", use.add, one, status=201, body=add, since=v1_1),
+        Operation("POST", reservations, "Add a reservation", use.add, shown, status=201, body=add, since=v1_1),
         Operation("DELETE", f"{reservations}/{{reservation_id}}", "Drop a reservation", use.drop, None, since=v1_1),
     )
 
 
 class _UseCases:
-    """What each operation asks of the manager."""
+    """The calls of the manager, one for each operation."""
 
     def __init__(self, schemas: Mapping[Version, LeaseSchemas]) -> None:
         self._schemas = schemas
@@ -106,7 +106,7 @@ class _UseCases:
         except TenureError as error:
             error.field = _below_reservation(error.field)
             if isinstance(error, NotEnoughResources):
-                error.shortfall = replace(error.shortfall, reservation=0)  # the body has this one alone
+                error.shortfall = replace(error.shortfall, reservation=0)  # the only reservation in the body
             raise
 
     def drop(self, request: Request) -> None:
@@ -115,5 +115,5 @@ class _UseCases:
 
 
 def _below_reservation(field: str | None) -> str | None:
-    """Return a field of a reservation as it is called in a body that is this reservation and nothing else."""
+    """Return the name of a field of a reservation for a body that consists of this reservation."""
     return (_OF_RESERVATION.sub("", field) or None) if field else None

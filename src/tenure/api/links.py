@@ -1,4 +1,4 @@
-"""URLs of this API as its clients see it."""
+"""The URLs of this API for clients."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]+")
 
 
 class Links:
-    """Builds URLs from where the operator says the API is, or else from where the client found it."""
+    """Builds URLs from the configured public URL or, if there is none, from the URL of the request."""
 
     def __init__(self, public_url: str | None = None) -> None:
         self._public_url = public_url.rstrip("/") if public_url else None
 
     def base(self, req: falcon.Request) -> str:
-        """The URL of the root, without a slash at its end."""
+        """Return the URL of the root, without a slash at its end."""
         if self._public_url:
             return self._public_url
         scheme = req.forwarded_scheme if req.forwarded_scheme in ("http", "https") else req.scheme
@@ -30,6 +30,6 @@ class Links:
         return f"{scheme}://{host}{prefix}{quote(req.root_path)}"
 
     def next_page(self, req: falcon.Request, query: Mapping[str, str], marker: str) -> list[Mapping[str, str]]:
-        """The link to the page that follows."""
+        """Return the link to the next page."""
         href = f"{self.base(req)}{quote(req.path)}?{urlencode({**query, 'marker': marker})}"
         return [{"rel": "next", "href": href}]

@@ -1,4 +1,4 @@
-"""The API's description, OpenAPI 3.1: the table of operations, with the models of requests and of answers."""
+"""The OpenAPI 3.1 description of the API, built from the table of operations and their models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Mode = Literal["validation", "serialization"]
 _COMPONENTS = "#/components/schemas/"
 
 
-#: What errors look like.
+#: The models of errors.
 _ERRORS: tuple[type[BaseModel], ...] = (
     answers.ErrorOfRoute,
     answers.ErrorOfFramework,
@@ -51,7 +51,7 @@ _REFUSALS: Mapping[int, str] = {
 
 
 def describe(operations: Iterable[Operation], version: Version) -> Document:
-    """Return the description of one version, without ``servers``."""
+    """Return the description of a version, without ``servers``."""
     served = [operation for operation in operations if operation.since <= version]
     references, components = _schemas(served, version)
     bodies = [references(operation.body(version), "validation") for operation in served if operation.body]
@@ -90,17 +90,17 @@ def _schemas(served: Iterable[Operation], version: Version) -> tuple[References,
 
 
 def _bounded(bodies: Iterable[Document], components: Document) -> Document:
-    """Return the schemas; those of bodies without what no body may hold."""
-    found = dict(components)
+    """Return the schemas; those of bodies exclude values that are refused in every body."""
+    schemas = dict(components)
     for name in _names_in([*bodies], components, frozenset()):
-        found[name] = bounded(components[name], _COMPONENTS + ANYTHING)
-    if any(_COMPONENTS + ANYTHING in json.dumps(schema) for schema in found.values()):
-        found[ANYTHING] = anything(_COMPONENTS + ANYTHING)
-    return found
+        schemas[name] = bounded(components[name], _COMPONENTS + ANYTHING)
+    if any(_COMPONENTS + ANYTHING in json.dumps(schema) for schema in schemas.values()):
+        schemas[ANYTHING] = anything(_COMPONENTS + ANYTHING)
+    return schemas
 
 
 def _names_in(schema: Any, components: Document, known: frozenset[str]) -> frozenset[str]:
-    """The components that ``schema`` refers to, and those that they refer to, and ``known``."""
+    """Return ``known`` and the components that ``schema`` refers to, directly or indirectly."""
     if isinstance(schema, dict):
         reference = schema.get("$ref")
         if isinstance(reference, str):
@@ -137,7 +137,7 @@ def _operation_id(operation: Operation) -> str:
 
 
 def _needs_fields(body: type[BaseModel]) -> bool:
-    """Whether no body, which counts as an empty object, is refused."""
+    """Whether an empty body, which counts as an empty object, is refused."""
     if body.model_json_schema().get("minProperties"):
         return True
     try:
@@ -173,7 +173,7 @@ def _parameters(operation: Operation, version: Version) -> list[Document]:
 
 
 def _plain(described: Document, schema: Document) -> Document:
-    """A query parameter's schema: without null, which a query cannot say, and without references."""
+    """Return the schema of a query parameter without null, which a query cannot express, and without references."""
     variants = [variant for variant in described.get("anyOf", [described]) if variant.get("type") != "null"]
     plain = dict(variants[0])
     if "$ref" in plain:
@@ -207,29 +207,29 @@ def _responses(operation: Operation, references: References, version: Version) -
 
 
 def _refusal(operation: Operation, status: int, references: References, version: Version) -> Document:
-    def model(found: type[BaseModel]) -> Document:
-        return references(found, "serialization")
+    def schema(model: type[BaseModel]) -> Document:
+        return references(model, "serialization")
 
     if operation.public and operation.answer is not None and status in operation.refusals:
-        return model(operation.answer.document(version))
+        return schema(operation.answer.document(version))
     if status == 406:
-        return model(answers.ErrorWithoutVersion)
-    shapes: list[Document] = []
+        return schema(answers.ErrorWithoutVersion)
+    schemas: list[Document] = []
     if version is OLDEST:
-        shapes += [model(answers.ErrorOfRoute), model(answers.ErrorOfFramework)]
+        schemas += [schema(answers.ErrorOfRoute), schema(answers.ErrorOfFramework)]
     else:
-        shapes += [model(answers.ErrorDocument)]
+        schemas += [schema(answers.ErrorDocument)]
     if status == 400:
-        shapes += [model(answers.ErrorWithoutVersion)]
+        schemas += [schema(answers.ErrorWithoutVersion)]
     if status == 401 and version is OLDEST:
-        shapes += [model(answers.UnauthorizedDocument)]
-    return shapes[0] if len(shapes) == 1 else {"anyOf": shapes}
+        schemas += [schema(answers.UnauthorizedDocument)]
+    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
 
 class Description:
-    """Serves the description of the version that is asked for, by the header or by ``?version=``.
+    """Serves the description of the version that the header or ``?version=`` requests.
 
-    Each is made when it is first asked for: it takes longer than all else that a start of the API does.
+    A description is built at its first request, because that takes longer than the rest of the start of the API.
     """
 
     def __init__(self, operations: Iterable[Operation], links: Links) -> None:

@@ -1,7 +1,7 @@
-"""Operations: each is one method of one URL, from its version to its answer, declared once.
+"""Operations: the methods of URLs, each declared once, from its version to its answer.
 
-The operations are in ``discovery``, ``leases``, ``limits`` and ``inventories``; ``table`` has all of them. What is
-served (``Endpoint``) and what is described (``tenure.api.openapi``) follow from them.
+The operations are in ``discovery``, ``leases``, ``limits`` and ``inventories``; ``table`` has all of them. Both
+``Endpoint``, which serves them, and ``tenure.api.openapi``, which describes them, are built from the declarations.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from tenure.domain.actor import Actor
 from tenure.domain.errors import NotFound
 from tenure.services.manager import Manager
 
-#: Who makes the request of a public operation. Such an actor may do nothing.
+#: The actor of a public operation, who has no permissions.
 _ANYONE = Actor("", "", frozenset())
-#: The parts of URLs that name something of ours; all others name something of the cloud's.
+#: The parts of URLs with ids of this service; all others have ids of the cloud.
 _OUR_PARTS = frozenset({"lease_id", "reservation_id"})
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one URL."""
+    """A method of a URL."""
 
     method: str
     path: str
     summary: str
-    #: Asks the manager; returns what ``answer`` renders.
+    #: Calls the manager, and returns the value that ``answer`` renders.
     run: Callable[[Request], object]
     #: None for an answer without a body.
     answer: Shape | None
     #: The status of success, unless the answer has no body, which is 204.
     status: int = 200
-    #: The models of the query and of the body at a version; without a body, None.
+    #: The models of the query and of the body at a version; None if there is no body.
     query: QueryAt = NO_QUERY
     body: ModelAt | None = None
     since: Version = OLDEST
-    #: The statuses of refusals, beside those of every operation; by default what ``refusals`` says.
+    #: The statuses of refusals, beside those of every operation; if None, ``refusals`` derives them.
     refused_with: tuple[int, ...] | None = None
-    #: Whether it is served without authentication. The query of such an operation is ignored.
+    #: Whether the operation needs no authentication. Its query is ignored then.
     public: bool = False
 
     @property
@@ -61,7 +61,7 @@ class Operation:
 
     @property
     def refusals(self) -> tuple[int, ...]:
-        """The statuses of refusals: 404 where something is named, and 409 too where something is changed."""
+        """The statuses of refusals: 404 if the URL has an id, and 404 and 409 for every change."""
         if self.refused_with is not None:
             return self.refused_with
         if self.method == "GET":
@@ -75,7 +75,7 @@ class Operation:
 
 @dataclass(slots=True)
 class Request:
-    """A request as an operation gets it. Parts of the URL and the body are checked when they are asked for."""
+    """A request for an operation. Parts of the URL and the body are checked on access."""
 
     operation: Operation
     manager: Manager
@@ -86,12 +86,12 @@ class Request:
     parts: Mapping[str, str]
     #: The query, as an instance of the operation's model.
     query: Any
-    #: What the answer gets that differs from what is declared.
+    #: The status, if it differs from the declared one, and more headers of the answer.
     status: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
 
     def part(self, name: str, missing: Callable[[str], str] | None = None) -> str:
-        """Return a part of the URL. Raises ``NotFound`` for what is no id of anything, with ``missing`` as its text."""
+        """Return a part of the URL. Raises ``NotFound``, with the text of ``missing``, if it is not a valid id."""
         value, longest = self.parts[name], longest_part(name)
         if value and len(value) <= longest and "\0" not in value:
             return value
@@ -99,7 +99,7 @@ class Request:
         raise NotFound(missing(shown) if missing else f"Object with {{{name!r}: {shown!r}}} not found")
 
     def body(self) -> JsonObject:
-        """Return the body as a JSON object; empty where there is none."""
+        """Return the body as a JSON object, which is empty if there is no body."""
         return read_object(self.http)
 
     def given(self) -> Any:
@@ -113,12 +113,12 @@ class Request:
 
 
 def longest_part(name: str) -> int:
-    """Return how long the part of a URL of that name can be."""
+    """Return the largest length of the part of a URL with this name."""
     return MAX_ID if name in _OUR_PARTS else MAX_EXTERNAL_ID
 
 
 class Endpoint:
-    """A URL as the framework serves it: its operations by their methods, all served since the same version."""
+    """The resource of the framework for a URL, with its operations by method, all served since the same version."""
 
     def __init__(self, operations: Iterable[Operation], manager: Manager, links: Links) -> None:
         self._manager = manager

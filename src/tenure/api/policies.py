@@ -1,4 +1,4 @@
-"""Who may do what: Blazar's rules and their defaults, on oslo.policy."""
+"""The policy rules of the API, with Blazar's names and defaults, on oslo.policy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oslo_policy import policy
 from tenure.domain.actor import Actor
 
 ADMIN = "admin"
-#: The roles that the default rules tell apart.
+#: The roles in the default rules.
 ROLES = frozenset({ADMIN, "member", "reader"})
 
 _SINCE = "15.0.0"
@@ -119,12 +119,12 @@ def inventory_rules(
     place: str = "on",
     put: str | None = None,
 ) -> tuple[policy.RuleDefault, ...]:
-    """Return the rules that every inventory has, for the operations below ``/v1`` and ``path``.
+    """Return the rules of an inventory, for the operations below ``/v1`` and ``path``.
 
-    ``rules`` begins their names, and ``part`` is what the operations call the id. The rule about changes is there only
-    if ``put`` says what it is for.
+    ``rules`` is the prefix of their names, and ``part`` the name of the id in URLs. ``put`` is the description of the
+    rule about changes, which is left out without it.
     """
-    one = f"{path}/{{{part}}}"
+    resource = f"{path}/{{{part}}}"
 
     def rule(
         end: str, description: str, *operations: tuple[str, str], default: str = "rule:admin"
@@ -132,22 +132,22 @@ def inventory_rules(
         return _rule(f"{rules}:{end}", default, description, *operations)
 
     return (
-        rule("get", listing, ("GET", path), ("GET", one), default=readers),
+        rule("get", listing, ("GET", path), ("GET", resource), default=readers),
         rule("post", f"Make a {noun} reservable.", ("POST", path)),
-        *([rule("put", put, ("PUT", one))] if put else []),
-        rule("delete", f"Take a {noun} back.", ("DELETE", one)),
+        *([rule("put", put, ("PUT", resource))] if put else []),
+        rule("delete", f"Take a {noun} back.", ("DELETE", resource)),
         rule(
             "disable",
             f"Close a {noun} to new reservations, or open it again.",
-            ("POST", f"{one}/disable"),
-            ("POST", f"{one}/enable"),
+            ("POST", f"{resource}/disable"),
+            ("POST", f"{resource}/enable"),
         ),
-        rule("reallocate", f"Move what is booked {place} a {noun} to others.", ("POST", f"{one}/reallocate")),
+        rule("reallocate", f"Move what is booked {place} a {noun} to others.", ("POST", f"{resource}/reallocate")),
         rule(
             "get_allocations",
             f"See which reservations have a part in which {nouns}.",
             ("GET", f"{path}/allocations"),
-            ("GET", f"{one}/allocation"),
+            ("GET", f"{resource}/allocation"),
         ),
     )
 
@@ -197,21 +197,21 @@ _VOLUME_POOLS = inventory_rules(
 
 
 def list_rules() -> tuple[policy.RuleDefault, ...]:
-    """Every rule with its default and what it is for; oslo.policy's tools print them."""
+    """Return every rule with its default and description; the tools of oslo.policy print them."""
     return (*_ROLES, *_LEASES, *_LIMITS, *_HOSTS, *_FLOATING_IPS, *_VOLUME_POOLS)
 
 
 def foreign_rules() -> tuple[policy.RuleDefault, ...]:
-    """The rules of types by others, by their entry points."""
+    """Return the rules of third-party resource types, by their entry points."""
     points = sorted(entry_points(group="tenure.policies"), key=lambda point: point.name)
     return tuple(rule for point in points for rule in point.load()())
 
 
 class Policies:
-    """Answers whether an actor may do something to a target."""
+    """Decides whether a policy rule permits an actor to act on a target."""
 
     def __init__(self, conf: cfg.ConfigOpts | None = None) -> None:
-        """Use the operator's configuration; without one, the defaults."""
+        """Use the configuration of the operator, or the defaults."""
         if conf is None:
             conf = cfg.ConfigOpts()
             conf([], project="tenure", default_config_files=[], default_config_dirs=[])
@@ -220,9 +220,9 @@ class Policies:
         self._enforcer.load_rules()
 
     def authorize(self, rule: str, actor: Actor, target: Mapping[str, str]) -> bool:
-        """Whether ``actor`` may do what ``rule`` is about to ``target``. Raises for a rule that does not exist.
+        """Whether ``rule`` permits ``actor`` to act on ``target``. Raises for a rule that does not exist.
 
-        Nobody without a project may do anything: an empty project would be that of everything that has none.
+        An actor without a project has no permissions: his empty project would equal that of targets without a project.
         """
         if not actor.project_id:
             return False

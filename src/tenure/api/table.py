@@ -16,9 +16,9 @@ from tenure.resources.contract import ResourceType
 
 @lru_cache(maxsize=1)
 def operations_of(kinds: tuple[ResourceType, ...]) -> tuple[Operation, ...]:
-    """Return all operations of an API that knows these types, in the order in which they are described.
+    """Return all operations of an API with these types, in the order of their description.
 
-    Its models take longer to build than all the rest of the API.
+    The result is cached: building the models takes longer than the rest of the API.
     """
     schemas = {version: LeaseSchemas(kinds, version) for version in Version}
     return (*PUBLIC, *lease_operations(schemas), LIMITS, *inventory_operations(kinds))

@@ -1,4 +1,4 @@
-"""Microversions: which one a request was written for."""
+"""Microversions and their negotiation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Version(Enum):
     V1_2 = "1.2"
 
     def __lt__(self, other: Version) -> bool:
-        """Whether it is older."""
+        """Whether this version is older."""
         order = list(Version)
         return order.index(self) < order.index(other)
 
@@ -36,23 +36,23 @@ OLDEST = Version.V1_0
 LATEST = Version.V1_2
 
 
-def by_version(*things: T) -> Callable[[Version], T]:
-    """Return a function from a version to what holds at it: the first thing at 1.0, the second from 1.1 on, and so on.
+def by_version(*values: T) -> Callable[[Version], T]:
+    """Return a function from a version to its value: the first value is for 1.0, the second for 1.1, and so on.
 
-    The last thing holds at all versions that follow.
+    The last value is also for all later versions.
     """
     versions = list(Version)
 
-    def thing_at(version: Version) -> T:
-        return things[min(versions.index(version), len(things) - 1)]
+    def value_at(version: Version) -> T:
+        return values[min(versions.index(version), len(values) - 1)]
 
-    return thing_at
+    return value_at
 
 
 def negotiate(header: str | None) -> Version:
-    """The version that ``header`` asks for; the oldest where it does not speak of this service.
+    """Return the version that ``header`` requests, or the oldest if it does not name this service.
 
-    Where it names this service more than once, the last one counts. Raises ``MalformedVersion`` or
+    If it names this service more than once, the last version counts. Raises ``MalformedVersion`` or
     ``VersionNotSupported``.
     """
     asked = None

@@ -1,4 +1,4 @@
-"""The models of answers. They describe what is answered, and they write it (``Answer.show``)."""
+"""The models of answers. They describe answers, and they write them (``Answer.show``)."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Document = dict[str, Any]
 #: A model at each version.
 ModelAt = Callable[[Version], type[BaseModel]]
 
-#: The events that clients know; the others are the engine's own affair.
+#: The events that clients see; the others are internal to the engine.
 SHOWN_EVENTS = frozenset({EventType.START, EventType.BEFORE_END, EventType.END, EventType.NOTIFY})
 
 
 @dataclass(frozen=True, slots=True)
 class From:
-    """Where the value of a field is found: an attribute of the thing that is shown, or what a function makes of it.
+    """The source of a field: an attribute of the shown object, or a function of it.
 
-    Without this mark it is the attribute of the field's own name.
+    Without this mark it is the attribute with the name of the field.
     """
 
     source: str | Callable[[Any], object]
@@ -41,13 +41,13 @@ class From:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How the values of a type are written. Without this mark they are what JSON makes of them."""
+    """The function that writes the values of a type. Without this mark they are written as JSON."""
 
     write: Callable[[Any], object]
 
 
 def fact(name: str, default: object = None) -> From:
-    """Return the source of a field that has what the cloud says of a resource."""
+    """Return the source of a field with a fact that the cloud has reported about a resource."""
     return From(lambda resource: resource.facts.get(name, default))
 
 
@@ -56,7 +56,7 @@ class Answer(BaseModel):
 
     @classmethod
     def show(cls, value: Any) -> Document:
-        """Return the document of a value of the domain, or of an instance of the model itself."""
+        """Return the document of a domain value, or of an instance of the model itself."""
         if type(value) is cls:
             return value.model_dump(exclude_unset=True)
         return {name: read(value) for name, read in _readers(cls)}
@@ -69,7 +69,7 @@ Reader = Callable[[Any], object]
 
 @cache
 def _readers(model: type[BaseModel]) -> tuple[tuple[str, Reader], ...]:
-    """Return how each field of a model is read from the thing that is shown."""
+    """Return the functions that read the fields of a model from the shown object."""
     return tuple((name, _reader(name, field)) for name, field in model.model_fields.items())
 
 
@@ -81,7 +81,7 @@ def _reader(name: str, field: FieldInfo) -> Reader:
 
 
 def _writer(kind: Any, marks: list[Any]) -> Reader | None:
-    """Return how a value of this type is written, None where that is left to JSON."""
+    """Return the function that writes a value of this type, or None if JSON does."""
     for mark in marks:
         if isinstance(mark, Written):
             return mark.write
@@ -120,7 +120,7 @@ _EVENT_STATUSES: Any = Literal[tuple(status.value for status in EventStatus)]
 _RESERVATION_STATUSES: Any = Literal[tuple(status.value for status in ReservationStatus)]
 HEALTHS: Any = Literal[tuple(health.value for health in ResourceHealth)]
 ALLOCATION_STATES: Any = Literal[tuple(state.value for state in AllocationState)]
-#: Null where there are no regions.
+#: Null if there are no regions.
 Region = Annotated[str | None, Written(lambda region: region or None)]
 
 
@@ -157,7 +157,7 @@ class HealthDocument(Answer):
 
 
 class ErrorOfRoute(Answer):
-    """An error of 1.0, of a request that was handled."""
+    """An error of 1.0, for a request that a handler received."""
 
     error_code: int
     error_message: str
@@ -165,14 +165,14 @@ class ErrorOfRoute(Answer):
 
 
 class ErrorOfFramework(Answer):
-    """An error of 1.0, of a request that no handler was found for."""
+    """An error of 1.0, for a request without a handler."""
 
     error: int
     error_message: str
 
 
 class ErrorDocument(Answer):
-    """An error; ``field`` where one field is at fault, ``details`` where there are reasons as data."""
+    """An error. ``field`` names the wrong field, if there is a single one; ``details`` has reasons as data, if any."""
 
     error_code: int
     error_name: _ERROR_NAMES
@@ -182,7 +182,7 @@ class ErrorDocument(Answer):
 
 
 class ErrorWithoutVersion(ErrorDocument):
-    """An error of a request whose version is malformed or not supported: to be read as 1.0 and as later."""
+    """An error of a request whose version is malformed or not supported, readable at 1.0 and at later versions."""
 
     error: int
 
@@ -194,12 +194,12 @@ class UnauthorizedReason(Answer):
 
 
 class UnauthorizedDocument(Answer):
-    """The answer of the authentication, at 1.0."""
+    """The error of the authentication, at 1.0."""
 
     error: UnauthorizedReason
 
 
-#: The models of leases and reservations are built when they are described first: with all types it takes long.
+#: The models of leases and reservations are built at the first description: with all types this takes long.
 _BASE = ConfigDict(defer_build=True)
 
 
@@ -282,7 +282,7 @@ class _Placed(Answer):
 
 
 class PlacedReservation(ReservationDocument, _Placed):
-    """A reservation from 1.2 on: also the region that it is in, null where there are no regions."""
+    """A reservation from 1.2 on, with its region, which is null if there are no regions."""
 
 
 class LeaseOf11(Answer):
@@ -305,16 +305,16 @@ class LeaseOf11(Answer):
 
 
 class EventWithMessage(EventDocument):
-    """An event from 1.2 on; ``message`` is what the owner has others told, where the event is the owner's."""
+    """An event from 1.2 on. ``message`` is the text of an event that the owner has added; null for all others."""
 
     message: str | None
 
 
 class LeaseOf12(LeaseOf11):
-    """A lease from 1.2 on; until ``hold_until`` one that is held waits to be confirmed.
+    """A lease from 1.2 on. A held lease waits for its confirmation until ``hold_until``.
 
-    ``detail`` is for administrators: all that is known of why its status is what it is, where ``status_reason``, which
-    is the owner's, leaves something out. Null for all others.
+    ``detail`` is for administrators: the full reason of the status, if ``status_reason``, which is for the owner,
+    leaves something out. It is null for other callers.
     """
 
     detail: Annotated[str | None, From("status_detail")]
@@ -333,9 +333,9 @@ class HistoryEntry(Answer):
 
 
 class HistoryEntryOf12(HistoryEntry):
-    """What happened to a lease, from 1.2 on.
+    """An entry of the history of a lease, from 1.2 on.
 
-    ``detail`` is for administrators: all that is known of why, where ``reason`` leaves something out; else null.
+    ``detail`` is for administrators: the full reason, if ``reason`` leaves something out; null otherwise.
     """
 
     id: str
@@ -355,7 +355,7 @@ class LimitsDocument(Answer):
 
 
 class LeasedAnswer(Answer):
-    """A resource as the owner of a lease with a part in it sees it; what a subclass adds are fields of the resource."""
+    """A resource of a lease as the owner of the lease sees it. Subclasses add fields of the resource."""
 
     reservation_id: str
     start_date: Annotated[Rfc3339Text, From("period.start")]
@@ -371,7 +371,7 @@ class LeasedAnswer(Answer):
 
 
 class Standing(Answer):
-    """From 1.2 on: where a resource is, and what makes it reservable, or not."""
+    """From 1.2 on: the region of a resource, and the facts that decide whether it is reservable."""
 
     region: Region
     enabled: bool
@@ -382,7 +382,7 @@ class Standing(Answer):
 
 
 class AffectedReservation(Answer):
-    """A reservation with a part in a resource: where it moves to, or why it stays."""
+    """A reservation with an allocation on a resource: the resource that it moves to, or the reason why it stays."""
 
     id: Annotated[str, From("reservation_id")]
     lease_id: str
@@ -418,7 +418,7 @@ class Allocation(Answer):
 
 
 class Property(Answer):
-    """A property; with ``detail`` also whether it is private, and its values."""
+    """A property of resources. With ``detail`` also whether it is private, and its values."""
 
     property: str
     private: bool = False
@@ -430,7 +430,7 @@ class PropertySettingOf10(Answer):
     resource_type: str
     property_name: Annotated[str, Field(max_length=4 * MAX_PROPERTY_NAME), From("name")]
     private: bool
-    created_at: WithT  # other than most of 1.0
+    created_at: WithT  # unlike most dates of 1.0
     updated_at: WithT | None
 
 

@@ -1,4 +1,4 @@
-"""What is refused in every body (see ``tenure.api.bodies``), said in the schemas of bodies."""
+"""The limits for every body (see ``tenure.api.bodies``), as a part of the schemas of bodies."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tenure.api.schemas.texts import NUMBER_LIMIT, PRINTABLE
 
 Document = dict[str, Any]
 
-#: The name of the schema of what is taken and ignored.
+#: The name of the schema of values that are accepted and ignored.
 ANYTHING = "Anything"
 _NAMES: Mapping[str, Any] = {"pattern": PRINTABLE}
 _NUMBERS: Mapping[str, Any] = {"exclusiveMinimum": -NUMBER_LIMIT, "exclusiveMaximum": NUMBER_LIMIT}
-#: These say already which texts or numbers they mean.
+#: Keywords that already restrict texts, and keywords that already restrict numbers.
 _EXACT = frozenset({"pattern", "enum", "const", "format"})
 _BOUNDED = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "const"})
 
 
 def anything(reference: str) -> Document:
-    """The schema of any JSON that a body may hold; ``reference`` is how it refers to itself."""
+    """Return the schema of any JSON that a body may contain; ``reference`` is the reference to the schema itself."""
     again = {"$ref": reference}
     return {
         "description": "Any JSON, without NUL characters and without huge numbers.",
@@ -34,7 +34,7 @@ def anything(reference: str) -> Document:
 
 
 def bounded(schema: Any, reference: str) -> Any:
-    """``schema`` with what no body may hold taken out; ``reference`` is where ``anything`` is found."""
+    """Return ``schema`` without values that every body must not contain; ``reference`` refers to ``anything``."""
     if isinstance(schema, list):
         return [bounded(part, reference) for part in schema]
     if not isinstance(schema, dict):
@@ -61,7 +61,7 @@ def bounded(schema: Any, reference: str) -> Any:
 def _bound_names(found: Document, reference: str) -> None:
     patterns = found.pop("patternProperties", {})
     if patterns:
-        [(_, found["additionalProperties"])] = patterns.items()  # pydantic knows one pattern of names, ours
+        [(_, found["additionalProperties"])] = patterns.items()  # pydantic makes a single pattern, ours
     if found.get("additionalProperties", True) is True:
         found["additionalProperties"] = {"$ref": reference}
     if found["additionalProperties"] is not False:

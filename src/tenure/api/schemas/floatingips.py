@@ -26,7 +26,7 @@ from tenure.api.versions import Version, by_version
 
 
 class LenientFloatingIPCreate(BaseModel):
-    """An address to be made reservable, as Blazar takes it."""
+    """A floating IP to be made reservable, as in Blazar."""
 
     model_config = ConfigDict(extra="ignore", title="FloatingIPCreate")
 
@@ -35,7 +35,7 @@ class LenientFloatingIPCreate(BaseModel):
 
 
 class FloatingIPCreate(BaseModel):
-    """An address of an external network to be made reservable: in one of its subnets, and in none of their pools."""
+    """A floating IP to be made reservable: in a subnet of the external network, and outside its allocation pools."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -70,7 +70,7 @@ class FloatingIPOf10(_Address):
 
 
 class NewFloatingIPOf10(_Address):
-    """A floating IP that was registered just now: its dates have another form then, as in Blazar."""
+    """A floating IP in the answer to its registration, where dates have another form, as in Blazar."""
 
     reservable: bool
     created_at: WithT
@@ -84,7 +84,7 @@ class FloatingIP(_Address):
 
 
 class FloatingIPOf12(Standing, FloatingIP):
-    """A floating IP from 1.2 on: also whether the operator has enabled it, and what the cloud says of it."""
+    """A floating IP from 1.2 on, with its region, its health, and whether the operator has enabled it."""
 
 
 _CREATE: ModelAt = by_version(LenientFloatingIPCreate, FloatingIPCreate)

@@ -46,7 +46,7 @@ def _cpu_info(host: Resource) -> str:
     return cpu_info if isinstance(cpu_info, str) else json.dumps(cpu_info)
 
 
-#: Where a cloud has no zones, it is empty.
+#: Empty if the cloud has no zones.
 _Zone = Annotated[str, From(lambda host: host.facts.get("availability_zone") or "")]
 
 
@@ -61,7 +61,7 @@ class LeasedHost(LeasedAnswer):
 
 
 class _Hypervisor(Answer):
-    """What the cloud says of a host."""
+    """The facts that the cloud reports about a host."""
 
     id: Annotated[str, From("external_id")]
     hypervisor_hostname: Annotated[str, From("name")]
@@ -76,7 +76,7 @@ class _Hypervisor(Answer):
 
 
 class HostOf10(_Hypervisor):
-    """A host; its properties stand beside its fields, as text."""
+    """A host, with its properties as texts beside its fields."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, str] = Field(init=False)
@@ -101,24 +101,24 @@ class Host(_Hypervisor):
 
 
 class HostOf12(Standing, Host):
-    """A host from 1.2 on: also whether the operator has enabled it, and what the cloud says of it."""
+    """A host from 1.2 on, with its region, its health, and whether the operator has enabled it."""
 
 
-#: What a host has of its own. No property is shown under such a name: a registration with it has it dropped, as Blazar
-#: does, and a change is refused.
+#: The fields of a host, which cannot be names of properties: a registration ignores such a property, as in Blazar, and
+#: a change with it is refused.
 _FIELDS = frozenset({*HostOf10.model_fields, *Host.model_fields})
-#: Every URL exists a second time with this at its end.
+#: Every URL is also served with this suffix.
 _SUFFIX = ".json"
-#: What clients and proxies take out of a URL.
+#: Path segments that clients and proxies remove from URLs.
 _DOTS = frozenset({".", ".."})
 _NAMES_OF_PROPERTIES: dict[str, Any] = {"minLength": 1, "maxLength": MAX_PROPERTY_NAME, "pattern": r"^[^\x00/]*$"}
 _UNREACHABLE: list[dict[str, Any]] = [{"enum": sorted(_DOTS)}, {"pattern": r"\.json$"}]
-#: In JSON Schema: what a property may be called that is sent beside the fields of a host, which are ignored.
+#: In JSON Schema: the names of properties in a registration, where the fields of a host are ignored.
 _NAMES: dict[str, Any] = {
     "propertyNames": {**_NAMES_OF_PROPERTIES, "not": {"anyOf": _UNREACHABLE}},
     "maxProperties": MAX_PROPERTIES,
 }
-#: In JSON Schema: what a property may be called.
+#: In JSON Schema: the names of properties.
 _FREE_NAMES: dict[str, Any] = {
     "propertyNames": {**_NAMES_OF_PROPERTIES, "not": {"anyOf": [{"enum": sorted(_FIELDS)}, *_UNREACHABLE]}},
     "maxProperties": MAX_PROPERTIES,
@@ -126,7 +126,7 @@ _FREE_NAMES: dict[str, Any] = {
 
 
 class LenientHostCreate(BaseModel):
-    """A host to be made reservable, as Blazar takes it: what is not its name or id is a property."""
+    """A host to be made reservable, as in Blazar: all fields except its name and id are properties."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=_NAMES)
     __pydantic_extra__: dict[str, LenientProperty] = Field(init=False)
@@ -136,7 +136,7 @@ class LenientHostCreate(BaseModel):
 
 
 class LenientHostUpdate(BaseModel):
-    """The properties of a host that change, as Blazar takes them; null removes one."""
+    """The changed properties of a host, as in Blazar; null removes a property."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra={"minProperties": 1, **_FREE_NAMES})
     __pydantic_extra__: dict[str, LenientProperty] = Field(init=False)
@@ -162,7 +162,7 @@ class HostCreate(BaseModel):
 
 
 class HostUpdate(BaseModel):
-    """The properties of a host that change; null removes one."""
+    """The changed properties of a host; null removes a property."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -198,11 +198,11 @@ def _check_create(body: Mapping[str, Any], version: Version) -> HostCreate:
     except InvalidParameter as error:
         if error.field is not None:
             raise
-        raise InvalidParameter(error.message, field="name") from None  # both references are there, or none
+        raise InvalidParameter(error.message, field="name") from None  # both references are given, or neither
 
 
 def read_properties(body: Mapping[str, Any], version: Version) -> Mapping[str, str | None]:
-    """The properties that are to change."""
+    """Return the changed properties."""
     if version is not OLDEST:
         changed: Mapping[str, str | None] = check(HostUpdate, body, version).properties
     else:
@@ -230,7 +230,7 @@ def _check_names(properties: Mapping[str, object], place: str) -> None:
 
 
 def _check_reachable(names: Iterable[str], place: str) -> None:
-    """Refuse names that a URL cannot end with, so that such a property could never be made private."""
+    """Refuse names that cannot be the end of a URL: such a property could never be made private."""
     for name in sorted(names):
         if "/" in name or name.endswith(_SUFFIX) or name in _DOTS:
             raise InvalidParameter(

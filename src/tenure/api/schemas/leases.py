@@ -1,4 +1,4 @@
-"""Leases on the wire, at each version: how requests are read, and the model of answers."""
+"""Leases on the wire, at each version: the models of requests and answers."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from tenure.domain.request import LeaseChange, LeaseRequest, ReservationChange, 
 from tenure.resources.contract import ResourceType
 from tenure.services.bounds import MAX_RESERVATIONS
 
-#: For how many seconds a lease can be held.
+#: The longest hold of a lease, in seconds.
 LONGEST_HOLD = 3600
-#: May be absent, and is then None without being asked; null it must not be.
+#: A field that may be absent, and is None then, but must not be null.
 _OPTIONAL: Any = Field(default_factory=lambda: None)
 
 
 def _example(start: str, end: str) -> dict[str, Any]:
-    """In JSON Schema: a lease that can be had, of nothing yet."""
+    """Return an example for JSON Schema: a valid lease without reservations."""
     return {"examples": [{"name": "bio-42", "start_date": start, "end_date": end, "reservations": []}]}
 
 
@@ -54,7 +54,7 @@ class _Strict(BaseModel):
 
 
 class LenientLeaseCreate(_Lenient):
-    """A lease to be made, as Blazar takes it. ``events`` are taken and ignored: the service makes its own."""
+    """A new lease, as in Blazar. ``events`` are accepted and ignored: the service creates the events."""
 
     model_config = ConfigDict(json_schema_extra=_example("2090-03-01 09:30", "2090-03-04 18:00"))
 
@@ -66,7 +66,7 @@ class LenientLeaseCreate(_Lenient):
 
 
 class LenientLeaseUpdate(_Lenient):
-    """What changes in a lease, as Blazar takes it."""
+    """A change of a lease, as in Blazar."""
 
     name: LenientName = _OPTIONAL
     end_date: MinuteOrNow = _OPTIONAL
@@ -76,7 +76,7 @@ class LenientLeaseUpdate(_Lenient):
 
 
 class StrictLeaseCreate(_Strict):
-    """A lease to be made."""
+    """A new lease."""
 
     model_config = ConfigDict(json_schema_extra=_example("2090-03-01T09:30:00Z", "2090-03-04T18:00:00+01:00"))
 
@@ -87,7 +87,7 @@ class StrictLeaseCreate(_Strict):
 
 
 class StrictLeaseUpdate(_Strict):
-    """What changes in a lease; what is absent stays."""
+    """A change of a lease; fields that are absent stay as they are."""
 
     name: GivenName = _OPTIONAL
     start_date: Rfc3339OrNow = _OPTIONAL
@@ -96,7 +96,7 @@ class StrictLeaseUpdate(_Strict):
 
 
 class EventCreate(_Strict):
-    """An event that is the owner's: at its time others are told."""
+    """A new event of the owner: at its time a notification is sent."""
 
     event_type: Literal["notify_lease"] = "notify_lease"
     time: Rfc3339
@@ -104,15 +104,15 @@ class EventCreate(_Strict):
 
 
 class EventUpdate(EventCreate):
-    """An event of the owner's that is to be; the one of that ``id``, or without one a new one."""
+    """An event of the owner: the existing event with the ``id``, or a new event without an ``id``."""
 
     id: Identifier = _OPTIONAL
 
 
 class LeaseCreateWithEvents(StrictLeaseCreate):
-    """A lease to be made, with events of its owner's, which lie within it.
+    """A new lease, with events of its owner, whose times are within the lease.
 
-    With ``hold_for``, so many seconds, it is booked for as long only, unless it is confirmed.
+    With ``hold_for`` the lease is held for this number of seconds, and is dropped unless it is confirmed in this time.
     """
 
     events: list[EventCreate] = Field(default_factory=list, max_length=MAX_USER_EVENTS)
@@ -120,13 +120,13 @@ class LeaseCreateWithEvents(StrictLeaseCreate):
 
 
 class LeaseUpdateWithEvents(StrictLeaseUpdate):
-    """What changes in a lease; what is absent stays. ``events`` are all that the owner's are to be."""
+    """A change of a lease; fields that are absent stay as they are. ``events`` replace all events of the owner."""
 
     events: Annotated[list[EventUpdate], Field(max_length=MAX_USER_EVENTS)] = _OPTIONAL
 
 
 class LeaseConfirm(_Strict):
-    """That a held lease is wanted, with what only now is known of its reservations."""
+    """The confirmation of a held lease, with parameters of its reservations that were not known before."""
 
 
 _CREATE_BASE: ModelAt = by_version(LenientLeaseCreate, StrictLeaseCreate, LeaseCreateWithEvents)
@@ -142,7 +142,7 @@ class StrictReservationId(BaseModel):
 
 
 class LeaseSchemas:
-    """Leases at one version, by the resource types that are registered: requests are read and leases are shown."""
+    """The models of leases at a version, with the installed resource types; reads requests."""
 
     def __init__(self, kinds: Iterable[ResourceType], version: Version) -> None:
         self._version = version
@@ -159,7 +159,7 @@ class LeaseSchemas:
         self.answer = _answer_model(self._kinds, version)
 
     def read_request(self, body: Mapping[str, object]) -> LeaseRequest:
-        """The lease that ``body`` asks for."""
+        """Return the lease that ``body`` requests."""
         given: Any = check(self.create_model, body, self._version, tags=self._names)
         return LeaseRequest(
             name=given.name,
@@ -172,7 +172,7 @@ class LeaseSchemas:
         )
 
     def read_reservation(self, body: Mapping[str, object]) -> ReservationRequest:
-        """The reservation that ``body`` asks for, by itself."""
+        """Return the reservation that ``body`` consists of."""
         given: Any = check(self.add_model, body, self._version, tags=self._names)
         return self._asked(given.root)
 
@@ -184,7 +184,7 @@ class LeaseSchemas:
         )
 
     def read_change(self, body: Mapping[str, object], find_lease: Callable[[], Lease]) -> LeaseChange:
-        """What ``body`` asks to change. The lease is looked at only where it decides how the body is to be read."""
+        """Return the change that ``body`` requests. The lease is read only if the types of reservations are needed."""
         given: Any = check(self.update_model, self._with_types(body, find_lease), self._version, tags=self._names)
         return LeaseChange(
             name=given.name,
@@ -198,40 +198,40 @@ class LeaseSchemas:
     def read_confirmation(
         self, body: Mapping[str, object], find_lease: Callable[[], Lease]
     ) -> tuple[ReservationChange, ...]:
-        """What ``body`` says of the reservations of a lease that it confirms."""
+        """Return the changes of reservations in the body of a confirmation."""
         given: Any = check(self.confirm_model, self._with_types(body, find_lease), self._version, tags=self._names)
         return self._changes(body, given.reservations)
 
     def _changes(self, body: Mapping[str, object], given: Iterable[Any]) -> tuple[ReservationChange, ...]:
-        """What changes in reservations, each with the type that the client says it has."""
-        told, checks_values = _told_types(body), self._version is not OLDEST
+        """Return the changes of reservations, each with the type that the client has given."""
+        types, checks_values = _given_types(body), self._version is not OLDEST
         return tuple(
-            ReservationChange(reservation.id, self._changed(reservation), told[index], checks_values=checks_values)
+            ReservationChange(reservation.id, self._changed(reservation), types[index], checks_values=checks_values)
             for index, reservation in enumerate(given)
         )
 
     def _hold_for(self, given: Any) -> timedelta | None:
-        """For how long a lease is to be held, None for one that is to be at once."""
+        """Return the duration of the hold, or None for a lease without a hold."""
         if not can_be_held(self._version) or given.hold_for is None:
             return None
         return timedelta(seconds=given.hold_for)
 
     def _user_events(self, given: Any) -> tuple[UserEvent, ...] | None:
-        """What the owner's events are to be, None where they stay."""
+        """Return the new events of the owner, or None if they stay as they are."""
         if not has_user_events(self._version) or given.events is None:
             return None
         return tuple(UserEvent(event.time, event.message, getattr(event, "id", None)) for event in given.events)
 
     def _changed(self, reservation: Any) -> Document:
-        """What changes in a reservation: null names nothing, but where a parameter may be null."""
+        """Return the changed parameters of a reservation. Null leaves a parameter as it is, unless it may be null."""
         given: Document = reservation.model_dump(exclude={"id", "resource_type"}, exclude_unset=True)
         nullable = self._nullable[reservation.resource_type]
         return {name: value for name, value in given.items() if value is not None or name in nullable}
 
     def _with_types(self, body: Mapping[str, object], find_lease: Callable[[], Lease]) -> Mapping[str, object]:
-        """The body with the type of every reservation, which clients need not tell."""
-        told = _told_types(body)
-        if all(told):
+        """Return the body with the type of every reservation, which clients may leave out."""
+        given_types = _given_types(body)
+        if all(given_types):
             return body
         types: Mapping[object, str] | None = None
         if len(self._names) > 1:
@@ -240,10 +240,10 @@ class LeaseSchemas:
         return {
             **body,
             "reservations": [
-                {**item, "resource_type": self._type_of(item.get("id"), types, f"reservations[{place}].id")}
-                if isinstance(item, dict) and not kind
+                {**item, "resource_type": self._type_of(item.get("id"), types, f"reservations[{position}].id")}
+                if isinstance(item, dict) and not given_type
                 else item
-                for place, (item, kind) in enumerate(zip(given, told, strict=True))
+                for position, (item, given_type) in enumerate(zip(given, given_types, strict=True))
             ],
         }
 
@@ -259,31 +259,31 @@ class LeaseSchemas:
 
 
 def has_user_events(version: Version) -> bool:
-    """Whether owners can have events of their own."""
+    """Whether owners can add events to a lease."""
     return version >= Version.V1_2
 
 
 def can_be_held(version: Version) -> bool:
-    """Whether a lease can be booked for a while, until it is confirmed."""
+    """Whether a lease can be held until it is confirmed."""
     return version >= Version.V1_2
 
 
 def has_regions(version: Version) -> bool:
-    """Whether requests can say where, and what is shown says it."""
+    """Whether requests and answers have regions."""
     return version >= Version.V1_2
 
 
 class Placed(BaseModel):
-    """Where a reservation is to be."""
+    """The region of a new reservation."""
 
     region: Annotated[
         RegionName | None,
-        Field(description="The region that all of it is in; the home region of the service unless it is named."),
+        Field(description="The region of all its resources; the home region of the service by default."),
     ] = None
 
 
 def _request_model(kind: ResourceType, version: Version) -> type[BaseModel]:
-    """The model of a reservation to be made: what its type asks for, and from 1.2 on where."""
+    """Return the model of a new reservation: the parameters of its type, and from 1.2 on the region."""
     asked = kind.request_model(strict=version is not OLDEST)
     if not has_regions(version):
         return asked
@@ -291,12 +291,12 @@ def _request_model(kind: ResourceType, version: Version) -> type[BaseModel]:
 
 
 def additions_of(kind: ResourceType, version: Version) -> tuple[type[BaseModel], ...]:
-    """What requests of the type can name at the version beside its own model: nothing before 1.2."""
+    """Return the models of further parameters of the type at the version; none before 1.2."""
     return () if kind.additions is None or version < Version.V1_2 else (kind.additions,)
 
 
 def _change_model(kind: ResourceType, version: Version) -> type[BaseModel]:
-    """The model of what changes in a reservation."""
+    """Return the model of a change of a reservation."""
     strict = version is not OLDEST
     change = kind.change_model(strict=strict)
     identified = StrictReservationId if strict else LenientReservationId
@@ -313,12 +313,12 @@ def _with_reservations(name: str, base: type[BaseModel], reservations: Any) -> t
 
 
 def _nullable(model: type[BaseModel]) -> frozenset[str]:
-    """The fields that may be null."""
+    """Return the fields that may be null."""
     return frozenset(name for name, field in model.model_fields.items() if type(None) in get_args(field.annotation))
 
 
-def _told_types(body: Mapping[str, object]) -> list[Any]:
-    """What the client says that the type of each reservation is, None where it says nothing."""
+def _given_types(body: Mapping[str, object]) -> list[Any]:
+    """Return the type of each reservation in the body, or None for a reservation without one."""
     reservations = body.get("reservations")
     if not isinstance(reservations, list):
         return []
@@ -326,30 +326,30 @@ def _told_types(body: Mapping[str, object]) -> list[Any]:
 
 
 def _reservation(models: list[tuple[str, type[BaseModel]]]) -> Any:
-    """The type of a reservation, which is read by the model of its resource type."""
+    """Return the annotation of a reservation, which is read by the model of its resource type."""
     names = [name for name, _ in models]
 
     def check_type(value: Any) -> Any:
         if not isinstance(value, dict):
             raise PydanticKnownError("dict_type")
-        told = value.get("resource_type")
-        if told is None:
+        given = value.get("resource_type")
+        if given is None:
             raise _wrong_type("missing", value)
-        if told not in names:
-            shown = {"resource_type": str(told)[:80]}
+        if given not in names:
+            shown = {"resource_type": str(given)[:80]}
             text = "The {resource_type} resource type is not supported"
-            raise _wrong_type(PydanticCustomError("unsupported_type", text, shown), told)
+            raise _wrong_type(PydanticCustomError("unsupported_type", text, shown), given)
         return value
 
     member: Any = models[0][1]
     if len(models) > 1:
         members: Any = tuple(Annotated[model, Tag(name)] for name, model in models)
-        member = Annotated[Union[members], Discriminator(_resource_type)]  # noqa: UP007  # of as many as there are
+        member = Annotated[Union[members], Discriminator(_resource_type)]  # noqa: UP007  # a varying number of members
     return Annotated[member, BeforeValidator(check_type)]
 
 
 def _wrong_type(kind: LiteralString | PydanticCustomError, given: Any) -> ValidationError:
-    """What is wrong with the resource type of a reservation, which is read before the reservation's fields."""
+    """Return the error for the resource type of a reservation, which is checked before the other fields."""
     return ValidationError.from_exception_data(
         "Reservation", [{"type": kind, "loc": ("resource_type",), "input": given}]
     )
@@ -371,33 +371,33 @@ _LEASE_ANSWER: AnswerAt = by_version(answers.LeaseOf10, answers.LeaseOf11, answe
 
 
 def _answer_model(kinds: tuple[ResourceType, ...], version: Version) -> type[Answer]:
-    """Return the model of a lease in answers; each reservation has what its type shows, beside what all have."""
+    """Return the model of a lease in answers; each reservation has the common fields and those of its type."""
     base = _RESERVATION_ANSWER(version)
     fields = {kind.name: _shown_fields(kind, version) for kind in kinds}
     defaults = {name: {field: _default(shown[field]) for field in shown} for name, shown in fields.items()}
 
     def show(reservation: Reservation) -> Document:
         known = {**reservation.parameters, **reservation.effects}
-        shown = defaults.get(reservation.resource_type)  # of a type that is not installed any more, all is shown
+        shown = defaults.get(reservation.resource_type)  # all fields, if the type is no longer installed
         parameters = known if shown is None else {name: known.get(name, default) for name, default in shown.items()}
         return {**parameters, **base.show(reservation)}
 
     members = tuple(_reservation_answer(kind, base, fields[kind.name]) for kind in kinds)
     member: Any = members[0]
     if len(members) > 1:
-        member = Annotated[Union[members], Field(discriminator="resource_type")]  # noqa: UP007  # of as many as there are
+        member = Annotated[Union[members], Field(discriminator="resource_type")]  # noqa: UP007  # a varying number of members
     reservations: Any = (list[Annotated[member, Written(show)]], ...)
     return create_model("Lease", __base__=_LEASE_ANSWER(version), reservations=reservations)
 
 
 def _shown_fields(kind: ResourceType, version: Version) -> Mapping[str, FieldInfo]:
-    """Return what the type shows of a reservation."""
+    """Return the fields of a reservation that its type shows."""
     models = (kind.answer_model(strict=version is not OLDEST), *additions_of(kind, version))
     return {name: field for model in models for name, field in model.model_fields.items()}
 
 
 def _default(field: FieldInfo) -> object:
-    """Return what stands for a field of a model of answers while it is not known."""
+    """Return the value of a field in answers while its real value is not known."""
     return None if field.is_required() else field.get_default(call_default_factory=True)
 
 

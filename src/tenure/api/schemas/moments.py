@@ -1,4 +1,4 @@
-"""Dates as they travel: to the minute and without zone at 1.0, RFC 3339 from 1.1 on."""
+"""Dates on the wire: to the minute and without a zone at 1.0, RFC 3339 from 1.1 on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from tenure.domain.request import Moment, When
 
-#: The years that dates may lie in; beyond them calculating with them could overflow.
+#: The years of valid dates, without the last; calculations with later dates could overflow.
 FIRST_YEAR = 1970
 LAST_YEAR = 9000
 
@@ -21,12 +21,12 @@ _YEAR_AND_MONTH = rf"{_YEAR}-(0[1-9]|1[0-2])"
 _DAY_OF_YEAR = (
     r"((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
 )
-#: What 1.0 takes, in the dialect of JSON Schema; which years have a 29th of February it cannot say.
+#: The dates that 1.0 accepts, as a pattern of JSON Schema, which cannot express leap years: it has no 29th of February.
 MINUTE_PATTERN = rf"^{_YEAR}-{_DAY_OF_YEAR} ([01][0-9]|2[0-3]):[0-5][0-9]$"
 _RFC3339 = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt]([0-9]{2}:[0-9]{2}:[0-9]{2})(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})", re.ASCII
 )
-#: What the expression above takes, in years that are taken; in the dialect of JSON Schema.
+#: The texts that the expression above accepts, in valid years, as a pattern of JSON Schema.
 RFC3339_PATTERN = (
     rf"^{_YEAR_AND_MONTH}-(0[1-9]|1[0-9]|2[0-9]|3[01])"
     r"[Tt]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$"
@@ -65,7 +65,7 @@ def _rfc3339(value: object) -> datetime:
 
 def _assembled(match: re.Match[str]) -> datetime:
     day, time, fraction, zone = match.groups(default="")
-    micro = fraction[:7]  # finer than microseconds is cut off
+    micro = fraction[:7]  # digits after the microseconds are cut off
     return datetime.fromisoformat(f"{day}T{time}{micro}{zone.upper()}").astimezone(UTC)
 
 
@@ -101,15 +101,15 @@ _ZONE = len("+00:00")
 
 
 def show_with_t(moment: datetime) -> str:
-    """1.0's form of dates: six digits of a fraction, always."""
+    """Write a date as 1.0 does: always with six digits of the fraction."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")[:-_ZONE]
 
 
 def show_with_blank(moment: datetime) -> str:
-    """1.0's form of when something was made or changed: to the second."""
+    """Write the time of a creation or change as 1.0 does: to the second."""
     return moment.astimezone(UTC).isoformat(" ", timespec="seconds")[:-_ZONE]
 
 
 def show_rfc3339(moment: datetime) -> str:
-    """In UTC, with a fraction only where there is one."""
+    """Write a date in UTC, without a fraction of zero."""
     return moment.astimezone(UTC).isoformat()[:-_ZONE] + "Z"

@@ -1,4 +1,4 @@
-"""Query strings. What is unknown is ignored at 1.0, which knows the few that Blazar reads, and refused from 1.1 on."""
+"""Query strings. Unknown parameters are ignored at 1.0, which has only those of Blazar, and refused from 1.1 on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _number(value: Any) -> Any:
     return int(value)
 
 
-#: What says yes and no; with a capital it is what Python writes.
+#: The texts for true and false; those with a capital are written by Python clients.
 _TRUTHS = {"true": True, "True": True, "1": True, "yes": True, "false": False, "False": False, "0": False, "no": False}
 
 
@@ -46,7 +46,7 @@ Limit = Annotated[
 ]
 Truth = Annotated[bool, BeforeValidator(_truth), WithJsonSchema({"type": "string", "enum": [*_TRUTHS]})]
 Direction = Literal["asc", "desc"]
-#: At 1.0 any text that is not empty says yes, also ``false``: Blazar's rule.
+#: At 1.0 any text that is not empty means true, even ``false``, as in Blazar.
 Flag = Annotated[str, Field(max_length=255, pattern=PRINTABLE)]
 
 
@@ -56,12 +56,12 @@ ShownStatus = StrEnum(  # type: ignore[misc]  # its members are those of another
 
 
 class Query(BaseModel):
-    """No query parameters at all."""
+    """A query without parameters."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-#: How a list or a thing can be asked for at each version.
+#: The model of a query at each version.
 QueryAt = Callable[[Version], type[Query]]
 NO_QUERY: QueryAt = by_version(Query)
 
@@ -103,9 +103,9 @@ class HistoryQuery(Query):
 
 
 class ResourceListQuery(Query):
-    """A list of resources; each inventory has words of its own for their names, also as the ``sort_key``."""
+    """The query of a list of resources; each inventory has its own term for their names, also in ``sort_key``."""
 
-    #: The parameter that is the name of a resource, and those that are what the cloud must say of it.
+    #: The parameter for the name of a resource, and the parameters for facts that the cloud reports about it.
     NAME: ClassVar[str] = ""
     FACTS: ClassVar[tuple[str, ...]] = ()
 
@@ -130,13 +130,13 @@ class ResourceListQuery(Query):
 
 
 class _OfRegion(ResourceListQuery):
-    """From 1.2 on: only what is in this region."""
+    """From 1.2 on: only resources of this region."""
 
     region: RegionName | None = None
 
 
 def list_queries(model: type[ResourceListQuery]) -> QueryAt:
-    """Return how a list of an inventory is asked for at each version."""
+    """Return the query of a list of an inventory at each version."""
     return by_version(Query, model, _with_region(model))
 
 
@@ -165,7 +165,7 @@ class PropertyListQuery(Query):
 
 
 def query_of(req: falcon.Request, known: Collection[str] | None = None) -> Mapping[str, str]:
-    """The query as it was sent, or of it what is ``known``. Raises ``InvalidParameter`` for a repeated parameter."""
+    """Return all parameters of the query, or the ``known`` ones. Raises ``InvalidParameter`` for repetitions."""
     query = {}
     for name, value in req.params.items():
         if known is not None and name not in known:
@@ -180,6 +180,6 @@ def query_of(req: falcon.Request, known: Collection[str] | None = None) -> Mappi
 
 
 def read_query(req: falcon.Request, model: type[Query], version: Version) -> Query:
-    """Return the query as ``model``. At 1.0 what the model does not know is ignored."""
+    """Return the query as ``model``. At 1.0 unknown parameters are ignored."""
     known = model.model_fields.keys() if version is OLDEST else None
     return check(model, query_of(req, known), version)

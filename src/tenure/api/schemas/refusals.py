@@ -1,4 +1,4 @@
-"""What a model finds wrong with a request, said in the words of the version."""
+"""The errors of a model as the errors of each version."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tenure.domain.errors import InvalidParameter, MissingParameter, TenureError
 M = TypeVar("M", bound=BaseModel)
 
 _BUILT_IN = frozenset(get_args(ErrorType))
-#: At 1.0 these say more than that the parameter is malformed.
+#: Errors whose reason is added to the text at 1.0; the others say only that the parameter is malformed.
 _LIMITS = frozenset(
     {"string_too_long", "string_too_short", "too_long", "greater_than_equal", "less_than_equal", "bool_type"}
 )
-#: How much of what the client sent is repeated to it.
+#: How many characters of the client's input are repeated in an error text.
 _SHOWN = 200
 
 
 def check(model: type[M], document: Mapping[str, Any], version: Version, *, tags: Collection[str] = ()) -> M:
-    """Read ``document`` as ``model``. Raises what the first thing that is wrong with it amounts to.
+    """Read ``document`` as ``model``. Raises the error of the version for the first problem.
 
     ``tags`` are the names of a union's members, which are no part of a field's path.
     """
@@ -59,13 +59,14 @@ def _refusal(problems: list[ErrorDetails], tags: Collection[str]) -> TenureError
 
 
 def _missing(problems: list[ErrorDetails]) -> list[ErrorDetails]:
-    """What is missing where the first missing thing is."""
-    missing = sorted((p for p in problems if p["type"] == "missing"), key=lambda problem: len(problem["loc"]))
+    """Return the missing fields of the outermost object that lacks fields."""
+    missing = [problem for problem in problems if problem["type"] == "missing"]
+    missing.sort(key=lambda problem: len(problem["loc"]))
     return [problem for problem in missing if problem["loc"][:-1] == missing[0]["loc"][:-1]]
 
 
 def _parts(loc: tuple[int | str, ...], tags: Collection[str]) -> list[int | str]:
-    """A place in the document, without what pydantic adds of its own."""
+    """Return a location in the document, without the parts that pydantic adds."""
     return [part for part in loc if part != "[key]" and part not in tags]
 
 
@@ -80,7 +81,7 @@ def _path(loc: tuple[int | str, ...], tags: Collection[str]) -> str:
 
 
 def _name(loc: tuple[int | str, ...], tags: Collection[str]) -> str:
-    """The field's own name; a reservation's id is called what Blazar calls it."""
+    """Return the name of the field; for the id of a reservation it is the term of Blazar."""
     parts = _parts(loc, tags)
     if len(parts) == 3 and parts[0] == "reservations" and parts[2] == "id":
         return "reservation ID"

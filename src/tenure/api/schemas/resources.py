@@ -1,4 +1,4 @@
-"""What all inventories have in common on the wire: what describes one, and the bodies that all of them take."""
+"""The common part of all inventories on the wire: their descriptions, and the bodies of common operations."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tenure.domain.capacity import Capacity
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A resource to be registered: what it is called in the cloud, its own properties, how much of it is lent."""
+    """A resource to be registered: its name or id in the cloud, its properties, and its capacity."""
 
     reference: str
     properties: Mapping[str, str] = field(default_factory=dict)
-    #: How much of it is lent to reservations, where its operator says so.
+    #: The amounts that are lent to reservations, if the operator decides them.
     capacity: Capacity | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WireProperties:
-    """How the properties that an operator gives to resources of an inventory are read."""
+    """The reader of properties that an operator gives to resources of an inventory."""
 
     models: ModelAt
     read: Callable[[Mapping[str, Any], Version], Mapping[str, str | None]]
@@ -36,57 +36,57 @@ class WireProperties:
 
 @dataclass(frozen=True, slots=True)
 class WireLending:
-    """How it is read how much of a resource is lent to reservations."""
+    """The reader of the amounts of a resource that are lent to reservations."""
 
     model: type[BaseModel]
-    #: Gets an instance of the model.
+    #: Takes an instance of the model.
     read: Callable[[Any], Capacity]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireInventory:
-    """An inventory on the wire: where it is, what things are called there, how a resource is read and shown.
+    """An inventory on the wire: its URLs, names, and models of requests and answers.
 
-    The rest is the same for all inventories, see ``tenure.api.inventories``.
+    Everything else is the same for all inventories, see ``tenure.api.inventories``.
     """
 
     #: The type of its resources, such as ``physical:host``.
     resource_type: str
     #: Its URL, such as ``/v1/os-hosts``.
     path: str
-    #: The keys under which documents have one resource, and many.
+    #: The keys of a single resource and of a list in documents.
     one: str
     many: str
-    #: What one and many are called in a sentence.
+    #: The singular and the plural in sentences.
     noun: str
     nouns: str
     query: type[ResourceListQuery]
-    #: The models of a registration, and how one is read.
+    #: The models of a registration, and the function that reads it.
     registration: ModelAt
     read_registration: Callable[[Mapping[str, Any], Version], Registration]
-    #: The models of a resource as it is shown.
+    #: The models of a resource in answers.
     answer: AnswerAt
-    #: The same in the answer to its registration, where that differs.
+    #: The models of a resource in the answer to its registration, if they differ.
     answer_new: AnswerAt | None = None
-    #: The model of a resource as the owner of a lease with a part in it sees it.
+    #: The model of a resource of a lease, as the owner of the lease sees it.
     leased_answer: type[LeasedAnswer]
-    #: None where its resources have no properties of their own.
+    #: None if operators cannot give properties to its resources.
     properties: WireProperties | None = None
-    #: None where how much is lent of its resources is not for their operator to say, or has ``properties``.
+    #: None if operators do not decide how much of a resource is lent. Ignored if there are ``properties``.
     lending: WireLending | None = None
-    #: From when on it is shown who has a part in which of its resources.
+    #: The first version that serves the allocations of its resources.
     allocations_since: Version = OLDEST
-    #: From when on there is anything of it.
+    #: The first version that serves the inventory.
     since: Version = OLDEST
 
     @property
     def part(self) -> str:
-        """What the id of a resource is called in URLs."""
+        """The name of the id of a resource in URLs."""
         return f"{self.one}_id"
 
 
 class Disable(BaseModel):
-    """What is to take no new reservations, and why; with ``dry_run`` nothing is done, and all is told."""
+    """Closes a resource to new reservations, with a reason. With ``dry_run`` only the effects are shown."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -95,7 +95,7 @@ class Disable(BaseModel):
 
 
 class Enable(BaseModel):
-    """What is to take reservations again."""
+    """Opens a resource to reservations again. With ``dry_run`` only the effects are shown."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -103,7 +103,10 @@ class Enable(BaseModel):
 
 
 class Reallocate(BaseModel):
-    """What is booked there, and is to move to others: of one lease or of all, also what runs or not."""
+    """Moves reservations to other resources: those of a lease or of all leases, and with ``running`` also active ones.
+
+    With ``dry_run`` only the effects are shown.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -113,7 +116,7 @@ class Reallocate(BaseModel):
 
 
 class LenientPropertyUpdate(BaseModel):
-    """Whether ordinary users are kept from a property."""
+    """Whether a property is private, that is, hidden from ordinary users."""
 
     model_config = ConfigDict(extra="ignore", title="PropertyUpdate")
 
@@ -121,7 +124,7 @@ class LenientPropertyUpdate(BaseModel):
 
 
 class PropertyUpdate(BaseModel):
-    """Whether ordinary users are kept from a property."""
+    """Whether a property is private, that is, hidden from ordinary users."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -132,15 +135,15 @@ SETTING: ModelAt = by_version(LenientPropertyUpdate, PropertyUpdate)
 
 
 class InRegion(BaseModel):
-    """Where something is to be made reservable."""
+    """The region of a resource to be made reservable."""
 
     region: Annotated[
-        RegionName | None, Field(description="The region it is in; the home region of the service unless it is named.")
+        RegionName | None, Field(description="The region of the resource; the home region of the service by default.")
     ] = None
 
 
 def read_region(body: Mapping[str, Any], version: Version) -> tuple[Mapping[str, Any], str]:
-    """A registration without the region that it names from 1.2 on, and that region; empty where it names none."""
+    """Return the body of a registration without its region, and the region, which is empty if not given."""
     if version < Version.V1_2:
         return body, ""
     given = {name: value for name, value in body.items() if name == "region"}

@@ -1,4 +1,4 @@
-"""Words that several schemas use."""
+"""Types of texts and numbers that several schemas share."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictStr, WithJson
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 MAX_NAME = 80
-#: No lease or reservation has a longer id.
+#: The largest length of the id of a lease or reservation.
 MAX_ID = 64
-#: No resource and no property has a longer name.
+#: The largest length of the id or name of a resource, and of stored names of properties.
 MAX_EXTERNAL_ID = 255
-#: No property has a longer name, from now on.
+#: The largest length of the name of a new property.
 MAX_PROPERTY_NAME = 64
-#: How many properties of its own a resource has at most; the service counts them.
+#: The largest number of properties of a resource; the service counts them.
 MAX_PROPERTIES = 500
-#: No property has a longer value.
+#: The largest length of the value of a property.
 MAX_PROPERTY_VALUE = 16384
-#: Every number in a body is nearer to zero.
+#: The absolute value of every number in a body is less.
 NUMBER_LIMIT = 10**19
 
-#: In JSON Schema: a text without the NUL character, which no database keeps.
+#: In JSON Schema: a text without the NUL character, which databases cannot store.
 PRINTABLE = r"^[^\x00]*$"
 
 _LENIENT_NAME_SCHEMA = {
@@ -38,14 +38,14 @@ def _text_of_number(value: Any) -> Any:
 
 
 def _property_text(value: Any) -> str | None:
-    """A property's value as text, as Blazar keeps it."""
+    """Return the value of a property as a text, as Blazar stores it."""
     if isinstance(value, dict | list):
         raise PydanticKnownError("string_type")
     return None if value is None else str(value)
 
 
 def _address(value: str) -> str:
-    """An address as it is always written; one with a zone is none that a network could hand out."""
+    """Return the canonical form of an address. An address with a zone is refused: networks do not assign such."""
     try:
         if "%" in value:
             raise ValueError(value)
@@ -64,14 +64,14 @@ def _without_controls(value: str) -> str:
     return value
 
 
-#: A lease's name at 1.0, which takes numbers for text.
+#: The name of a lease at 1.0, which accepts numbers as texts.
 LenientName = Annotated[
     Annotated[StrictStr, Field(max_length=MAX_NAME)],
     BeforeValidator(_text_of_number),
     WithJsonSchema(_LENIENT_NAME_SCHEMA),
 ]
 Name = Annotated[StrictStr, Field(min_length=1, max_length=MAX_NAME, pattern=PRINTABLE)]
-#: A name that is given from 1.1 on: without what a terminal would obey, such as escapes and line breaks.
+#: A name in requests from 1.1 on, without control characters, such as terminal escapes and line breaks.
 GivenName = Annotated[
     StrictStr,
     Field(min_length=1, max_length=MAX_NAME, json_schema_extra={"pattern": r"^[^\x00-\x1f\x7f-\x9f]*$"}),
@@ -79,14 +79,14 @@ GivenName = Annotated[
 ]
 Identifier = Annotated[StrictStr, Field(min_length=1, max_length=MAX_ID, pattern=PRINTABLE)]
 ExternalId = Annotated[StrictStr, Field(min_length=1, max_length=MAX_EXTERNAL_ID, pattern=PRINTABLE)]
-#: The id of a network; with an address behind it, after a ``/``, it names that address.
+#: The id of a network. It has no ``/``, as the reference of an address is the network id, ``/``, and the address.
 NetworkId = Annotated[StrictStr, Field(min_length=1, max_length=MAX_ID, pattern=r"^[^\x00/]+$")]
 Address = Annotated[
     Annotated[StrictStr, Field(max_length=MAX_EXTERNAL_ID)],
     AfterValidator(_address),
     WithJsonSchema({"anyOf": [{"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}]}),
 ]
-#: The name of a host, or its id, at 1.0.
+#: The name or the id of a host, at 1.0.
 LenientReference = Annotated[
     Annotated[StrictStr, Field(max_length=MAX_EXTERNAL_ID)] | None,
     BeforeValidator(_text_of_number),
@@ -94,16 +94,16 @@ LenientReference = Annotated[
 ]
 PropertyName = Annotated[StrictStr, Field(min_length=1, max_length=MAX_PROPERTY_NAME, pattern=PRINTABLE)]
 PropertyValue = Annotated[StrictStr, Field(max_length=MAX_PROPERTY_VALUE, pattern=PRINTABLE)]
-#: Why an operator does something, in his own words.
+#: The reason that an operator gives for an action.
 Reason = Annotated[StrictStr, Field(max_length=1000, pattern=PRINTABLE)]
-#: What an owner has others told at an event.
+#: The text of the notification of an owner's event.
 Message = Annotated[StrictStr, Field(min_length=1, max_length=1000, pattern=PRINTABLE)]
-#: A property's value at 1.0, which takes every scalar for text.
+#: The value of a property at 1.0, which accepts every scalar as a text.
 LenientProperty = Annotated[
     Annotated[str, Field(max_length=MAX_PROPERTY_VALUE)] | None,
     BeforeValidator(_property_text),
     WithJsonSchema({"type": ["string", "number", "boolean", "null"]}),
 ]
 
-#: What a region can be called.
+#: The name of a region.
 RegionName = Annotated[StrictStr, Field(min_length=1, max_length=24, pattern=r"^[A-Za-z0-9_.-]+$")]

@@ -1,4 +1,4 @@
-"""Pools of volumes on the wire."""
+"""Volume pools on the wire."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tenure.api.schemas.texts import MAX_EXTERNAL_ID, PRINTABLE
 from tenure.api.versions import Version, by_version
 from tenure.domain.capacity import Capacity
 
-#: The resource class of a pool's room, in GiB.
+#: The resource class of the room in a pool, in GiB.
 ROOM = "DISK_GB"
 
 _PoolName = Annotated[
@@ -24,16 +24,16 @@ _PoolName = Annotated[
         min_length=1,
         max_length=MAX_EXTERNAL_ID,
         pattern=PRINTABLE,
-        description="The pool as the cloud calls it, such as `storage-1@lvm#lvm`.",
+        description="The name of the pool in the cloud, such as `storage-1@lvm#lvm`.",
     ),
 ]
 
 
-_Lent = Annotated[StrictInt, Field(ge=1, le=2**31 - 1, description="How many GiB of it are lent to reservations.")]
+_Lent = Annotated[StrictInt, Field(ge=1, le=2**31 - 1, description="The GiB of the pool that reservations can use.")]
 
 
 class VolumePoolCreate(BaseModel):
-    """A pool of volumes, of which so many GiB are lent to reservations."""
+    """A volume pool to be made reservable."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -42,7 +42,7 @@ class VolumePoolCreate(BaseModel):
 
 
 class VolumePoolChange(BaseModel):
-    """How much of a pool is lent from now on: no more than there is, and no less than is promised or kept."""
+    """A new lent capacity of a volume pool: at most its size, and at least the capacity that is booked or kept."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -71,7 +71,7 @@ class _Lendable(Answer):
 
 
 class VolumePool(Standing, _Lendable):
-    """A pool of volumes, and how much of it is lent to reservations."""
+    """A volume pool, and its capacity that is lent to reservations."""
 
 
 def read_registration(body: Mapping[str, Any], version: Version) -> Registration:
