@@ -1,6 +1,6 @@
-"""``tenure-standalone``, but for one thing: it kills itself when an event reaches a named point.
+"""A ``tenure-standalone`` that kills itself when an event reaches a named point.
 
-``python -m tests.scenarios.dying_standalone POINT ...``; the rest is what ``tenure-standalone`` takes.
+``python -m tests.scenarios.dying_standalone POINT ...``; the other arguments are those of ``tenure-standalone``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""``tenure-standalone``, but for one thing: a service of the site is asked about its leases, and told of them.
+"""A ``tenure-standalone`` with an external enforcement service, which checks its leases and is notified of them.
 
-``python -m tests.scenarios.enforced_standalone URL ...``; the rest is what ``tenure-standalone`` takes.
+``python -m tests.scenarios.enforced_standalone URL ...``; the other arguments are those of ``tenure-standalone``.
 """
 
 from __future__ import annotations

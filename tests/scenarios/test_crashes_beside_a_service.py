@@ -1,6 +1,6 @@
-"""``kill -9`` of the real program while a service of the site has taken its call and not yet answered.
+"""``kill -9`` of the real program while an enforcement service has received its call and not yet answered.
 
-After a restart the service has been charged once for everything that is, and for nothing that is not.
+After a restart the service has committed every lease that exists once, and no other lease.
 """
 
 from __future__ import annotations
@@ -39,49 +39,49 @@ def running(data_dir: Path, credits: Credits) -> Iterator[Standalone]:
 
 
 def let_time_pass(data_dir: Path) -> None:
-    """Until what waits to be told may be told: what is claimed by the dead, what they had still to book."""
+    """Make all waiting messages due, also those that the killed process had claimed or was about to book."""
     with closing(sqlite3.connect(data_dir / "tenure.db")) as file, file:
         file.execute("UPDATE outbox SET ready_at = '2020-01-01 00:00:00.000000' WHERE ready_at IS NOT NULL")
 
 
-def told_everything(data_dir: Path) -> bool:
+def all_messages_sent(data_dir: Path) -> bool:
     with closing(sqlite3.connect(data_dir / "tenure.db")) as file:
         return file.execute("SELECT count(*) FROM outbox WHERE ready_at IS NOT NULL").fetchone() == (0,)
 
 
 def calls_of(credits: Credits, call: str) -> list[Call]:
-    return [one for one in credits.calls if one.path.endswith(f"/{call}")]
+    return [received for received in credits.calls if received.path.endswith(f"/{call}")]
 
 
-def kill(service: Standalone, credits: Credits, call: str, taken: Call) -> None:
-    """Kill the program in the middle of that call about the lease that came about."""
-    never_made = call == "on-end" and "commit-create" not in credits.order[taken.body["lease"]["id"]]
-    if taken.path.endswith(f"/{call}") and not never_made:
+def kill(service: Standalone, credits: Credits, call: str, received: Call) -> None:
+    """Kill the program in the middle of this call, if it is about a lease that was committed or is being created."""
+    never_made = call == "on-end" and "commit-create" not in credits.order[received.body["lease"]["id"]]
+    if received.path.endswith(f"/{call}") and not never_made:
         service.process.kill()
 
 
 class Story:
-    """A lease that is booked, prolonged and deleted, as far as it goes; and from there on again."""
+    """The life of a lease: booked, extended and deleted. After a crash it continues where it was."""
 
     def __init__(self, credits: Credits) -> None:
         self._credits = credits
 
-    def told(self, lease: dict[str, Any], what: str) -> None:
-        wait_for(what, lambda: what in self._credits.order.get(lease["id"], []))
+    def wait_for_call(self, lease: dict[str, Any], call: str) -> None:
+        wait_for(call, lambda: call in self._credits.order.get(lease["id"], []))
 
     def go_on(self, caller: Caller) -> str:
-        """Do what is not done yet; the lease's id. Raises what a client sees of a service that is killed."""
+        """Do the remaining steps, and return the id of the lease. Raises the errors of a client of a killed service."""
         [lease] = caller.call("GET", "/leases")[1]["leases"] or [self._booked(caller)]
-        self.told(lease, "commit-create")
+        self.wait_for_call(lease, "commit-create")
         begin, end = (datetime.fromisoformat(lease[name]) for name in ("start_date", "end_date"))
         if end - begin < timedelta(hours=2):
             longer = {"end_date": rfc3339(end + timedelta(hours=1))}
             status, answer = caller.call("PUT", f"/leases/{lease['id']}", longer)
             assert status == 200, answer
-        self.told(lease, "commit-update")
+        self.wait_for_call(lease, "commit-update")
         assert caller.call("DELETE", f"/leases/{lease['id']}")[0] == 204
         wait_until_gone(caller, lease)
-        self.told(lease, "on-end")
+        self.wait_for_call(lease, "on-end")
         return str(lease["id"])
 
     def _booked(self, caller: Caller) -> dict[str, Any]:
@@ -90,8 +90,8 @@ class Story:
         return dict(lease)
 
 
-def test_killed_when_the_service_has_taken_each_of_the_calls(tmp_path: Path):
-    """One after the other, the first time that it is made; each time the story goes on where it was."""
+def test_killed_during_each_call_of_the_enforcement_service(tmp_path: Path):
+    """The program is killed during the first call of each kind; each time the story continues where it was."""
     data_dir = tmp_path / "data"
     with open_credits() as credits:
         story = Story(credits)
@@ -105,14 +105,14 @@ def test_killed_when_the_service_has_taken_each_of_the_calls(tmp_path: Path):
             let_time_pass(data_dir)
         with running(data_dir, credits) as service:
             wait_for("the last call once more", lambda: len(calls_of(credits, "on-end")) == 3)
-            wait_for("all calls to be recorded", lambda: told_everything(data_dir))
+            wait_for("all calls to be recorded", lambda: all_messages_sent(data_dir))
             assert service.stop() == 0
     withdrawn, booked = sorted(credits.order.values(), key=len)
     assert withdrawn == ["on-end"]
     assert booked == ["commit-create", "commit-update", "on-end"]
     assert [len(calls_of(credits, call)) for call in ("check-create", "check-update")] == [2, 2]
     for call in ("commit-create", "commit-update"):
-        again = calls_of(credits, call)
-        assert len(again) > 1, "it was told again"
-        assert len({one.headers["idempotency-key"] for one in again}) == 1
+        repeated = calls_of(credits, call)
+        assert len(repeated) > 1, "the call was not repeated"
+        assert len({received.headers["idempotency-key"] for received in repeated}) == 1
     Traces(f"sqlite:///{data_dir / 'tenure.db'}", data_dir / "cloud.db", HOSTS).assert_sound(idle=True)

@@ -1,7 +1,7 @@
-"""Each guard against two holders is needed, and suffices: two bookings of the last room, led past each other.
+"""Each guard against overbooking is necessary and sufficient: two concurrent bookings of the last room.
 
-Nothing here is left to chance. Two requests go through the real service, and both have searched before either writes.
-The guard in question is taken out by a small patch; then the ledger is judged by ``tests.support.ledger``.
+The tests are deterministic. Two requests go through the real service, and both have searched before either writes.
+A small patch removes the guard in question; then ``tests.support.ledger`` judges the ledger.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ EVERY_DATABASE = [
 
 @dataclass
 class Outcome:
-    """What came of two bookings of the same host."""
+    """The outcome of two bookings of the same host."""
 
     booked: int
     refused: int
-    #: Both had searched, and found the host free, before either wrote.
+    #: Whether both had searched, and found the host free, before either wrote.
     met: bool
-    #: How often a search was made: two, and one more for each that began anew.
+    #: The number of searches: two, and one more for each transaction that started again.
     searches: int
-    #: What the ledger promises twice.
+    #: The rooms that the ledger promises twice.
     overlaps: list[str]
 
 
@@ -62,8 +62,8 @@ def has_constraint(world: World) -> bool:
         return found.first() is not None
 
 
-def begin_as_the_driver_does(world: World) -> None:
-    """Without ``BEGIN IMMEDIATE``: Python's driver begins a transaction when something is first written."""
+def begin_at_first_write(world: World) -> None:
+    """Remove ``BEGIN IMMEDIATE``: the driver of Python begins a transaction at the first write."""
 
     def begin(connection: Connection) -> None:
         driver: Any = connection.connection.dbapi_connection
@@ -74,7 +74,7 @@ def begin_as_the_driver_does(world: World) -> None:
 
 
 def begin_late(world: World) -> None:
-    """``BEGIN`` instead of ``BEGIN IMMEDIATE``: the lock is taken when something is first written."""
+    """Use ``BEGIN`` instead of ``BEGIN IMMEDIATE``: the lock is taken at the first write."""
     event.remove(world.db.engine, "begin", begin_immediate)
     event.listen(world.db.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
 
@@ -86,7 +86,7 @@ def race(
     works: list[Callable[[], object]],
     wait: float,
 ) -> Outcome:
-    """Do two things at once, as two processes would; each waits, once it has made its ``search``, for the other."""
+    """Run two operations at once, as two processes would; after its ``search`` each waits for the other."""
     meeting = Meeting(wait)
     searches: list[int] = []
 
@@ -108,23 +108,24 @@ def race(
     with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
         for name in [search] if isinstance(search, str) else search:
             patch.setattr(AllocationStore, name, searched(getattr(AllocationStore, name)))
-        patch.setattr(Database, "_turn", lambda _database: nullcontext())  # of the writers of one process
-        # The last look before a commit, which finds it only where the other has committed before.
+        patch.setattr(Database, "_turn", lambda _database: nullcontext())  # orders the writers of a process
+        # This check before a commit would find only conflicts with transactions that have committed before.
         patch.setattr(Gains, "verify", lambda _gains: None)
-        done = [one.result(patience(2 * SECONDS)) for one in [pool.submit(granted, work) for work in works]]
+        futures = [pool.submit(granted, work) for work in works]
+        booked = [future.result(patience(2 * SECONDS)) for future in futures]
     url = world.db.engine.url.render_as_string(hide_password=False)
-    twice = ledger.overlaps(url) + ledger.overbooked(url)
-    return Outcome(done.count(True), done.count(False), meeting.held, len(searches), twice)
+    overlaps = ledger.overlaps(url) + ledger.overbooked(url)
+    return Outcome(booked.count(True), booked.count(False), meeting.held, len(searches), overlaps)
 
 
 def lend(world: World) -> str:
-    """Lend a part of a pool of volumes; its id."""
+    """Lend a part of a volume pool, and return the id of the pool."""
     pool = world.cloud.world.volumes.fast
     return world.resources.register(ADMIN, "virtual:volume", pool, {}, Capacity({"DISK_GB": 100})).external_id
 
 
 def book_while_less_is_lent(world: World, monkeypatch: pytest.MonkeyPatch, *, wait: float = SECONDS) -> Outcome:
-    """Volumes are booked in a pool of which, at that moment, less is lent than they take."""
+    """Book volumes in a pool while its lent capacity is reduced below their size."""
     pool = lend(world)
     request = LeaseRequest("lease", NOW + HOUR, NOW + 2 * HOUR, reservations=(VOLUMES,))
     works: list[Callable[[], object]] = [
@@ -135,30 +136,31 @@ def book_while_less_is_lent(world: World, monkeypatch: pytest.MonkeyPatch, *, wa
 
 
 def book_twice(world: World, monkeypatch: pytest.MonkeyPatch, *, wait: float = SECONDS) -> Outcome:
-    """Two bookings of the only host for the same hour."""
+    """Book the only host twice for the same hour."""
     works: list[Callable[[], object]] = [lambda: world.book(1, start=1)] * 2
     return race(world, monkeypatch, "candidates", works, wait)
 
 
 @dataclass(frozen=True)
 class Rivals:
-    """Two requests, of which the only host, the only address, or the only pool has room for one."""
+    """Two requests for the only host, address or pool, which has room for only one of them."""
 
     first: ReservationRequest
     second: ReservationRequest
 
     def book(self, world: World, monkeypatch: pytest.MonkeyPatch, *, wait: float = SECONDS) -> Outcome:
-        """Both, for the same hour, at once."""
+        """Book both at once, for the same hour."""
         world.resources.register(ADMIN, "virtual:floatingip", f"{PUBLIC_NETWORK}/203.0.113.10", {})
         lend(world)
         requests = [
-            LeaseRequest("lease", NOW + HOUR, NOW + 2 * HOUR, reservations=(one,)) for one in (self.first, self.second)
+            LeaseRequest("lease", NOW + HOUR, NOW + 2 * HOUR, reservations=(wanted,))
+            for wanted in (self.first, self.second)
         ]
-        works: list[Callable[[], object]] = [partial(world.leases.create, OWNER, one) for one in requests]
+        works: list[Callable[[], object]] = [partial(world.leases.create, OWNER, request) for request in requests]
         return race(world, monkeypatch, "candidates", works, wait)
 
 
-#: The host has 32 processors.
+#: The host has 32 virtual CPUs.
 SIZE: dict[str, object] = {"memory_mb": 1024, "disk_gb": 0, "resource_properties": ""}
 INSTANCES = ReservationRequest("virtual:instance", {"amount": 2, "vcpus": 9, "affinity": None, **SIZE})
 APART = ReservationRequest("virtual:instance", {"amount": 1, "vcpus": 20, "affinity": False, **SIZE})
@@ -180,7 +182,7 @@ EVERY_TYPE = [*PARTS, pytest.param(Rivals(ADDRESS, ADDRESS), id="addresses")]
 
 
 def move_twice(world: World, monkeypatch: pytest.MonkeyPatch, *, wait: float = SECONDS) -> Outcome:
-    """Two leases of the only host are moved to the same hour: an update reads first, and writes last."""
+    """Move two leases of the only host to the same hour: an update reads first, and writes last."""
     change = LeaseChange(starts_at=NOW + 10 * HOUR, ends_at=NOW + 11 * HOUR)
     leases = [world.book(1, start=start) for start in (1, 5)]
     works: list[Callable[[], object]] = [partial(world.leases.update, OWNER, lease.id, change) for lease in leases]
@@ -188,7 +190,7 @@ def move_twice(world: World, monkeypatch: pytest.MonkeyPatch, *, wait: float = S
 
 
 def start_twice(world: World, monkeypatch: pytest.MonkeyPatch, *, wait: float = SECONDS) -> Outcome:
-    """Two starts on the only host, beside instances that are not given back: there is room for one of them."""
+    """Start two leases on the only host, beside overdue instances: there is room for only one of them."""
 
     def book(vcpus: int, start: timedelta) -> Lease:
         size = {"amount": 1, "vcpus": vcpus, "affinity": None, **SIZE}
@@ -200,15 +202,15 @@ def start_twice(world: World, monkeypatch: pytest.MonkeyPatch, *, wait: float = 
     world.engine.settle()
     world.clock.set(NOW + HOUR)
     starts = [event_of(world, lease.id, EventType.START) for lease in leases[1:]]
-    works: list[Callable[[], object]] = [partial(world.service.events.claim, one.id) for one in starts]
+    works: list[Callable[[], object]] = [partial(world.service.events.claim, start.id) for start in starts]
     return race(world, monkeypatch, "predecessors", works, wait)
 
 
-# --- as it is
+# --- with all guards
 
 
 @pytest.mark.parametrize("database", EVERY_DATABASE)
-def test_with_every_guard_one_of_two_starts_beside_what_is_late(fresh_database, monkeypatch, database: str):
+def test_only_one_of_two_leases_starts_beside_overdue_instances(fresh_database, monkeypatch, database: str):
     together = database != SQLITE
     with fresh_database(database) as url, open_world(url, hosts=1) as world:
         outcome = start_twice(world, monkeypatch, wait=SECONDS if together else 0.5)
@@ -216,8 +218,8 @@ def test_with_every_guard_one_of_two_starts_beside_what_is_late(fresh_database, 
 
 
 @pytest.mark.parametrize("database", EVERY_DATABASE)
-def test_with_every_guard_one_of_two_gets_the_last_host(fresh_database, monkeypatch, database: str):
-    """On SQLite they cannot even both search: the second waits for the first at its beginning."""
+def test_concurrent_bookings_never_share_a_host(fresh_database, monkeypatch, database: str):
+    """On SQLite the bookings cannot even both search: the second waits for the first at its beginning."""
     together = database != SQLITE
     with fresh_database(database) as url, open_world(url, hosts=1) as world:
         outcome = book_twice(world, monkeypatch, wait=SECONDS if together else 0.5)
@@ -227,7 +229,7 @@ def test_with_every_guard_one_of_two_gets_the_last_host(fresh_database, monkeypa
 
 @pytest.mark.parametrize("database", EVERY_DATABASE)
 @pytest.mark.parametrize("rivals", EVERY_TYPE)
-def test_with_every_guard_one_of_two_gets_the_last_room(fresh_database, monkeypatch, database: str, rivals: Rivals):
+def test_concurrent_bookings_never_share_the_last_room(fresh_database, monkeypatch, database: str, rivals: Rivals):
     together = database != SQLITE
     with fresh_database(database) as url, open_world(url, hosts=1) as world:
         outcome = rivals.book(world, monkeypatch, wait=SECONDS if together else 0.5)
@@ -236,7 +238,7 @@ def test_with_every_guard_one_of_two_gets_the_last_room(fresh_database, monkeypa
 
 
 @pytest.mark.parametrize("database", EVERY_DATABASE)
-def test_with_every_guard_either_less_is_lent_or_it_is_booked(fresh_database, monkeypatch, database: str):
+def test_pool_never_lends_less_than_a_concurrent_booking_takes(fresh_database, monkeypatch, database: str):
     together = database != SQLITE
     with fresh_database(database) as url, open_world(url, hosts=0) as world:
         outcome = book_while_less_is_lent(world, monkeypatch, wait=SECONDS if together else 0.5)
@@ -249,7 +251,7 @@ def test_with_every_guard_either_less_is_lent_or_it_is_booked(fresh_database, mo
 
 @pytest.mark.long
 @pytest.mark.parametrize("database", EVERY_DATABASE[1:])
-def test_without_versions_less_is_lent_than_is_booked(fresh_database, monkeypatch, database: str):
+def test_pool_lends_less_than_is_booked_without_version_check(fresh_database, monkeypatch, database: str):
     with fresh_database(database) as url, open_world(url, hosts=0) as world, without_versions(monkeypatch):
         outcome = book_while_less_is_lent(world, monkeypatch)
     assert (outcome.booked, outcome.met) == (2, True)
@@ -258,7 +260,7 @@ def test_without_versions_less_is_lent_than_is_booked(fresh_database, monkeypatc
 
 @pytest.mark.long
 @pytest.mark.mariadb
-def test_without_versions_mariadb_books_the_last_host_twice(fresh_database, monkeypatch):
+def test_mariadb_books_the_last_host_twice_without_version_check(fresh_database, monkeypatch):
     with fresh_database(MARIADB) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
         outcome = book_twice(world, monkeypatch)
     assert (outcome.booked, outcome.met, len(outcome.overlaps)) == (2, True, 1)
@@ -266,7 +268,7 @@ def test_without_versions_mariadb_books_the_last_host_twice(fresh_database, monk
 
 @pytest.mark.long
 @pytest.mark.postgresql
-def test_without_versions_and_constraint_postgresql_books_the_last_host_twice(fresh_database, monkeypatch):
+def test_postgresql_books_the_last_host_twice_without_version_check_and_constraint(fresh_database, monkeypatch):
     with fresh_database(POSTGRESQL) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
         drop_constraint(world)
         outcome = book_twice(world, monkeypatch)
@@ -276,8 +278,8 @@ def test_without_versions_and_constraint_postgresql_books_the_last_host_twice(fr
 @pytest.mark.long
 @pytest.mark.parametrize("database", EVERY_DATABASE[1:])
 @pytest.mark.parametrize("rivals", PARTS)
-def test_without_versions_the_last_room_is_promised_twice(fresh_database, monkeypatch, database: str, rivals: Rivals):
-    """PostgreSQL's constraint is there: of parts it knows nothing."""
+def test_last_room_is_booked_twice_without_version_check(fresh_database, monkeypatch, database: str, rivals: Rivals):
+    """The constraint of PostgreSQL does not apply to parts of a resource."""
     with fresh_database(database) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
         outcome = rivals.book(world, monkeypatch)
     assert (outcome.booked, outcome.met) == (2, True)
@@ -286,7 +288,7 @@ def test_without_versions_the_last_room_is_promised_twice(fresh_database, monkey
 
 @pytest.mark.long
 @pytest.mark.parametrize("database", EVERY_DATABASE[1:])
-def test_without_versions_and_constraint_an_address_is_promised_twice(fresh_database, monkeypatch, database: str):
+def test_address_is_booked_twice_without_version_check_and_constraint(fresh_database, monkeypatch, database: str):
     with fresh_database(database) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
         if database == POSTGRESQL:
             drop_constraint(world)
@@ -295,8 +297,8 @@ def test_without_versions_and_constraint_an_address_is_promised_twice(fresh_data
 
 
 @pytest.mark.parametrize("database", EVERY_DATABASE[1:])
-def test_versions_alone_suffice(fresh_database, monkeypatch, database: str):
-    """Whoever comes second finds another version, begins anew, and finds the host taken."""
+def test_version_check_alone_suffices(fresh_database, monkeypatch, database: str):
+    """The second transaction finds a new version, starts again, and finds the host taken."""
     with fresh_database(database) as url, open_world(url, hosts=1) as world:
         if database == POSTGRESQL:
             drop_constraint(world)
@@ -308,7 +310,7 @@ def test_versions_alone_suffice(fresh_database, monkeypatch, database: str):
 
 @pytest.mark.long
 @pytest.mark.parametrize("database", EVERY_DATABASE[1:])
-def test_without_versions_both_start_beside_what_is_late(fresh_database, monkeypatch, database: str):
+def test_both_leases_start_beside_overdue_instances_without_version_check(fresh_database, monkeypatch, database: str):
     with fresh_database(database) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
         outcome = start_twice(world, monkeypatch)
     assert (outcome.booked, outcome.met) == (2, True)
@@ -318,7 +320,7 @@ def test_without_versions_both_start_beside_what_is_late(fresh_database, monkeyp
 
 
 @pytest.mark.postgresql
-def test_the_constraint_alone_suffices_on_postgresql(fresh_database, monkeypatch):
+def test_constraint_alone_suffices_on_postgresql(fresh_database, monkeypatch):
     with fresh_database(POSTGRESQL) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
         assert has_constraint(world)
         outcome = book_twice(world, monkeypatch)
@@ -327,7 +329,7 @@ def test_the_constraint_alone_suffices_on_postgresql(fresh_database, monkeypatch
 
 
 @pytest.mark.postgresql
-def test_the_constraint_alone_suffices_for_addresses(fresh_database, monkeypatch):
+def test_constraint_alone_suffices_for_addresses(fresh_database, monkeypatch):
     with fresh_database(POSTGRESQL) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
         outcome = Rivals(ADDRESS, ADDRESS).book(world, monkeypatch)
     assert outcome.overlaps == []
@@ -335,7 +337,7 @@ def test_the_constraint_alone_suffices_for_addresses(fresh_database, monkeypatch
 
 
 @pytest.mark.postgresql
-def test_the_constraint_is_what_is_dropped(fresh_database):
+def test_drop_constraint_drops_the_constraint(fresh_database):
     with fresh_database(POSTGRESQL) as url, open_world(url, hosts=1) as world:
         drop_constraint(world)
         assert not has_constraint(world)
@@ -345,26 +347,26 @@ def test_the_constraint_is_what_is_dropped(fresh_database):
 
 
 @pytest.mark.long
-def test_without_the_lock_and_versions_sqlite_gives_the_last_host_twice(fresh_database, monkeypatch):
+def test_sqlite_books_the_last_host_twice_without_lock_and_version_check(fresh_database, monkeypatch):
     with fresh_database(SQLITE) as url, open_world(url, hosts=1) as world:
-        begin_as_the_driver_does(world)
+        begin_at_first_write(world)
         with without_versions(monkeypatch):
             outcome = move_twice(world, monkeypatch)
     assert (outcome.booked, outcome.met, len(outcome.overlaps)) == (2, True, 1)
 
 
-def test_the_lock_alone_suffices_on_sqlite(fresh_database, monkeypatch):
-    """The second cannot search before the first is done."""
+def test_lock_alone_suffices_on_sqlite(fresh_database, monkeypatch):
+    """The second transaction cannot search before the first is done."""
     with fresh_database(SQLITE) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
         outcome = move_twice(world, monkeypatch, wait=0.5)
     assert outcome.overlaps == []
     assert (outcome.booked, outcome.refused, outcome.met, outcome.searches) == (1, 1, False, 2)
 
 
-def test_versions_alone_suffice_on_sqlite(fresh_database, monkeypatch):
-    """Both have read the host's version; who comes second to raise it begins anew."""
+def test_version_check_alone_suffices_on_sqlite(fresh_database, monkeypatch):
+    """Both transactions have read the version of the host; the second to raise it starts again."""
     with fresh_database(SQLITE) as url, open_world(url, hosts=1) as world:
-        begin_as_the_driver_does(world)
+        begin_at_first_write(world)
         leases = [world.book(1, start=start) for start in (1, 5)]
         change = LeaseChange(starts_at=NOW + 10 * HOUR, ends_at=NOW + 11 * HOUR)
         works: list[Callable[[], object]] = [partial(world.leases.update, OWNER, lease.id, change) for lease in leases]
@@ -374,10 +376,10 @@ def test_versions_alone_suffice_on_sqlite(fresh_database, monkeypatch):
     assert outcome.searches >= 3
 
 
-def test_a_transaction_that_begins_late_is_refused_by_sqlite_itself(fresh_database, monkeypatch):
-    """Between ``BEGIN`` and the first write others can write; SQLite then refuses ours, and it is done again.
+def test_sqlite_refuses_a_transaction_that_locks_too_late(fresh_database, monkeypatch):
+    """If another transaction writes between ``BEGIN`` and our first write, SQLite refuses ours, and it is retried.
 
-    So within one transaction SQLite has a guard of its own; ``BEGIN IMMEDIATE`` spares the work that it throws away.
+    SQLite thus has its own guard within a transaction; ``BEGIN IMMEDIATE`` only saves the discarded work.
     """
     with fresh_database(SQLITE) as url, open_world(url, hosts=1) as world, without_versions(monkeypatch):
         begin_late(world)

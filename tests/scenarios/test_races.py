@@ -1,6 +1,6 @@
-"""Races: many clients want few hosts, parts of them, and few addresses, through HTTP, on every kind of database.
+"""Races over HTTP: many clients book few hosts, parts of hosts and addresses, on every kind of database.
 
-Nobody gets what another has, nobody gets half of what was asked for, and the cloud has what the ledger says.
+No resource is booked twice, no lease is booked in part, and the cloud agrees with the ledger.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from tests.support.races import TOKEN, broken_promises, lay_out, watched
 from tests.support.racing_manager import Figures, managers
 from tests.support.standalone import Caller
 
-#: An operation of the race for everything at once takes several times as long.
+#: Fewer operations for the race of all types, each of which takes several times as long.
 OPERATIONS_OF_ALL = RACE_OPERATIONS * 2 // 5
 HOSTS = 8
 ADDRESSES = 5
 THREADS = 16
-#: In which all leases are: so few that even a short race wants more than there is.
+#: The hours in which all leases are: so few that even a short race requests more than there is.
 HOURS = times(4, 12)
 
 HOST, INSTANCE, FLAVOR, ADDRESS = "physical:host", "virtual:instance", "flavor:instance", "virtual:floatingip"
-#: What leases are of: whole hosts; or these and parts of them in equal measure, alone and together with others.
+#: The types of the reservations of leases: only whole hosts, or all types, alone and combined.
 HOSTS_ONLY = ((HOST,),)
 EVERYTHING = (
     (HOST,),
@@ -53,10 +53,10 @@ EVERYTHING = (
     [(HOSTS_ONLY, RACE_OPERATIONS), (EVERYTHING, OPERATIONS_OF_ALL)],
     ids=["hosts", "all"],
 )
-def test_nobody_gets_what_another_has(
+def test_concurrent_clients_never_share_a_resource(
     database_url: str, tmp_path: Path, mixtures: Sequence[Sequence[str]], operations: int
 ):
-    """16 threads, two managers, few hosts and addresses; hours of them, planned over and over again."""
+    """16 threads and two managers book few hosts and addresses in few hours, over and over again."""
     cloud_path, tokens = lay_out(database_url, tmp_path, HOSTS, ADDRESSES)
     figures = Figures()
     with (
@@ -100,7 +100,7 @@ def test_nobody_gets_what_another_has(
 
 
 def give_all_back(caller: Caller, report: Report) -> None:
-    """Delete every lease that there is."""
+    """Delete all remaining leases."""
     for lease_id, promise in report.promises.items():
         if not promise.deleted:
             status, answer = caller.call("DELETE", f"/leases/{lease_id}")
@@ -108,7 +108,7 @@ def give_all_back(caller: Caller, report: Report) -> None:
 
 
 def show(url: str, report: Report, figures: Figures, allocations: Counter[str]) -> None:
-    """Print the figures, for whoever asks pytest to show them (``-s`` or ``-rP``)."""
+    """Print the figures, which pytest shows with ``-s`` or ``-rP``."""
     print(
         f"\n{url.split(':')[0]}: {report.operations} operations in {report.seconds:.1f} s, "
         f"{report.operations / report.seconds:.0f} a second; median {report.median * 1000:.0f} ms, "
