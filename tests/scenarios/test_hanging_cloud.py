@@ -1,4 +1,4 @@
-"""A cloud that hangs while requests need it: they are answered, and so is everybody else. Over real HTTP."""
+"""A cloud that hangs while requests need it: these and all other requests are answered. Over real HTTP."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROLES = {OWNER: ("member", "reader"), ADMIN: ("admin", "member", "reader")}
 
 
 class Site:
-    """A world behind a server with so many threads."""
+    """A world behind an HTTP server with ``THREADS`` threads."""
 
     def __init__(self, world: World, port: int) -> None:
         self.world = world
@@ -47,7 +47,7 @@ class Site:
     def call(
         self, method: str, path: str, body: object = None, *, who: str = "owner", seconds: float | None = None
     ) -> tuple[int, Any]:
-        """The status and the document; raises ``TimeoutError`` where none comes."""
+        """Return the status and the document; raise ``TimeoutError`` if there is no answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=seconds or patience())
         headers = {
             "X-Auth-Token": token_of(who),
@@ -86,8 +86,8 @@ def open_site(
         write_token_file(
             tokens,
             [
-                TokenUser(one.user_id, who, one.project_id, one.project_id, ROLES[one], token_of(who))
-                for who, one in users.items()
+                TokenUser(user.user_id, who, user.project_id, user.project_id, ROLES[user], token_of(who))
+                for who, user in users.items()
             ],
         )
         service = world.service
@@ -102,24 +102,24 @@ def open_site(
         finally:
             world.cloud.clear_faults()
             server.task_dispatcher.shutdown(cancel_pending=True, timeout=10)
-            server.trigger.pull_trigger(lambda: close_all(sockets))  # in the thread that reads from them
+            server.trigger.pull_trigger(lambda: close_all(sockets))  # in the thread that reads from the sockets
             thread.join(patience())
             service.engine.stop()
 
 
-def running_leases(site: Site, number: int) -> list[Lease]:
-    leases = [site.world.book(1, hours=9) for _ in range(number)]
+def running_leases(site: Site, count: int) -> list[Lease]:
+    leases = [site.world.book(1, hours=9) for _ in range(count)]
     wait_for_leases(site.world, leases, {LeaseStatus.ACTIVE})
     return leases
 
 
-def wait_for_answers(calls: Collection[Future[Any]], number: int) -> None:
-    """Wait until exactly so many calls are answered."""
+def wait_for_answers(calls: Collection[Future[Any]], count: int) -> None:
+    """Wait until exactly ``count`` calls are answered."""
 
     def answered() -> int:
         return sum(call.done() for call in calls)
 
-    wait_for(lambda: f"{number} answers after {answered()}", lambda: answered() == number)
+    wait_for(lambda: f"{count} answers after {answered()}", lambda: answered() == count)
 
 
 def hang(site: Site, verb: str) -> None:
@@ -127,8 +127,8 @@ def hang(site: Site, verb: str) -> None:
 
 
 @pytest.mark.slow
-def test_more_deletes_that_hang_than_threads_and_the_api_answers(tmp_path: Path):
-    """So many wait as there are places; the others are told at once that it has begun, as it is with Blazar."""
+def test_api_answers_while_more_deletes_hang_than_it_has_threads(tmp_path: Path):
+    """As many deletes wait as there are places; the others are answered at once while they proceed, as in Blazar."""
     with ThreadPoolExecutor(2 * THREADS) as clients, open_site(tmp_path, hosts=2 * THREADS) as site:
         leases = running_leases(site, 2 * THREADS)
         hang(site, "ensure_ended")
@@ -136,7 +136,7 @@ def test_more_deletes_that_hang_than_threads_and_the_api_answers(tmp_path: Path)
         wait_for_answers(deletes, len(leases) - THREADS // 2)
         assert site.is_well()
         other = site.call("POST", "/v1/leases", {"name": "other", "start_date": "now", "reservations": []})
-        assert other[0] == 400  # answered at once, whatever the answer
+        assert other[0] == 400  # only the fact of an answer matters
         assert {site.call("GET", f"/v1/leases/{lease.id}")[1]["lease"]["status"] for lease in leases} == {"DELETING"}
         site.world.cloud.clear_faults()
         assert {delete.result()[0] for delete in deletes} == {204}
@@ -145,8 +145,8 @@ def test_more_deletes_that_hang_than_threads_and_the_api_answers(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_with_a_place_for_every_thread_the_api_would_hang(tmp_path: Path):
-    """What the test above rests on."""
+def test_api_hangs_with_a_place_for_every_thread(tmp_path: Path):
+    """The counter-test: the limit of places is what keeps the API available."""
     with ThreadPoolExecutor(THREADS) as clients, open_site(tmp_path, hosts=THREADS, places=THREADS) as site:
         leases = running_leases(site, THREADS)
         hang(site, "ensure_ended")
@@ -158,7 +158,7 @@ def test_with_a_place_for_every_thread_the_api_would_hang(tmp_path: Path):
         assert {delete.result()[0] for delete in deletes} == {204}
 
 
-def test_a_change_that_lasts_is_answered_while_it_goes_on(tmp_path: Path):
+def test_slow_change_is_answered_before_it_is_done(tmp_path: Path):
     with open_site(tmp_path, hosts=2, answer_seconds=0.1) as site:
         [lease] = running_leases(site, 1)
         hang(site, "ensure_started")
@@ -171,8 +171,8 @@ def test_a_change_that_lasts_is_answered_while_it_goes_on(tmp_path: Path):
         assert path_of(site.world, lease.id)[-2:] == ["UPDATING", "ACTIVE"]
 
 
-def test_changes_that_find_no_worker_are_done_by_the_engine(tmp_path: Path):
-    """The first hang at what they do; one more is claimed for nobody, and taken up at once."""
+def test_changes_without_a_worker_are_done_by_the_engine(tmp_path: Path):
+    """The first changes hang in the cloud; one more is left unclaimed, and the engine claims it at once."""
     with ThreadPoolExecutor(THREADS) as clients, open_site(tmp_path, hosts=2 * (THREADS + 1)) as site:
         leases = running_leases(site, THREADS + 1)
         hung, last = leases[:-1], leases[-1]
@@ -196,27 +196,27 @@ def test_changes_that_find_no_worker_are_done_by_the_engine(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_registrations_that_hang_leave_room_for_others(tmp_path: Path):
-    """Who finds no place is told so, and nothing is kept of what he asked for."""
+def test_hanging_registrations_leave_threads_for_other_requests(tmp_path: Path):
+    """Registrations without a place are refused, and leave no trace."""
     with ThreadPoolExecutor(2 * THREADS) as clients, open_site(tmp_path, hosts=1) as site:
         site.world.cloud.world.ensure_hosts(1 + 2 * THREADS)
         hang(site, "look_up")
         calls = [
-            clients.submit(site.call, "POST", "/v1/os-hosts", {"name": str(number + 2)}, who="admin")
-            for number in range(2 * THREADS)
+            clients.submit(site.call, "POST", "/v1/os-hosts", {"name": str(index + 2)}, who="admin")
+            for index in range(2 * THREADS)
         ]
         wait_for_answers(calls, 2 * THREADS - THREADS // 2)
         assert site.is_well()
-        refused = [one.result() for one in calls if one.done()]
+        refused = [call.result() for call in calls if call.done()]
         assert {status for status, _ in refused} == {503}
         assert "too many requests wait" in refused[0][1]["error_message"]
         site.world.cloud.clear_faults()
-        assert sorted(one.result()[0] for one in calls) == [201] * (THREADS // 2) + [503] * (len(refused))
+        assert sorted(call.result()[0] for call in calls) == [201] * (THREADS // 2) + [503] * (len(refused))
         assert len(site.call("GET", "/v1/os-hosts", who="admin")[1]["hosts"]) == 1 + THREADS // 2
 
 
-def test_a_delete_waits_for_the_end_that_is_under_way(tmp_path: Path):
-    """The engine was first; the answer comes when it is done all the same."""
+def test_delete_waits_for_an_end_in_progress(tmp_path: Path):
+    """The engine has claimed the end before; the delete is still answered only when the end is done."""
     with ThreadPoolExecutor(1) as client, open_site(tmp_path, hosts=1) as site:
         [lease] = running_leases(site, 1)
         hang(site, "ensure_ended")
@@ -231,7 +231,7 @@ def test_a_delete_waits_for_the_end_that_is_under_way(tmp_path: Path):
 
 
 class Hanging(EnforcementFilter):
-    """Judges nothing before it is let go."""
+    """A filter whose check hangs until ``let_go`` is set."""
 
     def __init__(self) -> None:
         super().__init__(new_config())
@@ -244,14 +244,14 @@ class Hanging(EnforcementFilter):
 
 
 @pytest.mark.slow
-def test_a_filter_that_hangs_does_not_take_every_thread(tmp_path: Path):
+def test_hanging_filter_does_not_occupy_every_thread(tmp_path: Path):
     hanging = Hanging()
     with (
         ThreadPoolExecutor(2 * THREADS) as clients,
         open_site(tmp_path, hosts=2 * THREADS, filters={"Hanging": hanging}) as site,
     ):
         body = {
-            "name": "one",
+            "name": "lease",
             "start_date": "2030-01-02T10:00:00Z",
             "end_date": "2030-01-02T12:00:00Z",
             "reservations": [{"resource_type": "physical:host", "min": 1, "max": 1}],
@@ -265,5 +265,5 @@ def test_a_filter_that_hangs_does_not_take_every_thread(tmp_path: Path):
             wait_for_answers(creates, THREADS // 2)
         finally:
             hanging.let_go.set()
-        refused = [one.result()[0] for one in creates].count(503)
+        refused = [create.result()[0] for create in creates].count(503)
         assert refused >= THREADS // 2

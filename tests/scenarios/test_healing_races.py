@@ -1,4 +1,4 @@
-"""Healing meets bookings and starts, and neither gives a host to two: the guards, and what happens without them."""
+"""Healing at the same time as bookings and starts: the guards against shared hosts, and the failures without them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.world import NOW, OWNER, World, open_world, reservation
 pytestmark = pytest.mark.slow
 
 HOUR = timedelta(hours=1)
-#: On SQLite whoever writes is alone from the beginning.
+#: Without SQLite, where a writing transaction is alone from its beginning.
 SERVERS = [
     pytest.param(POSTGRESQL, marks=pytest.mark.postgresql),
     pytest.param(MARIADB, marks=pytest.mark.mariadb),
@@ -38,7 +38,7 @@ SERVERS = [
 
 
 def at_once(monkeypatch: pytest.MonkeyPatch, *works: Callable[[], object]) -> tuple[list[Any], Meeting]:
-    """Do two things as two processes would; each has searched for a host before either writes."""
+    """Run two operations as two processes would; both have searched for a host before either writes."""
     meeting = Meeting()
     original = AllocationStore.candidates
 
@@ -49,13 +49,13 @@ def at_once(monkeypatch: pytest.MonkeyPatch, *works: Callable[[], object]) -> tu
 
     with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
         patch.setattr(AllocationStore, "candidates", searched)
-        patch.setattr(Database, "_turn", lambda _database: nullcontext())  # of the writers of one process
-        # The last look before a commit, which finds it only where the other has committed before.
+        patch.setattr(Database, "_turn", lambda _database: nullcontext())  # orders the writers of a process
+        # This check before a commit would find only conflicts with transactions that have committed before.
         patch.setattr(Gains, "verify", lambda _gains: None)
-        return [one.result(patience(2 * SECONDS)) for one in [pool.submit(work) for work in works]], meeting
+        return [done.result(patience(2 * SECONDS)) for done in [pool.submit(work) for work in works]], meeting
 
 
-#: Of the 32 processors of a host most; a whole host; and both, of which a host has room for one.
+#: An instance with most of the 32 processors of a host, and a whole host: a host has room for one of any two.
 PART = ReservationRequest(
     "virtual:instance",
     {"amount": 1, "vcpus": 20, "memory_mb": 1024, "disk_gb": 0, "affinity": True, "resource_properties": ""},
@@ -68,14 +68,14 @@ RIVALS = [
 ]
 
 
-def book_one(world: World, one: ReservationRequest) -> Lease:
-    lease = world.leases.create(OWNER, LeaseRequest("lease", NOW + HOUR, NOW + 2 * HOUR, reservations=(one,)))
+def book(world: World, request: ReservationRequest) -> Lease:
+    lease = world.leases.create(OWNER, LeaseRequest("lease", NOW + HOUR, NOW + 2 * HOUR, reservations=(request,)))
     world.engine.settle()
     return lease
 
 
 def host_of(world: World, lease: Lease) -> str:
-    """The name of the host that the lease has something of."""
+    """Return the name of the host of the lease."""
     with world.db.read() as tx:
         [allocation], _ = tx.allocations.with_versions([lease.reservations[0].id])
         return tx.resources.by_ids([allocation.resource_id])[allocation.resource_id].name
@@ -84,38 +84,41 @@ def host_of(world: World, lease: Lease) -> str:
 def heal_and_book(
     world: World, monkeypatch: pytest.MonkeyPatch, rivals: tuple[ReservationRequest, ReservationRequest]
 ) -> tuple[bool, bool]:
-    """A plan that must move and a new lease want the last host; whether it was booked, and whether they met."""
-    planned = book_one(world, rivals[0])
+    """Let a plan that must move and a new lease compete for the last host.
+
+    Return whether the new lease was booked, and whether both searched before either wrote.
+    """
+    planned = book(world, rivals[0])
     host = host_of(world, planned)
     world.cloud.world.mark_host(host, HostHealth.DOWN)
     world.service.healing.observe("physical:host", world.cloud.check("physical:host"))
 
-    def book() -> bool:
+    def try_to_book() -> bool:
         try:
-            book_one(world, rivals[1])
+            book(world, rivals[1])
         except NotEnoughResources:
             return False
         return True
 
-    (booked, _), meeting = at_once(monkeypatch, book, world.service.healing.heal)
+    (booked, _), meeting = at_once(monkeypatch, try_to_book, world.service.healing.heal)
     return booked, meeting.held
 
 
 @pytest.mark.parametrize("database", SERVERS)
 @pytest.mark.parametrize("rivals", RIVALS)
-def test_a_plan_that_is_healed_and_a_booking_never_share_a_host(fresh_database, monkeypatch, database: str, rivals):
+def test_healed_plan_and_booking_never_share_a_host(fresh_database, monkeypatch, database: str, rivals):
     with fresh_database(database) as url, open_world(url, hosts=2) as world:
         booked, met = heal_and_book(world, monkeypatch, rivals)
         assert met
         assert ledger.faults(url) == []
         degraded = world.service.healing.heal().degraded
-        assert len(degraded) == booked  # who comes second has nothing: the booking is refused, or the plan stays
+        assert len(degraded) == booked  # the second has no host: the booking is refused, or the plan stays
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("database", SERVERS)
 @pytest.mark.parametrize("rivals", RIVALS)
-def test_without_versions_they_do(fresh_database, monkeypatch, database: str, rivals):
+def test_healed_plan_and_booking_share_a_host_without_version_check(fresh_database, monkeypatch, database: str, rivals):
     with fresh_database(database) as url, open_world(url, hosts=2) as world, without_versions(monkeypatch):
         drop_constraint(world)
         booked, met = heal_and_book(world, monkeypatch, rivals)
@@ -124,14 +127,14 @@ def test_without_versions_they_do(fresh_database, monkeypatch, database: str, ri
 
 
 def heal_and_start(
-    world: World, monkeypatch: pytest.MonkeyPatch, one: ReservationRequest = WHOLE, *, first: str | None = None
+    world: World, monkeypatch: pytest.MonkeyPatch, request: ReservationRequest = WHOLE, *, first: str | None = None
 ) -> tuple[str, bool]:
-    """A lease is healed at the very moment at which its start is claimed; neither asks for it before the other does.
+    """Heal a lease while its start is claimed; both begin to read the lease at the same time.
 
-    Its id, and whether both had read what it has before either wrote. They have to where one is named that is to go
-    ``first`` then; where none is, each waits for the other for a while only.
+    Return the id of the lease, and whether both had read its allocations before either wrote. With ``first``, the name
+    of the operation that then writes first, this is enforced; without it, each waits for the other for two seconds.
     """
-    lease = book_one(world, one)
+    lease = book(world, request)
     host = host_of(world, lease)
     world.cloud.world.mark_host(host, HostHealth.DOWN)
     world.service.healing.observe("physical:host", world.cloud.check("physical:host"))
@@ -171,11 +174,11 @@ def heal_and_start(
 
 
 @pytest.mark.parametrize("database", SERVERS)
-@pytest.mark.parametrize("one", [pytest.param(WHOLE, id="a host"), pytest.param(PART, id="an instance")])
-def test_a_plan_that_is_healed_while_it_starts_is_one_or_the_other(fresh_database, monkeypatch, database: str, one):
-    """The lease is locked by whoever comes first: the host that starts is the one that the ledger names."""
+@pytest.mark.parametrize("wanted", [pytest.param(WHOLE, id="a host"), pytest.param(PART, id="an instance")])
+def test_plan_that_is_healed_while_it_starts_agrees_with_the_cloud(fresh_database, monkeypatch, database: str, wanted):
+    """The first operation locks the lease, so the host in the cloud is the one in the ledger."""
     with fresh_database(database) as url, open_world(url, hosts=2) as world:
-        lease_id, met = heal_and_start(world, monkeypatch, one)
+        lease_id, met = heal_and_start(world, monkeypatch, wanted)
         assert not met
         world.engine.settle()
         assert ledger.leases(url)[lease_id].status == "ACTIVE"
@@ -185,7 +188,7 @@ def test_a_plan_that_is_healed_while_it_starts_is_one_or_the_other(fresh_databas
 
 @contextmanager
 def without_lock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Without the lock of a lease that is about to be changed."""
+    """Remove the lock of a lease that is about to be changed."""
     get = LeaseStore.get
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -198,7 +201,7 @@ def without_lock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @contextmanager
 def without_comparisons(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Neither a lease nor an allocation has to be what was read, to be changed."""
+    """Let a lease or an allocation be changed even if it has changed since it was read."""
     change, move = LeaseStore.change, AllocationStore.move
 
     def change_as_it_is(store: LeaseStore, lease: Lease, **values: Any) -> None:
@@ -207,7 +210,8 @@ def without_comparisons(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         change(store, current, **values)
 
     def move_as_it_is(store: AllocationStore, allocation: Allocation, resource_id: int, *, start: datetime) -> None:
-        [current] = [one for one in store.of_reservations([allocation.reservation_id]) if one.id == allocation.id]
+        stored = store.of_reservations([allocation.reservation_id])
+        [current] = [candidate for candidate in stored if candidate.id == allocation.id]
         move(store, current, resource_id, start=start)
 
     with monkeypatch.context() as patch:
@@ -218,8 +222,8 @@ def without_comparisons(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("database", SERVERS)
 @pytest.mark.parametrize("first", ["start", "healing"])
-def test_without_the_lock_of_the_lease_the_comparisons_suffice(fresh_database, monkeypatch, database: str, first: str):
-    """Who comes second finds the lease and its allocation changed since he read them, and reads them again."""
+def test_comparisons_suffice_without_the_lock_of_the_lease(fresh_database, monkeypatch, database: str, first: str):
+    """The second operation finds the lease and its allocation changed since it read them, and reads them again."""
     with fresh_database(database) as url, open_world(url, hosts=2) as world, without_lock(monkeypatch):
         lease_id, met = heal_and_start(world, monkeypatch, first=first)
         assert met
@@ -231,9 +235,7 @@ def test_without_the_lock_of_the_lease_the_comparisons_suffice(fresh_database, m
 
 @pytest.mark.long
 @pytest.mark.parametrize("database", SERVERS)
-def test_without_lock_and_comparisons_a_lease_starts_on_another_host_than_planned(
-    fresh_database, monkeypatch, database: str
-):
+def test_lease_starts_on_a_wrong_host_without_lock_and_comparisons(fresh_database, monkeypatch, database: str):
     with (
         fresh_database(database) as url,
         open_world(url, hosts=2) as world,

@@ -1,4 +1,4 @@
-"""Two regions in one ledger: leases over both, and what happens to one while the other fails."""
+"""Two regions in a ledger: leases in both, and the effects of a failing region on the other."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def fail(cloud: SimulatedCloud, verb: str) -> None:
     cloud.inject(Fault(FaultKind.BUSY, verb=verb, count=None))
 
 
-def test_things_that_clouds_call_the_same_are_told_apart(regions: Regions) -> None:
-    found = regions.resources.list(ADMIN, ResourceQuery(HOST, 10)).items
-    assert [(one.region, one.external_id, one.name) for one in found] == [
+def test_hosts_with_the_same_id_in_two_regions_are_distinguished(regions: Regions) -> None:
+    hosts = regions.resources.list(ADMIN, ResourceQuery(HOST, 10)).items
+    assert [(host.region, host.external_id, host.name) for host in hosts] == [
         (NORTH, "1", "sim-host-001"),
         (NORTH, "2", "sim-host-002"),
         (SOUTH, "south:1", "sim-host-001"),
@@ -47,51 +47,52 @@ def test_things_that_clouds_call_the_same_are_told_apart(regions: Regions) -> No
     assert regions.free() == (2, 1)
 
 
-def test_servers_of_two_regions_have_ids_of_their_own(regions: Regions) -> None:
-    """As those of Nova have: a lease of a server is found by the id alone."""
-    for number in ("1", "south:1"):
-        regions.resources.unregister(ADMIN, HOST, number)
+def test_servers_of_two_regions_have_different_ids(regions: Regions) -> None:
+    """As in Nova: the lease of a server is found by the id of the server alone."""
+    for external_id in ("1", "south:1"):
+        regions.resources.unregister(ADMIN, HOST, external_id)
     booted = [cloud.world.boot_server(OWNER.project_id) for cloud in (regions.cloud, regions.south) for _ in range(2)]
     assert booted == ["server-000001", "server-000002", "server-1000001", "server-1000002"]
     regions.south.world.number_servers_from(1)
     assert regions.south.world.boot_server(OWNER.project_id) == "server-1000003"
 
 
-def test_a_lease_over_both_regions_starts_and_ends_in_both(regions: Regions) -> None:
+def test_lease_in_both_regions_starts_and_ends_in_both(regions: Regions) -> None:
     lease = regions.over_both()
-    assert [one.region for one in lease.reservations] == [NORTH, SOUTH]
+    assert [reservation.region for reservation in lease.reservations] == [NORTH, SOUTH]
     regions.engine.settle()
     assert regions.status(lease) is LeaseStatus.ACTIVE
     assert regions.free() == (1, 1)
     assert regions.service.repair.run() == 0
-    held = {one.resource.external_id.partition(":")[0] for one in regions.leases.resources(OWNER, lease.id, HOST)}
-    assert len(held - {SOUTH}) == len(held) - 1 == 1
+    leased = regions.leases.resources(OWNER, lease.id, HOST)
+    prefixes = {leased_host.resource.external_id.partition(":")[0] for leased_host in leased}
+    assert len(prefixes - {SOUTH}) == len(prefixes) - 1 == 1
     regions.clock.advance(timedelta(hours=1))
     regions.engine.settle()
     assert regions.status(lease) is LeaseStatus.TERMINATED
     assert regions.free() == (2, 2)
 
 
-def test_a_lease_over_both_regions_is_booked_as_a_whole_or_not_at_all(regions: Regions) -> None:
+def test_lease_in_both_regions_is_booked_as_a_whole_or_not_at_all(regions: Regions) -> None:
     with pytest.raises(NotEnoughResources) as caught:
         regions.over_both(south=3)
-    assert [(one.stage, one.count) for one in caught.value.shortfall.stages] == [
+    assert [(stage.stage, stage.count) for stage in caught.value.shortfall.stages] == [
         ("reservable", 2),
         ("matching", 2),
         ("free", 2),
     ]
     assert caught.value.field == "reservations[1].min"
-    one, other = regions.over_both(), regions.over_both()
+    first, second = regions.over_both(), regions.over_both()
     with pytest.raises(NotEnoughResources):
         regions.over_both()
-    assert len({one.id, other.id}) == 2
+    assert first.id != second.id
 
 
-def test_what_names_no_region_is_at_home_and_stays_there(regions: Regions) -> None:
+def test_reservation_without_a_region_is_booked_only_in_the_home_region(regions: Regions) -> None:
     lease = regions.book(2, start=1)
     assert lease.reservations[0].region == NORTH
     with pytest.raises(NotEnoughResources):
-        regions.book(1, start=1)  # the hosts of the south are none for it
+        regions.book(1, start=1)  # hosts of the south do not count
     with pytest.raises(InvalidParameter, match="There is no region west: there are north, south") as caught:
         regions.leases.create(
             OWNER,
@@ -100,7 +101,7 @@ def test_what_names_no_region_is_at_home_and_stays_there(regions: Regions) -> No
     assert caught.value.field == "reservations[0].region"
 
 
-def test_one_region_that_fails_at_the_start_does_not_keep_the_other_waiting(regions: Regions) -> None:
+def test_failing_start_in_a_region_does_not_delay_the_other(regions: Regions) -> None:
     for broken, works in ((regions.cloud, regions.south), (regions.south, regions.cloud)):
         fail(broken, "ensure_started")
         lease = regions.over_both()
@@ -116,7 +117,7 @@ def test_one_region_that_fails_at_the_start_does_not_keep_the_other_waiting(regi
         assert regions.free() == (2, 2)
 
 
-def test_one_region_that_fails_at_the_end_keeps_only_what_is_there(regions: Regions) -> None:
+def test_failing_end_in_a_region_keeps_only_hosts_of_that_region(regions: Regions) -> None:
     lease = regions.over_both()
     regions.engine.settle()
     fail(regions.south, "ensure_ended")
@@ -124,7 +125,7 @@ def test_one_region_that_fails_at_the_end_keeps_only_what_is_there(regions: Regi
     regions.engine.settle()
     assert regions.status(lease) is LeaseStatus.TERMINATING
     assert regions.free() == (2, 1)
-    assert regions.book(2).id  # what is back at home can be had at once
+    assert regions.book(2).id  # hosts that are back at home can be booked at once
     regions.south.clear_faults()
     regions.clock.advance(timedelta(minutes=5))
     regions.engine.settle()
@@ -133,11 +134,11 @@ def test_one_region_that_fails_at_the_end_keeps_only_what_is_there(regions: Regi
 
 
 def reasons_of(regions: Regions, leases: Iterable[Lease]) -> list[str]:
-    return [regions.leases.get(OWNER, one.id).status_reason or "" for one in leases]
+    return [regions.leases.get(OWNER, lease.id).status_reason or "" for lease in leases]
 
 
 def pass_time_until(regions: Regions, leases: Iterable[Lease], status: LeaseStatus) -> None:
-    """Let time pass until the leases have the status: an attempt that finds no worker comes again later."""
+    """Let time pass until the leases have the status: an attempt without a worker is repeated later."""
 
     def reached() -> bool:
         regions.clock.advance(timedelta(seconds=10))
@@ -146,8 +147,8 @@ def pass_time_until(regions: Regions, leases: Iterable[Lease], status: LeaseStat
     wait_for(f"the leases to be {status}", reached)
 
 
-def test_a_region_that_hangs_leaves_workers_to_the_other(tmp_path: Path) -> None:
-    """At the start and at the end of as many leases there as there are workers; no attempt that waits counts as one."""
+def test_hanging_region_leaves_workers_to_the_other(tmp_path: Path) -> None:
+    """As many starts, and then ends, hang as there are workers. An attempt that waits for a place is not counted."""
     with open_regions(tmp_path, workers=2) as regions:
         try:
             regions.south.inject(Fault(FaultKind.BLOCK, verb="ensure_started", count=None))
@@ -159,9 +160,9 @@ def test_a_region_that_hangs_leaves_workers_to_the_other(tmp_path: Path) -> None
             )
             lease = regions.host_in(NORTH)
             wait_for_leases(regions, [lease], {LeaseStatus.ACTIVE})
-            assert {regions.status(one) for one in hung} == {LeaseStatus.STARTING}
-            starts = [regions.leases.get(OWNER, one.id).event(EventType.START) for one in hung]
-            assert sorted(one.attempts for one in starts if one is not None) == [0, 1]
+            assert {regions.status(slow) for slow in hung} == {LeaseStatus.STARTING}
+            starts = [regions.leases.get(OWNER, slow.id).event(EventType.START) for slow in hung]
+            assert sorted(start.attempts for start in starts if start is not None) == [0, 1]
             regions.south.clear_faults()
             pass_time_until(regions, hung, LeaseStatus.ACTIVE)
 
@@ -177,17 +178,18 @@ def test_a_region_that_hangs_leaves_workers_to_the_other(tmp_path: Path) -> None
             regions.engine.stop()
 
 
-def test_the_health_and_the_drift_of_one_region_are_seen_while_the_other_does_not_answer(regions: Regions) -> None:
+def test_health_and_drift_of_a_region_are_found_while_the_other_does_not_answer(regions: Regions) -> None:
     lease = regions.over_both()
     regions.engine.settle()
     for verb in ("check", "drift", "held", "discover"):
         fail(regions.cloud, verb)
     host = next(iter(regions.south.world.groups().values())).hosts[0]
-    other = next(number for number in ("1", "2") if number != host)
+    other = next(external_id for external_id in ("1", "2") if external_id != host)
     regions.south.world.mark_host(other, HostHealth.DOWN)
     regions.service.health_check.run()
     assert regions.resources.get(ADMIN, HOST, f"south:{other}").health.value == "down"
-    assert all(one.health.works for one in regions.resources.list(ADMIN, ResourceQuery(HOST, 10)).items[:2])
+    hosts = regions.resources.list(ADMIN, ResourceQuery(HOST, 10)).items
+    assert all(known.health.works for known in hosts[:2])
     regions.south.world.remove_host(other)
     regions.service.health_check.run()
     assert regions.resources.get(ADMIN, HOST, f"south:{other}").health.value == "gone"
@@ -197,7 +199,7 @@ def test_the_health_and_the_drift_of_one_region_are_seen_while_the_other_does_no
     assert lease.reservations[1].id in regions.south.world.groups()
 
 
-def test_what_is_asked_of_a_cloud_for_a_request_is_asked_where_it_is_to_be(regions: Regions) -> None:
+def test_flavor_of_a_request_is_looked_up_in_the_region_of_the_reservation(regions: Regions) -> None:
     regions.south.world.instances.delete_flavor("2")
     begin = NOW + timedelta(hours=1)
     asked = {"flavor_id": "2", "amount": 1, "affinity": True, "before_end": "default"}
@@ -223,18 +225,18 @@ GROUPED = {"flavor_id": "2", "amount": 1, "affinity": True, "before_end": "defau
 
 
 def grouped(*regions: str) -> LeaseRequest:
-    """A lease of instances in these regions, with server groups: those are made in the owner's name."""
+    """Request instances in these regions with server groups, which are created in the name of the owner."""
     begin = NOW + timedelta(hours=1)
     wanted = tuple(ReservationRequest("flavor:instance", GROUPED, region) for region in regions)
     return LeaseRequest("grouped", begin, begin + timedelta(hours=1), reservations=wanted)
 
 
 def trusts(regions: Regions) -> tuple[int, int]:
-    """How many there are in each region."""
+    """Return the number of trusts in each region."""
     return len(regions.cloud.world.trusts()), len(regions.south.world.trusts())
 
 
-def test_a_trust_is_given_where_something_is_done_in_the_owners_name(regions: Regions) -> None:
+def test_trust_is_created_in_regions_that_act_as_the_owner(regions: Regions) -> None:
     lease = regions.leases.create(OWNER, grouped(SOUTH))
     assert trusts(regions) == (0, 1)
     regions.leases.add_reservation(OWNER, lease.id, ReservationRequest("flavor:instance", GROUPED, SOUTH))
@@ -252,7 +254,7 @@ def test_a_trust_is_given_where_something_is_done_in_the_owners_name(regions: Re
 
 
 @pytest.mark.parametrize(("kind", "refusal"), [(FaultKind.REFUSED, InvalidParameter), (FaultKind.BUSY, Unavailable)])
-def test_without_a_trust_where_it_is_needed_nothing_is_booked(
+def test_lease_is_refused_if_a_trust_cannot_be_created(
     regions: Regions, kind: FaultKind, refusal: type[Exception]
 ) -> None:
     regions.south.inject(Fault(kind, verb="delegate", count=None))
@@ -263,7 +265,7 @@ def test_without_a_trust_where_it_is_needed_nothing_is_booked(
     assert regions.leases.create(OWNER, grouped(NORTH)).id
 
 
-def test_a_trust_from_before_there_were_regions_is_one_of_home(tmp_path: Path) -> None:
+def test_trust_without_a_region_belongs_to_the_home_region(tmp_path: Path) -> None:
     with open_world(tmp_path, hosts=2) as world:
         asked = replace(grouped(""), reservations=(ReservationRequest("flavor:instance", GROUPED),))
         lease = world.leases.create(OWNER, asked)
@@ -281,7 +283,7 @@ def test_a_trust_from_before_there_were_regions_is_one_of_home(tmp_path: Path) -
         south.close()
 
 
-def test_a_region_that_is_configured_no_more_is_waited_for(regions: Regions) -> None:
+def test_lease_waits_for_a_region_that_is_no_longer_configured(regions: Regions) -> None:
     lease = regions.over_both(start=1)
     lone = RegionRouter({NORTH: regions.cloud})
     with pytest.raises(CloudBusy, match="There is no region south any more"):
@@ -292,7 +294,7 @@ def test_a_region_that_is_configured_no_more_is_waited_for(regions: Regions) -> 
     assert regions.status(lease) is LeaseStatus.STARTING
 
 
-def test_what_was_there_before_regions_is_at_home_then(tmp_path: Path) -> None:
+def test_earlier_hosts_and_leases_belong_to_the_home_region(tmp_path: Path) -> None:
     with open_world(tmp_path, hosts=2) as world:
         running, later = world.book(1), world.book(2, start=2)
         world.engine.settle()

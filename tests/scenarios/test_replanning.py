@@ -1,4 +1,4 @@
-"""Plans that move to make room, on every kind of database: whatever moves, nobody shares a host."""
+"""Plans that move to make room, on every kind of database: no two leases ever share a host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOUR = timedelta(hours=1)
 
 
 def lay_out(world: World, *places: tuple[Lease, int, str]) -> None:
-    """Put what each lease of one host has on that host, in that state."""
+    """Put the allocation of each lease on the given host, in the given state."""
     with world.db.engine.begin() as connection:
         if world.db.dialect == "postgresql":
             connection.execute(text("SET CONSTRAINTS ALL DEFERRED"))
@@ -29,10 +29,10 @@ def lay_out(world: World, *places: tuple[Lease, int, str]) -> None:
             )
 
 
-def test_room_is_not_made_where_a_plan_has_just_been_put(database_url: str):
-    """The plan that is moved off the first host lands on the second, whose own plan moves in its turn.
+def test_host_that_has_just_received_a_plan_gives_no_room(database_url: str):
+    """The plan of the first host moves to the second host, whose own plan then must move.
 
-    Three of four hosts are asked for; the fourth has room for one of the two plans only.
+    Three of four hosts are requested; the fourth has room for only one of the two plans.
     """
     with open_world(database_url, hosts=4) as world:
         first, second, in_the_way = (world.book(1, start=start, hours=1) for start in (10, 11, 10))
@@ -45,7 +45,7 @@ def test_room_is_not_made_where_a_plan_has_just_been_put(database_url: str):
         assert ledger.faults(database_url) == []
 
 
-def test_a_plan_in_the_way_of_an_extension_is_not_put_on_another_host_of_the_same_lease(database_url: str):
+def test_plan_in_the_way_of_an_extension_never_moves_to_another_host_of_that_lease(database_url: str):
     with open_world(database_url, hosts=2) as world:
         running = world.book(2, hours=1)
         world.engine.settle()
@@ -57,8 +57,8 @@ def test_a_plan_in_the_way_of_an_extension_is_not_put_on_another_host_of_the_sam
         assert ledger.faults(database_url) == []
 
 
-def test_a_lease_that_has_grown_can_be_extended(database_url: str):
-    """Who had the added host before it was added is of no interest."""
+def test_lease_that_has_grown_can_be_extended(database_url: str):
+    """An earlier lease on the added host does not matter."""
     with open_world(database_url, hosts=2) as world:
         short, long = world.book(1, hours=0.5), world.book(1, hours=3)
         world.pass_time(HOUR)
@@ -69,8 +69,8 @@ def test_a_lease_that_has_grown_can_be_extended(database_url: str):
         assert ledger.faults(database_url) == []
 
 
-def test_a_start_that_is_late_is_put_on_a_host_that_has_just_become_free(database_url: str):
-    """It gets the host from now on; before, the host was somebody else's."""
+def test_late_start_moves_to_a_host_that_has_just_become_free(database_url: str):
+    """The new allocation begins now, as the host had another lease before."""
     with open_world(database_url, hosts=2) as world:
         slow, other = world.book(1, hours=1), world.book(1, hours=2)
         world.engine.settle()

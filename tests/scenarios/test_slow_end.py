@@ -1,4 +1,4 @@
-"""A slow end delays nobody: one teardown hangs, and all the others go on as if it did not."""
+"""A slow end does not delay other leases: a teardown hangs, and all other events proceed."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ def active_since(world: World, lease: Lease) -> datetime:
 
 
 def hang(world: World, lease: Lease) -> int:
-    """From now on the lease's teardown does not return."""
+    """Let the teardown of the lease hang from now on."""
     return world.cloud.inject(
         Fault(FaultKind.BLOCK, verb="ensure_ended", reservation_id=lease.reservations[0].id, count=None)
     )
 
 
 @pytest.mark.slow
-def test_a_teardown_that_hangs_ten_minutes_delays_none_of_two_hundred(tmp_path):
-    """The call itself hangs, for longer than its claim lasts. 200 leases start in the same minute, at its seconds.
+def test_teardown_that_hangs_ten_minutes_delays_none_of_two_hundred_starts(tmp_path):
+    """The call hangs for longer than its claim lasts. 200 leases start in the same minute, spread over its seconds.
 
-    One of them was planned on the very host that hangs: it waits for as long as is usual, and gets another.
+    One of them was planned on the host that hangs: it waits for the usual time, and gets another host.
     """
     url = url_in(tmp_path)
     with open_world(url, hosts=201, workers=16) as world:
         slow = book(world, NOW, ENDED)
         world.engine.round()
-        others = [book(world, ENDED + (number % 60) * SECOND, ENDED + HOUR) for number in range(200)]
+        others = [book(world, ENDED + (index % 60) * SECOND, ENDED + HOUR) for index in range(200)]
         [host] = world.hosts_of(slow.id)
-        [heir] = [one for one in others if host in world.hosts_of(one.id)]
+        [successor] = [lease for lease in others if host in world.hosts_of(lease.id)]
         fault = hang(world, slow)
         with running(world):
             wait_for_leases(world, [slow], {LeaseStatus.ACTIVE})
@@ -57,14 +57,14 @@ def test_a_teardown_that_hangs_ten_minutes_delays_none_of_two_hundred(tmp_path):
             for second in range(60):
                 now = ENDED + second * SECOND
                 world.clock.set(now)
-                on_time = {one.id: one for one in others if one.starts_at <= now}
-                if now < heir.starts_at + PATIENCE:
-                    on_time.pop(heir.id, None)
+                on_time = {lease.id: lease for lease in others if lease.starts_at <= now}
+                if now < successor.starts_at + PATIENCE:
+                    on_time.pop(successor.id, None)
                 wait_for_leases(world, on_time.values(), {LeaseStatus.ACTIVE})
             assert status_of(world, slow.id) is LeaseStatus.TERMINATING
-            late = {one.id: active_since(world, one) - one.starts_at for one in others}
-            assert late.pop(heir.id) <= PATIENCE + SECOND
-            assert max(late.values()) <= SECOND
+            delays = {lease.id: active_since(world, lease) - lease.starts_at for lease in others}
+            assert delays.pop(successor.id) <= PATIENCE + SECOND
+            assert max(delays.values()) <= SECOND
             world.clock.set(ENDED + 10 * MINUTE)
             world.cloud.clear_faults(fault)
             wait_for_leases(world, [slow], {LeaseStatus.TERMINATED})
@@ -75,42 +75,44 @@ def test_a_teardown_that_hangs_ten_minutes_delays_none_of_two_hundred(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("apart", [True, False], ids=["starts have workers of their own", "they have not"])
-def test_teardowns_that_hang_take_no_worker_from_a_start(tmp_path, monkeypatch: pytest.MonkeyPatch, apart: bool):
-    """More hanging teardowns than workers, and than one look of the engine finds."""
+@pytest.mark.parametrize("separate", [True, False], ids=["separate workers for starts", "shared workers"])
+def test_hanging_teardowns_delay_starts_only_with_shared_workers(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, separate: bool
+):
+    """More teardowns hang than there are workers, and than the engine claims in a round."""
     monkeypatch.setattr(loop, "BATCH", 6)
     with open_world(tmp_path, hosts=20, workers=4) as world:
-        if not apart:
-            workers = world.engine._workers  # what the guard is, taken away
+        if not separate:
+            workers = world.engine._workers  # without the guard
             monkeypatch.setitem(workers._free, Lane.STARTS, workers._free[Lane.OTHERS])
         slow = [book(world, NOW, ENDED + HOUR) for _ in range(10)]
-        others = [book(world, ENDED + MINUTE, ENDED + HOUR) for _ in range(10)]  # on other hosts, therefore
-        for one in slow:
-            world.leases.update(OWNER, one.id, LeaseChange(ends_at=ENDED))
+        others = [book(world, ENDED + MINUTE, ENDED + HOUR) for _ in range(10)]  # on other hosts
+        for lease in slow:
+            world.leases.update(OWNER, lease.id, LeaseChange(ends_at=ENDED))
         with running(world):
             wait_for_leases(world, slow, {LeaseStatus.ACTIVE})
-            for one in slow:
-                hang(world, one)
+            for lease in slow:
+                hang(world, lease)
             world.clock.set(ENDED)
             assert world.cloud.wait_until_blocked(4, timeout_seconds=patience())
             world.clock.set(ENDED + MINUTE)
-            if apart:
+            if separate:
                 wait_for_leases(world, others, {LeaseStatus.ACTIVE})
-                assert {active_since(world, one) for one in others} == {ENDED + MINUTE}
+                assert {active_since(world, lease) for lease in others} == {ENDED + MINUTE}
             else:
                 assert world.engine.round() == 0
-                assert {status_of(world, one.id) for one in others} == {LeaseStatus.PENDING}
+                assert {status_of(world, lease.id) for lease in others} == {LeaseStatus.PENDING}
 
 
-def test_health_says_that_nobody_takes_up_what_is_due(tmp_path):
-    """Not while it is under way, and not for the first half minute."""
+def test_health_reports_due_events_without_a_worker(tmp_path):
+    """Claimed events do not count, and the first half minute is tolerated."""
     rules = Rules(notice_before_end=timedelta(0))
     with open_world(tmp_path, hosts=4, workers=2, rules=rules) as world:
         slow = [book(world, NOW, ENDED) for _ in range(2)]
         with running(world):
             wait_for_leases(world, slow, {LeaseStatus.ACTIVE})
-            for one in slow:
-                hang(world, one)
+            for lease in slow:
+                hang(world, lease)
             world.clock.set(ENDED)
             assert world.cloud.wait_until_blocked(2, timeout_seconds=patience())
             third = book(world, ENDED, ENDED + HOUR)
@@ -121,9 +123,9 @@ def test_health_says_that_nobody_takes_up_what_is_due(tmp_path):
             world.clock.set(ENDED + 55 * SECOND)
             assert engine_of(world).well
             world.clock.set(ENDED + 10 * MINUTE)
-            ailing = engine_of(world)
-            assert not ailing.well
-            assert "has been due for 550 seconds" in (ailing.reason or "")
+            health = engine_of(world)
+            assert not health.well
+            assert "has been due for 550 seconds" in (health.reason or "")
             world.cloud.clear_faults()
             wait_for_leases(world, [*slow, third], {LeaseStatus.TERMINATED})
             assert engine_of(world).well
@@ -131,22 +133,22 @@ def test_health_says_that_nobody_takes_up_what_is_due(tmp_path):
 
 
 def engine_of(world: World) -> PartHealth:
-    """How the engine is, by what the service says."""
+    """Return the health of the engine."""
     return next(part for part in world.service.manager.health() if part.part == "engine")
 
 
 @pytest.mark.slow
-def test_servers_that_do_not_vanish_hold_no_worker(tmp_path):
-    """More slow teardowns than workers, each asked for again and again for ten minutes: the others start on time."""
+def test_servers_that_are_slow_to_vanish_occupy_no_worker(tmp_path):
+    """More teardowns are slow than there are workers, and are retried for ten minutes: other leases start on time."""
     with open_world(tmp_path, hosts=60, workers=4) as world:
         slow = [book(world, NOW, ENDED) for _ in range(20)]
         others = [book(world, ENDED, ENDED + HOUR) for _ in range(40)]
-        for one in slow:
+        for lease in slow:
             world.cloud.inject(
                 Fault(
                     FaultKind.SLOW,
                     verb="ensure_ended",
-                    reservation_id=one.reservations[0].id,
+                    reservation_id=lease.reservations[0].id,
                     until=ENDED + 10 * MINUTE,
                 )
             )
@@ -154,7 +156,7 @@ def test_servers_that_do_not_vanish_hold_no_worker(tmp_path):
             wait_for_leases(world, slow, {LeaseStatus.ACTIVE})
             world.clock.set(ENDED)
             wait_for_leases(world, others, {LeaseStatus.ACTIVE})
-            assert {active_since(world, one) for one in others} == {ENDED}
-            assert {status_of(world, one.id) for one in slow} == {LeaseStatus.TERMINATING}
+            assert {active_since(world, lease) for lease in others} == {ENDED}
+            assert {status_of(world, lease.id) for lease in slow} == {LeaseStatus.TERMINATING}
             world.clock.set(ENDED + 10 * MINUTE)
             wait_for_leases(world, slow, {LeaseStatus.TERMINATED})

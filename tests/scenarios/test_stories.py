@@ -1,7 +1,7 @@
-"""Stories: requests and faults over weeks of simulated time, and the timeline that they lead to.
+"""Stories: requests and faults over weeks of simulated time, and the resulting timeline.
 
-A timeline is what a reader of the history would note: when each lease changed its status, in days and hours after the
-beginning, a Tuesday at ten.
+A timeline has the changes of the status of each lease, from the history, in days and hours after the beginning, which
+is a Tuesday at ten.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ def when(moment: datetime) -> str:
 
 
 def timeline(world: World, *leases: Lease) -> list[str]:
-    """When each lease came to each lasting status."""
+    """Return the times at which each lease reached each lasting status."""
     with world.db.read() as tx:
-        found = [
+        changes = [
             (entry.at, f"{when(entry.at)} {lease.name} {entry.to_status}")
             for lease in leases
             for entry in tx.leases.history(lease.id)
             if entry.from_status not in {None, entry.to_status} and not entry.to_status.endswith("ING")
         ]
-    return [line for _, line in sorted(found)]
+    return [line for _, line in sorted(changes)]
 
 
 @pytest.mark.slow
-def test_a_course_that_meets_every_week(world: World):
-    """Four weeks of Tuesdays and Thursdays on all four hosts, and a student who fills the days between."""
+def test_weekly_course_and_a_lease_in_between(world: World):
+    """Four weeks of Tuesdays and Thursdays on all four hosts, and a student's lease between two lessons."""
     lessons = [
         book(world, f"lesson {week}.{day}", 4, week * WEEK + day * DAY, week * WEEK + day * DAY + 3 * HOUR)
         for week in range(4)
@@ -91,8 +91,8 @@ def test_a_course_that_meets_every_week(world: World):
 
 
 @pytest.mark.slow
-def test_a_cloud_that_is_down_for_an_evening(world: World):
-    """Nothing can be taken back for two hours. Who needs those very hosts has to wait; who does not, does not."""
+def test_cloud_without_teardown_for_an_evening(world: World):
+    """No host can be taken back for two hours. Only leases that need those hosts wait."""
     week = book(world, "week", 3, timedelta(0), 3 * DAY + 8 * HOUR)
     spare = book(world, "spare", 1, 3 * DAY + 8 * HOUR, 3 * DAY + 9 * HOUR)
     everything = book(world, "everything", 4, 3 * DAY + 9 * HOUR, 7 * DAY)
@@ -118,8 +118,8 @@ def test_a_cloud_that_is_down_for_an_evening(world: World):
     assert_all_in_pool(world)
 
 
-def test_a_service_that_was_off_for_a_week(world: World):
-    """What should have ended ends at once, what was missed says so, what has still time starts late."""
+def test_service_stopped_for_a_week(world: World):
+    """Overdue leases end at once, missed leases have a reason, and leases whose end is ahead start late."""
     running = book(world, "running", 1, timedelta(0), 2 * DAY)
     missed = book(world, "missed", 1, 3 * DAY, 4 * DAY)
     late = book(world, "late", 1, 5 * DAY, 9 * DAY)
@@ -142,8 +142,8 @@ def test_a_service_that_was_off_for_a_week(world: World):
     assert_all_in_pool(world)
 
 
-def test_a_project_that_changes_its_mind(world: World):
-    """It books small, grows, is refused more than there is, gives a day back, and somebody else takes it."""
+def test_lease_that_grows_and_is_shortened(world: World):
+    """A project books a host, adds another, is refused a third, and gives a day back, which another lease takes."""
     project = book(world, "project", 1, timedelta(0), 10 * DAY, before_end="snapshot")
     rival = book(world, "rival", 2, 4 * DAY, 12 * DAY, actor=STRANGER)
     world.pass_until(NOW + DAY)
@@ -174,13 +174,14 @@ def test_a_project_that_changes_its_mind(world: World):
     ]
     [image] = world.cloud.world.images()
     assert image.server_id == server
-    [made] = [one for one in world.cloud.world.journal(project.reservations[0].id) if one.kind.value == "image made"]
-    assert when(made.at) == "day 8 23:00"
+    effects = world.cloud.world.journal(project.reservations[0].id)
+    [image_made] = [effect for effect in effects if effect.kind.value == "image made"]
+    assert when(image_made.at) == "day 8 23:00"
     assert_all_in_pool(world)
 
 
-def test_a_lease_whose_start_the_cloud_refuses(world: World):
-    """It ends in ERROR with the reason, its hosts serve others at once, and deleting it leaves only its history."""
+def test_start_that_the_cloud_refuses(world: World):
+    """The lease ends in ERROR with the reason, its hosts are free at once, and after its deletion its history stays."""
     broken = book(world, "broken", 4, DAY, 20 * DAY)
     world.cloud.inject(
         Fault(
