@@ -1,8 +1,8 @@
-"""What goes wrong with reservations elsewhere, asked of this service over HTTP: tests named for the wrong answers.
+"""Faults of other reservation services, as requests to this service over HTTP, which must give the right answers.
 
-They were measured of Blazar 18, or read in its source and its users' reports. What needs more than a request and its
-answer is told where it belongs: races in ``test_races``, ends of the process in ``test_crashes``, slow clouds in
-``test_slow_end`` and ``test_hanging_cloud``, hosts that fail in ``test_healing``.
+The faults were measured in Blazar 18, or found in its source and in reports of its users. Other modules have the faults
+that need more than requests: ``test_races``, ``test_crashes``, ``test_slow_end`` and ``test_hanging_cloud`` for slow
+clouds, and ``test_healing`` for failing hosts.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tests.support import ledger
 from tests.support.agreement import disagreements
 
 HOUR = timedelta(hours=1)
-#: Blazar's clients speak the first; that the others are no different takes a long run.
+#: Clients of Blazar use the first version; the other version is tested in long runs only.
 VERSIONS = ["1.0", pytest.param("1.2", marks=pytest.mark.long)]
-#: Of each of the four hosts.
+#: The virtual CPUs of each of the four hosts.
 VCPUS = 8
 
 
 @pytest.fixture(params=VERSIONS)
 def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Api]:
-    """Four hosts of eight processors; two addresses."""
+    """Serve the API of a cloud with four hosts of eight virtual CPUs, and two addresses."""
     with open_api(tmp_path) as opened:
         for host in opened.world.cloud.world.hosts():
             opened.world.cloud.world.change_host(host.id, facts={"vcpus": VCPUS})
@@ -55,7 +55,7 @@ def book(api: Api, *reservations: dict[str, Any], start: float = 1, hours: float
 
 
 def running(api: Api, *reservations: dict[str, Any], hours: float = 5, **more: Any) -> dict[str, Any]:
-    """A lease that has started."""
+    """Book a lease, and let it start."""
     lease = book(api, *reservations, start=1, hours=hours, **more)
     api.world.pass_time(HOUR)
     assert shown(api, lease)["status"] == "ACTIVE"
@@ -63,7 +63,7 @@ def running(api: Api, *reservations: dict[str, Any], hours: float = 5, **more: A
 
 
 def is_refused(api: Api, *reservations: dict[str, Any], start: float = 1, hours: float = 1) -> bool:
-    """Whether there is not enough for it; nothing else is wrong with it."""
+    """Whether the lease is refused for a lack of resources; other refusals fail the test."""
     answer = ask(api, *reservations, start=start, hours=hours)
     if answer.status_code == 201:
         return False
@@ -80,9 +80,13 @@ def shown(api: Api, lease: dict[str, Any]) -> dict[str, Any]:
 
 
 def change(api: Api, lease: dict[str, Any], *changes: dict[str, Any], **more: Any) -> testing.Result:
-    """Change the lease's reservations, in their order."""
-    named = [{"id": one["id"], **what} for one, what in zip(lease["reservations"], changes, strict=False) if what]
-    return api.put(f"/v1/leases/{lease['id']}", {**({"reservations": named} if named else {}), **more})
+    """Change the reservations of the lease, in their order; an empty change leaves its reservation out."""
+    changed = [
+        {"id": reservation["id"], **values}
+        for reservation, values in zip(lease["reservations"], changes, strict=False)
+        if values
+    ]
+    return api.put(f"/v1/leases/{lease['id']}", {**({"reservations": changed} if changed else {}), **more})
 
 
 def assert_sound(api: Api) -> None:
@@ -91,11 +95,11 @@ def assert_sound(api: Api) -> None:
     assert disagreements(url, api.world.cloud) == []
 
 
-# --- granted, and cannot be had
+# --- granted without enough resources
 
 
-def test_two_leases_of_instances_overbook_a_host(api: Api):
-    """A reservation was counted once for each host, however many instances it has there: 12 of 8 processors."""
+def test_two_leases_of_instances_never_overbook_a_host(api: Api):
+    """The fault: a reservation counted once for each host, however many instances it had there."""
     first, second = book(api, instances(12, vcpus=2)), book(api, instances(4, vcpus=2))
     assert is_refused(api, instances(3, vcpus=2))
     assert_sound(api)
@@ -105,7 +109,7 @@ def test_two_leases_of_instances_overbook_a_host(api: Api):
             api.world.cloud.world.instances.boot("demo-project", lease["reservations"][0]["id"])
 
 
-def test_reservations_of_one_lease_do_not_see_each_other(api: Api):
+def test_reservations_of_a_lease_never_share_room(api: Api):
     """Each of them alone would fit."""
     everything = instances(4, vcpus=VCPUS)
     assert is_refused(api, everything, everything)
@@ -117,7 +121,7 @@ def test_reservations_of_one_lease_do_not_see_each_other(api: Api):
     assert_sound(api)
 
 
-def test_what_is_made_of_a_flavor_and_of_a_size_are_counted_apart(api: Api):
+def test_instances_of_a_flavor_and_of_a_size_are_counted_together(api: Api):
     book(api, instances(4, vcpus=VCPUS - 2))
     book(api, {**FLAVORS, "flavor_id": "3", "amount": 4})
     assert is_refused(api, FLAVORS)
@@ -125,7 +129,7 @@ def test_what_is_made_of_a_flavor_and_of_a_size_are_counted_apart(api: Api):
     assert_sound(api)
 
 
-def test_hosts_that_are_down_are_handed_out(api: Api):
+def test_hosts_that_are_down_are_not_booked(api: Api):
     for host in ("1", "2", "3"):
         api.world.cloud.world.mark_host(host, HostHealth.DOWN)
     api.world.service.health_check.run()
@@ -134,8 +138,8 @@ def test_hosts_that_are_down_are_handed_out(api: Api):
     book(api, instances(1, vcpus=VCPUS))
 
 
-def test_hosts_are_known_as_they_were_registered(api: Api):
-    """Inventory and traits were frozen."""
+def test_changes_of_registered_hosts_are_noticed(api: Api):
+    """The fault: the inventory and traits of a host stayed as they were at its registration."""
     assert is_refused(api, instances(5, vcpus=VCPUS))
     assert ask(api, {**FLAVORS, "flavor_id": "5"}).status_code == 201
     api.world.cloud.world.change_host("1", facts={"vcpus": 2 * VCPUS})
@@ -145,10 +149,10 @@ def test_hosts_are_known_as_they_were_registered(api: Api):
     assert is_refused(api, {**FLAVORS, "flavor_id": "5"}, start=5)
 
 
-# --- refused, and could be had
+# --- refused in spite of enough resources
 
 
-def test_what_begins_when_another_ends_is_refused(api: Api):
+def test_lease_can_begin_when_another_ends(api: Api):
     everything = [instances(4, vcpus=VCPUS), {**ADDRESSES, "amount": 2}]
     for start in (2, 1, 3):
         book(api, *everything, start=start)
@@ -157,13 +161,13 @@ def test_what_begins_when_another_ends_is_refused(api: Api):
     assert_sound(api)
 
 
-def test_a_busy_hour_beside_the_period_counts_against_it(api: Api):
+def test_busy_hours_beside_the_period_do_not_count(api: Api):
     book(api, instances(4, vcpus=VCPUS), start=1)
     book(api, instances(4, vcpus=VCPUS), start=3)
     book(api, instances(4, vcpus=VCPUS), start=2)
 
 
-def test_peaks_at_different_times_are_added_up(api: Api):
+def test_peaks_at_different_times_are_not_added_up(api: Api):
     half = instances(4, vcpus=VCPUS // 2)
     for start in (1, 2, 3):
         book(api, half, start=start)
@@ -171,18 +175,18 @@ def test_peaks_at_different_times_are_added_up(api: Api):
     assert is_refused(api, instances(1), start=1, hours=3)
 
 
-def test_of_15_free_slots_14_can_be_had(api: Api):
-    """Each host counted as used by the whole amount of a lease that touches it."""
-    two_processors = {**FLAVORS, "flavor_id": "3"}
-    book(api, two_processors)
+def test_all_15_free_slots_can_be_booked(api: Api):
+    """The fault: a host counted as used by the whole amount of each lease with an instance there."""
+    slot = {**FLAVORS, "flavor_id": "3"}
+    book(api, slot)
     for _ in range(3):
-        book(api, {**two_processors, "amount": 5})
-    assert is_refused(api, two_processors)
+        book(api, {**slot, "amount": 5})
+    assert is_refused(api, slot)
     assert_sound(api)
 
 
-def test_a_flavor_cannot_be_reserved_beside_instances(api: Api):
-    """Each later request was an error."""
+def test_flavor_can_be_reserved_beside_instances(api: Api):
+    """The fault: every later request was answered with an error."""
     book(api, instances())
     book(api, FLAVORS)
     book(api, HOSTS, start=1)
@@ -192,7 +196,7 @@ def test_a_flavor_cannot_be_reserved_beside_instances(api: Api):
     assert_sound(api)
 
 
-def test_with_a_reservation_of_a_flavor_a_host_cannot_be_changed(api: Api):
+def test_host_with_a_reservation_of_a_flavor_can_be_changed(api: Api):
     running(api, {**FLAVORS, "amount": 4, "affinity": False})
     properties = {"rack": "r1"} if api.version == "1.0" else {"properties": {"rack": "r1"}}
     for host in "1", "2", "3", "4":
@@ -200,7 +204,7 @@ def test_with_a_reservation_of_a_flavor_a_host_cannot_be_changed(api: Api):
         assert answer.status_code == 200, answer.text
 
 
-def test_a_flavor_has_no_affinity(api: Api):
+def test_reservation_of_a_flavor_can_have_affinity(api: Api):
     lease = book(api, {**FLAVORS, "amount": 4, "affinity": False})
     assert is_refused(api, {**FLAVORS, "amount": 5, "affinity": False})
     assert is_refused(api, {**FLAVORS, "flavor_id": "3", "amount": 4, "affinity": True})
@@ -211,7 +215,7 @@ def test_a_flavor_has_no_affinity(api: Api):
     assert list(units(together["reservations"][0]["id"]).values()) == [3]
 
 
-def test_the_amount_of_a_flavor_cannot_be_changed(api: Api):
+def test_amount_of_a_flavor_can_be_changed(api: Api):
     lease = running(api, FLAVORS)
     answer = change(api, lease, {"amount": 5})
     assert answer.status_code == 200, answer.text
@@ -219,7 +223,7 @@ def test_the_amount_of_a_flavor_cannot_be_changed(api: Api):
     assert_sound(api)
 
 
-def test_the_disk_of_a_flavor_without_one_is_counted_and_its_swap_forgotten(api: Api):
+def test_flavor_without_a_disk_uses_no_disk_and_keeps_its_swap(api: Api):
     """Servers of a flavor whose disk is 0 boot from volumes."""
     world = api.world.cloud.world.instances
     world.add_flavor("volumes", vcpus=1, ram=512, disk=0, swap=2048)
@@ -231,7 +235,7 @@ def test_the_disk_of_a_flavor_without_one_is_counted_and_its_swap_forgotten(api:
     assert (flavor.disk, flavor.swap) == (0, 2048)
 
 
-# --- asked for, and never answered; or broken by the question
+# --- requests that were never answered, or did damage
 
 
 @pytest.mark.parametrize(
@@ -246,14 +250,14 @@ def test_the_disk_of_a_flavor_without_one_is_counted_and_its_swap_forgotten(api:
         {"amount": -1},
     ],
 )
-def test_instances_of_nothing_are_searched_for_for_ever(api: Api, nothing: dict[str, int]):
+def test_instances_of_size_zero_are_refused(api: Api, nothing: dict[str, int]):
     assert ask(api, instances(**nothing)).status_code == 400
     lease = book(api, instances())
     assert change(api, lease, nothing).status_code == 400
     assert shown(api, lease) == lease
 
 
-def test_a_flavor_that_takes_nothing_is_searched_for_for_ever(api: Api):
+def test_flavor_without_any_size_is_refused(api: Api):
     none = {f"resources:{name}": "0" for name in ("VCPU", "MEMORY_MB", "DISK_GB")}
     api.world.cloud.world.instances.add_flavor("nothing", vcpus=1, disk=0, extra_specs=none)
     answer = ask(api, {**FLAVORS, "flavor_id": "nothing"})
@@ -261,7 +265,7 @@ def test_a_flavor_that_takes_nothing_is_searched_for_for_ever(api: Api):
 
 
 def assert_refused(api: Api, answer: testing.Result, field: str, name: str, *, at_1_0: int = 400) -> None:
-    """The answer names the error and the field at fault; at 1.0 it has only a status."""
+    """Check the name and the field of the error; at 1.0 only the status."""
     if api.version == "1.0":
         assert answer.status_code == at_1_0, answer.text
     else:
@@ -280,7 +284,7 @@ def assert_refused(api: Api, answer: testing.Result, field: str, name: str, *, a
         ({"before_end_date": datetime(2999, 1, 1, tzinfo=UTC)}, "before_end_date", "InvalidParameter"),
     ],
 )
-def test_a_wrong_request_kills_a_running_lease(api: Api, wrong: dict[str, Any], field: str, name: str):
+def test_running_lease_survives_a_wrong_request(api: Api, wrong: dict[str, Any], field: str, name: str):
     lease = running(api, HOSTS, instances(), FLAVORS, ADDRESSES)
     before = shown(api, lease)
     body = {key: date(api, value) if isinstance(value, datetime) else value for key, value in wrong.items()}
@@ -308,7 +312,7 @@ def date(api: Api, moment: datetime) -> str:
         ([{}, {}, {}, {"required_floatingips": ["203.0.113.99"]}], "required_floatingips", "InvalidParameter"),
     ],
 )
-def test_a_wrong_change_of_a_reservation_kills_a_running_lease(
+def test_running_lease_survives_a_wrong_change_of_a_reservation(
     api: Api, changes: list[dict[str, Any]], field: str, name: str
 ):
     lease = running(api, HOSTS, instances(2), {**FLAVORS, "amount": 2}, ADDRESSES)
@@ -318,11 +322,11 @@ def test_a_wrong_change_of_a_reservation_kills_a_running_lease(
     assert_sound(api)
 
 
-def test_a_change_that_is_refused_is_made_by_half(api: Api):
-    """What came before the one that failed stayed."""
+def test_refused_change_changes_no_reservation(api: Api):
+    """The fault: the changes before the refused one stayed."""
     lease = running(api, HOSTS, instances(2), {**FLAVORS, "amount": 2}, ADDRESSES)
     before = shown(api, lease)
-    changes = [{"min": 2, "max": 2}, {"amount": 3}, {"amount": 3}, {"amount": 3}]  # of addresses there are two
+    changes = [{"min": 2, "max": 2}, {"amount": 3}, {"amount": 3}, {"amount": 3}]  # there are only two addresses
     later = date(api, api.now + 7 * HOUR)
     answer = change(api, lease, *changes, name="renamed", end_date=later)
     assert (answer.status_code, "Not enough floating IPs" in answer.text) == (
@@ -337,18 +341,18 @@ def test_a_change_that_is_refused_is_made_by_half(api: Api):
     assert_sound(api)
 
 
-def test_a_change_that_the_cloud_refuses_is_made_by_half(api: Api):
+def test_change_that_the_cloud_refuses_is_undone(api: Api):
     lease = running(api, HOSTS, instances(2), ADDRESSES)
     before = shown(api, lease)
-    number = lease["reservations"][2]["id"]
-    api.world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", reservation_id=number, count=1))
+    last = lease["reservations"][2]["id"]
+    api.world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", reservation_id=last, count=1))
     assert change(api, lease, {"min": 2, "max": 2}, {"amount": 3}, {"amount": 2}).status_code == 409
     api.world.engine.settle()
     after = shown(api, lease)
-    for one in (before, after):
+    for document in (before, after):
         for field in ("updated_at", "status_reason", "events"):
-            one.pop(field, None)
-        for reservation in one["reservations"]:
+            document.pop(field, None)
+        for reservation in document["reservations"]:
             reservation.pop("updated_at")
     assert after == before
     assert_sound(api)
@@ -358,11 +362,11 @@ def test_a_change_that_the_cloud_refuses_is_made_by_half(api: Api):
 
 
 @pytest.mark.parametrize("kind", [FaultKind.BUSY, FaultKind.LOST_REPLY])
-def test_one_error_of_the_cloud_ends_a_lease(api: Api, kind: FaultKind):
+def test_lease_survives_a_single_error_of_the_cloud(api: Api, kind: FaultKind):
     lease = book(api, HOSTS, instances(), FLAVORS, ADDRESSES)
-    for one in lease["reservations"]:
-        api.world.cloud.inject(Fault(kind, verb="ensure_started", reservation_id=one["id"], count=1))
-        api.world.cloud.inject(Fault(kind, verb="ensure_ended", reservation_id=one["id"], count=1))
+    for reservation in lease["reservations"]:
+        api.world.cloud.inject(Fault(kind, verb="ensure_started", reservation_id=reservation["id"], count=1))
+        api.world.cloud.inject(Fault(kind, verb="ensure_ended", reservation_id=reservation["id"], count=1))
     api.world.pass_time(HOUR + timedelta(minutes=5))
     assert shown(api, lease)["status"] == "ACTIVE"
     assert_sound(api)
@@ -371,7 +375,7 @@ def test_one_error_of_the_cloud_ends_a_lease(api: Api, kind: FaultKind):
     assert_sound(api)
 
 
-def test_one_reservation_that_does_not_end_keeps_the_others_from_it(api: Api):
+def test_reservation_that_does_not_end_does_not_delay_the_others(api: Api):
     lease = running(api, HOSTS, instances(), ADDRESSES, hours=1)
     first = lease["reservations"][0]["id"]
     api.world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_ended", reservation_id=first, count=None))
@@ -386,7 +390,7 @@ def test_one_reservation_that_does_not_end_keeps_the_others_from_it(api: Api):
     assert_sound(api)
 
 
-def test_one_reservation_that_cannot_start_leaves_the_others_behind(api: Api):
+def test_failed_start_of_a_reservation_undoes_the_others(api: Api):
     lease = book(api, HOSTS, instances(), ADDRESSES)
     last = lease["reservations"][2]["id"]
     api.world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", reservation_id=last, count=None))
@@ -398,11 +402,11 @@ def test_one_reservation_that_cannot_start_leaves_the_others_behind(api: Api):
     book(api, {**HOSTS, "min": 4, "max": 4}, start=0.5)
 
 
-def test_there_are_flavors_and_aggregates_months_before_the_start(api: Api):
-    """But for the server group, which clients must know of."""
+def test_cloud_has_no_flavors_and_aggregates_before_the_start(api: Api):
+    """Only the server group is created with the lease, as clients need its id."""
     lease = book(api, instances(2, affinity=False), FLAVORS, HOSTS, ADDRESSES, start=24 * 90)
-    for one in lease["reservations"]:
-        assert api.world.cloud.world.instances.traces(one["id"]) <= {"server group"}
+    for reservation in lease["reservations"]:
+        assert api.world.cloud.world.instances.traces(reservation["id"]) <= {"server group"}
     assert api.world.cloud.world.addresses.floating_ips() == {}
     assert api.delete(f"/v1/leases/{lease['id']}").status_code == 204
     api.world.engine.settle()
@@ -410,7 +414,7 @@ def test_there_are_flavors_and_aggregates_months_before_the_start(api: Api):
     assert api.world.cloud.world.instances.server_groups() == {}
 
 
-def test_servers_are_deleted_before_their_images_are_saved(api: Api):
+def test_servers_are_deleted_after_their_images_are_saved(api: Api):
     lease = running(api, {**HOSTS, "before_end": "snapshot"}, hours=2)
     server = api.world.cloud.world.boot_server("demo-project", reservation_id=lease["reservations"][0]["id"])
     api.world.pass_time(3 * HOUR)
@@ -419,7 +423,7 @@ def test_servers_are_deleted_before_their_images_are_saved(api: Api):
     assert [(image.server_id, image.status.value) for image in api.world.cloud.world.images()] == [(server, "active")]
 
 
-def test_the_owners_trust_outlives_the_lease(api: Api):
+def test_trust_of_the_owner_is_deleted_with_the_lease(api: Api):
     lease = running(api, instances(2, affinity=True))
     assert len(api.world.cloud.world.trusts()) == 1
     assert api.delete(f"/v1/leases/{lease['id']}").status_code == 204
@@ -428,12 +432,12 @@ def test_the_owners_trust_outlives_the_lease(api: Api):
     assert api.world.cloud.world.trusts() == frozenset()
 
 
-def test_one_reservation_of_a_running_lease_cannot_be_given_back(api: Api):
-    """From 1.1 on it can."""
+def test_reservation_of_a_running_lease_can_be_dropped(api: Api):
+    """This needs version 1.1 or later."""
     lease = running(api, HOSTS, instances(), ADDRESSES)
     latest = api.using(version="1.2")
-    for one in lease["reservations"][:2]:
-        answer = latest.delete(f"/v1/leases/{lease['id']}/reservations/{one['id']}")
+    for reservation in lease["reservations"][:2]:
+        answer = latest.delete(f"/v1/leases/{lease['id']}/reservations/{reservation['id']}")
         assert answer.status_code == 204, answer.text
         assert_sound(api)
     assert shown(latest, lease)["status"] == "ACTIVE"
@@ -441,11 +445,11 @@ def test_one_reservation_of_a_running_lease_cannot_be_given_back(api: Api):
     book(api, {**HOSTS, "min": 4, "max": 4}, start=0.5)
 
 
-# --- whose it is
+# --- access
 
 
 @pytest.mark.parametrize("method", ["get", "put", "delete"])
-def test_leases_of_others_are_changed_and_deleted(api: Api, method: str):
+def test_leases_of_other_projects_are_not_accessible(api: Api, method: str):
     lease = book(api, HOSTS, instances(), ADDRESSES)
     stranger = api.using("other")
     body = [{"name": "mine"}] if method == "put" else []
