@@ -1,8 +1,8 @@
-"""What hostile requests cost the service: processor time and memory, request by request.
+"""The cost of hostile requests to the service: processor time and memory, request by request.
 
-Some go to two leases that exist, one that waits for its start and one that runs.
-Each request goes to a service that runs as a process of its own, over HTTP. What the process has used is read from the
-kernel before and after it, so that neither the client nor other programs of the machine count.
+Some requests are about two existing leases, a waiting and a running one. The service runs as a separate process, and
+each request goes over HTTP. The use of the process is read from the kernel before and after the request, so that
+neither the client nor other programs count.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ import pytest
 from tests.support.standalone import Caller, Standalone, rfc3339, standalone
 from tests.support.waiting import patience, wait_for
 
-#: What a request may cost at most, however it is made, on a cloud of 50 hosts and a machine of the speed below.
+#: The limits for any request, on a cloud of 50 hosts and a machine of the speed below.
 PROCESSOR_SECONDS = 0.3
-#: What it costs to parse ``YARDSTICK`` on that machine. On a slower one, or beside other work, everything costs more.
+MEMORY_BYTES = 64 * 1024 * 1024
+#: The time to parse ``YARDSTICK`` on that machine. On a slower one, or beside other work, every request takes longer.
 YARDSTICK_SECONDS = 0.017
 YARDSTICK = json.dumps([{"id": number, "tags": ["a", "b", str(number)], "x": number / 3} for number in range(16000)])
-#: For how long a process must have done almost nothing that counts as idle.
+#: A process is idle if it has done almost nothing for this time.
 IDLE_SECONDS = 0.1
-MEMORY_BYTES = 64 * 1024 * 1024
-#: How often a request is sent that costs more: the service has work of its own, which is counted as well.
+#: The attempts for a request beyond the limits: the service also has its own work, which is counted as well.
 ATTEMPTS = 3
-#: How many requests are sent.
+#: The number of requests.
 REQUESTS = 2400
-#: The largest body that is read.
+#: The largest accepted body, in bytes.
 LARGEST = 1024 * 1024
-#: One in so many bodies is that large: most faults show in small ones, and cost less time to find.
+#: One in this number of bodies has the largest size: small bodies show most faults in less time.
 ONE_IN = 12
 
-#: A reservation of each of these kinds, as it should be.
+#: A valid reservation of hosts, and one of instances.
 WHOLE: Mapping[str, object] = {"resource_type": "physical:host", "min": 1, "max": 1}
 PARTS: Mapping[str, object] = {
     "resource_type": "virtual:instance", "amount": 1, "vcpus": 1, "memory_mb": 1, "disk_gb": 0
@@ -52,7 +52,7 @@ Random = random.Random
 
 @dataclass(frozen=True)
 class LiveLease:
-    """A lease that exists, and its reservations."""
+    """An existing lease, and the ids of its reservations."""
 
     name: str
     id: str
@@ -65,14 +65,14 @@ class LiveLease:
 
 
 class LiveLeases:
-    """Two leases that exist, which requests are sent to: one that waits for its start, and one that runs."""
+    """Two existing leases that requests are about: one that waits for its start, and one that runs."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
         self.waiting, self.running = self._make("waiting"), self._make("running")
 
     def renew(self) -> None:
-        """Have two leases that no request has changed, and nothing to do for the ones before."""
+        """Replace the leases by new ones, and wait until the old ones are gone."""
         for lease in (self.waiting, self.running):
             self._caller.call("DELETE", f"/leases/{lease.id}")
             wait_for("a lease to be gone", partial(self._is_gone, lease))
@@ -93,7 +93,7 @@ class LiveLeases:
 
 @dataclass(frozen=True)
 class Sent:
-    """A request as it goes over the wire."""
+    """A request on the wire."""
 
     kind: str
     method: str
@@ -104,20 +104,20 @@ class Sent:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a process has used for a request."""
+    """The use of processor and memory for a request."""
 
     seconds: float
     bytes: int
 
     def is_bounded(self) -> bool:
-        """Whether the request has cost no more than it may; a dear one is held against the speed of this moment."""
+        """Whether the cost is within the limits; a long time is compared with the present speed of the machine."""
         if self.bytes > MEMORY_BYTES:
             return False
         return self.seconds <= PROCESSOR_SECONDS or self.seconds <= PROCESSOR_SECONDS * slowness()
 
 
 def slowness() -> float:
-    """Return how many times slower than the machine of ``YARDSTICK_SECONDS`` this one is now, at least 1."""
+    """Return the present slowness relative to the machine of ``YARDSTICK_SECONDS``, at least 1."""
     began = time.thread_time()
     json.loads(YARDSTICK)
     return max(1.0, (time.thread_time() - began) / YARDSTICK_SECONDS)
@@ -128,11 +128,11 @@ class Meter:
 
     def __init__(self, pid: int) -> None:
         self._folder = Path(f"/proc/{pid}")
-        # What clock_getcpuclockid(3) answers on Linux, which Python does not offer: the clock of another process.
+        # The processor clock of another process, as clock_getcpuclockid(3) returns it on Linux; Python lacks the call.
         self._clock = ~pid << 3 | 2
 
     def begin(self) -> None:
-        """Count from now on."""
+        """Start the measurement."""
         (self._folder / "clear_refs").write_text("5")  # the highest use of memory becomes the present one
         self._memory = self._status("VmRSS")
         self._nanoseconds = self._used()
@@ -141,7 +141,7 @@ class Meter:
         return Cost((self._used() - self._nanoseconds) / 1e9, self._status("VmHWM") - self._memory)
 
     def settle(self) -> None:
-        """Wait until the process has nothing to do but to wait for requests."""
+        """Wait until the process is idle."""
 
         def is_idle() -> bool:
             before = self._used()
@@ -151,7 +151,7 @@ class Meter:
         wait_for("the service to be idle", is_idle)
 
     def _used(self) -> int:
-        """Return the processor time of all threads, those that have ended too, in nanoseconds."""
+        """Return the processor time of all threads, including ended ones, in nanoseconds."""
         return time.clock_gettime_ns(self._clock)
 
     def _status(self, name: str) -> int:
@@ -159,7 +159,7 @@ class Meter:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
-# --- what is sent
+# --- the requests
 
 
 def _size(draw: Random) -> int:
@@ -172,7 +172,7 @@ def _text(draw: Random, size: int) -> str:
 
 
 def _fill(draw: Random, size: int, make: Callable[[int], str], ends: str = "[]") -> str:
-    """A list or an object of as many members as there is room for."""
+    """Return a list or an object of about this size."""
     members: list[str] = []
     length = 2
     while length < size:
@@ -182,7 +182,7 @@ def _fill(draw: Random, size: int, make: Callable[[int], str], ends: str = "[]")
 
 
 def _value(draw: Random, size: int) -> str:
-    """JSON of about that size, of a shape that is dear to some parser."""
+    """Return JSON of about this size, of a form that is expensive for some parser."""
     match draw.randrange(17):
         case 0:
             return "[" * (size // 2) + "]" * (size // 2)
@@ -210,9 +210,9 @@ def _value(draw: Random, size: int) -> str:
             return '"' + "\\" * size
         case 12:
             return " " * size + "1"
-        case 13:  # the names of values are long, all together
+        case 13:  # a long path to many values
             return '{"' + "n" * (size // 2) + '":' + _fill(draw, size // 2, lambda _: "0") + "}"
-        case 14:  # the last name of all is there twice
+        case 14:  # a repeated name at the end
             return _fill(draw, size, lambda number: f'"{number}":0', "{}")[:-1] + ',"1":0}'
         case 15:
             last = size // 12
@@ -222,7 +222,7 @@ def _value(draw: Random, size: int) -> str:
 
 
 def _expression(draw: Random, size: int) -> str:
-    """An expression of properties of about that size, as text."""
+    """Return an expression of properties of about this size, as a text."""
     comparison = json.dumps([draw.choice(["==", "!=", ">=", "<"]), "$vcpus", str(draw.randrange(100))])
     match draw.randrange(5):
         case 0:
@@ -238,7 +238,7 @@ def _expression(draw: Random, size: int) -> str:
 
 
 def _lease(draw: Random) -> str:
-    """A lease that is almost as it should be; a part of it is not."""
+    """Return a lease that is valid except for a part."""
     size = _size(draw)
     later = datetime.now(UTC) + timedelta(hours=draw.randrange(1, 1000))
     whole, parts = dict(WHOLE), dict(PARTS)
@@ -278,7 +278,7 @@ def _lease(draw: Random) -> str:
 
 
 def _added(draw: Random) -> str:
-    """A reservation that is almost as it should be."""
+    """Return a reservation that is valid except for a part."""
     size = _size(draw)
     wanted: dict[str, object] = dict(draw.choice([WHOLE, PARTS]))
     mark = "@"
@@ -297,7 +297,7 @@ def _added(draw: Random) -> str:
 
 
 def _change(draw: Random, lease: LiveLease) -> str:
-    """A change of the lease that is almost as it should be."""
+    """Return a change of the lease that is valid except for a part."""
     size = _size(draw)
     later = datetime.now(UTC) + timedelta(hours=2 ** draw.randrange(1, 14))
     change: dict[str, object] = {}
@@ -403,7 +403,7 @@ def _send(service: Standalone, sent: Sent, *, user: str, version: str) -> tuple[
         headers = {"X-Auth-Token": caller.token, "Content-Type": "application/json"}
         headers |= {"OpenStack-API-Version": f"reservation {version}"}
         headers |= {name: value.encode("latin-1").decode("latin-1") for name, value in sent.headers}
-        with suppress(BrokenPipeError, ConnectionResetError):  # the answer to what is too large comes before its end
+        with suppress(BrokenPipeError, ConnectionResetError):  # a body that is too large is answered before its end
             connection.request(sent.method, sent.path, sent.body, headers)
         answer = connection.getresponse()
         return answer.status, answer.read()
@@ -415,38 +415,40 @@ def live(service: Standalone) -> LiveLeases:
 
 
 def _cost(service: Standalone, draw: Random, live: LiveLeases) -> tuple[str, Cost]:
-    """Draw a request and send it: what was sent, and what it cost."""
+    """Draw a request and send it; return its description and its cost."""
     sent = _request(draw, live)
     user, version = draw.choice(["demo", "admin"]), draw.choice(["1.0", "1.1", "1.2"])
     meter = Meter(service.process.pid)
     meter.begin()
     status, answer = _send(service, sent, user=user, version=version)
     cost = meter.end()
-    told = (
+    description = (
         f"{sent.kind} as {user} {version}: {len(sent.body or b'')} bytes, {status}, {cost} {(sent.body or b'')[:200]!r}"
     )
-    assert status < 500, (told, sent.path, answer)
+    assert status < 500, (description, sent.path, answer)
     if status == 201 and "lease" in (made := json.loads(answer)):
-        service.caller(user).call("DELETE", f"/leases/{made['lease']['id']}")  # so that no request pays for another
+        service.caller(user).call(
+            "DELETE", f"/leases/{made['lease']['id']}"
+        )  # so that it does not add to the cost of later requests
     if sent.path.startswith((live.waiting.path, live.running.path)) and status in {200, 201, 409}:
         live.renew()
         meter.settle()
-    return told, cost
+    return description, cost
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_no_request_costs_much(service: Standalone, live: LiveLeases, seed: int) -> None:
+def test_cost_of_every_request_is_bounded(service: Standalone, live: LiveLeases, seed: int) -> None:
     draw = Random(seed)
-    dear: list[str] = []
-    for number in range(REQUESTS // 8):
+    expensive: list[str] = []
+    for index in range(REQUESTS // 8):
         before = draw.getstate()
-        told, cost = _cost(service, draw, live)
+        description, cost = _cost(service, draw, live)
         for _ in range(1, ATTEMPTS):
             if cost.is_bounded():
                 break
-            Meter(service.process.pid).settle()  # what the service does after the requests before is not counted
-            draw.setstate(before)  # the same request, to the leases that there are by now
-            told, cost = _cost(service, draw, live)
+            Meter(service.process.pid).settle()  # so that remaining work of earlier requests is not counted
+            draw.setstate(before)  # the same request, for the present leases
+            description, cost = _cost(service, draw, live)
         if not cost.is_bounded():
-            dear.append(f"{seed}/{number} {told}")
-    assert dear == []
+            expensive.append(f"{seed}/{index} {description}")
+    assert expensive == []

@@ -1,14 +1,14 @@
-"""The promises of the ledger against a model that tries everything.
+"""The guarantees of the ledger against a model that tries every placement.
 
-Hypothesis thinks of leases of several reservations, changes of several things at once, hosts that shrink or fail,
-limits of the cloud, another cleaning time after a restart, and changes that are refused. After each step:
+Hypothesis generates leases of several reservations, changes of several values at once, hosts that shrink or fail,
+limits of the cloud, a new cleaning time after a restart, and refused changes. After each step:
 
-* nothing is promised twice, and no reservation lies otherwise than it was asked for;
-* what asks for no more than it has was not refused;
-* what was refused fits neither as things are, nor when one plan of another lease moves: every placement is tried here;
-* no start that is due waits while it could be served so.
+* no resource is booked twice, and every reservation has allocations as requested;
+* a request for no more than the lease has was not refused;
+* a refused request fits neither at present, nor after a plan of another lease has moved;
+* no due start waits that could be served in this way.
 
-The model reads the rows of the ledger. Of how the service chooses it knows nothing.
+The model reads the rows of the ledger. It does not know how the service chooses.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from tests.support.world import (
 
 ADDRESS = "virtual:floatingip"
 ADDRESSES = ("203.0.113.10", "203.0.113.11", "203.0.113.12")
-#: How many processors each host has at first.
+#: The initial number of virtual CPUs of each host.
 VCPUS = 4
 TICK = timedelta(minutes=10)
 LEASES = 7
@@ -67,7 +67,7 @@ LEASES = 7
 
 @dataclass(frozen=True)
 class Asked:
-    """What a reservation asks for, as the model understands it."""
+    """The demand of a reservation in the model."""
 
     kind: str  # hosts, instances or addresses
     amount: int
@@ -75,7 +75,7 @@ class Asked:
     affinity: bool | None = None
     rack: str = ""
     names: frozenset[str] = frozenset()
-    #: The only host that will do.
+    #: The name of the only acceptable host.
     host: str = ""
 
     @property
@@ -101,9 +101,9 @@ class Asked:
 
 @dataclass(frozen=True)
 class Use:
-    """A row of the ledger that is not over."""
+    """An allocation in the ledger that is not over."""
 
-    number: int
+    allocation_id: int
     resource_id: int
     reservation_id: str
     start: datetime
@@ -119,7 +119,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Wish:
-    """So many units of what a reservation asks for, which something is to have room for throughout a period."""
+    """A number of units of a demand that need room throughout a period."""
 
     asked: Asked
     amount: int
@@ -131,7 +131,7 @@ class Wish:
 
 
 class Room:
-    """What the resources have room for, beside some uses of them: by trying every placement."""
+    """The room of the resources beside their uses, found by trying every placement."""
 
     def __init__(self, resources: Mapping[int, Resource], uses: Sequence[Use], late: Collection[int]) -> None:
         self.resources = resources
@@ -139,7 +139,7 @@ class Room:
         self.late = late
 
     def takes(self, resource: Resource, asked: Asked, units: int) -> bool:
-        """Whether the resource is one for so many of these units, free or not."""
+        """Whether the resource matches the demand and is large enough for these units, free or not."""
         if (asked.kind == "addresses") != (resource.resource_type == ADDRESS) or not resource.reservable:
             return False
         if asked.rack and resource.properties.get("rack") != asked.rack:
@@ -156,88 +156,91 @@ class Room:
         )
 
     def units(self, wish: Wish, resource: Resource) -> int:
-        """For how many units of the wish the resource has room throughout."""
+        """Return the number of units of the wish for which the resource has room throughout the period."""
         if resource.id in self.late or resource.id in wish.without or not self.takes(resource, wish.asked, 1):
             return 0
         if wish.only is not None and resource.id not in wish.only:
             return 0
-        met = [use for use in self.uses if use.resource_id == resource.id and use.overlaps(wish.start, wish.end)]
+        others = [use for use in self.uses if use.resource_id == resource.id and use.overlaps(wish.start, wish.end)]
         if wish.asked.kind != "instances":
-            return 0 if met else 1
-        if any(use.whole for use in met):
+            return 0 if others else 1
+        if any(use.whole for use in others):
             return 0
-        instants = {wish.start, *(use.start for use in met if use.start > wish.start)}
-        most = max(sum(use.vcpus for use in met if use.start <= one < use.end) for one in instants)
-        return max(0, resource.capacity["VCPU"] - most) // wish.asked.vcpus
+        instants = {wish.start, *(use.start for use in others if use.start > wish.start)}
+        peak = max(sum(use.vcpus for use in others if use.start <= instant < use.end) for instant in instants)
+        return max(0, resource.capacity["VCPU"] - peak) // wish.asked.vcpus
 
     def placements(self, wish: Wish) -> Iterator[dict[int, int]]:
-        """Every way to lay a wish on resources: how many units on which."""
-        rooms = {number: self.units(wish, resource) for number, resource in self.resources.items()}
-        rooms = {number: count for number, count in rooms.items() if count}
+        """Return every placement of a wish, as units by resource id."""
+        rooms = {resource_id: self.units(wish, resource) for resource_id, resource in self.resources.items()}
+        rooms = {resource_id: count for resource_id, count in rooms.items() if count}
         if wish.asked.kind != "instances" or wish.asked.affinity is False:
-            named = {number for number, one in self.resources.items() if one.name in wish.asked.names} - wish.without
+            named = {
+                resource_id for resource_id, resource in self.resources.items() if resource.name in wish.asked.names
+            } - wish.without
             for chosen in combinations(sorted(rooms), wish.amount):
                 if named <= set(chosen):
                     yield dict.fromkeys(chosen, 1)
         elif wish.asked.affinity:
-            yield from ({number: wish.amount} for number, count in rooms.items() if count >= wish.amount)
+            yield from ({resource_id: wish.amount} for resource_id, count in rooms.items() if count >= wish.amount)
         else:
             yield from _spread(sorted(rooms.items()), wish.amount)
 
     def fit(self, wishes: Sequence[Wish]) -> bool:
-        """Whether there is room for all of them side by side."""
+        """Whether there is room for all wishes together."""
         if not wishes:
             return True
         wish, rest = wishes[0], wishes[1:]
         whole, size = wish.asked.kind != "instances", wish.asked.vcpus
         for placement in self.placements(wish):
             more = [
-                Use(-1, number, wish.reservation_id, wish.start, wish.end, count, count * size, whole, False)
-                for number, count in placement.items()
+                Use(-1, resource_id, wish.reservation_id, wish.start, wish.end, count, count * size, whole, False)
+                for resource_id, count in placement.items()
             ]
             if Room(self.resources, [*self.uses, *more], self.late).fit(rest):
                 return True
         return False
 
     def could(self, wishes: Sequence[Wish], asked: Mapping[str, Asked], mine: Collection[str], now: datetime) -> bool:
-        """Whether all of it fits as things are; or, where it is of one reservation, when one plan moves."""
+        """Whether all wishes fit at present or, for a single wish, after a plan has moved."""
         if self.fit(wishes):
             return True
         return len(wishes) == 1 and any(room.fit(wishes) for room in self.moved(asked, mine, now))
 
     def moved(self, asked: Mapping[str, Asked], mine: Collection[str], now: datetime) -> Iterator[Room]:
-        """The same, where one plan of another lease has moved to a resource that has room for it."""
+        """Return the room after each possible move of a plan of another lease to a resource with room for it."""
         for use in self.uses:
             if not use.planned or use.reservation_id in mine or use.reservation_id not in asked:
                 continue
             wanted = asked[use.reservation_id]
-            siblings = [one for one in self.uses if one.reservation_id == use.reservation_id and one is not use]
+            others = [other for other in self.uses if other is not use]
+            siblings = [other for other in others if other.reservation_id == use.reservation_id]
             if self.resources[use.resource_id].name in wanted.names:
                 continue
             if wanted.affinity and siblings:
                 continue
-            apart = frozenset(one.resource_id for one in siblings) if wanted.affinity is False else frozenset()
-            others = Room(self.resources, [one for one in self.uses if one is not use], self.late)
+            apart = frozenset(sibling.resource_id for sibling in siblings) if wanted.affinity is False else frozenset()
+            room = Room(self.resources, others, self.late)
             closed = apart | {use.resource_id}
             wish = Wish(replace(wanted, names=frozenset()), use.units, max(use.start, now), use.end, without=closed)
-            for number, resource in self.resources.items():
-                if others.units(wish, resource) >= use.units:
-                    yield Room(self.resources, [*others.uses, replace(use, resource_id=number)], self.late)
+            for resource_id, resource in self.resources.items():
+                if room.units(wish, resource) >= use.units:
+                    yield Room(self.resources, [*others, replace(use, resource_id=resource_id)], self.late)
 
 
 def _spread(rooms: Sequence[tuple[int, int]], amount: int) -> Iterator[dict[int, int]]:
     if not amount:
         yield {}
     elif rooms:
-        (number, most), rest = rooms[0], rooms[1:]
+        (resource_id, most), rest = rooms[0], rooms[1:]
         for count in range(min(most, amount), -1, -1):
             for others in _spread(rest, amount - count):
-                yield {number: count, **others} if count else others
+                yield {resource_id: count, **others} if count else others
 
 
 @dataclass
 class Known:
-    """What the model knows of a lease."""
+    """A lease in the model."""
 
     lease: Lease
     asked: dict[str, Asked]
@@ -260,11 +263,11 @@ addresses = st.frozensets(st.sampled_from(ADDRESSES), max_size=2).flatmap(
 )
 reservations = st.one_of(instances, instances, hosts, addresses)
 delays, lengths = st.integers(0, 4), st.integers(1, 6)
-numbers = st.integers(0, LEASES - 1)
+indexes = st.integers(0, LEASES - 1)
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Requests, hosts that change, and time, in any order."""
+    """Requests, changes of hosts, and time, in any order."""
 
     HOSTS = 3
     world: World
@@ -272,9 +275,9 @@ class LedgerMachine(RuleBasedStateMachine):
     @initialize(surveyed=st.booleans())
     def begin(self, surveyed: bool) -> None:
         self.stack = ExitStack()
-        if surveyed:  # each lease is placed as a large lease is
+        if surveyed:  # every lease is placed like a large lease
             self.stack.enter_context(patch.object(survey, "FEW", 0))
-        rng = random.Random(0)  # the choice of hosts turns on the ids of leases: a failure must come again
+        rng = random.Random(0)  # the choice of hosts depends on the ids of leases: failures must be repeatable
         self.stack.enter_context(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4)))
         folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="tenure-ledger-")))
         shutil.copy(template(), folder / "tenure.db")
@@ -287,37 +290,38 @@ class LedgerMachine(RuleBasedStateMachine):
         for address in ADDRESSES:
             self.world.resources.register(ADMIN, ADDRESS, f"{self.world.cloud.world.addresses.public}/{address}", {})
         self.all: list[Known] = []
-        #: Hosts that have had less than was promised there since they shrank.
+        #: Hosts with less capacity than is booked there, since they shrank.
         self.shrunk: set[int] = set()
 
     def rack(self, number: int) -> str:
-        """In which rack the host of that number is."""
+        """Return the rack of the host with this number."""
         return "r1" if number % 2 else "r2"
 
-    # --- what users do
+    # --- the rules: users
 
     @precondition(lambda self: len(self.living()) < LEASES)
     @rule(delay=delays, length=lengths, wanted=st.lists(reservations, min_size=1, max_size=3))
     def create(self, delay: int, length: int, wanted: list[Asked]) -> None:
         start = self.now + delay * TICK
         end = start + length * TICK
-        request = LeaseRequest("lease", start, end, reservations=tuple(one.request for one in wanted))
-        wishes = [Wish(one, one.amount, start, self.until(end)) for one in wanted]
-        made = self.ask(lambda: self.world.leases.create(OWNER, request), wishes)
-        if made is not None:
-            self.all.append(Known(made, {one.id: asked for one, asked in zip(made.reservations, wanted, strict=True)}))
+        request = LeaseRequest("lease", start, end, reservations=tuple(asked.request for asked in wanted))
+        wishes = [Wish(asked, asked.amount, start, self.until(end)) for asked in wanted]
+        lease = self.ask(lambda: self.world.leases.create(OWNER, request), wishes)
+        if lease is not None:
+            ids = [created.id for created in lease.reservations]
+            self.all.append(Known(lease, dict(zip(ids, wanted, strict=True))))
 
     @precondition(lambda self: self.living())
     @rule(
-        number=numbers,
+        index=indexes,
         end=st.none() | st.integers(-3, 4),
         start=st.none() | st.integers(-1, 3),
         amounts=st.lists(st.none() | st.integers(1, 3), min_size=3, max_size=3),
         refused=st.booleans(),
     )
-    def change(self, number: int, end: int | None, start: int | None, amounts: list[int | None], refused: bool) -> None:
-        """Several things at once; what the cloud has to do for it, it may refuse."""
-        known = self.pick(number)
+    def change(self, index: int, end: int | None, start: int | None, amounts: list[int | None], refused: bool) -> None:
+        """Change dates and amounts at once; with ``refused`` the cloud refuses the change of a running lease."""
+        known = self.pick(index)
         lease = self.world.leases.get(OWNER, known.lease.id)
         running = lease.status is LeaseStatus.ACTIVE
         if lease.status not in {LeaseStatus.PENDING, LeaseStatus.ACTIVE} or lease.ends_at <= self.now:
@@ -331,7 +335,9 @@ class LedgerMachine(RuleBasedStateMachine):
             if amount is not None and not (running and amount < asked[reservation_id].amount):
                 asked[reservation_id] = asked[reservation_id].with_amount(amount)
         changes = tuple(
-            ReservationChange(one, wanted.change) for one, wanted in asked.items() if wanted != known.asked[one]
+            ReservationChange(reservation_id, wanted.change)
+            for reservation_id, wanted in asked.items()
+            if wanted != known.asked[reservation_id]
         )
         change = LeaseChange(
             starts_at=None if new_start == lease.starts_at else new_start,
@@ -343,12 +349,14 @@ class LedgerMachine(RuleBasedStateMachine):
         less = (
             new_end <= lease.ends_at
             and new_start >= lease.starts_at
-            and all(wanted.amount <= known.asked[one].amount for one, wanted in asked.items())
+            and all(wanted.amount <= known.asked[reservation_id].amount for reservation_id, wanted in asked.items())
         )
         wishes = self.wishes_of(lease, known, asked, new_start, new_end, running=running)
         if refused and running:
-            for one in lease.reservations:
-                self.world.cloud.inject(Fault(FaultKind.REFUSED, verb="ensure_started", reservation_id=one.id, count=1))
+            for reservation_id in [booked.id for booked in lease.reservations]:
+                self.world.cloud.inject(
+                    Fault(FaultKind.REFUSED, verb="ensure_started", reservation_id=reservation_id, count=1)
+                )
         done = self.ask(
             lambda: self.world.leases.update(OWNER, lease.id, change), wishes, mine=set(asked), certain=less
         )
@@ -360,28 +368,28 @@ class LedgerMachine(RuleBasedStateMachine):
             known.asked = asked
 
     @precondition(lambda self: self.living())
-    @rule(number=numbers)
-    def delete(self, number: int) -> None:
-        self.world.leases.delete(OWNER, self.pick(number).lease.id)
+    @rule(index=indexes)
+    def delete(self, index: int) -> None:
+        self.world.leases.delete(OWNER, self.pick(index).lease.id)
         self.world.engine.settle()
 
     @precondition(lambda self: self.living())
-    @rule(number=numbers, place=st.integers(0, 2))
-    def drop(self, number: int, place: int) -> None:
-        known = self.pick(number)
+    @rule(index=indexes, position=st.integers(0, 2))
+    def drop(self, index: int, position: int) -> None:
+        known = self.pick(index)
         ids = list(known.asked)
         if len(ids) < 2 or self.status(known) not in {LeaseStatus.PENDING, LeaseStatus.ACTIVE}:
             return
-        dropped = ids[place % len(ids)]
+        dropped = ids[position % len(ids)]
         self.world.leases.drop_reservation(OWNER, known.lease.id, dropped)
         del known.asked[dropped]
         self.world.engine.settle()
 
-    # --- what happens to the hosts, and to the service
+    # --- the rules: hosts and the service
 
     @rule(number=st.integers(1, 3), vcpus=st.integers(1, VCPUS + 2), limit=st.sampled_from([None, None, 1, 2]))
     def a_host_changes(self, number: int, vcpus: int, limit: int | None) -> None:
-        """Its size, or how many processors the cloud hands out at a time."""
+        """Change the size of a host, and the most virtual CPUs of an instance in the cloud."""
         host = self.host(number)
         limits = {} if limit is None else {"VCPU": {"min": 1, "max": limit, "step": 1}}
         capacity = Capacity({"VCPU": vcpus, "MEMORY_MB": 2**20, "DISK_GB": 1000})
@@ -412,9 +420,9 @@ class LedgerMachine(RuleBasedStateMachine):
         rebuild(self.world, rules=self.site)
 
     @precondition(lambda self: self.living())
-    @rule(number=numbers)
-    def its_teardown_will_last(self, number: int) -> None:
-        self.pick(number).slow = True
+    @rule(index=indexes)
+    def teardown_of_a_lease_will_hang(self, index: int) -> None:
+        self.pick(index).slow = True
         self.renew_slowness()
 
     @rule()
@@ -428,15 +436,18 @@ class LedgerMachine(RuleBasedStateMachine):
     def time_passes(self, ticks: int) -> None:
         self.pass_time(ticks * TICK)
 
-    # --- what must be true
+    # --- the invariants
 
     @invariant()
     def the_ledger_is_sound(self) -> None:
         if not hasattr(self, "all"):
             return
         overbooked = ledger.overbooked(self.url)
-        self.shrunk = {one for one in self.shrunk if any(f"resource {one} has" in fault for fault in overbooked)}
-        expected = {fault for fault in overbooked for one in self.shrunk if f"resource {one} has" in fault}
+        starts = {resource_id: f"resource {resource_id} has" for resource_id in self.shrunk}
+        self.shrunk = {
+            resource_id for resource_id, text in starts.items() if any(text in fault for fault in overbooked)
+        }
+        expected = {fault for fault in overbooked for resource_id in self.shrunk if starts[resource_id] in fault}
         assert [fault for fault in ledger.faults(self.url, now=self.now) if fault not in expected] == []
 
     @invariant()
@@ -485,23 +496,24 @@ class LedgerMachine(RuleBasedStateMachine):
         *,
         running: bool,
     ) -> list[Wish]:
-        """What the lease would need beside what it keeps; nothing where the model does not say."""
+        """Return the additional needs of the lease; none if the model does not know them."""
         if not running:
             return [
-                Wish(one, one.amount, max(start, self.now), self.until(end), number) for number, one in asked.items()
+                Wish(wanted, wanted.amount, max(start, self.now), self.until(end), reservation_id)
+                for reservation_id, wanted in asked.items()
             ]
         if end > lease.ends_at:
             return []
         mine = [use for use in self.uses() if use.reservation_id in asked]
         wishes = []
-        for number, wanted in asked.items():
-            more = wanted.amount - known.asked[number].amount
-            have = frozenset(use.resource_id for use in mine if use.reservation_id == number)
-            if more > 0 and wanted.names <= {self.resources()[one].name for one in have}:
+        for reservation_id, wanted in asked.items():
+            more = wanted.amount - known.asked[reservation_id].amount
+            have = frozenset(use.resource_id for use in mine if use.reservation_id == reservation_id)
+            if more > 0 and wanted.names <= {self.resources()[resource_id].name for resource_id in have}:
                 apart = have if wanted.kind != "instances" or wanted.affinity is False else frozenset()
                 only = have if wanted.affinity else None
                 grown = replace(wanted, names=frozenset())
-                wishes.append(Wish(grown, more, self.now, self.until(end), number, only, apart))
+                wishes.append(Wish(grown, more, self.now, self.until(end), reservation_id, only, apart))
         return wishes
 
     def could(self, room: Room, wishes: Sequence[Wish], mine: Collection[str]) -> bool:
@@ -513,15 +525,15 @@ class LedgerMachine(RuleBasedStateMachine):
         return Room(self.resources(), [use for use in uses if use not in without], late)
 
     def asked(self) -> dict[str, Asked]:
-        return {number: asked for known in self.all for number, asked in known.asked.items()}
+        return {reservation_id: asked for known in self.all for reservation_id, asked in known.asked.items()}
 
     def stuck(self, known: Known) -> list[Use]:
-        """What is planned for the lease where others have not given back."""
+        """Return the uses of the lease on resources that other leases have not yet given back."""
         uses = self.uses()
         late = {use.resource_id for use in uses if not use.planned and use.end <= self.now}
         return [use for use in uses if use.reservation_id in known.asked and use.resource_id in late]
 
-    # --- how the service is reached
+    # --- access to the service
 
     @property
     def now(self) -> datetime:
@@ -534,9 +546,9 @@ class LedgerMachine(RuleBasedStateMachine):
         over = {LeaseStatus.TERMINATED, LeaseStatus.DELETED, LeaseStatus.ERROR}
         return [known for known in getattr(self, "all", []) if self.status(known) not in over]
 
-    def pick(self, number: int) -> Known:
+    def pick(self, index: int) -> Known:
         living = self.living()
-        return living[number % len(living)]
+        return living[index % len(living)]
 
     def status(self, known: Known) -> LeaseStatus:
         with self.world.db.read() as tx:
@@ -553,7 +565,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def resources(self) -> dict[int, Resource]:
         with self.world.db.read() as tx:
             found = [*tx.resources.page(ResourceQuery(HOST, 100)), *tx.resources.page(ResourceQuery(ADDRESS, 100))]
-        return {one.id: one for one in found}
+        return {resource.id: resource for resource in found}
 
     def uses(self) -> list[Use]:
         with self.world.db.read() as tx:
@@ -582,7 +594,7 @@ class LedgerMachine(RuleBasedStateMachine):
         mine: Collection[str] = (),
         certain: bool = False,
     ) -> Any:
-        """The answer, None for a refusal, which the model must agree with; what is ``certain`` must be granted."""
+        """Return the answer, or None for a refusal. The model must agree; a ``certain`` request must be granted."""
         room = self.room(without=[use for use in self.uses() if use.reservation_id in mine and use.planned])
         possible = bool(wishes) and self.could(room, wishes, mine)
         refusal: TenureError | None = None
@@ -595,8 +607,8 @@ class LedgerMachine(RuleBasedStateMachine):
         if refusal is None:
             return done
         if isinstance(refusal, NotEnoughResources):
-            assert not certain, f"{refusal} to what asks for no more"
-            assert not possible, f"{refusal} of what fits: {wishes}"
+            assert not certain, f"{refusal}, though the request asks for no more"
+            assert not possible, f"{refusal}, though it fits: {wishes}"
         elif not isinstance(refusal, LeaseBusy):
             assert "undone" in str(refusal) or "refused" in str(refusal), refusal
         return None
@@ -604,19 +616,19 @@ class LedgerMachine(RuleBasedStateMachine):
     def renew_slowness(self) -> None:
         for known in self.all:
             if known.slow:
-                for number in known.asked:
+                for reservation_id in known.asked:
                     self.world.cloud.inject(
-                        Fault(FaultKind.SLOW, verb="ensure_ended", reservation_id=number, until=ENDLESS)
+                        Fault(FaultKind.SLOW, verb="ensure_ended", reservation_id=reservation_id, until=ENDLESS)
                     )
 
     def pass_time(self, step: timedelta) -> None:
-        """In steps of a minute: what waits for others is looked at again and again."""
+        """Let time pass in steps of a minute, so that waiting events are retried."""
         end = self.now + step
         while self.now < end:
             self.world.pass_until(min(end, self.now + timedelta(minutes=1) if step <= timedelta(hours=1) else end))
 
 
-#: An example takes about two seconds; ``make test`` asks for more of them.
+#: An example takes about two seconds; ``make test`` runs more of them.
 EXAMPLES = 8 if settings().max_examples <= 100 else times(25, 400)
 
 
@@ -624,6 +636,6 @@ TestLedger = pytest.mark.slow(LedgerMachine.TestCase)
 TestLedger.settings = settings(
     max_examples=EXAMPLES,
     stateful_step_count=25,
-    phases=set(Phase) - {Phase.explain},  # which traces every line, and takes minutes
+    phases=set(Phase) - {Phase.explain},  # this phase traces every line, which takes minutes
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -1,8 +1,8 @@
-"""The whole service against a model of it that fits on a page.
+"""The whole service against a small model of it.
 
-Hypothesis thinks of requests, faults, ends of the process and hours that pass, and drives manager, engine, clock and
-cloud with them. What should come of it says the model: it knows periods and the hosts, or parts of hosts, that leases
-were seen to have, and nothing of how the service finds them. After each step the two are compared.
+Hypothesis generates requests, faults, restarts and steps of time, and drives manager, engine, clock and cloud with
+them. The model predicts the results. It knows periods, and the hosts or parts of hosts that leases were seen to have,
+but not how the service finds them. After each step the service is compared with the model.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -36,14 +37,14 @@ from tests.support.engines import MINUTE, POINTS, SECOND, Checkpoints, Killed, a
 from tests.support.lengths import times
 from tests.support.world import NOW, OWNER, World, open_world, reservation
 
-#: Few hosts and many leases, so that most of what is asked for is in somebody's way.
+#: Few hosts and many leases, so that most requests conflict with other leases.
 HOSTS = 2
-NAMES = tuple(str(number + 1) for number in range(HOSTS))
+HOST_IDS = tuple(str(index + 1) for index in range(HOSTS))
 LEASES = 8
-#: Of these instances a host has room for so many.
+#: The number of instances of ``SIZE`` for which a host has room.
 ROOM = 2
 SIZE: dict[str, object] = {"vcpus": 32 // ROOM, "memory_mb": 1024, "disk_gb": 1, "resource_properties": ""}
-#: After so long every fault that passes is over, and every retry that it caused.
+#: The time after which every temporary fault is over, with the retries that it caused.
 QUIET = 20 * SECOND
 CLAIM = 60 * SECOND
 
@@ -56,7 +57,7 @@ EVENTS = ("start_lease", "update_lease", "before_end_lease", "end_lease")
 
 @dataclass
 class Known:
-    """What the model knows of a lease. Times are minutes after the beginning."""
+    """A lease in the model. Times are minutes after the beginning."""
 
     lease_id: str
     reservation_id: str
@@ -65,23 +66,24 @@ class Known:
     minimum: int
     maximum: int
     deleted: bool = False
-    #: Its start will be refused for good, or was.
+    #: Whether the cloud refuses its start permanently.
     refused: bool = False
-    #: Its servers vanish at this minute, whatever is asked of the cloud before.
+    #: The minute at which its servers vanish, at the earliest.
     slow_until: int = 0
     #: The hosts that it was seen to have.
     hosts: frozenset[str] = frozenset()
-    #: Whether it is of instances, as many as ``minimum``; and how many it was seen to have on which host.
+    #: Whether it is of ``minimum`` instances instead of hosts.
     parts: bool = False
+    #: The units that it was seen to have, by host.
     units: Mapping[str, int] = field(default_factory=dict)
     servers: set[str] = field(default_factory=set)
-    #: The verbs that have failed for it for a while, or will.
-    shaken: set[str] = field(default_factory=set)
+    #: The verbs with a temporary fault for it, past or future.
+    faulty: set[str] = field(default_factory=set)
 
 
 @cache
 def template() -> Path:
-    """An empty database, made once."""
+    """Return an empty database, which is created once."""
     path = Path(tempfile.mkdtemp(prefix="tenure-model-")) / "tenure.db"
     db = Database(f"sqlite:///{path}")
     schema.upgrade(db)
@@ -97,7 +99,7 @@ class ServiceMachine(RuleBasedStateMachine):
     @initialize(first=st.lists(st.tuples(minutes, st.integers(1, 15), amounts, st.booleans()), min_size=2, max_size=5))
     def begin(self, first: list[tuple[int, int, tuple[int, int], bool]]) -> None:
         self.stack = ExitStack()
-        rng = random.Random(0)  # the choice of hosts turns on the ids of leases: a failure must come again
+        rng = random.Random(0)  # the choice of hosts depends on the ids of leases: failures must be repeatable
         self.stack.enter_context(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4)))
         folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="tenure-model-")))
         shutil.copy(template(), folder / "tenure.db")
@@ -107,9 +109,9 @@ class ServiceMachine(RuleBasedStateMachine):
         self.all: list[Known] = []
         for delay, length, amount, parts in first:
             self.create(delay, length, amount, parts)
-            self.everything_holds()
+            self.all_invariants_hold()
 
-    # --- what users do
+    # --- the rules: users
 
     @precondition(lambda self: len(self.living()) < LEASES)
     @rule(delay=minutes, length=st.integers(1, 15), amount=amounts, parts=st.booleans())
@@ -140,9 +142,9 @@ class ServiceMachine(RuleBasedStateMachine):
         self.all.append(Known(made.id, made.reservations[0].id, start, end, amount, amount, parts=True))
 
     @precondition(lambda self: self.living())
-    @rule(number=leases, start=st.none() | minutes, end=st.none() | minutes, amount=st.none() | amounts)
-    def change(self, number: int, start: int | None, end: int | None, amount: tuple[int, int] | None) -> None:
-        self.update(self.pick(number), start, end, amount)
+    @rule(index=leases, start=st.none() | minutes, end=st.none() | minutes, amount=st.none() | amounts)
+    def change(self, index: int, start: int | None, end: int | None, amount: tuple[int, int] | None) -> None:
+        self.update(self.pick(index), start, end, amount)
 
     def update(self, known: Known, start: int | None, end: int | None, amount: tuple[int, int] | None) -> None:
         wanted_start = known.start if start is None else self.minute + start
@@ -172,16 +174,16 @@ class ServiceMachine(RuleBasedStateMachine):
         known.minimum, known.maximum = wanted_minimum, wanted_maximum
 
     @precondition(lambda self: self.living())
-    @rule(number=leases, longer=st.integers(1, 10))
-    def extend(self, number: int, longer: int) -> None:
-        """What users ask for most, and what is most often in somebody's way."""
-        known = self.pick(number)
+    @rule(index=leases, longer=st.integers(1, 10))
+    def extend(self, index: int, longer: int) -> None:
+        """The most frequent change, with the most conflicts."""
+        known = self.pick(index)
         self.update(known, None, known.end + longer - self.minute, None)
 
     @precondition(lambda self: self.living())
-    @rule(number=leases)
-    def rename(self, number: int) -> None:
-        known = self.pick(number)
+    @rule(index=leases)
+    def rename(self, index: int) -> None:
+        known = self.pick(index)
         name = f"renamed at {self.world.clock.now()}"
         if self.ask(lambda: self.world.leases.update(OWNER, known.lease_id, LeaseChange(name=name))) is not None:
             assert self.world.leases.get(OWNER, known.lease_id).name == name
@@ -189,16 +191,16 @@ class ServiceMachine(RuleBasedStateMachine):
             assert self.status(known) == "TERMINATING"
 
     @precondition(lambda self: self.living())
-    @rule(number=leases)
-    def delete(self, number: int) -> None:
-        known = self.pick(number)
+    @rule(index=leases)
+    def delete(self, index: int) -> None:
+        known = self.pick(index)
         known.deleted = True
         self.ask(lambda: self.world.leases.delete(OWNER, known.lease_id) or True)
 
     @precondition(lambda self: self.living())
-    @rule(number=leases)
-    def boot_a_server(self, number: int) -> None:
-        known = self.pick(number)
+    @rule(index=leases)
+    def boot_a_server(self, index: int) -> None:
+        known = self.pick(index)
         if self.status(known) != "ACTIVE":
             return
         if not known.parts:
@@ -207,7 +209,7 @@ class ServiceMachine(RuleBasedStateMachine):
         elif len(known.servers) < sum(known.units.values()):
             known.servers.add(self.world.cloud.world.instances.boot(OWNER.project_id, known.reservation_id))
 
-    # --- what happens to the service
+    # --- the rules: the service and the cloud
 
     @rule(step=st.integers(1, 12))
     def time_passes(self, step: int) -> None:
@@ -222,20 +224,20 @@ class ServiceMachine(RuleBasedStateMachine):
         self.checkpoints.kill_at(f"{event}:{point}")
 
     @precondition(lambda self: self.living())
-    @rule(number=leases, kind=FAULTS, verb=st.sampled_from(["ensure_started", "ensure_ended"]), count=st.integers(1, 3))
-    def the_cloud_will_fail_for_a_while(self, number: int, kind: FaultKind, verb: str, count: int) -> None:
-        known = self.pick(number)
-        if verb in known.shaken:
-            return  # three failures are not too many, six in a row might be
-        known.shaken.add(verb)
+    @rule(index=leases, kind=FAULTS, verb=st.sampled_from(["ensure_started", "ensure_ended"]), count=st.integers(1, 3))
+    def the_cloud_will_fail_for_a_while(self, index: int, kind: FaultKind, verb: str, count: int) -> None:
+        known = self.pick(index)
+        if verb in known.faulty:
+            return  # three failures are retried, six in a row could be too many
+        known.faulty.add(verb)
         self.world.cloud.inject(Fault(kind, verb=verb, reservation_id=known.reservation_id, count=count))
 
     @precondition(lambda self: self.to_start())
-    @rule(number=leases, after_effects=st.integers(0, 2))
-    def the_cloud_will_refuse_a_start(self, number: int, after_effects: int) -> None:
-        """With nothing made for the lease yet, or with a part or all of it."""
+    @rule(index=leases, after_effects=st.integers(0, 2))
+    def the_cloud_will_refuse_a_start(self, index: int, after_effects: int) -> None:
+        """The refusal comes before any effect in the cloud, after some, or after all."""
         waiting = self.to_start()
-        known = waiting[number % len(waiting)]
+        known = waiting[index % len(waiting)]
         known.refused = True
         self.world.cloud.inject(
             Fault(
@@ -248,9 +250,9 @@ class ServiceMachine(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.living())
-    @rule(number=leases, length=st.integers(1, 10))
-    def its_servers_will_not_vanish(self, number: int, length: int) -> None:
-        known = self.pick(number)
+    @rule(index=leases, length=st.integers(1, 10))
+    def servers_of_a_lease_will_vanish_late(self, index: int, length: int) -> None:
+        known = self.pick(index)
         if known.slow_until == 0 and self.status(known) in {"PENDING", "ACTIVE"}:
             known.slow_until = max(known.end, self.minute) + length
             self.world.cloud.inject(
@@ -262,17 +264,17 @@ class ServiceMachine(RuleBasedStateMachine):
                 )
             )
 
-    # --- what must be true
+    # --- the invariants
 
     @invariant()
-    def everything_holds(self) -> None:
+    def all_invariants_hold(self) -> None:
         self.settle()
         assert ledger.faults(self.url) == []
-        self.every_lease_is_where_it_should_be()
-        self.nobody_shares_a_host()
-        self.the_cloud_is_what_the_leases_say()
+        self.every_lease_has_its_due_status()
+        self.no_leases_share_a_host()
+        self.the_cloud_agrees_with_the_leases()
 
-    def every_lease_is_where_it_should_be(self) -> None:
+    def every_lease_has_its_due_status(self) -> None:
         overdue = self.overdue()
         for known in self.all:
             known.units = {} if self.over(known) else self.units_of(known)
@@ -283,17 +285,16 @@ class ServiceMachine(RuleBasedStateMachine):
             if status in {"PENDING", "ACTIVE"} and known.end > max(known.start, self.minute):
                 assert known.minimum <= sum(known.units.values()) <= known.maximum, known
 
-    def nobody_shares_a_host(self) -> None:
-        living = [one for one in self.all if not self.over(one) and self.status(one) in {"PENDING", "ACTIVE"}]
-        for index, one in enumerate(living):
-            for other in living[index + 1 :]:
-                if one.start < other.end and other.start < one.end:
-                    assert not one.hosts & other.hosts, (one, other)
+    def no_leases_share_a_host(self) -> None:
+        living = [known for known in self.all if not self.over(known) and self.status(known) in {"PENDING", "ACTIVE"}]
+        for known, other in combinations(living, 2):
+            if known.start < other.end and other.start < known.end:
+                assert not known.hosts & other.hosts, (known, other)
 
-    def the_cloud_is_what_the_leases_say(self) -> None:
+    def the_cloud_agrees_with_the_leases(self) -> None:
         groups = self.world.cloud.world.groups()
         held = [host for group in groups.values() for host in group.hosts]
-        assert sorted([*held, *self.world.cloud.world.pool()]) == [str(number + 1) for number in range(HOSTS)]
+        assert sorted([*held, *self.world.cloud.world.pool()]) == list(HOST_IDS)
         servers = {server.id for server in self.world.cloud.world.servers()}
         for known in self.all:
             status = self.status(known)
@@ -304,7 +305,7 @@ class ServiceMachine(RuleBasedStateMachine):
                 assert set(groups[known.reservation_id].hosts) == known.hosts
                 assert groups[known.reservation_id].project_id == OWNER.project_id
                 assert known.servers <= servers
-            elif not self.is_being_given_back(known, status):
+            elif not self.is_being_taken_back(known, status):
                 assert known.reservation_id not in groups
                 assert not self.world.cloud.world.instances.traces(known.reservation_id)
                 assert not known.servers & servers
@@ -317,7 +318,7 @@ class ServiceMachine(RuleBasedStateMachine):
             last = max((max(known.end, known.slow_until) for known in self.all), default=self.minute)
             self.pass_time((max(0, last - self.minute) + 60) * MINUTE)
             self.settle()
-            self.every_lease_is_where_it_should_be()
+            self.every_lease_has_its_due_status()
             assert_all_in_pool(self.world)
             assert ledger.faults(self.url) == []
             holders: dict[str | None, str | None] = {}
@@ -339,7 +340,7 @@ class ServiceMachine(RuleBasedStateMachine):
     # --- the model
 
     def allowed(self, known: Known, overdue: bool) -> set[str]:
-        """The statuses that the lease may have now."""
+        """Return the statuses that the lease may have now."""
         slow = known.slow_until > self.minute
         if known.deleted:
             return {"DELETED", "DELETING"} if slow else {"DELETED"}
@@ -352,12 +353,12 @@ class ServiceMachine(RuleBasedStateMachine):
         over = {"TERMINATED", "TERMINATING"} if slow else {"TERMINATED"}
         return over | {"ERROR"} if known.refused else over
 
-    def is_being_given_back(self, known: Known, status: str) -> bool:
-        """Whether the cloud may still have what was the lease's; of one that failed to start that is only slow."""
+    def is_being_taken_back(self, known: Known, status: str) -> bool:
+        """Whether the cloud may still have effects of the lease; after a failed start only if its servers are slow."""
         return status in {"TERMINATING", "DELETING"} or (status == "ERROR" and known.slow_until > self.minute)
 
     def judge(self, known: Known, start: int, end: int, minimum: int, maximum: int, *, resized: bool) -> bool | None:
-        """Whether the change must be granted (True) or refused (False); None where the model does not say."""
+        """Whether the change must be granted (True) or refused (False); None if the model does not know."""
         status = self.status(known)
         if status in {"TERMINATED", "ERROR", "TERMINATING"} or known.end < self.minute:
             return False
@@ -367,7 +368,7 @@ class ServiceMachine(RuleBasedStateMachine):
             return False
         if self.overdue() or known.refused:
             return None
-        if end <= max(start, self.minute):  # it will have nothing, or nothing more
+        if end <= max(start, self.minute):  # the lease will have no more resources
             return None if resized else True
         if known.parts:
             return self.judge_parts(known, start, end, maximum, resized=resized, running=status != "PENDING")
@@ -395,38 +396,38 @@ class ServiceMachine(RuleBasedStateMachine):
         return True if sum(rooms.values()) >= (amount if resized else own) else None
 
     def rooms(self, start: int, end: int, *, ignoring: Known | None = None) -> dict[str, int]:
-        """For how many instances each host has room, as things were seen to be."""
-        others = [one for one in self.all if one is not ignoring and not self.over(one)]
+        """Return the number of instances for which each host has room, by the last look at the leases."""
+        others = [known for known in self.all if known is not ignoring and not self.over(known)]
 
         def room(host: str, minute: int) -> int:
-            there = [one for one in others if one.start <= minute < one.end and host in one.units]
-            whole = any(not one.parts for one in there)
-            return 0 if whole else ROOM - sum(one.units[host] for one in there)
+            there = [known for known in others if known.start <= minute < known.end and host in known.units]
+            whole = any(not known.parts for known in there)
+            return 0 if whole else ROOM - sum(known.units[host] for known in there)
 
-        return {host: min(room(host, minute) for minute in range(start, end)) for host in NAMES}
+        return {host: min(room(host, minute) for minute in range(start, end)) for host in HOST_IDS}
 
     def free(self, start: int, end: int, *, ignoring: Known | None = None) -> frozenset[str]:
-        """The hosts that nobody was seen to have between these minutes."""
+        """Return the hosts that no lease was seen to have between these minutes."""
         taken = {
             host
-            for one in self.all
-            if one is not ignoring and not self.over(one) and one.start < end and start < one.end
-            for host in one.units
+            for known in self.all
+            if known is not ignoring and not self.over(known) and known.start < end and start < known.end
+            for host in known.units
         }
-        return frozenset(NAMES) - taken
+        return frozenset(HOST_IDS) - taken
 
     def over(self, known: Known) -> bool:
-        """Whether the lease has, and will have, nothing."""
+        """Whether the lease has no resources, and will have none."""
         return known.deleted or known.end <= self.minute or self.status(known) == "ERROR"
 
     def overdue(self) -> list[Known]:
-        """The leases that are over and still have hosts in the cloud."""
+        """Return the leases that are over and still have hosts in the cloud."""
         there = {*self.world.cloud.world.groups(), *self.world.cloud.world.instances.flavors()}
-        found = [one for one in self.all if one.reservation_id in there and self.over(one)]
-        assert all(one.slow_until > self.minute for one in found), found
-        return found
+        overdue = [known for known in self.all if known.reservation_id in there and self.over(known)]
+        assert all(known.slow_until > self.minute for known in overdue), overdue
+        return overdue
 
-    # --- how the service is reached
+    # --- access to the service
 
     @property
     def minute(self) -> int:
@@ -439,15 +440,15 @@ class ServiceMachine(RuleBasedStateMachine):
     def living(self) -> list[Known]:
         if not hasattr(self, "all"):
             return []
-        return [one for one in self.all if not one.deleted and one.end + 5 > self.minute]
+        return [known for known in self.all if not known.deleted and known.end + 5 > self.minute]
 
     def to_start(self) -> list[Known]:
-        """The leases whose start lies ahead, and will not be refused."""
-        return [one for one in self.living() if one.start > self.minute and not one.refused]
+        """Return the leases whose start is in the future and will not be refused."""
+        return [known for known in self.living() if known.start > self.minute and not known.refused]
 
-    def pick(self, number: int) -> Known:
+    def pick(self, index: int) -> Known:
         living = self.living()
-        return living[number % len(living)]
+        return living[index % len(living)]
 
     def status(self, known: Known) -> str:
         with self.world.db.read() as tx:
@@ -456,13 +457,13 @@ class ServiceMachine(RuleBasedStateMachine):
         return lease.status.value
 
     def units_of(self, known: Known) -> dict[str, int]:
-        """On which hosts it has, or is to have, how many units, by their ids."""
+        """Return the present or planned units of the lease, by the id of the host."""
         with self.world.db.read() as tx:
             allocations, _ = tx.allocations.with_versions([known.reservation_id])
-            hosts = tx.resources.by_ids({one.resource_id for one in allocations})
+            hosts = tx.resources.by_ids({allocation.resource_id for allocation in allocations})
         units: Counter[str] = Counter()
-        for one in allocations:
-            units[hosts[one.resource_id].external_id] += one.units
+        for allocation in allocations:
+            units[hosts[allocation.resource_id].external_id] += allocation.units
         return dict(units)
 
     def shown(self, known: Known) -> tuple[Any, ...]:
@@ -472,12 +473,12 @@ class ServiceMachine(RuleBasedStateMachine):
             lease.starts_at,
             lease.ends_at,
             lease.reservations[0].parameters,
-            [(one.event_type, one.due_at) for one in lease.events if one.event_type.value != "update_lease"],
+            [(event.event_type, event.due_at) for event in lease.events if event.event_type.value != "update_lease"],
             self.units_of(known),
         )
 
     def ask(self, operation: Callable[[], Any]) -> Any:
-        """The answer, None for a refusal. Whoever asks when the process ends does not hear that he was granted it."""
+        """Return the answer, None for a refusal, or True if the process is killed during the request."""
         self.interrupted, self.refusal = False, None
         self.asked_at = self.world.clock.now()
         try:
@@ -498,14 +499,14 @@ class ServiceMachine(RuleBasedStateMachine):
             self.pass_time(max(timedelta(0), end - self.world.clock.now()))
 
     def after_a_kill(self) -> None:
-        """The process ends, the next one finds a claim, and takes over when that has expired."""
+        """Restart the service; it waits until the claim of the killed process has expired."""
         self.interrupted = True
         self.world.restart()
         self.pass_time(CLAIM)
-        self.asked_at = self.world.clock.now()  # the next one has only just begun, and may fail at first
+        self.asked_at = self.world.clock.now()  # the retries of the new process begin now
 
     def settle(self) -> None:
-        """Let the retries of what was asked for or taken over last, and of what is just due, come to their end."""
+        """Wait for the retries of the last request, of events taken over after a kill, and of due events."""
         while True:
             now = self.world.clock.now()
             quiet_at = max(now.replace(second=0, microsecond=0), self.asked_at) + QUIET
@@ -518,7 +519,7 @@ def at(minute: int):
     return NOW + minute * MINUTE
 
 
-#: An example takes about a second; ``make test`` asks for more of them.
+#: An example takes about a second; ``make test`` runs more of them.
 EXAMPLES = 8 if settings().max_examples <= 100 else times(10, 50)
 
 
@@ -526,6 +527,6 @@ TestService = pytest.mark.slow(ServiceMachine.TestCase)
 TestService.settings = settings(
     max_examples=EXAMPLES,
     stateful_step_count=30,
-    phases=set(Phase) - {Phase.explain},  # which traces every line, and takes minutes
+    phases=set(Phase) - {Phase.explain},  # this phase traces every line, which takes minutes
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
