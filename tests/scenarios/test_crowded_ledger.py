@@ -1,8 +1,8 @@
-"""The model of the ledger, in clouds so crowded that little fits, and one step that is decided by a hair.
+"""The model of the ledger in crowded clouds, where the result of a step depends on a detail.
 
-Chance fills a cloud too loosely for most mistakes to show. Here the model looks at many crowds and steps, which costs
-next to nothing, until it finds one where the answer hangs on a detail: one plan that must move, one instant, one host.
-Only that one is then tried on the service, by the rules and the promises of ``LedgerMachine``.
+Random requests leave a cloud too empty to show most faults. Here the model checks many crowds and steps, which is
+cheap, until the answer depends on a detail: a plan that must move, an instant, or a host. Only this step is then tried
+on the service, with the rules and the invariants of ``LedgerMachine``.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from tests.scenarios.test_ledger_model import (
 from tests.support.lengths import times
 from tests.support.world import HOST, OWNER
 
-#: How long a lane of a host is, in ticks.
+#: The length of a lane of a host, in ticks.
 LENGTH = 4
-#: When a lane is taken: always, with a seam somewhere, with a gap somewhere, or not at all.
+#: The periods in which a lane is taken: always, with a change of lease, with a gap, or never.
 FULL, FREE = ((0, LENGTH),), ()
 PATTERNS: Sequence[Sequence[tuple[int, int]]] = (
     FULL,
@@ -52,27 +52,27 @@ PATTERNS: Sequence[Sequence[tuple[int, int]]] = (
     ((0, 3),),
     FREE,
 )
-#: How the processors of a host are divided into lanes.
+#: The divisions of the virtual CPUs of a host into lanes.
 LANES = ((4,), (2, 2), (2, 2), (3, 1), (2, 1, 1))
-#: How many crowds and steps the model looks at before it takes another seed.
+#: The number of crowds and steps that the model checks before it gives up the seed.
 ATTEMPTS = 4000
-#: In how many ways a few wishes are laid on the hosts before it is judged whether one more fits behind them.
-MOST_WAYS = 60
+#: The largest number of placements of some wishes that are checked for room for another wish.
+MOST_PLACEMENTS = 60
 
 
 @dataclass(frozen=True)
 class Part:
-    """A reservation, and the resource where all of it lies."""
+    """A reservation, and the resource with all its units."""
 
     asked: Asked
-    place: int
-    #: How many units the reservation gets there when it runs.
+    resource_id: int
+    #: The units that the running reservation gets there later.
     grows: int = 0
 
 
 @dataclass(frozen=True)
 class Booking:
-    """A lease of the crowd, from tick to tick."""
+    """A lease of the crowd, with its start and end in ticks."""
 
     start: int
     end: int
@@ -85,7 +85,7 @@ class Booking:
 
 @dataclass
 class Crowd:
-    """Leases that lie where they are, as the model sees them."""
+    """The leases of the model, with their resources."""
 
     now: datetime
     resources: dict[int, Resource]
@@ -96,27 +96,27 @@ class Crowd:
 
     @property
     def hosts(self) -> list[int]:
-        return [number for number, resource in self.resources.items() if resource.resource_type == HOST]
+        return [resource.id for resource in self.resources.values() if resource.resource_type == HOST]
 
     @property
     def addresses(self) -> list[int]:
-        return [number for number, resource in self.resources.items() if resource.resource_type == ADDRESS]
+        return [resource.id for resource in self.resources.values() if resource.resource_type == ADDRESS]
 
     @property
     def asked(self) -> dict[str, Asked]:
         return {
-            f"{place}.{number}": part.asked
-            for place, booking in enumerate(self.bookings)
-            for number, part in enumerate(booking.parts)
+            f"{index}.{position}": part.asked
+            for index, booking in enumerate(self.bookings)
+            for position, part in enumerate(booking.parts)
         }
 
     def uses(self, *, at: int = 0) -> list[Use]:
-        """What is in use or planned after that tick."""
+        """Return the present and planned uses after this tick."""
         return [
             Use(
                 -1,
-                part.place,
-                f"{place}.{number}",
+                part.resource_id,
+                f"{index}.{position}",
                 self.at(booking.start),
                 self.at(booking.end),
                 count,
@@ -124,8 +124,8 @@ class Crowd:
                 part.asked.kind != "instances",
                 booking.start >= at and not booking.runs,
             )
-            for place, booking in enumerate(self.bookings)
-            for number, part in enumerate(booking.parts)
+            for index, booking in enumerate(self.bookings)
+            for position, part in enumerate(booking.parts)
             for count in (part.asked.amount, part.grows)
             if count and booking.end > at
         ]
@@ -137,14 +137,14 @@ class Crowd:
         return room.could(wishes, self.asked, mine, self.at(at))
 
     def running(self) -> Iterator[tuple[int, Booking]]:
-        return ((place, booking) for place, booking in enumerate(self.bookings) if booking.runs)
+        return ((index, booking) for index, booking in enumerate(self.bookings) if booking.runs)
 
     def waiting(self) -> Iterator[tuple[int, Booking]]:
-        return ((place, booking) for place, booking in enumerate(self.bookings) if not booking.runs)
+        return ((index, booking) for index, booking in enumerate(self.bookings) if not booking.runs)
 
 
 def _part(rng: Random, resource: Resource, width: int) -> Part:
-    """A reservation of instances that take so many processors, or of the whole host."""
+    """Return a reservation of instances with ``width`` virtual CPUs in total, or of the whole host."""
     rack = resource.properties.get("rack", "") if rng.random() < 0.2 else ""
     if width == VCPUS and rng.random() < 0.4:
         return Part(Asked("hosts", 1, rack=rack), resource.id)
@@ -155,10 +155,10 @@ def _part(rng: Random, resource: Resource, width: int) -> Part:
 
 
 def fill(crowd: Crowd, rng: Random, *, most: int = 9) -> None:
-    """Put leases on hosts, lane by lane; some have several reservations."""
+    """Put leases on hosts, lane by lane; some leases have several reservations."""
     bookings: list[Booking] = []
-    for number in crowd.hosts:
-        resource = crowd.resources[number]
+    for resource_id in crowd.hosts:
+        resource = crowd.resources[resource_id]
         lanes = [width for width in rng.choice(LANES) if width <= resource.capacity["VCPU"]]
         left = resource.capacity["VCPU"]
         for width in lanes:
@@ -174,50 +174,51 @@ def fill(crowd: Crowd, rng: Random, *, most: int = 9) -> None:
 
 def fill_addresses(crowd: Crowd, rng: Random) -> None:
     bookings: list[Booking] = []
-    for number in crowd.addresses:
-        names = frozenset({crowd.resources[number].name} if rng.random() < 0.2 else ())
+    for resource_id in crowd.addresses:
+        names = frozenset({crowd.resources[resource_id].name} if rng.random() < 0.2 else ())
         for start, end in rng.choice(PATTERNS):
-            _add(bookings, rng, Booking(start, end, (Part(Asked("addresses", 1, names=names), number),)))
+            _add(bookings, rng, Booking(start, end, (Part(Asked("addresses", 1, names=names), resource_id),)))
     crowd.bookings = bookings
 
 
 def _add(bookings: list[Booking], rng: Random, booking: Booking) -> None:
-    """As a lease of its own, or as one more reservation of a lease of the same time."""
-    for place, other in enumerate(bookings):
+    """Add the booking as a separate lease, or as a reservation of a lease with the same period."""
+    for index, other in enumerate(bookings):
         parts = other.parts + booking.parts
         same = (other.start, other.end) == (booking.start, booking.end) and len(parts) <= 3
-        # What need not be together could be booked in pieces.
+        # Instances without affinity could be booked on several hosts.
         if same and all(part.asked.amount == 1 or part.asked.affinity for part in parts) and rng.random() < 0.3:
-            bookings[place] = replace(other, parts=parts)
+            bookings[index] = replace(other, parts=parts)
             return
     bookings.append(booking)
 
 
 class CrowdedMachine(LedgerMachine):
-    """The machine, filled as a crowd is."""
+    """The machine, filled with a crowd."""
 
     def fill(self, crowd: Crowd) -> None:
         note("\n".join(map(str, crowd.bookings)))
         placed = list(enumerate(crowd.bookings))
-        placed.sort(key=lambda pair: -len({part.place for part in pair[1].parts}))  # where there is room for all still
-        leases = {place: self.lay(crowd, booking) for place, booking in placed}
-        self.all = [leases[place] for place in range(len(placed))]
-        self.reservable({number for number, resource in crowd.resources.items() if resource.reservable})
+        # Leases on several hosts come first, as long as there is room for all their parts.
+        placed.sort(key=lambda pair: -len({part.resource_id for part in pair[1].parts}))
+        leases = {index: self.place(crowd, booking) for index, booking in placed}
+        self.all = [leases[index] for index in range(len(placed))]
+        self.reservable({resource.id for resource in crowd.resources.values() if resource.reservable})
         self.world.engine.settle()
-        self.promises_hold()
-        # Where one lease has parts on several hosts, these may have been given out the other way round.
-        assume(self.is_laid(crowd))
+        self.invariants_hold()
+        # The parts of a lease on several hosts may have been placed the other way round.
+        assume(self.is_placed(crowd))
 
-    def is_laid(self, crowd: Crowd) -> bool:
-        """Whether everything lies where the crowd has it."""
+    def is_placed(self, crowd: Crowd) -> bool:
+        """Whether all allocations are those of the crowd."""
         return sorted((use.resource_id, use.start, use.end, use.vcpus) for use in self.uses()) == sorted(
             (use.resource_id, use.start, use.end, use.vcpus)
             for use in replace(crowd, bookings=[_not_grown(booking) for booking in crowd.bookings]).uses()
         )
 
-    def lay(self, crowd: Crowd, booking: Booking) -> Known:
-        """Book a lease where it is to lie."""
-        self.reservable({part.place for part in booking.parts})
+    def place(self, crowd: Crowd, booking: Booking) -> Known:
+        """Book a lease on its resources in the crowd."""
+        self.reservable({part.resource_id for part in booking.parts})
         wanted = [part.asked for part in booking.parts]
         request = LeaseRequest(
             "lease",
@@ -226,28 +227,28 @@ class CrowdedMachine(LedgerMachine):
             reservations=tuple(asked.request for asked in wanted),
         )
         try:
-            made = self.world.leases.create(OWNER, request)
+            lease = self.world.leases.create(OWNER, request)
         except NotEnoughResources:
             assume(False)
-        ids = [reservation.id for reservation in made.reservations]
-        if len({part.place for part in booking.parts}) > 1:
+        ids = [reservation.id for reservation in lease.reservations]
+        if len({part.resource_id for part in booking.parts}) > 1:
             with self.world.db.engine.begin() as connection:
                 for reservation_id, part in zip(ids, booking.parts, strict=True):
                     connection.execute(
-                        text("UPDATE allocations SET resource_id = :place WHERE reservation_id = :reservation"),
-                        {"place": part.place, "reservation": reservation_id},
+                        text("UPDATE allocations SET resource_id = :resource WHERE reservation_id = :reservation"),
+                        {"resource": part.resource_id, "reservation": reservation_id},
                     )
-        return Known(made, dict(zip(ids, wanted, strict=True)))
+        return Known(lease, dict(zip(ids, wanted, strict=True)))
 
-    def reservable(self, numbers: set[int]) -> None:
-        """Have nothing else be reservable, as far as it is now."""
+    def reservable(self, resource_ids: set[int]) -> None:
+        """Make only these resources reservable."""
         with self.world.db.engine.begin() as connection:
             connection.execute(text("UPDATE resources SET reservable = 0"))
-            for number in numbers:
-                connection.execute(text("UPDATE resources SET reservable = 1 WHERE id = :id"), {"id": number})
+            for resource_id in resource_ids:
+                connection.execute(text("UPDATE resources SET reservable = 1 WHERE id = :id"), {"id": resource_id})
 
     def limit(self, number: int, *, vcpus: int = VCPUS, most: int | None = None) -> None:
-        """Give a host another size before anything is booked, or have the cloud hand out so many processors at most."""
+        """Change the size of a host, or the most virtual CPUs of an instance there, before the first booking."""
         host = self.host(number)
         limits = {} if most is None else {"VCPU": {"min": 1, "max": most, "step": 1}}
         capacity = Capacity({"VCPU": vcpus, "MEMORY_MB": 2**20, "DISK_GB": 1000})
@@ -257,7 +258,7 @@ class CrowdedMachine(LedgerMachine):
     def number_of(self, resource_id: int) -> int:
         return int(self.resources()[resource_id].external_id)
 
-    def promises_hold(self) -> None:
+    def invariants_hold(self) -> None:
         self.the_ledger_is_sound()
         self.no_start_waits_that_could_be_served()
 
@@ -266,12 +267,12 @@ def _not_grown(booking: Booking) -> Booking:
     return replace(booking, parts=tuple(replace(part, grows=0) for part in booking.parts))
 
 
-#: A step that is decided by a hair, as soon as a crowd has one.
+#: A step whose result depends on a detail.
 Step = Callable[[], None]
 
 
 def seek(machine: CrowdedMachine, rng: Random, look: Callable[[Crowd], Step | None], **options: int) -> None:
-    """Try crowds until ``look`` has found a step in one; take it, and expect the promises to hold."""
+    """Try crowds until ``look`` finds a step in a crowd; take the step, and check the invariants."""
     resources = machine.resources()
     for _ in range(ATTEMPTS):
         crowd = Crowd(machine.now, resources)
@@ -280,7 +281,7 @@ def seek(machine: CrowdedMachine, rng: Random, look: Callable[[Crowd], Step | No
         if step is not None:
             machine.fill(crowd)
             step()
-            machine.promises_hold()
+            machine.invariants_hold()
             return
     assume(False)
 
@@ -291,7 +292,7 @@ def needs_a_move(crowd: Crowd, wish: Wish, *, mine: Sequence[str] = ()) -> bool:
 
 
 def is_fragile(room: Room, wishes: Sequence[Wish]) -> bool:
-    """Whether all of them fit, and one of them in the wrong place leaves no room for the others."""
+    """Whether all wishes fit, and some placement of a wish leaves no room for the others."""
     return room.fit(wishes) and any(
         not _with(room, wish, placement).fit(rest)
         for wish, rest in _each(wishes)
@@ -299,52 +300,53 @@ def is_fragile(room: Room, wishes: Sequence[Wish]) -> bool:
     )
 
 
-def hangs_on_the_order(crowd: Crowd, wishes: Sequence[Wish]) -> bool:
-    """Whether one of them does not fit behind the others in most ways to lay these, and in another order all do.
+def depends_on_the_order(crowd: Crowd, wishes: Sequence[Wish]) -> bool:
+    """Whether a wish does not fit after most placements of the others, and in another order all wishes fit.
 
-    They do wherever each goes: where only one way serves, the service may miss it, which tries one in each order.
+    In that order they must fit with every placement: the service tries a single placement in each order, and could miss
+    the right one.
     """
     room = crowd.room()
     if not room.fit(wishes):
         return False
     asked = crowd.asked | {wish.reservation_id: wish.asked for wish in wishes}
     for wish, others in _each(wishes):
-        ways = list(islice(_ways(room, others), MOST_WAYS))
-        dead = [way for way in ways if not way.could([wish], asked, (), crowd.now)]
-        if len(dead) * 2 > len(ways):
+        rooms = list(islice(_rooms_left(room, others), MOST_PLACEMENTS))
+        too_small = [left for left in rooms if not left.could([wish], asked, (), crowd.now)]
+        if len(too_small) * 2 > len(rooms):
             return _always_fit(room, wishes)
     return False
 
 
 def _always_fit(room: Room, wishes: Sequence[Wish]) -> bool:
-    """Whether there is an order in which there is room for all of them wherever each goes."""
+    """Whether there is an order in which all wishes fit with every placement."""
     return not wishes or any(
         room.fit([wish]) and all(_always_fit(_with(room, wish, placement), rest) for placement in room.placements(wish))
         for wish, rest in _each(wishes)
     )
 
 
-def _ways(room: Room, wishes: Sequence[Wish]) -> Iterator[Room]:
-    """What is left for each way in which all of them fit."""
+def _rooms_left(room: Room, wishes: Sequence[Wish]) -> Iterator[Room]:
+    """Return the remaining room for each placement of all wishes."""
     if not wishes:
         yield room
         return
     wish, *rest = wishes
     for placement in room.placements(wish):
-        yield from _ways(_with(room, wish, placement), rest)
+        yield from _rooms_left(_with(room, wish, placement), rest)
 
 
 def _each(wishes: Sequence[Wish]) -> Iterator[tuple[Wish, Sequence[Wish]]]:
-    """Each of them, and the others."""
-    return ((wish, [*wishes[:number], *wishes[number + 1 :]]) for number, wish in enumerate(wishes))
+    """Return each wish with the other wishes."""
+    return ((wish, [*wishes[:index], *wishes[index + 1 :]]) for index, wish in enumerate(wishes))
 
 
 def _with(room: Room, wish: Wish, placement: Mapping[int, int]) -> Room:
-    """The room that is left when a wish gets so many units of these resources as a plan."""
+    """Return the remaining room after a placement of a wish as a plan."""
     whole, size = wish.asked.kind != "instances", wish.asked.vcpus
     taken = [
-        Use(-1, place, wish.reservation_id, wish.start, wish.end, count, count * size, whole, True)
-        for place, count in placement.items()
+        Use(-1, resource_id, wish.reservation_id, wish.start, wish.end, count, count * size, whole, True)
+        for resource_id, count in placement.items()
     ]
     return Room(room.resources, [*room.uses, *taken], room.late)
 
@@ -377,7 +379,7 @@ def a_request_that_needs_a_move(machine: CrowdedMachine, rng: Random) -> None:
 
 
 def a_request_that_needs_a_move_to_a_host_with_limits(machine: CrowdedMachine, rng: Random) -> None:
-    """The cloud hands out few processors at a time of one of the hosts: too few for the request, and not for plans."""
+    """A host has a limit on the virtual CPUs of an instance, which the request exceeds, but not every plan."""
     limited = rng.randint(1, machine.HOSTS)
     most = rng.randint(1, 2)
     machine.limit(limited, most=most)
@@ -388,14 +390,14 @@ def a_request_that_needs_a_move_to_a_host_with_limits(machine: CrowdedMachine, r
         wish = Wish(wanted, 1, crowd.at(start), crowd.at(start + length))
         if not needs_a_move(crowd, wish):
             return None
-        others = replace(crowd, resources={n: one for n, one in crowd.resources.items() if one.name != name})
+        resources = {resource.id: resource for resource in crowd.resources.values() if resource.id != host.id}
+        others = replace(crowd, resources=resources)
         others.bookings = [
-            booking for booking in crowd.bookings if all(part.place != host.id for part in booking.parts)
+            booking for booking in crowd.bookings if all(part.resource_id != host.id for part in booking.parts)
         ]
         return None if others.could(others.room(), [wish]) else lambda: machine.create(start, length, [wanted])
 
     host = machine.host(limited)
-    name = host.name
     seek(machine, rng, look)
 
 
@@ -405,12 +407,13 @@ def a_request_for_addresses_by_name(machine: CrowdedMachine, rng: Random) -> Non
         crowd = Crowd(machine.now, resources)
         fill_addresses(crowd, rng)
         start, length = _times(rng)
-        names = frozenset(rng.sample([resources[number].name for number in crowd.addresses], rng.randint(0, 2)))
+        known = [resources[resource_id].name for resource_id in crowd.addresses]
+        names = frozenset(rng.sample(known, rng.randint(0, 2)))
         wanted = Asked("addresses", rng.randint(max(1, len(names)), 2), names=names)
         if needs_a_move(crowd, Wish(wanted, wanted.amount, crowd.at(start), crowd.at(start + length))):
             machine.fill(crowd)
             machine.create(start, length, [wanted])
-            machine.promises_hold()
+            machine.invariants_hold()
             return
     assume(False)
 
@@ -420,10 +423,10 @@ def a_request_for_several_that_just_fit(machine: CrowdedMachine, rng: Random) ->
         start, length = _times(rng)
         wanted = [_wanted(rng) for _ in range(rng.randint(2, 3))]
         wishes = [
-            Wish(asked, asked.amount, crowd.at(start), crowd.at(start + length), f"new.{number}")
-            for number, asked in enumerate(wanted)
+            Wish(asked, asked.amount, crowd.at(start), crowd.at(start + length), f"new.{position}")
+            for position, asked in enumerate(wanted)
         ]
-        return (lambda: machine.create(start, length, wanted)) if hangs_on_the_order(crowd, wishes) else None
+        return (lambda: machine.create(start, length, wanted)) if depends_on_the_order(crowd, wishes) else None
 
     seek(machine, rng, look, most=6)
 
@@ -433,56 +436,57 @@ def a_change_of_a_waiting_lease(machine: CrowdedMachine, rng: Random) -> None:
         waiting = list(crowd.waiting())
         if not waiting:
             return None
-        place, booking = rng.choice(waiting)
+        index, booking = rng.choice(waiting)
         start, end = rng.randint(0, 2), rng.randint(3, LENGTH)
         amounts = [rng.randint(1, 3) for _ in booking.parts]
         wishes = [
-            Wish(part.asked.with_amount(amount), amount, crowd.at(start), crowd.at(end), f"{place}.{number}")
-            for number, (part, amount) in enumerate(zip(booking.parts, amounts, strict=True))
+            Wish(part.asked.with_amount(amount), amount, crowd.at(start), crowd.at(end), f"{index}.{position}")
+            for position, (part, amount) in enumerate(zip(booking.parts, amounts, strict=True))
         ]
         mine = [wish.reservation_id for wish in wishes]
         beside = crowd.room([use for use in crowd.uses() if use.reservation_id not in mine])
         if not (len(wishes) == 1 and needs_a_move(crowd, wishes[0], mine=mine)) and not is_fragile(beside, wishes):
             return None
         by_end, by_start = end - booking.end, start - booking.start
-        return lambda: machine.change(place, by_end or None, by_start or None, list(amounts), False)
+        return lambda: machine.change(index, by_end or None, by_start or None, list(amounts), False)
 
     seek(machine, rng, look)
 
 
 def a_running_lease_that_grows(machine: CrowdedMachine, rng: Random) -> None:
-    """Where the lease ends earlier at once, too, what it gives up must not be what makes room for its growth."""
-    by_end_that_is_given_up = rng.random() < 0.7
+    """If the lease also ends earlier at once, the time that it gives up must not count as room for its growth."""
+    ends_earlier = rng.random() < 0.7
 
     def look(crowd: Crowd) -> Step | None:
         running = list(crowd.running())
         if not running:
             return None
-        place, booking = rng.choice(running)
-        number = rng.randrange(len(booking.parts))
-        part = booking.parts[number]
+        index, booking = rng.choice(running)
+        grown = rng.randrange(len(booking.parts))
+        part = booking.parts[grown]
         more, end = rng.randint(1, 2), rng.randint(1, booking.end)
-        apart = frozenset({part.place}) if part.asked.kind != "instances" or part.asked.affinity is False else None
-        only = frozenset({part.place}) if part.asked.affinity else None
-        wish = Wish(part.asked, more, crowd.at(0), crowd.at(end), f"{place}.{number}", only, apart or frozenset())
-        mine = [f"{place}.{number}" for number in range(len(booking.parts))]
+        here = frozenset({part.resource_id})
+        apart = here if part.asked.kind != "instances" or part.asked.affinity is False else frozenset()
+        only = here if part.asked.affinity else None
+        wish = Wish(part.asked, more, crowd.at(0), crowd.at(end), f"{index}.{grown}", only, apart)
+        mine = [f"{index}.{position}" for position in range(len(booking.parts))]
         room = crowd.room()
-        if by_end_that_is_given_up:
+        if ends_earlier:
             shorter = [replace(use, end=crowd.at(end)) if use.reservation_id in mine else use for use in room.uses]
             if crowd.could(room, [wish], mine=mine) or not crowd.could(crowd.room(shorter), [wish], mine=mine):
                 return None
         elif room.fit([wish]) or not crowd.could(room, [wish], mine=mine):
             return None
         amounts: list[int | None] = [None] * len(booking.parts)
-        amounts[number] = part.asked.amount + more
+        amounts[grown] = part.asked.amount + more
         by_end = end - booking.end
-        return lambda: machine.change(place, by_end or None, None, amounts, rng.random() < 0.7)
+        return lambda: machine.change(index, by_end or None, None, amounts, rng.random() < 0.7)
 
     seek(machine, rng, look)
 
 
 def a_host_that_fails_below_a_lease_that_has_grown(machine: CrowdedMachine, rng: Random) -> None:
-    """What is to stay together has been added to, and goes elsewhere altogether or not at all."""
+    """The instances of a lease that has grown stay together: all of them move, or none."""
 
     def look(crowd: Crowd) -> Step | None:
         failing = rng.choice(crowd.hosts)
@@ -490,7 +494,7 @@ def a_host_that_fails_below_a_lease_that_has_grown(machine: CrowdedMachine, rng:
         grown = Part(Asked("instances", amount, vcpus=1, affinity=True), failing, grows=more)
         crowd.bookings = [
             Booking(0, LENGTH, (grown,)),
-            *(booking for booking in crowd.bookings if all(part.place != failing for part in booking.parts)),
+            *(booking for booking in crowd.bookings if all(part.resource_id != failing for part in booking.parts)),
         ]
         room = crowd.room([use for use in crowd.uses() if use.reservation_id != "0.0"])
         whole = Wish(grown.asked, amount + more, crowd.at(0), crowd.at(LENGTH), without=frozenset({failing}))
@@ -501,11 +505,11 @@ def a_host_that_fails_below_a_lease_that_has_grown(machine: CrowdedMachine, rng:
 
         def step() -> None:
             machine.change(0, None, None, [amount + more], False)
-            machine.promises_hold()
+            machine.invariants_hold()
             number = machine.number_of(failing)
             for health in (HostHealth.DOWN, HostHealth.UP):
                 machine.a_host_fails_or_comes_back(number, health)
-                machine.promises_hold()
+                machine.invariants_hold()
 
         return step
 
@@ -521,7 +525,7 @@ def a_host_that_fails(machine: CrowdedMachine, rng: Random) -> None:
             number = machine.number_of(failing)
             for health in (rng.choice([HostHealth.DOWN, HostHealth.DISABLED]), HostHealth.UP):
                 machine.a_host_fails_or_comes_back(number, health)
-                machine.promises_hold()
+                machine.invariants_hold()
 
         return step if len(lost) > 1 else None
 
@@ -532,9 +536,9 @@ def a_host_that_shrinks_below_leases_that_give_up_time(machine: CrowdedMachine, 
     def look(crowd: Crowd) -> Step | None:
         shrinking = rng.choice(crowd.hosts)
         there = [
-            (place, booking)
-            for place, booking in enumerate(crowd.bookings)
-            if any(part.place == shrinking for part in booking.parts) and booking.end - booking.start > 1
+            (index, booking)
+            for index, booking in enumerate(crowd.bookings)
+            if any(part.resource_id == shrinking for part in booking.parts) and booking.end - booking.start > 1
         ]
         if len(there) < 2:
             return None
@@ -542,35 +546,35 @@ def a_host_that_shrinks_below_leases_that_give_up_time(machine: CrowdedMachine, 
         def step() -> None:
             vcpus, limit = rng.choice([(1, None), (2, None), (3, None), (VCPUS, 1)])
             machine.a_host_changes(machine.number_of(shrinking), vcpus, limit)
-            machine.promises_hold()
-            for place, booking in there:
+            machine.invariants_hold()
+            for index, booking in there:
                 fewer: list[int | None] = [
                     None if booking.runs else max(1, part.asked.amount - 1) for part in booking.parts
                 ]
                 later = rng.choice([None, 1]) if not booking.runs and booking.end - booking.start > 2 else None
-                machine.change(place, -1, later, rng.choice([fewer, [None] * len(fewer)]), False)
-                machine.promises_hold()
+                machine.change(index, -1, later, rng.choice([fewer, [None] * len(fewer)]), False)
+                machine.invariants_hold()
 
         return step
 
     seek(machine, rng, look)
 
 
-def a_start_behind_a_teardown_that_lasts(machine: CrowdedMachine, rng: Random) -> None:
+def a_start_behind_a_hanging_teardown(machine: CrowdedMachine, rng: Random) -> None:
     def look(crowd: Crowd) -> Step | None:
         pairs = [
-            (place, before, behind, after)
-            for place, before in crowd.running()
-            for behind, after in crowd.waiting()
+            (slow, before, waiting, after)
+            for slow, before in crowd.running()
+            for waiting, after in crowd.waiting()
             if before.end == after.start and len(after.parts) == 1 and after.parts[0].asked.affinity is None
-            if any(part.place == after.parts[0].place for part in before.parts)
+            if any(part.resource_id == after.parts[0].resource_id for part in before.parts)
         ]
         if not pairs:
             return None
-        place, before, behind, after = rng.choice(pairs)
+        slow, before, waiting, after = rng.choice(pairs)
         part, begin = after.parts[0], after.start
-        mine = [f"{behind}.0"]
-        late = {other.place for other in before.parts}
+        mine = [f"{waiting}.0"]
+        late = {other.resource_id for other in before.parts}
         room = crowd.room([use for use in crowd.uses(at=begin) if use.reservation_id not in mine], late=sorted(late))
         wish = Wish(
             part.asked, part.asked.amount, crowd.at(begin), crowd.at(after.end), mine[0], without=frozenset(late)
@@ -579,11 +583,11 @@ def a_start_behind_a_teardown_that_lasts(machine: CrowdedMachine, rng: Random) -
             return None
 
         def step() -> None:
-            machine.its_teardown_will_last(place)
+            machine.teardown_of_a_lease_will_hang(slow)
             machine.world.pass_until(crowd.at(begin))
-            machine.promises_hold()
+            machine.invariants_hold()
             machine.pass_time(timedelta(minutes=2))
-            machine.promises_hold()
+            machine.invariants_hold()
             machine.every_teardown_ends()
 
         return step
@@ -593,23 +597,23 @@ def a_start_behind_a_teardown_that_lasts(machine: CrowdedMachine, rng: Random) -
 
 def a_reservation_given_back_after_the_cleaning_time_was_raised(machine: CrowdedMachine, rng: Random) -> None:
     def look(crowd: Crowd) -> Step | None:
-        several = [(place, booking) for place, booking in crowd.running() if len(booking.parts) > 1]
+        several = [(index, booking) for index, booking in crowd.running() if len(booking.parts) > 1]
         if not several:
             return None
-        place, booking = rng.choice(several)
+        index, booking = rng.choice(several)
         dropped = rng.randrange(len(booking.parts))
         followed = any(
-            use.resource_id == part.place and use.start == crowd.at(booking.end)
-            for number, part in enumerate(booking.parts)
+            use.resource_id == part.resource_id and use.start == crowd.at(booking.end)
+            for position, part in enumerate(booking.parts)
             for use in crowd.uses()
-            if number != dropped and part.asked.amount * part.asked.vcpus in (0, VCPUS // 2, VCPUS)
+            if position != dropped and part.asked.amount * part.asked.vcpus in (0, VCPUS // 2, VCPUS)
         )
         if not followed or len(crowd.bookings) < 4:
             return None
 
         def step() -> None:
             machine.the_operator_sets_another_cleaning_time(rng.choice([5, 15]))
-            machine.drop(place, dropped)
+            machine.drop(index, dropped)
 
         return step
 
@@ -617,7 +621,7 @@ def a_reservation_given_back_after_the_cleaning_time_was_raised(machine: Crowded
 
 
 class ManyHosts(CrowdedMachine):
-    """More hosts than are looked at in vain before a request was refused once."""
+    """A cloud of many hosts."""
 
     HOSTS = 13
 
@@ -626,18 +630,22 @@ class ManyHosts(CrowdedMachine):
 
 
 def a_plan_that_can_move_behind_many_that_cannot(machine: CrowdedMachine, rng: Random) -> None:
-    """Each of these asks for its host by name; only one plan can go to the host of another rack."""
+    """All plans but one name their hosts; only the other one can move to the host of another rack."""
     crowd = Crowd(machine.now, machine.resources())
     *others, _last = crowd.hosts
     free = rng.choice(others[-3:])
     wanted = rng.choice([Asked("hosts", 1, rack="r1"), Asked("instances", 1, vcpus=VCPUS, rack="r1")])
     asked = replace(wanted, rack="")
-    named = tuple(Part(replace(asked, host=crowd.resources[place].name), place) for place in others if place != free)
+    named = tuple(
+        Part(replace(asked, host=crowd.resources[resource_id].name), resource_id)
+        for resource_id in others
+        if resource_id != free
+    )
     crowd.bookings = [Booking(1, 2, named), Booking(1, 2, (Part(asked, free),))]
     assert needs_a_move(crowd, Wish(wanted, 1, crowd.at(1), crowd.at(2)))
     machine.fill(crowd)
     machine.create(1, 1, [wanted])
-    machine.promises_hold()
+    machine.invariants_hold()
 
 
 STEPS = (
@@ -650,7 +658,7 @@ STEPS = (
     pytest.param(a_host_that_fails_below_a_lease_that_has_grown, marks=pytest.mark.slow),
     pytest.param(a_host_that_fails, marks=pytest.mark.slow),
     a_host_that_shrinks_below_leases_that_give_up_time,
-    pytest.param(a_start_behind_a_teardown_that_lasts, marks=pytest.mark.slow),
+    pytest.param(a_start_behind_a_hanging_teardown, marks=pytest.mark.slow),
     a_reservation_given_back_after_the_cleaning_time_was_raised,
     a_plan_that_can_move_behind_many_that_cannot,
 )
@@ -662,11 +670,11 @@ EXAMPLES = 1 if settings().max_examples <= 100 else times(3, 200)
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
 @settings(
     max_examples=EXAMPLES,
-    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a smaller seed makes no smaller crowd
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking the seed does not shrink the crowd
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 @given(seed=st.integers(0, 2**32 - 1), surveyed=st.booleans())
-def test_a_step_that_is_decided_by_a_hair(
+def test_step_whose_result_depends_on_a_detail(
     step: Callable[[CrowdedMachine, Random], None], seed: int, surveyed: bool
 ) -> None:
     machine = ManyHosts() if step is a_plan_that_can_move_behind_many_that_cannot else CrowdedMachine()
