@@ -1,4 +1,4 @@
-"""The API to be called, afresh for a test or shared by those that change nothing."""
+"""The API, new for each test or shared by tests without changes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tests.api.rig import Api, open_api
 
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[Api]:
-    """The API as a member of a project calls it, at 1.0; four hosts are free."""
+    """The API for a member of a project, at 1.0, with four free hosts."""
     with open_api(tmp_path) as opened:
         yield opened
 
 
 @pytest.fixture
 def admin(api: Api) -> Api:
-    """The API as an administrator calls it, at 1.0."""
+    """The API for an administrator, at 1.0."""
     return api.using("admin")
 
 
 @pytest.fixture
 def new(api: Api) -> Api:
-    """The API as a member of a project calls it, at 1.2."""
+    """The API for a member of a project, at 1.2."""
     return api.using(version="1.2")
 
 

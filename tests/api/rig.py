@@ -33,7 +33,7 @@ USERS = {
         ("nobody", "demo", ("guest",)),
     )
 }
-#: What can be reserved, as it is written at every version.
+#: Reservations of each type, in the form of every version.
 HOSTS = {"resource_type": "physical:host", "min": 1, "max": 1, "hypervisor_properties": "", "resource_properties": ""}
 INSTANCES = {
     "resource_type": "virtual:instance",
@@ -46,24 +46,24 @@ INSTANCES = {
 }
 FLAVORS = {"resource_type": "flavor:instance", "flavor_id": "2", "amount": 1, "affinity": None}
 NETWORK = PUBLIC_NETWORK
-#: It lies in a subnet of the network, and outside of its allocation pools.
+#: An address in a subnet of the network, outside its allocation pools.
 ADDRESS = "203.0.113.10"
 ADDRESSES = {"resource_type": "virtual:floatingip", "network_id": NETWORK, "amount": 1, "required_floatingips": []}
 
 
 def minutes(moment: datetime) -> str:
-    """A date as 1.0 takes it."""
+    """Return a date in the form of 1.0."""
     return moment.strftime("%Y-%m-%d %H:%M")
 
 
 def rfc3339(moment: datetime) -> str:
-    """A date as it is from 1.1 on."""
+    """Return a date in the form of 1.1 and later versions."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass
 class Api:
-    """Calls the API as one user at one version."""
+    """Calls the API as a user, at a version."""
 
     world: World
     app: Any
@@ -71,7 +71,7 @@ class Api:
     who: str = "demo"
     version: str | None = None
     base: Mapping[str, Any] = field(default_factory=dict)
-    #: What the database held at a version of its data.
+    #: The last dump of the database, with the version of its data.
     _dumped: tuple[int, str] | None = field(default=None, init=False, repr=False, compare=False)
 
     def using(self, who: str | None = None, version: str | None = "") -> Api:
@@ -129,7 +129,7 @@ class Api:
         return self.world.clock.now()
 
     def lease_body(self, *, start: float = 1, hours: float = 1, **fields: Any) -> dict[str, Any]:
-        """A lease of one host, ``start`` hours from now, in the form of this version."""
+        """Return the body of a lease of a host, ``start`` hours from now, in the form of this version."""
         show = minutes if self.version in {None, "1.0"} else rfc3339
         begin = self.now + timedelta(hours=start)
         return {
@@ -141,14 +141,14 @@ class Api:
         }
 
     def book(self, **fields: Any) -> dict[str, Any]:
-        """Make a lease, and return it as it is shown."""
+        """Book a lease, and return it as the API shows it."""
         result = self.post("/v1/leases", self.lease_body(**fields))
         assert result.status_code == 201, result.text
         lease: dict[str, Any] = result.json["lease"]
         return lease
 
     def register_address(self, address: str = ADDRESS) -> dict[str, Any]:
-        """Make an address of the external network reservable, and return it as it is shown."""
+        """Make an address of the external network reservable, and return it as the API shows it."""
         body = {"floating_network_id": NETWORK, "floating_ip_address": address}
         result = self.using("admin").post("/v1/floatingips", body)
         assert result.status_code == 201, result.text
@@ -156,7 +156,7 @@ class Api:
         return floatingip
 
     def dump(self) -> str:
-        """Return all that the database holds. It is read again only after another connection has written."""
+        """Return the contents of the database. They are read again only after another connection has written."""
         [version] = self._reader.execute("PRAGMA data_version").fetchone()
         if self._dumped is None or self._dumped[0] != version:
             self._dumped = version, "\n".join(self._reader.iterdump())
@@ -179,7 +179,7 @@ def open_api(
     filters: Mapping[str, EnforcementFilter] = MappingProxyType({}),
     reach: Callable[[Manager], AbstractContextManager[Manager]] = nullcontext,
 ) -> Iterator[Api]:
-    """The API over a service; ``reach`` is how it calls the manager, directly unless another way is given."""
+    """Serve the API of a new service; ``reach`` gives the manager that the API calls, by default the service itself."""
     database = directory / "tenure.db"
     with (
         open_world(url or f"sqlite:///{database}", hosts=hosts, filters=filters) as world,
@@ -189,7 +189,7 @@ def open_api(
 
 
 def api_over(world: World, directory: Path, manager: Manager | None = None, *, public_url: str | None = None) -> Api:
-    """The API over a service whose database is in this folder."""
+    """Return the API of a service whose database is in this directory."""
     tokens = directory / "tokens.yaml"
     write_token_file(tokens, USERS.values())
     app = create_app(

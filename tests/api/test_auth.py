@@ -1,4 +1,4 @@
-"""Who gets in, with a file of tokens; and that nobody can say of himself who he is."""
+"""Authentication with a file of tokens, and protection against forged identity headers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ USER = TokenUser("u", "user", "p", "project", ("member", "reader"), "0123456789a
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", "token-of-demo-012345678", "token-of-demo-01234567890", "\u00e9"])
-def test_without_a_token_of_the_file_nobody_gets_in(shared_api: Api, token: str | None) -> None:
+def test_request_without_a_token_of_the_file_is_refused(shared_api: Api, token: str | None) -> None:
     headers = {} if token is None else {"X-Auth-Token": token}
     for method, path in (("GET", "/v1/leases"), ("POST", "/v1/leases"), ("GET", "/v1/os-hosts/1"), ("GET", "/v2")):
         result = shared_api.using("nobody at all").call(method, path, headers=headers)
@@ -37,7 +37,7 @@ def test_without_a_token_of_the_file_nobody_gets_in(shared_api: Api, token: str 
         assert "www-authenticate" in result.headers
 
 
-def test_from_1_1_on_the_refusal_has_the_form_of_all_errors(shared_api: Api) -> None:
+def test_refusal_has_the_form_of_all_errors_from_1_1_on(shared_api: Api) -> None:
     result = shared_api.using("nobody at all", "1.1").get("/v1/leases")
     assert result.status_code == 401
     assert (result.json["error_code"], result.json["error_name"]) == (401, "Unauthorized")
@@ -59,14 +59,14 @@ IDENTITY = {
 }
 
 
-def test_nobody_can_say_of_himself_who_he_is(api: Api) -> None:
+def test_identity_headers_of_clients_are_ignored(api: Api) -> None:
     assert api.using("nobody at all").get("/v1/leases", headers=IDENTITY).status_code == 401
     assert api.get("/v1/os-hosts", headers=IDENTITY).status_code == 403
-    made = api.post("/v1/leases", api.lease_body(reservations=[]), headers=IDENTITY).json["lease"]
-    assert (made["user_id"], made["project_id"]) == ("demo-user", "demo-project")
+    lease = api.post("/v1/leases", api.lease_body(reservations=[]), headers=IDENTITY).json["lease"]
+    assert (lease["user_id"], lease["project_id"]) == ("demo-user", "demo-project")
 
 
-def test_the_application_is_told_what_keystone_would_tell(tmp_path: Path) -> None:
+def test_application_gets_the_identity_headers_of_keystone(tmp_path: Path) -> None:
     seen: dict[str, Any] = {}
 
     def inner(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -77,13 +77,14 @@ def test_the_application_is_told_what_keystone_would_tell(tmp_path: Path) -> Non
     write_token_file(tmp_path / "tokens", [USER])
     auth = TokenFileAuth(inner, tmp_path / "tokens")
     testing.simulate_get(auth, "/", headers={"X-Auth-Token": USER.token, "X-Service-Roles": "admin"})
-    told = {name: value for name, value in seen.items() if name.startswith("HTTP_X_")}
-    assert told["HTTP_X_IDENTITY_STATUS"] == "Confirmed"
-    assert (told["HTTP_X_USER_ID"], told["HTTP_X_PROJECT_ID"], told["HTTP_X_ROLES"]) == ("u", "p", "member,reader")
-    assert "HTTP_X_SERVICE_ROLES" not in told
+    identity = {name: value for name, value in seen.items() if name.startswith("HTTP_X_")}
+    assert identity["HTTP_X_IDENTITY_STATUS"] == "Confirmed"
+    assert (identity["HTTP_X_USER_ID"], identity["HTTP_X_PROJECT_ID"]) == ("u", "p")
+    assert identity["HTTP_X_ROLES"] == "member,reader"
+    assert "HTTP_X_SERVICE_ROLES" not in identity
 
 
-def test_behind_another_authentication_only_a_confirmed_project_gets_in(api: Api) -> None:
+def test_other_authentication_must_confirm_user_and_project(api: Api) -> None:
     manager, types = api.world.service.manager, api.world.service.parts.types
     trusting = create_app(manager, types, lambda inner: inner)
 
@@ -100,7 +101,7 @@ def test_behind_another_authentication_only_a_confirmed_project_gets_in(api: Api
     assert status(**{**whole, "X_Project_Id": "", "X_Roles": "admin"}) == 403
 
 
-def test_a_file_is_written_for_its_owner_only_and_read_again(tmp_path: Path) -> None:
+def test_token_file_is_written_for_its_owner_only_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "tokens.yaml"
     before = os.umask(0)
     try:
@@ -113,7 +114,7 @@ def test_a_file_is_written_for_its_owner_only_and_read_again(tmp_path: Path) -> 
         write_token_file(path, [USER])
 
 
-def test_json_will_do(tmp_path: Path) -> None:
+def test_token_file_can_be_json(tmp_path: Path) -> None:
     path = tmp_path / "tokens.json"
     entry = {
         "user_id": "u",
@@ -129,7 +130,7 @@ def test_json_will_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o400, 0o700, 0o660])
-def test_a_file_that_others_might_read_is_refused(tmp_path: Path, mode: int) -> None:
+def test_token_file_with_another_mode_is_refused(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "tokens"
     write_token_file(path, [USER])
     path.chmod(mode)
@@ -161,9 +162,7 @@ def test_a_file_that_others_might_read_is_refused(tmp_path: Path, mode: int) -> 
         ),
     ],
 )
-def test_a_file_that_is_not_understood_is_refused_without_its_secrets(
-    tmp_path: Path, content: str, message: str
-) -> None:
+def test_refusal_of_a_token_file_shows_no_secrets(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "tokens"
     path.write_text(content)
     path.chmod(0o600)
@@ -173,12 +172,12 @@ def test_a_file_that_is_not_understood_is_refused_without_its_secrets(
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_token_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(TokenFileError, match=r"nothing.*No such file"):
         read_token_file(tmp_path / "nothing")
 
 
-def test_no_token_is_shown_or_logged(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+def test_tokens_are_never_logged(api: Api, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     api.book()
     api.post("/v1/leases", {})

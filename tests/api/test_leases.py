@@ -10,7 +10,7 @@ import pytest
 from tests.api.rig import HOSTS, Api, minutes
 
 
-def test_a_lease_is_made_shown_renamed_and_deleted(api: Api) -> None:
+def test_lease_is_booked_shown_renamed_and_deleted(api: Api) -> None:
     made = api.book(name="mine", start=1, hours=2)
     assert made["status"] == "PENDING"
     assert made["start_date"] == "2030-01-01T11:00:00.000000"
@@ -42,13 +42,13 @@ def test_a_lease_is_made_shown_renamed_and_deleted(api: Api) -> None:
     assert api.get("/v1/leases").json == {"leases": []}
 
 
-def test_now_is_the_minute_that_has_begun(api: Api) -> None:
+def test_now_is_the_current_minute(api: Api) -> None:
     api.world.clock.advance(timedelta(seconds=42))
     lease = api.book(start_date="now", end_date="2030-01-01 11:00")
     assert lease["start_date"] == "2030-01-01T10:00:00.000000"
 
 
-def test_a_started_lease_ends_when_it_is_told_to(api: Api) -> None:
+def test_running_lease_can_end_now(api: Api) -> None:
     lease = api.book(start=0)
     api.world.pass_time(timedelta(minutes=1))
     assert api.get(f"/v1/leases/{lease['id']}").json["lease"]["status"] == "ACTIVE"
@@ -60,7 +60,7 @@ def test_a_started_lease_ends_when_it_is_told_to(api: Api) -> None:
     assert {event["event_type"] for event in after["events"]} == {"start_lease", "before_end_lease", "end_lease"}
 
 
-def test_what_clients_add_is_ignored(api: Api) -> None:
+def test_unknown_and_read_only_fields_are_ignored(api: Api) -> None:
     body = api.lease_body(
         events=[{"event_type": "before_end_lease", "event_date": "2030-01-01 10:30"}],
         before_end_date=None,
@@ -85,13 +85,13 @@ def test_what_clients_add_is_ignored(api: Api) -> None:
     assert api.using("other").get("/v1/leases").json == {"leases": []}
 
 
-def test_numbers_and_texts_are_taken_for_each_other(api: Api) -> None:
+def test_numbers_and_texts_are_converted(api: Api) -> None:
     lease = api.book(name=5, reservations=[{**HOSTS, "min": "1", "max": "2"}])
     assert lease["name"] == "5"
     assert (lease["reservations"][0]["min"], lease["reservations"][0]["max"]) == (1, 2)
 
 
-def test_a_moment_before_the_end_can_be_chosen(api: Api) -> None:
+def test_time_of_the_action_before_the_end_can_be_chosen(api: Api) -> None:
     lease = api.book(start=1, hours=2, before_end_date="2030-01-01 11:30")
     times = {event["event_type"]: event["time"] for event in lease["events"]}
     assert times["before_end_lease"] == "2030-01-01T11:30:00.000000"
@@ -100,7 +100,7 @@ def test_a_moment_before_the_end_can_be_chosen(api: Api) -> None:
     assert times["before_end_lease"] == "2030-01-01T12:00:00.000000"
 
 
-def test_a_moment_outside_the_lease_is_403_and_harms_nothing(api: Api) -> None:
+def test_action_before_the_end_must_be_within_the_lease(api: Api) -> None:
     lease = api.book(start=1, hours=2)
     result = api.put(f"/v1/leases/{lease['id']}", {"before_end_date": "2030-01-01 13:00"})
     assert result.status_code == 403
@@ -108,7 +108,7 @@ def test_a_moment_outside_the_lease_is_403_and_harms_nothing(api: Api) -> None:
     assert api.get(f"/v1/leases/{lease['id']}").json["lease"]["status"] == "PENDING"
 
 
-def test_a_reservation_grows_and_shrinks_before_it_starts(api: Api) -> None:
+def test_waiting_reservation_can_grow(api: Api) -> None:
     lease = api.book()
     reservation = lease["reservations"][0]["id"]
     path = f"/v1/leases/{lease['id']}"
@@ -121,7 +121,7 @@ def test_a_reservation_grows_and_shrinks_before_it_starts(api: Api) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", ".json"])
-def test_every_url_exists_twice(api: Api, suffix: str) -> None:
+def test_every_url_is_also_served_with_a_suffix(api: Api, suffix: str) -> None:
     lease = api.post(f"/v1/leases{suffix}", api.lease_body()).json["lease"]
     assert api.get(f"/v1/leases/{lease['id']}{suffix}").status_code == 200
     assert api.get(f"/v1/leases{suffix}").json["leases"][0]["id"] == lease["id"]
@@ -166,14 +166,14 @@ def test_a_query_changes_nothing(api: Api) -> None:
         assert len(api.get(f"/v1/leases?{query}").json["leases"]) == 1
 
 
-def test_what_came_with_later_versions_is_not_there(api: Api) -> None:
+def test_urls_of_later_versions_are_not_served(api: Api) -> None:
     lease = api.book()
     for method, rest in (("GET", "/history"), ("GET", "/hosts"), ("DELETE", "/reservations/x")):
         result = api.call(method, f"/v1/leases/{lease['id']}{rest}")
         assert (result.status_code, result.json["error"]) == (404, 404)
 
 
-#: What Blazar does not speak, and microversion 1.1 does.
+#: An operator that microversion 1.1 accepts, and Blazar does not.
 AN_OR = '["or", ["==", "$vcpus", "8"], ["==", "$vcpus", "16"]]'
 
 
@@ -230,14 +230,14 @@ def test_a_mistake_is_named_as_blazar_names_it(shared_api: Api, change: dict[str
     assert shared_api.dump() == before
 
 
-def test_everything_that_is_missing_is_named_in_a_fixed_order(shared_api: Api) -> None:
+def test_missing_parameters_are_named_in_a_fixed_order(shared_api: Api) -> None:
     assert shared_api.post("/v1/leases", {}).json["error_message"] == "Missing parameter name, end_date, start_date"
     body = shared_api.lease_body()
     del body["end_date"]
     assert shared_api.post("/v1/leases", body).json["error_message"] == "Missing parameter end_date"
 
 
-def test_a_reservation_to_be_changed_is_named_by_its_id(api: Api) -> None:
+def test_change_of_a_reservation_needs_its_id(api: Api) -> None:
     lease = api.book()
     path = f"/v1/leases/{lease['id']}"
     before = api.dump()
@@ -249,14 +249,14 @@ def test_a_reservation_to_be_changed_is_named_by_its_id(api: Api) -> None:
     assert api.dump() == before
 
 
-def test_an_empty_change_changes_nothing(api: Api) -> None:
+def test_empty_change_changes_nothing(api: Api) -> None:
     lease = api.book()
     for body in ({}, None, {"colour": "red"}, {"before_end_date": None}):
         result = api.put(f"/v1/leases/{lease['id']}", body)
         assert (result.status_code, result.json) == (200, {"lease": lease})
 
 
-def test_a_lease_that_is_over_can_only_be_renamed(api: Api) -> None:
+def test_ended_lease_can_only_be_renamed(api: Api) -> None:
     lease = api.book(start=0, hours=1)
     api.world.pass_time(timedelta(hours=2))
     path = f"/v1/leases/{lease['id']}"
@@ -266,8 +266,8 @@ def test_a_lease_that_is_over_can_only_be_renamed(api: Api) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-def test_a_lease_can_end_in_the_minute_that_it_began_in(api: Api, version: str) -> None:
-    """Begun between two minutes, which only 1.1 can, it ends ``now`` at either version."""
+def test_lease_can_end_in_the_minute_of_its_start(api: Api, version: str) -> None:
+    """A lease with a start between two minutes, which needs 1.1, can end ``now`` at both versions."""
     new = api.using(version="1.1")
     new.world.clock.advance(timedelta(seconds=30))
     lease = new.book(start_date="now", end_date="2030-01-01T11:00:00Z", reservations=[{**HOSTS, "min": 4, "max": 4}])
@@ -283,13 +283,13 @@ def test_a_lease_can_end_in_the_minute_that_it_began_in(api: Api, version: str) 
     new.book(start_date="now", end_date="2030-01-01T11:00:00Z", reservations=[{**HOSTS, "min": 4, "max": 4}])
 
 
-def test_a_lease_cannot_end_before_it_begins(api: Api) -> None:
-    """Also where it begins in this minute."""
+def test_lease_cannot_end_before_its_start(api: Api) -> None:
+    """This holds also if the start is in the current minute."""
     new = api.using(version="1.1")
     for start in ("2030-01-01T10:00:30Z", "2030-01-01T10:30:00Z"):
         lease = new.book(start_date=start, end_date="2030-01-01T11:00:00Z")
-        for one in (api, new):
-            refused = one.put(f"/v1/leases/{lease['id']}", {"end_date": "now"})
+        for versioned in (api, new):
+            refused = versioned.put(f"/v1/leases/{lease['id']}", {"end_date": "now"})
             assert refused.status_code == 400, refused.text
             assert refused.json["error_message"] == "End date must be later than current and start date"
         assert new.get(f"/v1/leases/{lease['id']}").json["lease"]["end_date"] == "2030-01-01T11:00:00Z"

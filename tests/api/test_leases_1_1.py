@@ -25,7 +25,7 @@ def shared_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
         yield opened.using(version="1.1")
 
 
-def test_a_lease_is_made_and_shown(api: Api) -> None:
+def test_lease_is_booked_and_shown(api: Api) -> None:
     body = {
         "name": "mine",
         "start_date": "2030-01-01T12:00:30+01:00",
@@ -50,7 +50,7 @@ def test_a_lease_is_made_and_shown(api: Api) -> None:
     assert made.headers["Vary"] == "OpenStack-API-Version"
 
 
-def test_now_is_this_instant(api: Api) -> None:
+def test_now_is_the_current_instant(api: Api) -> None:
     api.world.clock.advance(timedelta(seconds=42))
     lease = api.book(start_date="now", end_date="2030-01-01T11:00:00Z")
     assert lease["start_date"] == "2030-01-01T10:00:42Z"
@@ -86,7 +86,7 @@ def test_a_reservation_can_be_dropped(api: Api) -> None:
 
     def states() -> dict[str, str]:
         reservations = api.get(f"/v1/leases/{lease['id']}").json["lease"]["reservations"]
-        return {one["id"]: one["status"] for one in reservations}
+        return {reservation["id"]: reservation["status"] for reservation in reservations}
 
     kept = lease["reservations"][1]["id"]
     assert states() == {dropped: "deleted", kept: "pending"}
@@ -106,21 +106,24 @@ def test_a_running_reservation_can_be_dropped(api: Api) -> None:
     lease = api.book(start=0, hours=2, reservations=[{**HOSTS, "min": 2, "max": 2}, HOSTS])
     api.world.pass_time(timedelta(minutes=1))
     path = f"/v1/leases/{lease['id']}"
-    dropped, kept = (one["id"] for one in lease["reservations"])
+    dropped, kept = (reservation["id"] for reservation in lease["reservations"])
 
     def shown() -> dict[str, Any]:
         found: dict[str, Any] = api.get(path).json["lease"]
         return found
 
     def held() -> dict[str, list[str]]:
-        hosts = [host for host in api.get(f"{path}/hosts").json["hosts"] if host["status"] == "held"]
-        return {one: sorted(host["id"] for host in hosts if host["reservation_id"] == one) for one in (dropped, kept)}
+        hosts: dict[str, list[str]] = {dropped: [], kept: []}
+        for host in api.get(f"{path}/hosts").json["hosts"]:
+            if host["status"] == "held":
+                hosts[host["reservation_id"]].append(host["id"])
+        return {reservation_id: sorted(ids) for reservation_id, ids in hosts.items()}
 
     def in_the_cloud() -> set[str]:
         return set(api.world.cloud.world.groups())
 
     before = held()
-    assert [len(before[one]) for one in (dropped, kept)] == [2, 1]
+    assert (len(before[dropped]), len(before[kept])) == (2, 1)
     assert in_the_cloud() == {dropped, kept}
     assert (
         api.post("/v1/leases", api.lease_body(start=0, reservations=[{**HOSTS, "min": 2, "max": 2}])).status_code == 409
@@ -129,7 +132,8 @@ def test_a_running_reservation_can_be_dropped(api: Api) -> None:
     assert api.delete(f"{path}/reservations/{dropped}").status_code == 204
     after = shown()
     assert after["status"] == "ACTIVE"
-    assert {one["id"]: one["status"] for one in after["reservations"]} == {dropped: "deleted", kept: "active"}
+    states = {reservation["id"]: reservation["status"] for reservation in after["reservations"]}
+    assert states == {dropped: "deleted", kept: "active"}
     assert (after["start_date"], after["end_date"]) == (lease["start_date"], lease["end_date"])
     assert held() == {dropped: [], kept: before[kept]}
     assert in_the_cloud() == {kept}
@@ -151,9 +155,9 @@ def test_dropping_a_reservation_again_is_no_error(api: Api) -> None:
         assert api.delete(path).status_code == 204
 
 
-def test_lists_come_in_pages_that_link_to_the_next(api: Api) -> None:
-    for number in range(5):
-        api.book(name=f"lease-{number}", start=1 + number, reservations=[])
+def test_pages_of_a_list_link_to_the_next_page(api: Api) -> None:
+    for index in range(5):
+        api.book(name=f"lease-{index}", start=1 + index, reservations=[])
     path = "/v1/leases?limit=2&sort_key=name&sort_dir=desc"
     names = []
     for _ in range(3):
@@ -188,7 +192,7 @@ def test_lists_can_be_filtered(api: Api) -> None:
     assert found("project_id=other-project", "admin") == ["foreign"]
 
 
-def test_or_not_and_in_are_spoken_and_kept_for_who_asks_at_1_0(api: Api) -> None:
+def test_or_not_and_in_are_accepted_and_shown_at_1_0(api: Api) -> None:
     text = '["and", ["in", "$availability_zone", "az-1", "az-2"], ["not", ["==", "$vcpus", "1"]]]'
     body = api.lease_body(reservations=[{**HOSTS, "resource_properties": text}])
     lease = api.post("/v1/leases", body).json["lease"]
@@ -204,7 +208,7 @@ def test_or_not_and_in_are_spoken_and_kept_for_who_asks_at_1_0(api: Api) -> None
     )
 
 
-def test_a_refusal_says_why_as_data(api: Api) -> None:
+def test_refusal_has_the_reasons_as_data(api: Api) -> None:
     body = api.lease_body(reservations=[{**HOSTS, "min": 9, "max": 9}])
     result = api.post("/v1/leases", body)
     assert result.status_code == 409
@@ -264,7 +268,7 @@ def test_a_refusal_says_why_as_data(api: Api) -> None:
         ({"reservations": [{**HOSTS, "resource_properties": "[1"}]}, "reservations[0].resource_properties"),
     ],
 )
-def test_a_mistake_is_named_with_its_place(shared_api: Api, change: dict[str, Any], field: str) -> None:
+def test_wrong_field_of_a_request_is_named(shared_api: Api, change: dict[str, Any], field: str) -> None:
     before = shared_api.dump()
     result = shared_api.post("/v1/leases", shared_api.lease_body(**change))
     assert result.status_code == 400, result.text
@@ -291,7 +295,7 @@ def test_a_mistake_is_named_with_its_place(shared_api: Api, change: dict[str, An
         ({"reservations": [{"id": "x", "resource_type": "physical:ship"}]}, "reservations[0].resource_type"),
     ],
 )
-def test_a_mistake_in_a_change_is_named_with_its_place(api: Api, change: dict[str, object], field: str) -> None:
+def test_wrong_field_of_a_change_is_named(api: Api, change: dict[str, object], field: str) -> None:
     lease = api.book()
     before = api.dump()
     body = json.loads(json.dumps(change).replace("RESERVATION", lease["reservations"][0]["id"]))
@@ -308,7 +312,7 @@ def test_a_mistake_in_a_change_is_named_with_its_place(api: Api, change: dict[st
         ("limit=-1", "limit"),
         ("limit=1.5", "limit"),
         ("limit=", "limit"),
-        ("limit=%D9%A1", "limit"),  # a digit, but not one of ours
+        ("limit=%D9%A1", "limit"),  # a digit, but not an ASCII digit
         ("limit=1&limit=2", "limit"),
         ("sort_key=project_id", "sort_key"),
         ("sort_dir=up", "sort_dir"),
@@ -323,12 +327,12 @@ def test_a_mistake_in_a_change_is_named_with_its_place(api: Api, change: dict[st
         ("%00=1", "?"),
     ],
 )
-def test_a_mistake_in_a_query_is_named(shared_api: Api, query: str, field: str) -> None:
+def test_wrong_parameter_of_a_query_is_named(shared_api: Api, query: str, field: str) -> None:
     result = shared_api.get(f"/v1/leases?{query}")
     assert (result.status_code, result.json.get("field")) == (400, field), result.text
 
 
-def test_no_query_is_known_elsewhere(api: Api) -> None:
+def test_query_is_refused_except_for_lists(api: Api) -> None:
     lease = api.book()
     for method, path in (
         ("GET", f"/v1/leases/{lease['id']}"),
@@ -344,13 +348,13 @@ def test_no_query_is_known_elsewhere(api: Api) -> None:
 
 
 def _next(page: Any) -> str:
-    """The link to the page after this one."""
+    """Return the link to the next page."""
     [link] = page.json["leases_links"]
     href: str = link["href"]
     return href.removeprefix("http://falconframework.org")
 
 
-def test_a_marker_that_names_no_lease_of_the_callers_is_refused(api: Api) -> None:
+def test_marker_must_be_a_lease_of_the_caller(api: Api) -> None:
     api.book()
     foreign = api.using("other").book()["id"]
     for marker in (foreign, "00000000-0000-0000-0000-000000000000", "x"):
@@ -368,16 +372,16 @@ def test_a_marker_that_names_no_lease_of_the_callers_is_refused(api: Api) -> Non
     assert foreign not in [lease["id"] for lease in seen.json["leases"]]
 
 
-def test_a_marker_need_not_match_the_filters(api: Api) -> None:
+def test_marker_need_not_match_the_filters(api: Api) -> None:
     """A lease may start, or be renamed, between two pages."""
     first = api.book(name="first", reservations=[])["id"]
     last = api.book(name="last", reservations=[])["id"]
-    markers = sorted([first, last])  # equal in the time that they were made
+    markers = sorted([first, last])  # both have the same creation time
     page = api.get(f"/v1/leases?status=PENDING&marker={markers[0]}&name={'last' if markers[1] == last else 'first'}")
     assert [lease["id"] for lease in page.json["leases"]] == [markers[1]]
 
 
-def test_a_list_goes_on_behind_a_lease_that_was_deleted_meanwhile(api: Api) -> None:
+def test_list_continues_after_a_lease_that_was_deleted_meanwhile(api: Api) -> None:
     for name in "abc":
         api.book(name=name)
     first = api.get("/v1/leases?limit=1&sort_key=name")
@@ -390,8 +394,8 @@ def test_a_list_goes_on_behind_a_lease_that_was_deleted_meanwhile(api: Api) -> N
     assert foreign.status_code == 400
 
 
-def test_a_lease_that_lasts_for_no_time_gets_no_reservation(api: Api):
-    """As in Blazar, a waiting lease may be given its start as its end."""
+def test_lease_of_zero_length_gets_no_reservation(api: Api):
+    """As in Blazar, a waiting lease may get its start as its end."""
     lease = api.book(start=1)
     empty = api.put(f"/v1/leases/{lease['id']}", {"end_date": lease["start_date"]})
     assert empty.status_code == 200
@@ -401,8 +405,8 @@ def test_a_lease_that_lasts_for_no_time_gets_no_reservation(api: Api):
 
 
 @pytest.mark.parametrize("length", ["0.000001", "0.5", "0.999999"])
-def test_no_lease_lasts_for_less_than_a_second(api: Api, length: str):
-    """It would be over before anything could be handed over."""
+def test_lease_of_less_than_a_second_is_refused(api: Api, length: str):
+    """It would be over before its resources could be handed over."""
     begin, end = "2030-01-01T12:00:00Z", f"2030-01-01T12:00:0{length}Z"
     body = {"name": "l", "start_date": begin, "end_date": end, "reservations": [HOSTS]}
     refused = api.post("/v1/leases", body)
@@ -414,7 +418,7 @@ def test_no_lease_lasts_for_less_than_a_second(api: Api, length: str):
 
 
 @pytest.mark.parametrize("name", ["a\x1b[2Jb", "a\nb", "a\r\nb", "a\x07", "a\x7f", "a\x9b31m", "\t"])
-def test_a_name_holds_nothing_that_a_terminal_obeys(api: Api, name: str):
+def test_name_with_control_characters_is_refused(api: Api, name: str):
     refused = api.post("/v1/leases", api.lease_body(name=name))
     assert (refused.status_code, refused.json["field"]) == (400, "name")
     assert "control character" in refused.json["error_message"]
