@@ -68,12 +68,12 @@ def test_what_cannot_be_asked_for_is_refused(shared_api: Api, asked: dict[str, A
 def test_additions_are_shown_and_change_and_older_versions_do_not_know_them(tmp_path: Path) -> None:
     with open_api(tmp_path) as opened:
         api = opened.using(version="1.2")
-        one = api.book(reservations=[{**HOSTS, "availability_zone": "az-1"}])["reservations"][0]
-        assert (one["availability_zone"], one["extra_specs"], one["vcpus"]) == ("az-1", {}, 0)
-        path = f"/v1/leases/{one['lease_id']}"
+        booked = api.book(reservations=[{**HOSTS, "availability_zone": "az-1"}])["reservations"][0]
+        assert (booked["availability_zone"], booked["extra_specs"], booked["vcpus"]) == ("az-1", {}, 0)
+        path = f"/v1/leases/{booked['lease_id']}"
         old = api.using(version="1.1")
         assert "availability_zone" not in old.get(path).json["lease"]["reservations"][0]
-        changed = {"id": one["id"], "availability_zone": "", "vcpus": 2}
+        changed = {"id": booked["id"], "availability_zone": "", "vcpus": 2}
         assert old.put(path, {"reservations": [changed]}).status_code == 400
         shown = api.put(path, {"reservations": [changed]}).json["lease"]["reservations"][0]
         assert (shown["availability_zone"], shown["vcpus"]) == ("", 2)
@@ -90,10 +90,10 @@ def test_instances_of_a_flavor_and_servers_are_booked_in_a_zone(tmp_path: Path, 
         hosts = opened.using("admin", "1.2").get("/v1/os-hosts").json["hosts"]
         zones = {host["id"]: host["availability_zone"] for host in hosts}
         for zone in set(zones.values()):
-            one = api.book(reservations=[{**asked, "availability_zone": zone}])["reservations"][0]
-            assert one["availability_zone"] == zone
+            booked = api.book(reservations=[{**asked, "availability_zone": zone}])["reservations"][0]
+            assert booked["availability_zone"] == zone
             with opened.world.db.read() as tx:
-                plans = tx.allocations.of_reservations([one["id"]])
+                plans = tx.allocations.of_reservations([booked["id"]])
                 there = tx.resources.by_ids(plan.resource_id for plan in plans).values()
             assert {resource.facts["availability_zone"] for resource in there} == {zone}
         nowhere = {**asked, "availability_zone": "nowhere"}

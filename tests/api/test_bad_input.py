@@ -29,7 +29,7 @@ HUGE = 10**30
 LONG = "x" * 20_000
 LISTS: Sequence[object] = ([], [[]], {}, {"a": {"b": []}})
 OLD_COUNTS: Sequence[object] = (None, True, "", "two", "1.5", 1.5, -1, 0, "0", 2**31, str(2**31), HUGE, *LISTS)
-OLD_DISKS: Sequence[object] = tuple(one for one in OLD_COUNTS if one not in (0, "0"))
+OLD_DISKS: Sequence[object] = tuple(count for count in OLD_COUNTS if count not in (0, "0"))
 NO_ADDRESS: Sequence[object] = (
     True,
     5,
@@ -52,7 +52,7 @@ NO_ADDRESSES: Sequence[object] = (
     5,
     "203.0.113.10",
     {},
-    *([one] for one in (None, *NO_ADDRESS)),
+    *([address] for address in (None, *NO_ADDRESS)),
     ["203.0.113.10", "203.0.113.10"],
     HUGE,
 )
@@ -139,7 +139,7 @@ WRONG: dict[str, Mapping[str, Sequence[object]]] = {
 #: Kinds of parameters that a change may name with null, which changes nothing.
 NULLABLE = frozenset({"size", "disk", "flavor", "network", "addresses"})
 for _version, _kinds in WRONG.items():
-    _nullable = {f"{kind} or null": tuple(one for one in _kinds[kind] if one is not None) for kind in NULLABLE}
+    _nullable = {f"{kind} or null": tuple(value for value in _kinds[kind] if value is not None) for kind in NULLABLE}
     WRONG[_version] = {**_kinds, **_nullable}
 WRONG["1.2"] = {
     **WRONG["1.1"],
@@ -186,7 +186,7 @@ class Endpoint:
     #: The kind of every field, by its path from the body down.
     fields: Mapping[tuple[str | int, ...], str] | None = None
     required: Sequence[tuple[str | int, ...]] = ()
-    #: The places where a field that nobody knows is refused.
+    #: The objects in which an unknown field is refused.
     closed: Sequence[tuple[str | int, ...]] = ()
     also: Sequence[Bad] = ()
     #: What it is asked for, where that is not hosts.
@@ -257,7 +257,7 @@ NO_TRUTHS = ("", "maybe", "TRUE", "2", "y", "null", "%20true")
 
 
 def _below(bad: Sequence[Bad], rest: str) -> tuple[Bad, ...]:
-    return tuple(Bad(one.field, one.body, one.path + rest, one.status) for one in bad)
+    return tuple(Bad(case.field, case.body, case.path + rest, case.status) for case in bad)
 
 
 OLD_LEASE = {
@@ -362,7 +362,7 @@ _UNTIL_1_1 = (
         },
         required=(("reservations", 0, "id"),),
         also=(
-            *(Bad(one.field, {"name": "new"}, one.path, one.status) for one in BAD_LEASE_IDS),
+            *(Bad(case.field, {"name": "new"}, case.path, case.status) for case in BAD_LEASE_IDS),
             Bad("Start date", {"start_date": "2030-01-01 09:59"}),
             Bad("End date", {"end_date": "2030-01-01 09:00"}),
             Bad("End date", {"start_date": "2031-01-01 10:00", "end_date": "2030-12-31 10:00"}),
@@ -478,7 +478,7 @@ _UNTIL_1_1 = (
         required=(("reservations", 0, "id"),),
         closed=((), ("reservations", 0)),
         also=(
-            *(Bad(one.field, {"name": "new"}, one.path, one.status) for one in BAD_LEASE_IDS),
+            *(Bad(case.field, {"name": "new"}, case.path, case.status) for case in BAD_LEASE_IDS),
             Bad("start_date", {"start_date": "2030-01-01T09:59:59Z"}),
             Bad("end_date", {"end_date": "2030-01-01T09:00:00Z"}),
             Bad("end_date", {"start_date": "2031-01-01T10:00:00Z", "end_date": "2030-12-31T10:00:00Z"}),
@@ -523,7 +523,7 @@ _UNTIL_1_1 = (
         good={"gpu": "a100"},
         fields={("gpu",): "property"},
         also=(
-            *(Bad(one.field, {"gpu": "a100"}, one.path, one.status) for one in BAD_HOST_IDS),
+            *(Bad(case.field, {"gpu": "a100"}, case.path, case.status) for case in BAD_HOST_IDS),
             Bad("update", {}),
             Bad("key too long", {"k" * 65: "v"}),
             *(Bad(name, {name: "4"}) for name in ("id", "vcpus", "reservable", "created_at", "trust_id", "properties")),
@@ -610,7 +610,7 @@ _UNTIL_1_1 = (
         required=(("properties",),),
         closed=((),),
         also=(
-            *(Bad(one.field, {"properties": {"gpu": "a100"}}, one.path, one.status) for one in BAD_HOST_IDS),
+            *(Bad(case.field, {"properties": {"gpu": "a100"}}, case.path, case.status) for case in BAD_HOST_IDS),
             Bad("properties", {"properties": {}}),
             Bad(f"properties.{'k' * 65}", {"properties": {"k" * 65: None}}),
             Bad("properties.", {"properties": {"": "v"}}),
@@ -730,7 +730,7 @@ def _create(version: str, what: str) -> Endpoint:
         fields={("reservations", 0, name): kind for name, kind in kinds.items()},
         required=[("reservations", 0, name) for name in required],
         closed=() if old else (("reservations", 0),),
-        also=[one.bad(version, _reservations(body, **one.wrong), "reservations[0]") for one in UNFIT[what]],
+        also=[unfit.bad(version, _reservations(body, **unfit.wrong), "reservations[0]") for unfit in UNFIT[what]],
         what=what,
     )
 
@@ -753,8 +753,8 @@ def _change(version: str, what: str) -> Endpoint:
         fields=fields,
         closed=() if old else (("reservations", 0),),
         also=[
-            one.bad(version, {"name": "half", "reservations": [{"id": its_id, **one.wrong}]}, "reservations[0]")
-            for one in (*(unfit for unfit in UNFIT[what] if unfit.changing), *FIXED.get(what, ()))
+            unfit.bad(version, {"name": "half", "reservations": [{"id": its_id, **unfit.wrong}]}, "reservations[0]")
+            for unfit in (*(unfit for unfit in UNFIT[what] if unfit.changing), *FIXED.get(what, ()))
         ],
         what=what,
     )
@@ -769,7 +769,7 @@ def _add(version: str, what: str) -> Endpoint:
         made = _create(version, what)
         reservation, kinds, _ = OTHERS[what]
         required = [str(path[-1]) for path in made.required]
-        also = [one.bad(version, {**reservation, **one.wrong}, "") for one in UNFIT[what]]
+        also = [unfit.bad(version, {**reservation, **unfit.wrong}, "") for unfit in UNFIT[what]]
     return Endpoint(
         version,
         "POST",
@@ -780,7 +780,7 @@ def _add(version: str, what: str) -> Endpoint:
         closed=((),),
         also=(
             *also,
-            *_below([replace(one, body=reservation) for one in BAD_LEASE_IDS], "/reservations"),
+            *_below([replace(case, body=reservation) for case in BAD_LEASE_IDS], "/reservations"),
             Bad("resource_type", {**reservation, "resource_type": "physical:ship"}),
             NO_QUERY,
         ),
@@ -1006,7 +1006,7 @@ ENDPOINTS = (
     Endpoint("1.0", "GET", "/v1/floatingips/FLOATINGIP", also=BAD_ADDRESS_IDS),
     Endpoint("1.0", "DELETE", "/v1/floatingips/FLOATINGIP", also=BAD_ADDRESS_IDS),
     *_ADDRESSES_AT_1_1,
-    *(replace(one, version="1.2") for one in _ADDRESSES_AT_1_1),
+    *(replace(endpoint, version="1.2") for endpoint in _ADDRESSES_AT_1_1),
     Endpoint(
         "1.2",
         "POST",
@@ -1038,7 +1038,7 @@ ENDPOINTS = (
             NO_QUERY,
         ),
     ),
-    *(replace(one, version="1.2") for one in _UNTIL_1_1 if one.version == "1.1"),
+    *(replace(endpoint, version="1.2") for endpoint in _UNTIL_1_1 if endpoint.version == "1.1"),
     # --- events of owners at 1.2
     Endpoint(
         "1.2",
@@ -1160,12 +1160,12 @@ class Cloud:
     def _fill(self, value: Any) -> Any:
         """The value with the ids of what is there."""
         if isinstance(value, str):
-            for name, number in self._ids.items():
-                value = value.replace(name, number)
+            for name, object_id in self._ids.items():
+                value = value.replace(name, object_id)
         elif isinstance(value, list):
-            return [self._fill(one) for one in value]
+            return [self._fill(item) for item in value]
         elif isinstance(value, dict):
-            return {name: self._fill(one) for name, one in value.items()}
+            return {name: self._fill(item) for name, item in value.items()}
         return value
 
 
@@ -1282,7 +1282,7 @@ def test_what_is_wrong_is_named_and_changes_nothing(shared_cloud: Cloud, endpoin
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("endpoint", [one for one in ENDPOINTS if one.good], ids=str)
+@pytest.mark.parametrize("endpoint", [endpoint for endpoint in ENDPOINTS if endpoint.good], ids=str)
 def test_what_is_right_is_accepted(api: Api, endpoint: Endpoint) -> None:
     """The tables above change one thing each; without that nothing is wrong. Only a dry run changes nothing."""
     cloud = Cloud(api)
@@ -1294,12 +1294,13 @@ def test_what_is_right_is_accepted(api: Api, endpoint: Endpoint) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])
-def test_at_1_0_what_nobody_knows_is_ignored_and_never_assigned(api: Api, method: str) -> None:
+def test_unknown_fields_are_ignored_and_never_assigned_at_1_0(api: Api, method: str) -> None:
     cloud = Cloud(api)
     [endpoint] = [
-        one
-        for one in ENDPOINTS
-        if (one.version, one.method, one.path.startswith("/v1/leases"), one.what) == ("1.0", method, True, "")
+        endpoint
+        for endpoint in ENDPOINTS
+        if endpoint.path.startswith("/v1/leases")
+        if (endpoint.version, endpoint.method, endpoint.what) == ("1.0", method, "")
     ]
     unknown: dict[str, Any] = {
         "id": "mine",

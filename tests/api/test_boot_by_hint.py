@@ -44,10 +44,10 @@ class Nova:
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         wanted = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))["server"]
         world = self._api.world.cloud.world.instances
-        number = world.boot(PROJECT, wanted["flavorRef"], metadata=wanted.get("metadata", {}))
-        self.made(number)
+        server_id = world.boot(PROJECT, wanted["flavorRef"], metadata=wanted.get("metadata", {}))
+        self.made(server_id)
         start_response("202 Accepted", [("Content-Type", "application/json")])
-        return [json.dumps({"server": {"id": number}}).encode()]
+        return [json.dumps({"server": {"id": server_id}}).encode()]
 
     def boot(self, lease: dict[str, str] | None, *, flavor: str = TINY) -> tuple[int, Any]:
         body: dict[str, Any] = {"server": {"name": "web", "flavorRef": flavor}}
@@ -88,7 +88,7 @@ def leases(api: Api) -> list[dict[str, Any]]:
 
 
 def servers(api: Api) -> list[str]:
-    return [one.id for one in api.world.cloud.world.servers()]
+    return [known.id for known in api.world.cloud.world.servers()]
 
 
 LATER = {"name": "lease1", "start": "2030-01-1 11:00", "end": "2030-1-1 12:00"}
@@ -97,17 +97,17 @@ LATER = {"name": "lease1", "start": "2030-01-1 11:00", "end": "2030-1-1 12:00"}
 def test_a_server_sleeps_until_its_lease_and_goes_with_it(api: Api, nova: Nova) -> None:
     code, answer = nova.boot(LATER)
     assert code == 202, answer
-    number = answer["server"]["id"]
+    server_id = answer["server"]["id"]
     (lease,) = leases(api)
-    assert (lease["name"], lease["status"], lease["reservations"][0]["server_id"]) == ("lease1", "PENDING", number)
-    assert found(api, number).shelved
+    assert (lease["name"], lease["status"], lease["reservations"][0]["server_id"]) == ("lease1", "PENDING", server_id)
+    assert found(api, server_id).shelved
     assert nova.boot(None)[0] == 202
     pass_hours(api, 1.5)
     assert status(api, lease) == "ACTIVE"
-    assert not found(api, number).shelved
-    assert api.world.cloud.world.host(found(api, number).host).belongs_to == "freepool"
+    assert not found(api, server_id).shelved
+    assert api.world.cloud.world.host(found(api, server_id).host).belongs_to == "freepool"
     pass_hours(api, 1)
-    assert server(api, number) is None
+    assert server(api, server_id) is None
     assert len(servers(api)) == 1
 
 

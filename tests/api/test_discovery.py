@@ -161,7 +161,7 @@ def test_head_is_told_to_be_allowed_where_it_is(shared_api: Api) -> None:
         url = path.replace("{", "").replace("}", "")
         refused = api.call("TRACE", url)
         assert refused.status_code == 405, (path, refused.status_code)
-        allowed = [one.strip() for one in refused.headers["Allow"].split(",")]
+        allowed = [method.strip() for method in refused.headers["Allow"].split(",")]
         assert len(set(allowed)) == len(allowed)
         assert ("HEAD" in allowed) == ("GET" in allowed) == ("get" in described[path])
         assert {method.upper() for method in described[path]} <= set(allowed)

@@ -22,7 +22,7 @@ EXAMPLE = re.compile(r"<!-- (1\.[012]) ([A-Z]+) (\S+)(?: (\{.*\}))?(?: (\w+))? -
 EXAMPLES = EXAMPLE.findall((PAGES / "README.md").read_text())
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: f"{one[0]} {one[1]} {one[2]}")
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: f"{example[0]} {example[1]} {example[2]}")
 def test_examples_are_real_answers(api: Api, example: tuple[str, ...]) -> None:
     version, method, path, body, part, shown = example
     asked = api.using(version=version)

@@ -122,13 +122,13 @@ def test_an_address_is_registered_once_however_it_is_written(admin: Api) -> None
 
 
 def test_pages_and_filters(latest: Api) -> None:
-    for number in (30, 10, 20):
-        latest.register_address(f"203.0.113.{number}")
+    for last_byte in (30, 10, 20):
+        latest.register_address(f"203.0.113.{last_byte}")
     first = latest.get(f"{PATH}?limit=2&sort_key=floating_ip_address&sort_dir=desc").json
-    assert [one["floating_ip_address"] for one in first["floatingips"]] == ["203.0.113.30", "203.0.113.20"]
+    assert [address["floating_ip_address"] for address in first["floatingips"]] == ["203.0.113.30", "203.0.113.20"]
     [link] = first["floatingips_links"]
     rest = latest.get(link["href"].removeprefix("http://falconframework.org")).json
-    assert [one["floating_ip_address"] for one in rest["floatingips"]] == ["203.0.113.10"]
+    assert [address["floating_ip_address"] for address in rest["floatingips"]] == ["203.0.113.10"]
     assert "floatingips_links" not in rest
     [found] = latest.get(f"{PATH}?floating_ip_address=203.0.113.20").json["floatingips"]
     assert found["floating_ip_address"] == "203.0.113.20"
@@ -143,7 +143,7 @@ def test_pages_and_filters(latest: Api) -> None:
 def test_hosts_and_addresses_are_lists_of_their_own(latest: Api) -> None:
     address = latest.register_address()
     assert len(latest.get("/v1/os-hosts").json["hosts"]) == 4
-    assert [one["id"] for one in latest.get(PATH).json["floatingips"]] == [address["id"]]
+    assert [known["id"] for known in latest.get(PATH).json["floatingips"]] == [address["id"]]
     assert latest.get(f"{PATH}/1").status_code == 404
     assert latest.get(f"/v1/os-hosts/{address['id']}").status_code == 404
 
@@ -161,7 +161,7 @@ def test_who_may_do_what(api: Api) -> None:
             user.get(f"{PATH}/allocations"),
             user.get(f"{path}/allocation"),
         ]
-        assert [one.status_code for one in calls] == [403] * len(calls)
+        assert [answer.status_code for answer in calls] == [403] * len(calls)
     assert "blazar:floatingips:delete" in api.using("demo").delete(path).json["error_message"]
     assert api.using("nobody").get(PATH).status_code == 403
 
@@ -211,7 +211,7 @@ class TestReserved:
         assert asked.get(f"{PATH}/allocations?lease_id={lease['id']}").json == {"allocations": [taken]}
         assert asked.get(f"{PATH}/{address['id']}/allocation").json == {"allocation": taken}
         hosts = latest.get("/v1/os-hosts/allocations").json["allocations"]
-        assert [one["reservations"] for one in hosts] == [[]] * 4
+        assert [allocation["reservations"] for allocation in hosts] == [[]] * 4
 
     @pytest.mark.parametrize("running", [False, True])
     def test_it_grows_with_what_it_must_have_already_there(self, latest: Api, running: bool) -> None:
@@ -224,7 +224,7 @@ class TestReserved:
         grown = latest.using("demo").put(f"/v1/leases/{lease['id']}", more)
         assert grown.status_code == 200, grown.text
         seen = latest.using("demo").get(f"/v1/leases/{lease['id']}/floatingips").json["floatingips"]
-        assert {one["floating_ip_address"] for one in seen} == {ADDRESS, "203.0.113.11", "203.0.113.12"}
+        assert {address["floating_ip_address"] for address in seen} == {ADDRESS, "203.0.113.11", "203.0.113.12"}
 
     def test_where_there_is_none_the_refusal_speaks_of_nothing_else(self, latest: Api) -> None:
         refused = latest.using("demo").post("/v1/leases", latest.lease_body(reservations=[ADDRESSES]))
@@ -243,7 +243,7 @@ class TestReserved:
         assert latest.using("demo").delete(f"/v1/leases/{lease['id']}").status_code == 204
         assert latest.delete(f"{PATH}/{address['id']}").status_code == 204
 
-    def test_a_closed_one_is_kept_by_who_has_it_and_booked_by_nobody(self, latest: Api) -> None:
+    def test_disabled_address_stays_with_its_lease_and_takes_no_new_one(self, latest: Api) -> None:
         address = latest.register_address()
         lease = self.book(latest)
         path = f"{PATH}/{address['id']}"
@@ -251,7 +251,7 @@ class TestReserved:
         assert latest.get(path).json["floatingip"]["reservable"] is True
         done = latest.post(f"{path}/disable", {"reason": "in use elsewhere"}).json
         assert done["reservations"] == rehearsed["reservations"]
-        assert [one["lease_id"] for one in done["reservations"]] == [lease["id"]]
+        assert [affected["lease_id"] for affected in done["reservations"]] == [lease["id"]]
         shown = done["floatingip"]
         assert (shown["enabled"], shown["disabled_reason"], shown["reservable"]) == (False, "in use elsewhere", False)
         assert latest.get(path).json == {"floatingip": shown}

@@ -50,9 +50,9 @@ def test_a_confirmation_says_what_only_then_is_known(new: Api) -> None:
 )
 def test_what_is_wrong_with_a_confirmation_is_named(new: Api, body: dict[str, Any], field: str) -> None:
     lease = hold(new)
-    for one in body.get("reservations", []):
-        if one.get("id") == "ID":
-            one["id"] = lease["reservations"][0]["id"]
+    for changed in body.get("reservations", []):
+        if changed.get("id") == "ID":
+            changed["id"] = lease["reservations"][0]["id"]
     refused = new.post(f"/v1/leases/{lease['id']}/confirm", body)
     assert (refused.status_code, refused.json["field"]) == (400, field)
     assert new.get(f"/v1/leases/{lease['id']}").json["lease"] == lease

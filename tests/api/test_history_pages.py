@@ -17,14 +17,14 @@ def lease(shared_api: Api) -> dict[str, Any]:
     """A lease that was changed often."""
     api = shared_api.using(version="1.2")
     made = api.book(start=1)
-    for number in range(RENAMED):
-        assert api.put(f"/v1/leases/{made['id']}", {"name": f"lease-{number}"}).status_code == 200
+    for index in range(RENAMED):
+        assert api.put(f"/v1/leases/{made['id']}", {"name": f"lease-{index}"}).status_code == 200
     assert isinstance(made, dict)
     return made
 
 
 def follow(api: Api, path: str) -> list[dict[str, Any]]:
-    """All pages from this one on."""
+    """Return all pages from this page on."""
     found = []
     while path:
         page = api.get(path).json

@@ -87,7 +87,7 @@ def test_allocations_name_every_host_at_1_0(admin: Api) -> None:
     lease = admin.using("demo").book(start=1, hours=1)
     everything = admin.get("/v1/os-hosts/allocations").json["allocations"]
     assert len(everything) == 4
-    [taken] = [one for one in everything if one["reservations"]]
+    [taken] = [allocation for allocation in everything if allocation["reservations"]]
     assert taken["reservations"] == [
         {
             "id": lease["reservations"][0]["id"],

@@ -17,7 +17,7 @@ def admin(api: Api) -> Api:
 
 
 def host_of(admin: Api, lease: dict[str, Any]) -> str:
-    """The id of the one host of a lease."""
+    """Return the id of the only host of a lease."""
     [host] = admin.get(f"/v1/leases/{lease['id']}/hosts").json["hosts"]
     return str(host["id"])
 
@@ -38,7 +38,7 @@ def test_a_host_says_why_it_takes_no_reservations(admin: Api) -> None:
         assert not {*well} & shown.keys()
 
 
-def test_a_closed_host_is_kept_by_who_has_it_and_booked_by_nobody(admin: Api) -> None:
+def test_disabled_host_stays_with_its_lease_and_takes_no_new_one(admin: Api) -> None:
     lease = admin.using("demo").book(start=5)
     host = host_of(admin, lease)
     path = f"/v1/os-hosts/{host}"
@@ -146,7 +146,7 @@ class TestReallocate:
         [group] = world.cloud.world.groups().values()
         assert group.hosts == (moved["moves_to"],)
         history = demo.get(f"/v1/leases/{lease['id']}/history").json["history"]
-        assert [one["actor"] for one in history if one["action"] == "replace"] == ["admin-user"]
+        assert [entry["actor"] for entry in history if entry["action"] == "replace"] == ["admin-user"]
 
 
 @pytest.mark.parametrize("action", ["disable", "enable", "reallocate"])

@@ -15,7 +15,7 @@ from tests.support.engines import rebuild
 
 
 class Away:
-    """Limits that nobody knows right now."""
+    """Limits that are unavailable at present."""
 
     def of_project(self, project_id: str, names: Collection[str]) -> Mapping[str, int]:
         raise Unavailable("Keystone is away.")
@@ -37,7 +37,7 @@ def limited(api: Api, tmp_path: Path, quotas: Quotas) -> Api:
 def shown(api: Api, query: str = "") -> dict[str, tuple[int, int]]:
     answer = api.get(f"/v1/limits{query}")
     assert answer.status_code == 200, answer.text
-    return {one["name"]: (one["limit"], one["used"]) for one in answer.json["limits"]}
+    return {limit["name"]: (limit["limit"], limit["used"]) for limit in answer.json["limits"]}
 
 
 def test_a_project_sees_what_it_may_have_and_what_it_has(api: Api, tmp_path: Path):
@@ -54,7 +54,7 @@ def test_a_project_sees_what_it_may_have_and_what_it_has(api: Api, tmp_path: Pat
     assert shown(api.using(who="other"))["leases"] == (3, 0)
 
 
-def test_an_administrator_sees_those_of_any_project_and_nobody_else_does(api: Api, tmp_path: Path):
+def test_only_administrators_see_the_limits_of_other_projects(api: Api, tmp_path: Path):
     api = limited(api, tmp_path, Quotas(FixedLimits({"leases": 3})))
     api.book(start=1)
     assert shown(api.using(who="admin"), "?project_id=demo-project")["leases"] == (3, 1)

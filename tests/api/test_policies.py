@@ -48,7 +48,7 @@ def test_the_defaults_are_those_of_blazar() -> None:
     assert allowed(policies, "p") == allowed(policies, "p", "guest") == set()
 
 
-def test_nobody_without_a_project_may_do_anything() -> None:
+def test_actor_without_a_project_has_no_permissions() -> None:
     actor = Actor("u", "", frozenset({"admin", "member", "reader"}))
     assert not Policies().authorize("blazar:leases:get", actor, {"project_id": "", "user_id": "u"})
 

@@ -181,7 +181,7 @@ def test_a_mistake_is_named_by_its_place_in_the_request(api: Api) -> None:
     """Not by that of the reservation in the lease."""
     new = api.using(version="1.1")
     lease = new.book(reservations=[HOSTS, INSTANCES, FLAVORS])
-    ids = [one["id"] for one in lease["reservations"]]
+    ids = [reservation["id"] for reservation in lease["reservations"]]
     for wrong, status, field in (
         ({"id": ids[2], "flavor_id": "nope"}, 400, "reservations[0].flavor_id"),
         ({"id": ids[1], "amount": 5000}, 409, "reservations[0].amount"),
@@ -230,7 +230,7 @@ def test_a_mistake_is_named_while_the_lease_runs(api: Api) -> None:
     path = f"/v1/leases/{lease['id']}"
     lease = new.get(path).json["lease"]
     assert lease["status"] == "ACTIVE"
-    instances, flavors, floatingips = (one["id"] for one in lease["reservations"])
+    instances, flavors, floatingips = (reservation["id"] for reservation in lease["reservations"])
     for wrong, parameter in (
         ({"id": instances, "amount": 1}, "amount"),
         ({"id": instances, "vcpus": 2}, "vcpus"),
@@ -297,7 +297,8 @@ def test_a_reservation_of_a_type_that_is_not_installed_any_more_is_shown(api: Ap
     lease = api.book(reservations=[{**ADDRESSES, "required_floatingips": [ADDRESS]}])
     [stored] = api.world.leases.list(OWNER, LeaseQuery(limit=10)).items
     for version in Version:
-        schemas = LeaseSchemas([one for one in api.world.service.parts.types if one.name == "physical:host"], version)
+        kinds = [kind for kind in api.world.service.parts.types if kind.name == "physical:host"]
+        schemas = LeaseSchemas(kinds, version)
         [shown] = json.loads(json.dumps(schemas.answer.show(stored)))["reservations"]
         assert (shown["id"], shown["required_floatingips"]) == (lease["reservations"][0]["id"], [ADDRESS])
 
@@ -306,7 +307,9 @@ ACTIONS = ("default", "snapshot", "notify", "none", "")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", [HOSTS, INSTANCES, FLAVORS, ADDRESSES], ids=lambda one: str(one["resource_type"]))
+@pytest.mark.parametrize(
+    "asked", [HOSTS, INSTANCES, FLAVORS, ADDRESSES], ids=lambda reservation: str(reservation["resource_type"])
+)
 def test_what_is_done_before_the_end_is_said_for_each_reservation(api: Api, asked: dict[str, Any]) -> None:
     api, old = api.using(version="1.1"), api
     api.register_address()

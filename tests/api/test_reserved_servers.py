@@ -32,13 +32,13 @@ def boot(api: Api, *, flavor: str = TINY, project: str = PROJECT, **more: Any) -
 
 
 def server(api: Api, server_id: str) -> Server | None:
-    return next((one for one in api.world.cloud.world.servers() if one.id == server_id), None)
+    return next((known for known in api.world.cloud.world.servers() if known.id == server_id), None)
 
 
 def found(api: Api, server_id: str) -> Server:
-    one = server(api, server_id)
-    assert one is not None
-    return one
+    existing = server(api, server_id)
+    assert existing is not None
+    return existing
 
 
 def reservation(**fields: Any) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def status(api: Api, lease: dict[str, Any]) -> str:
     return str(api.get(f"/v1/leases/{lease['id']}").json["lease"]["status"])
 
 
-def test_a_server_is_shelved_until_the_start_woken_on_a_reserved_host_and_deleted_at_the_end(api: Api) -> None:
+def test_server_is_shelved_until_the_start_and_deleted_at_the_end(api: Api) -> None:
     server_id = boot(api)
     lease = book(api, server_id=server_id)
     [shown] = lease["reservations"]
@@ -84,7 +84,7 @@ def test_a_server_is_shelved_until_the_start_woken_on_a_reserved_host_and_delete
     assert shown["id"] not in api.world.cloud.world.instances.aggregates()
 
 
-def test_a_lease_from_now_takes_the_server_to_a_reserved_host_at_once(api: Api) -> None:
+def test_lease_from_now_moves_the_server_to_a_reserved_host_at_once(api: Api) -> None:
     server_id = boot(api)
     book(api, start=0, server_id=server_id)
     pass_hours(api, 0.1)
@@ -92,14 +92,14 @@ def test_a_lease_from_now_takes_the_server_to_a_reserved_host_at_once(api: Api) 
     assert api.world.cloud.world.host(found(api, server_id).host).belongs_to == "freepool"
 
 
-def test_the_host_is_asked_for_in_the_whole_language(api: Api) -> None:
+def test_host_can_be_requested_by_any_expression(api: Api) -> None:
     properties = '["or", ["in", "$rack", "r1", "r2"], ["not", ["==", "$gpu", "a100"]]]'
     lease = book(api, vcpus=1, memory_mb=512, disk_gb=1, resource_properties=properties)
     assert lease["reservations"][0]["resource_properties"] == properties
 
 
 @pytest.mark.parametrize("at_end", ["stop", "shelve"])
-def test_a_server_is_kept_where_that_is_asked_for(api: Api, at_end: str) -> None:
+def test_server_is_kept_on_request(api: Api, at_end: str) -> None:
     server_id = boot(api)
     book(api, server_id=server_id, at_end=at_end)
     pass_hours(api, 2.5)
@@ -109,7 +109,7 @@ def test_a_server_is_kept_where_that_is_asked_for(api: Api, at_end: str) -> None
     assert not [name for name in kept.metadata if name.startswith("tenure:")]
 
 
-def test_of_a_server_an_image_is_made_at_the_end_and_not_before(api: Api) -> None:
+def test_image_of_a_server_is_made_only_at_the_end(api: Api) -> None:
     server_id = boot(api)
     lease = book(api, server_id=server_id, at_end="snapshot", hours=3)
     pass_hours(api, 3.5)  # the moment before the end is past
@@ -134,7 +134,7 @@ def test_a_server_has_one_lease_at_a_time(api: Api) -> None:
     assert refusal(api, start=5, server_id=server_id).status_code == 201
 
 
-def test_a_server_of_others_and_one_that_is_not_there_cannot_be_reserved(api: Api) -> None:
+def test_foreign_and_missing_servers_cannot_be_reserved(api: Api) -> None:
     foreign = boot(api, project="other-project")
     for server_id in (foreign, "server-999999", "nothing"):
         refused = refusal(api, server_id=server_id)
@@ -143,7 +143,7 @@ def test_a_server_of_others_and_one_that_is_not_there_cannot_be_reserved(api: Ap
     assert not found(api, foreign).shelved
 
 
-def test_a_server_that_has_no_room_in_the_period_is_left_as_it_is(api: Api) -> None:
+def test_refused_server_without_room_is_unchanged(api: Api) -> None:
     server_id = boot(api)
     api.book(start=0, hours=9, reservations=[{**api.lease_body()["reservations"][0], "min": 4, "max": 4}])
 
@@ -201,7 +201,7 @@ def test_a_reservation_that_has_its_server_gets_no_other(api: Api) -> None:
     assert refused.json["field"] == "reservations[0].server_id"
 
 
-def test_a_server_in_its_place_is_left_alone_until_the_end(api: Api) -> None:
+def test_server_in_its_place_is_unchanged_until_the_end(api: Api) -> None:
     server_id = boot(api)
     before = found(api, server_id).host
     lease = book(api, start=0, server_id=server_id, in_place=True, at_end="shelve")
@@ -216,7 +216,7 @@ def test_a_server_in_its_place_is_left_alone_until_the_end(api: Api) -> None:
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("start", [0, 1])
-def test_to_delete_a_lease_is_to_end_it(api: Api, start: int, in_place: bool) -> None:
+def test_deleting_a_lease_ends_it(api: Api, start: int, in_place: bool) -> None:
     server_id = boot(api)
     lease = book(api, start=start, server_id=server_id, in_place=in_place)
     pass_hours(api, 0.1)
@@ -227,7 +227,7 @@ def test_to_delete_a_lease_is_to_end_it(api: Api, start: int, in_place: bool) ->
 
 
 @pytest.mark.parametrize("ends", ["the hold expires", "it is given up"])
-def test_a_server_that_was_booted_in_a_hold_that_nobody_confirms_goes_with_it(api: Api, ends: str) -> None:
+def test_server_booted_in_an_unconfirmed_hold_is_deleted(api: Api, ends: str) -> None:
     old = boot(api)
     pass_hours(api, 1)
     lease = api.book(start=1, hours=1, hold_for=300, reservations=[reservation(flavor_id=TINY)])
@@ -245,7 +245,7 @@ def test_a_server_that_was_booted_in_a_hold_that_nobody_confirms_goes_with_it(ap
 
 
 @pytest.mark.parametrize("confirmed", [False, True])
-def test_what_a_user_writes_on_a_server_takes_it_nowhere(api: Api, confirmed: bool) -> None:
+def test_metadata_of_users_never_moves_a_server(api: Api, confirmed: bool) -> None:
     """Not with the mark of a lease that is over, or running, and has no server: not even with that of one once held."""
     more = {"hold_for": 300} if confirmed else {}
     lease = api.book(start=1, hours=1, reservations=[reservation(flavor_id=TINY)], **more)
@@ -333,10 +333,10 @@ def test_a_server_whose_confirmation_comes_to_nothing_goes_with_its_lease(api: A
 
 
 @pytest.mark.parametrize("booked", ["by a confirmation", "at once"])
-def test_what_fails_after_the_answer_does_not_vanish(api: Api, tmp_path: Path, booked: str) -> None:
-    """The room is given back, the reason stands there, and others are told."""
-    told: list[Message] = []
-    rebuild(api.world, sink=told.append)
+def test_failure_after_the_answer_is_recorded(api: Api, tmp_path: Path, booked: str) -> None:
+    """The room is free again, the lease has the reason, and a notification is sent."""
+    sent: list[Message] = []
+    rebuild(api.world, sink=sent.append)
     (tmp_path / "again").mkdir()
     api = api_over(api.world, tmp_path / "again").using(version="1.2")
     world = api.world.cloud
@@ -357,8 +357,8 @@ def test_what_fails_after_the_answer_does_not_vanish(api: Api, tmp_path: Path, b
     shown = api.get(f"/v1/leases/{lease['id']}").json["lease"]
     assert shown["status"] == "ERROR"
     assert "ensure_prepared" in shown["status_reason"]
-    assert [(one.topic, one.payload["status"]) for one in told] == [("lease.create", "ERROR")]
-    assert "ensure_prepared" in str(told[0].payload["status_reason"])
+    assert [(message.topic, message.payload["status"]) for message in sent] == [("lease.create", "ERROR")]
+    assert "ensure_prepared" in str(sent[0].payload["status_reason"])
     everything = [{**api.lease_body()["reservations"][0], "min": 4, "max": 4}]
     assert api.post("/v1/leases", api.lease_body(reservations=everything)).status_code == 201
     api.world.service.repair.run()
@@ -372,7 +372,7 @@ def test_what_fails_after_the_answer_does_not_vanish(api: Api, tmp_path: Path, b
     assert api.get(f"/v1/leases/{lease['id']}").json["lease"]["status"] == "ERROR"
 
 
-def test_servers_that_give_way_to_reservations_cannot_have_one(api: Api) -> None:
+def test_preemptible_servers_cannot_be_reserved(api: Api) -> None:
     world = api.world.cloud.world.instances
     world.add_flavor("spot", vcpus=1, extra_specs={"blazar:preemptible": "true"})
     server_id = boot(api, flavor="spot")
@@ -415,8 +415,8 @@ def test_a_server_that_is_named_and_refused_is_free_for_another_lease(api: Api) 
 
 
 def test_a_server_is_named_once_in_a_lease(api: Api) -> None:
-    one = reservation(server_id=boot(api))
-    refused = api.post("/v1/leases", api.lease_body(reservations=[one, one]))
+    wanted = reservation(server_id=boot(api))
+    refused = api.post("/v1/leases", api.lease_body(reservations=[wanted, wanted]))
     assert (refused.status_code, refused.json["field"]) == (400, "reservations[1]")
     assert "named twice" in refused.json["error_message"]
 
@@ -433,7 +433,7 @@ def test_a_server_shows_when_its_lease_ends_also_when_that_changes(api: Api) -> 
 
 
 @pytest.mark.parametrize("at_end", ["stop", "shelve", "delete"])
-def test_a_server_that_its_owner_makes_larger_than_was_booked_is_told_and_ends(api: Api, at_end: str) -> None:
+def test_server_resized_beyond_the_booked_size_is_reported_and_ends(api: Api, at_end: str) -> None:
     server_id = boot(api)
     lease = book(api, server_id=server_id, at_end=at_end)
     pass_hours(api, 1.5)
@@ -445,7 +445,7 @@ def test_a_server_that_its_owner_makes_larger_than_was_booked_is_told_and_ends(a
     assert shown["status"] == "ACTIVE"
     assert "4 VCPU instead of 1" in shown["status_reason"]
     entries = api.get(f"/v1/leases/{lease['id']}/history").json["history"]
-    assert [one["action"] for one in entries].count("drift") == 1
+    assert [entry["action"] for entry in entries].count("drift") == 1
     pass_hours(api, 1)
     assert status(api, lease) == "TERMINATED"
     left = server(api, server_id)
@@ -465,7 +465,7 @@ def test_a_start_waits_until_the_server_is_woken(api: Api) -> None:
     assert not found(api, server_id).shelved
 
 
-def test_a_server_is_woken_elsewhere_where_its_planned_host_cannot_take_it(api: Api) -> None:
+def test_server_is_woken_elsewhere_if_its_planned_host_has_no_room(api: Api) -> None:
     """Room was promised, not a host. What is in the way is not deleted."""
     world = api.world.cloud.world
     server_id = boot(api)
@@ -473,7 +473,7 @@ def test_a_server_is_woken_elsewhere_where_its_planned_host_cannot_take_it(api: 
     with api.world.db.read() as tx:
         [plan] = tx.allocations.of_reservations([lease["reservations"][0]["id"]])
         planned = tx.resources.by_ids([plan.resource_id])[plan.resource_id].external_id
-    world.change_host(planned, facts={"memory_mb": 256})  # nobody has told the ledger
+    world.change_host(planned, facts={"memory_mb": 256})  # unknown to the ledger
     pass_hours(api, 1.1)
     assert status(api, lease) == "ACTIVE"
     woken = found(api, server_id)
@@ -481,7 +481,7 @@ def test_a_server_is_woken_elsewhere_where_its_planned_host_cannot_take_it(api: 
     assert world.host(woken.host).belongs_to == "freepool"
 
 
-def test_a_server_is_woken_elsewhere_where_its_host_has_failed(api: Api) -> None:
+def test_server_is_woken_elsewhere_if_its_host_has_failed(api: Api) -> None:
     server_id = boot(api)
     lease = book(api, server_id=server_id, hours=4)
     pass_hours(api, 1.5)
@@ -508,7 +508,7 @@ def test_a_server_is_woken_elsewhere_where_its_host_has_failed(api: Api) -> None
         ({"server_id": "../flavors"}, "server_id"),
     ],
 )
-def test_what_is_wrong_with_a_request_is_said(api: Api, fields: dict[str, Any], said: str) -> None:
+def test_wrong_requests_are_refused_with_a_reason(api: Api, fields: dict[str, Any], said: str) -> None:
     refused = refusal(api, **fields)
     assert refused.status_code == 400
     assert said in refused.text

@@ -46,13 +46,13 @@ def shown(api: Api, lease: dict[str, Any]) -> dict[str, Any]:
 
 
 def servers(cloud: SimulatedCloud) -> dict[str, Server]:
-    return {one.id: one for one in cloud.world.servers()}
+    return {server.id: server for server in cloud.world.servers()}
 
 
 class TestIds:
     def test_hosts_are_listed_by_region(self, admin: Api) -> None:
         def ids(query: str) -> list[str]:
-            return [one["id"] for one in made(admin.get(f"/v1/os-hosts{query}"), 200)]
+            return [host["id"] for host in made(admin.get(f"/v1/os-hosts{query}"), 200)]
 
         assert ids("") == ["1", "2", "south:1", "south:2"]
         assert ids("?region=north") == ["1", "2"]
@@ -79,7 +79,7 @@ class TestIds:
         assert "rack" not in made(admin.get("/v1/os-hosts/1"), 200)["properties"]
         lease = admin.using("demo").book(reservations=[{**HOSTS, "region": SOUTH, "max": 2, "min": 2}])
         parts = made(admin.get("/v1/os-hosts/allocations"), 200)
-        assert {one["resource_id"]: len(one["reservations"]) for one in parts} == {
+        assert {allocation["resource_id"]: len(allocation["reservations"]) for allocation in parts} == {
             "1": 0,
             "2": 0,
             "south:1": 1,
@@ -87,7 +87,7 @@ class TestIds:
         }
         assert made(admin.get(f"{path}/allocation"), 200)["resource_id"] == "south:1"
         leased = made(admin.using("demo").get(f"/v1/leases/{lease['id']}/hosts"), 200)
-        assert {one["id"] for one in leased} == {"south:1", "south:2"}
+        assert {host["id"] for host in leased} == {"south:1", "south:2"}
         assert admin.post(f"{path}/disable", {"reason": "dusty"}).json["host"]["enabled"] is False
         assert admin.post(f"{path}/enable", {}).json["host"]["enabled"] is True
         [stays] = admin.post(f"{path}/reallocate", {}).json["reservations"]
@@ -133,14 +133,14 @@ class TestTypes:
         made(admin.post("/v1/floatingips", {**address, "region": SOUTH}))
         addresses = {"resource_type": "virtual:floatingip", "network_id": NETWORK, "amount": 1}
         wanted = [HOSTS, INSTANCES, FLAVORS, addresses, VOLUMES]
-        lease = api.book(start=0, reservations=[{**one, "region": SOUTH} for one in wanted])
+        lease = api.book(start=0, reservations=[{**body, "region": SOUTH} for body in wanted])
         regions.engine.settle()
         lease = shown(api, lease)
         assert (lease["status"], {one["region"] for one in lease["reservations"]}) == ("ACTIVE", {SOUTH})
-        hosts, instances, flavors, _, volumes = (one["id"] for one in lease["reservations"])
+        hosts, instances, flavors, _, volumes = (reservation["id"] for reservation in lease["reservations"])
         assert set(regions.south.world.groups()) == {hosts}
         assert {instances, flavors} <= regions.south.world.instances.aggregates().keys()
-        assert {one.project_id for one in regions.south.world.volumes.all().values()} == {PROJECT}
+        assert {volume.project_id for volume in regions.south.world.volumes.all().values()} == {PROJECT}
         assert volumes not in regions.cloud.world.groups()
         assert regions.cloud.world.groups() == {}
         assert regions.cloud.world.instances.aggregates() == {}
@@ -188,7 +188,7 @@ class TestTypes:
         regions.south.world.delete_server(booted[SOUTH])
         defaults.run()
         regions.pass_time(timedelta(minutes=1))
-        left = [one["reservations"][0]["region"] for one in api.get("/v1/leases").json["leases"]]
+        left = [lease["reservations"][0]["region"] for lease in api.get("/v1/leases").json["leases"]]
         assert left == [NORTH]
 
 

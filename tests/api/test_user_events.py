@@ -39,7 +39,7 @@ def test_older_versions_see_events_as_they_know_them(api: Api, new: Api, version
     lease = new.book(start=1, hours=1, events=[HALF_TIME])
     shown = api.using(version=version).get(f"/v1/leases/{lease['id']}").json["lease"]
     (event,) = own(shown)
-    assert {frozenset(one) for one in shown["events"]} == {
+    assert {frozenset(event) for event in shown["events"]} == {
         frozenset({"id", "lease_id", "event_type", "time", "status", "created_at", "updated_at"})
     }
     assert event["time"] == ("2030-01-01T11:30:00.000000" if version == "1.0" else "2030-01-01T11:30:00Z")
@@ -88,13 +88,13 @@ def test_what_is_shown_can_be_sent_back(new: Api) -> None:
 
 
 def test_an_event_that_was_told_of_cannot_change(new: Api) -> None:
-    told: list[Message] = []
-    rebuild(new.world, sink=told.append)
+    sent: list[Message] = []
+    rebuild(new.world, sink=sent.append)
     lease = new.book(start=1, hours=1, events=[HALF_TIME])
     new.world.pass_time(1.6 * HOUR)
     (event,) = own(new.get(f"/v1/leases/{lease['id']}").json["lease"])
     assert event["status"] == "DONE"
-    assert [message.payload["event"]["id"] for message in told if "event" in message.payload] == [event["id"]]  # type: ignore[index]
+    assert [message.payload["event"]["id"] for message in sent if "event" in message.payload] == [event["id"]]  # type: ignore[index]
     refused = new.put(f"/v1/leases/{lease['id']}", {"events": [{**HALF_TIME, "id": event["id"], "message": "new"}]})
     assert (refused.status_code, refused.json["error_name"]) == (409, "InvalidState")
 

@@ -97,8 +97,8 @@ class TestPools:
     def test_what_is_not_given_back_is_not_taken_from_under_it(self, latest: Api) -> None:
         pool = lend(latest)
         lease = run(latest, amount=2)
-        [one] = lease["reservations"]
-        latest.world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_ended", reservation_id=one["id"], count=None))
+        [ending] = lease["reservations"]
+        latest.world.cloud.inject(Fault(FaultKind.BUSY, verb="ensure_ended", reservation_id=ending["id"], count=None))
         latest.world.pass_time(timedelta(hours=2))
         assert latest.put(f"{PATH}/{pool['id']}", {"capacity_gb": 59}).status_code == 409
         assert latest.put(f"{PATH}/{pool['id']}", {"capacity_gb": 60}).status_code == 200
@@ -150,21 +150,21 @@ class TestPools:
         latest.world.pass_time(timedelta(minutes=2))
         assert latest.delete(f"{PATH}/{pool['id']}").status_code == 409
         [found] = latest.get(f"{PATH}/allocations").json["allocations"]
-        assert [one["lease_id"] for one in found["reservations"]] == [lease["id"]]
+        assert [affected["lease_id"] for affected in found["reservations"]] == [lease["id"]]
         assert latest.get(f"{PATH}/{pool['id']}/allocation").json == {"allocation": found}
         for volume in list(latest.world.cloud.world.volumes.all()):
             latest.world.cloud.world.volumes.delete(volume)
         latest.world.service.repair.run()
         assert latest.get(f"{PATH}/{pool['id']}/allocation").json["allocation"]["reservations"] == []
 
-    def test_a_closed_one_is_booked_by_nobody(self, latest: Api) -> None:
+    def test_disabled_pool_is_not_booked(self, latest: Api) -> None:
         pool = lend(latest)
         latest.post(f"{PATH}/{pool['id']}/disable", {"reason": "worn out"})
         assert refused(latest).status_code == 409
         latest.post(f"{PATH}/{pool['id']}/enable", {})
         book(latest)
 
-    def test_one_that_is_down_is_booked_by_nobody(self, latest: Api) -> None:
+    def test_pool_that_is_down_is_not_booked(self, latest: Api) -> None:
         pool = lend(latest)
         latest.world.cloud.world.volumes.mark_pool(POOL, up=False)
         latest.world.service.health_check.run()
@@ -190,10 +190,10 @@ class TestLeases:
         [reservation] = latest.get(f"/v1/leases/{lease['id']}").json["lease"]["reservations"]
         made = latest.world.cloud.world.volumes.all()
         assert reservation["volume_ids"] == list(made)
-        assert {(one.project_id, one.size_gb, one.pool, one.status) for one in made.values()} == {
+        assert {(volume.project_id, volume.size_gb, volume.pool, volume.status) for volume in made.values()} == {
             ("demo-project", 30, POOL, "available")
         }
-        assert [one.name for one in made.values()] == ["lease-1", "lease-2"]
+        assert [volume.name for volume in made.values()] == ["lease-1", "lease-2"]
         latest.world.cloud.world.volumes.attach(next(iter(made)), "server-1")
         latest.world.pass_time(timedelta(hours=1))
         assert latest.world.cloud.world.volumes.all() == {}
@@ -217,7 +217,7 @@ class TestLeases:
         lease = book(latest, at_end=at_end, size_gb=size)
         latest.world.pass_time(timedelta(hours=2))
         kept = latest.world.cloud.world.volumes.all()
-        assert [one.snapshots for one in kept.values()] == [int(at_end == "snapshot")] * 2
+        assert [volume.snapshots for volume in kept.values()] == [int(at_end == "snapshot")] * 2
         assert latest.get(f"/v1/leases/{lease['id']}").json["lease"]["status"] == "TERMINATED"
         latest.world.service.repair.run()
         assert refused(latest).status_code == 409
@@ -268,13 +268,13 @@ class TestLeases:
         lend(latest)
         lease = run(latest)
         path, demo = f"/v1/leases/{lease['id']}", latest.using("demo", "1.2")
-        number = lease["reservations"][0]["id"]
-        grown = demo.put(path, {"reservations": [{"id": number, "amount": 3}]})
+        reservation_id = lease["reservations"][0]["id"]
+        grown = demo.put(path, {"reservations": [{"id": reservation_id, "amount": 3}]})
         assert grown.status_code == 200, grown.text
         assert len(grown.json["lease"]["reservations"][0]["volume_ids"]) == 3
-        assert demo.put(path, {"reservations": [{"id": number, "amount": 4}]}).status_code == 409
+        assert demo.put(path, {"reservations": [{"id": reservation_id, "amount": 4}]}).status_code == 409
         for wrong in ({"amount": 2}, {"size_gb": 31}, {"volume_type": "slow"}):
-            answer = demo.put(path, {"reservations": [{"id": number, **wrong}]})
+            answer = demo.put(path, {"reservations": [{"id": reservation_id, **wrong}]})
             assert answer.status_code == 409, answer.text
         body = latest.lease_body(hours=9, start=0)
         assert demo.put(path, {"end_date": body["end_date"]}).status_code == 200
