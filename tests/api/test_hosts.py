@@ -164,7 +164,7 @@ def test_a_marker_that_names_no_host_is_refused(admin: Api, path: str) -> None:
     new = admin.using(version="1.1")
     lease = new.book()
     filters = [f"lease_id={lease['id']}", "lease_id=x"] if "allocations" in path else ["sort_key=hypervisor_hostname"]
-    for more in ("", *(f"&{one}" for one in filters)):
+    for more in ("", *(f"&{condition}" for condition in filters)):
         result = new.get(f"{path}?marker=4711{more}")
         assert result.status_code == 400, (more, result.text)
         assert result.json == {
@@ -203,7 +203,7 @@ def test_a_long_list_at_1_0_is_whole_though_hosts_are_taken_back_meanwhile(tmp_p
         answer.close()
         assert started.status == "200 OK"
         [(name, listed)] = document.items()
-        ids = [one["id" if name == "hosts" else "resource_id"] for one in listed]
+        ids = [item["id" if name == "hosts" else "resource_id"] for item in listed]
         assert ids == [str(number) for number in range(1, 1004) if number != 1001]
 
 

@@ -136,7 +136,10 @@ class TestTypes:
         lease = api.book(start=0, reservations=[{**body, "region": SOUTH} for body in wanted])
         regions.engine.settle()
         lease = shown(api, lease)
-        assert (lease["status"], {one["region"] for one in lease["reservations"]}) == ("ACTIVE", {SOUTH})
+        assert (lease["status"], {reservation["region"] for reservation in lease["reservations"]}) == (
+            "ACTIVE",
+            {SOUTH},
+        )
         hosts, instances, flavors, _, volumes = (reservation["id"] for reservation in lease["reservations"])
         assert set(regions.south.world.groups()) == {hosts}
         assert {instances, flavors} <= regions.south.world.instances.aggregates().keys()
@@ -182,9 +185,10 @@ class TestTypes:
         regions.cloud.inject(Fault(FaultKind.BUSY, verb="servers"))
         assert [defaults.run() for _ in range(3)] == [1, 1, 0]  # first of the region that answers
         found = {
-            one["reservations"][0]["region"]: one["reservations"][0] for one in api.get("/v1/leases").json["leases"]
+            lease["reservations"][0]["region"]: lease["reservations"][0]
+            for lease in api.get("/v1/leases").json["leases"]
         }
-        assert {name: one["server_id"] for name, one in found.items()} == booted
+        assert {name: reservation["server_id"] for name, reservation in found.items()} == booted
         regions.south.world.delete_server(booted[SOUTH])
         defaults.run()
         regions.pass_time(timedelta(minutes=1))
