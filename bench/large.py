@@ -16,6 +16,7 @@ from tenure.domain.actor import Actor
 from tenure.domain.errors import TenureError
 from tenure.domain.lease import Lease
 from tenure.domain.request import LeaseChange, ReservationRequest
+from tenure.services.context import Rules
 from tests.support.databases import KINDS, DatabaseServers
 from tests.support.world import (
     ADMIN,
@@ -62,7 +63,8 @@ def measure_large(servers: DatabaseServers, *, quick: bool, say: Callable[[str],
     hosts = 50 if quick else 2000
     found: list[Crowd] = []
     for kind in KINDS:
-        with servers.fresh_database(kind) as url, open_world(url, hosts=hosts) as world:
+        hurried = Rules().planning_time
+        with servers.fresh_database(kind) as url, open_world(url, hosts=hosts, planning_time=hurried) as world:
             for name, ask in _requests(world, hosts).items():
                 crowd = _beside(world, kind, name, ask)
                 found.append(crowd)

@@ -17,7 +17,6 @@ from tenure.domain.errors import NotEnoughResources, Unavailable
 from tenure.domain.lease import Lease
 from tenure.domain.request import LeaseChange, LeaseQuery, ReservationRequest, ResourceQuery
 from tenure.enforcement.contract import EnforcementFilter
-from tenure.services.context import Rules
 from tenure.store.conflict import GaveWay
 from tenure.store.database import Database, Transaction
 from tests.support import ledger
@@ -211,7 +210,7 @@ def test_large_lease_is_judged_once_and_booked_as_judged(tmp_path: Path):
 
 @pytest.mark.parametrize("wanted", [apart(6), apart(1)], ids=["large", "small"])
 def test_request_over_its_time_budget_is_refused_and_changes_nothing(tmp_path: Path, wanted):
-    with open_world(tmp_path, hosts=HOSTS, rules=Rules(planning_time=timedelta(0))) as world:
+    with open_world(tmp_path, hosts=HOSTS, planning_time=timedelta(0)) as world:
         with pytest.raises(Unavailable, match="took longer than 0 seconds; nothing was changed"):
             world.reserve(*wanted, start=1)
         assert world.leases.list(OWNER, LeaseQuery(10)).items == ()

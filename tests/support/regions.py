@@ -22,6 +22,7 @@ from tests.support.world import (
     HOST,
     NOW,
     OWNER,
+    UNHURRIED,
     World,
     default_policies,
     installed_types,
@@ -75,7 +76,7 @@ def open_regions(place: str | Path, *, workers: int = 0) -> Iterator[Regions]:
             types=installed_types(),
             authorize=default_policies().authorize,
             clock=clock,
-            rules=Rules(regions=(NORTH, SOUTH)),
+            rules=Rules(regions=(NORTH, SOUTH), planning_time=UNHURRIED),
             workers=workers,
         )
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -196,19 +196,27 @@ def url_in(place: str | Path) -> str:
     return place if isinstance(place, str) else f"sqlite:///{place / 'tenure.db'}"
 
 
+#: How long a request may look for room in tests. On a busy machine a process may stand still for seconds.
+UNHURRIED = timedelta(minutes=5)
+
+
 @contextmanager
 def open_world(
     place: str | Path,
     *,
     hosts: int = 4,
     rules: Rules | None = None,
+    planning_time: timedelta = UNHURRIED,
     checkpoint: Callable[[str], None] = lambda _point: None,
     database: Callable[..., Database] = Database,
     workers: int = 0,
     answer_seconds: float = 30.0,
     filters: Mapping[str, EnforcementFilter] = MappingProxyType({}),
 ) -> Iterator[World]:
-    """Open a service with ``hosts`` reservable hosts, on the database at a URL or on an SQLite database in a folder."""
+    """Open a service with ``hosts`` reservable hosts, on the database at a URL or on an SQLite database in a folder.
+
+    ``planning_time`` is that of the rules.
+    """
     clock = SimulatedClock(NOW)
     db = database(url_in(place), clock=clock)
     schemas.lay_out(db)
@@ -219,7 +227,7 @@ def open_world(
         types=installed_types(),
         authorize=default_policies().authorize,
         clock=clock,
-        rules=rules or Rules(),
+        rules=replace(rules or Rules(), planning_time=planning_time),
         checkpoint=checkpoint,
         workers=workers,
         answer_seconds=answer_seconds,
