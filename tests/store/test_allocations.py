@@ -277,6 +277,15 @@ class TestVerifying:
         with pytest.raises(TooManyConflicts):
             db.write(lambda tx: tx.allocations.add(reservation_of(lease), {host: 1}, hours(2.5, 3), demand()))
 
+    def test_equal_parts_add_up(self, db: Database):
+        [host] = add_hosts(db, 1, capacity=Capacity({"VCPU": 8}))
+        part = replace(demand(), exclusive=False, amounts=Capacity({"VCPU": 1}), spread=Spread.ANY)
+        first, second, third = (reservation_of(add_lease(db)) for _ in range(3))
+        db.write(lambda tx: tx.allocations.add(first, {host: 4}, hours(1, 2), part))
+        db.write(lambda tx: tx.allocations.add(second, {host: 4}, hours(1, 2), part))
+        with pytest.raises(TooManyConflicts):
+            db.write(lambda tx: tx.allocations.add(third, {host: 4}, hours(1, 2), part))
+
     def test_resource_released_in_the_same_transaction_is_free(self, db: Database):
         [host] = add_hosts(db, 1)
         first, second = add_lease(db, host), add_lease(db)
