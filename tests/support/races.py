@@ -70,7 +70,9 @@ def watched(url: str) -> Iterator[list[str]]:
 def broken_promises(url: str, report: Report) -> list[str]:
     """Return what answers promised and the tables lack."""
     stored, ends, updates = ledger.leases(url), ledger.ends(url), ledger.updates(url)
-    wrong = [f"lease {lease_id} is stored, and nobody was told" for lease_id in stored.keys() - report.promises.keys()]
+    wrong = [
+        f"lease {lease_id} is stored, and no answer promised it" for lease_id in stored.keys() - report.promises.keys()
+    ]
     for lease_id, promise in report.promises.items():
         lease = stored.get(lease_id)
         if lease is None:

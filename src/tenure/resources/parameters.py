@@ -76,7 +76,9 @@ class _Declared:
         return self.annotation if annotation is AS_KEPT else annotation
 
     def default(self) -> Any:
-        """Return the field of a model with the default that the declaration gives."""
+        """Return the default that the declaration gives, as ``create_model`` takes it; ``...`` if there is none."""
+        if self.info.is_required():
+            return ...
         return Field(default_factory=self.info.default_factory) if self.info.default_factory else self.info.default
 
 
@@ -97,7 +99,7 @@ def request_form(declaration: type[Parameters], *, strict: bool) -> type[BaseMod
         if annotation is ABSENT or field.forms.internal:
             continue
         has_own_default = strict and field.forms.default is not ...
-        fields[field.name] = annotation, field.forms.default if has_own_default else _default_of(field)
+        fields[field.name] = annotation, field.forms.default if has_own_default else field.default()
     rules = (*_rules(declaration), *declaration.request_rules)
     text = declaration.__doc__ if strict else f"A reservation of {declaration.noun}, as Blazar takes it."
     name, settings = _title(declaration.__name__, strict=strict)
@@ -136,16 +138,12 @@ def answer_form(declaration: type[Parameters], effects: type[BaseModel] | None, 
         is_hidden = not strict and (forms.new or forms.lenient is ABSENT)
         if forms.internal or is_hidden or field.name == "resource_type":
             continue
-        default = _default_of(field) if forms.default is ... else forms.default
+        default = field.default() if forms.default is ... else forms.default
         fields[field.name] = _plain(field.annotation), default
     for name, info in effects.model_fields.items() if effects is not None else ():
         fields[name] = info.annotation, info
     text = f"What is shown of a reservation of {declaration.noun}."
     return _model(declaration.__name__.replace("Reservation", "Answer"), (), text, fields, {})
-
-
-def _default_of(field: _Declared) -> Any:
-    return ... if field.info.is_required() else field.default()
 
 
 def _rules(declaration: type[Parameters]) -> tuple[type[BaseModel], ...]:

@@ -95,7 +95,7 @@ class LeaseService:
     def create(self, actor: Actor, request: LeaseRequest, *, lease_id: str | None = None) -> Lease:
         """Book everything the request names, or nothing; with ``hold_for`` the lease must be confirmed in that time.
 
-        A caller that may repeat the request gives it a ``lease_id``, a new one that nobody else can know. If the same
+        A caller that may repeat the request gives it a new, unguessable ``lease_id``. If the same
         caller already has a lease with that id, it is returned as it is now. Raises ``Forbidden``,
         ``InvalidParameter``, ``NotEnoughResources``, and ``Conflict`` if the lease of that id belongs to another user.
         """

@@ -301,7 +301,8 @@ def _reservations(floating_ip: FloatingIP) -> frozenset[str]:
 
 
 def _owner_text(floating_ip: FloatingIP) -> str:
-    return f"{floating_ip.address} is a floating IP of project {floating_ip.project_id or 'of nobody'}"
+    owner = f"of project {floating_ip.project_id}" if floating_ip.project_id else "without a project"
+    return f"{floating_ip.address} is a floating IP {owner}"
 
 
 def _difference(order: Order, resource: ResourceRef, floating_ip: FloatingIP | None) -> str | None:
